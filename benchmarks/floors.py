@@ -18,11 +18,11 @@ from benchmarks.stage import TORCH_WORKER, WORKER, Stage, last
 REPEAT = 5
 ROUND_TRIPS = 1_000
 MESSAGE = b"x" * 200
-"""About as much as a poll."""
+"""Message of about the size of a poll."""
 
 
 def bare(count: int) -> Floor:
-    """As many interpreters at once as the row has workers to start, to the first line of the last one."""
+    """Floor of a start: as many bare interpreters at once as the row has workers, to the first line of the last one."""
     return Floor(f"{count} bare worker{'s' * (count > 1)}", partial(_spawn, count, WORKER))
 
 
@@ -31,12 +31,12 @@ def bare_with_torch(count: int) -> Floor:
 
 
 def round_trip() -> Floor:
-    """A small message to another process and back, over loopback."""
+    """Floor of an exchange: a small message to another process and back, over loopback."""
     return Floor("TCP round trip", _round_trip)
 
 
 def measure(plan: Plan) -> list[Row]:
-    """For reading the other rows: from these the floors of any other number can be reckoned."""
+    """Measure floors by themselves, from which those of any other number of workers can be reckoned."""
     floors = [bare(1), round_trip(), *([bare_with_torch(1)] if torch_is_installed() else [])]
     subjects = [Subject(FLOOR + floor.name, once(floor.sample), min(plan.repeat, REPEAT)) for floor in floors]
     taken = take_turns(subjects, warm_up=True)
@@ -47,7 +47,7 @@ def measure(plan: Plan) -> list[Row]:
 
 
 def bare_memory_mb() -> float:
-    """The most memory of an interpreter that does nothing."""
+    """Peak memory of an interpreter that does nothing, in MB."""
     with Stage() as stage:
         began_s = time.monotonic()
         program = stage.start([sys.executable, "-u", *stage.worker], {"RANK": "0"})

@@ -24,7 +24,7 @@ class NodeAgent:
     """node-agent. `flags`: what a measurement is about, such as a lease; they come last, and win."""
 
     name: str = OURS
-    """As in the table."""
+    """Name in the table."""
     flags: tuple[str, ...] = ()
     installed: tuple[str, ...] = (_beside_interpreter("node-agent"),)
     """The command as the user types it: the script beside the interpreter."""

@@ -15,10 +15,10 @@ from benchmarks.stage import FOLDER, Broken, Stage
 
 REPEAT = 3
 BAR = 500.0
-"""In sum, or what the disk takes: whichever is less."""
+"""Bar in MB/s for all workers together, or what the disk takes, whichever is less."""
 WORKERS = (1, 8)
 MEGABYTES = 400
-"""In all: more than any buffer on the way."""
+"""Megabytes that all workers together write: more than any buffer on the way holds."""
 TIMEOUT_S = 60.0
 WRITER = os.path.join(FOLDER, "writer.py")
 
@@ -62,7 +62,7 @@ _CASES: Mapping[str, tuple[tuple[str, ...], bool]] = {
     "tee, console blocked": (("-t", "3"), False),
     "redirect": (("-r", "3"), True),
 }
-"""Flags, and whether anybody reads the console."""
+"""Cases by name: flags, and whether anybody reads the console."""
 _TORCHRUNS = ("tee", "tee, console blocked", "redirect")
 _WITH_BAR = ("tee", "tee, console blocked")
 FILES = "bare workers, into files"

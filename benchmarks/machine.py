@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def machine(load: float) -> str:
-    """With this load, which the reader should know beside the figures."""
+    """Description of this machine with its load, which a reader should know beside the figures."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     release = ".".join(platform.release().split(".")[:2])
     return (
@@ -30,17 +30,17 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def peak_rss_mb(pid: int) -> float:
-    """The most memory that the process has held, without its children."""
+    """Peak memory of the process in MB, without its children."""
     return _status(f"/proc/{pid}/status")["VmHWM"] / 1024
 
 
 def rss_kb(pid: int) -> float:
-    """The memory that the process holds now."""
+    """Memory that the process holds now, in kB."""
     return float(_status(f"/proc/{pid}/status")["VmRSS"])
 
 
 def cpu_s(pid: int) -> float:
-    """The time that all of its threads have run."""
+    """CPU seconds of all of the process's threads."""
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         user, system = file.read().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
@@ -78,7 +78,7 @@ def adopt_orphans() -> None:
 
 
 def children() -> list[int]:
-    """This process's own children."""
+    """Pids of this process's own children."""
     pids: list[int] = []
     for path in glob.glob("/proc/self/task/*/children"):
         with open(path, encoding="ascii") as file:

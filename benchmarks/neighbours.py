@@ -62,8 +62,8 @@ class TimedSwarm(Swarm):
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What the server has to do beside the pair: a run of so many nodes; small runs, which restart one after another
-    all the time; and operators, who look at all of that."""
+    """Load of the server beside the pair: a run of so many nodes; small runs, which restart one after another all the
+    time; and operators, who look at all of that."""
 
     nodes: int
     small_runs: int = 0
@@ -81,13 +81,13 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run of the large run's phases: what the pair has noted in each, and what the server took, and answered."""
+    """One pass through the large run's phases: the pair's notes in each, the server's CPU and its answers."""
 
     phases: Phases
     cpu_percent: float
-    """Of a core, over all phases."""
+    """CPU of the server over all phases, in per cent of a core."""
     answers_per_s: float | None
-    """Of the operators, if there are any."""
+    """Answers a second to the operators; None: there are none."""
 
 
 def measure(plan: Plan) -> list[Row]:
@@ -142,7 +142,7 @@ def _run(case: Beside) -> Sample:
 
 
 async def _live(case: Beside, stage: Stage, port: int, server: Program) -> tuple[list[float], float, float | None]:
-    """When each phase began, and when the last one ended; the server's CPU time; the operators' answers a second."""
+    """Times at which each phase began and the last one ended; the server's CPU seconds; operators' answers a second."""
     async with _small_runs(case, port):
         operators = Operators(stage, port, SWARM_ID, case.small_run_ids) if case.is_watched else None
         if operators:
@@ -207,7 +207,7 @@ def _read_until(path: str, end_s: float) -> list[Note]:
 
 
 def _read(path: str) -> list[Note]:
-    """The whole lines."""
+    """Notes in the whole lines of the file."""
     with open(path, encoding="ascii") as file:
         lines = file.read().rpartition("\n")[0].splitlines()
     return [Note(what, float(began_s), float(took_s)) for what, began_s, took_s in map(str.split, lines)]
@@ -249,7 +249,7 @@ class Node:
         self._round = reply.directive.assignment.round
 
     async def poll(self) -> None:
-        """An answer at once."""
+        """Poll for an answer at once."""
         began_s = time.monotonic()
         await self._ask(self._poll(hold=False))
         note(REQUEST, began_s)

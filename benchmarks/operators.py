@@ -30,9 +30,9 @@ WATCH_ALL, WATCH_LARGE, WATCH_SMALL = 20, 20, 80
 FOLLOW_LARGE = 20
 """Streams of events of the large run; each small run has one."""
 ADDRESSES = 8
-"""The operators come from so many: a server lets half of all that may watch come from one."""
+"""Addresses of the operators: a server lets at most half of all that may watch come from one."""
 PAUSE_S = 0.1
-"""Between an answer and the next request, of pages and of events alike: ten a second of each kind, or nearly so."""
+"""Seconds from an answer to the next request, of pages and of events alike: nearly ten a second of each kind."""
 SCRAPE_EVERY_S = 1.0
 TIMEOUT_S = 60.0
 COMMAND = [sys.executable, "-m", "benchmarks.operators"]
@@ -41,14 +41,14 @@ HTML = {"Accept": "text/html"}
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What all operators have been answered until `at_s` (CLOCK_MONOTONIC): pieces of streams, and answers, by kind."""
+    """Number of answers to all operators until `at_s` (CLOCK_MONOTONIC), by kind; pieces of streams count, too."""
 
     at_s: float
     answers: dict[str, int]
 
 
 class Operators:
-    """The process, as a measurement has it."""
+    """Process of the operators, as a measurement uses it."""
 
     def __init__(self, stage: Stage, port: int, large: str, small: Sequence[str]) -> None:
         self._program: Program = stage.start([*COMMAND, str(port), large, *small], name="operators")
@@ -59,7 +59,7 @@ class Operators:
         self._first = await self._report(lambda report: all(report.answers.values()))
 
     async def answers_per_s(self) -> float:
-        """What they have been answered since then until now. Raises `Broken`, also if they are gone."""
+        """Answers a second to the operators since `are_there` returned. Raises `Broken`, also if they are gone."""
         assert self._first
         now_s = time.monotonic()
         last = await self._report(lambda report: report.at_s > now_s)

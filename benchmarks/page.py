@@ -122,7 +122,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _headline(line: Line) -> list[str]:
-    """Ours, torchrun as it comes, the best that it can be brought to, and the floor."""
+    """Cells of a headline: ours, torchrun as it comes, the best that it can be brought to, and the floor."""
     stock, *others = (line.rows.get(name) for name in TORCHRUNS)
     best = min((row for row in others if row and row.samples), key=lambda row: median(row.samples), default=None)
     return [line.title, _ours(line.ours), _figure(stock), _figure(best), _figure(line.floor)]
@@ -138,7 +138,7 @@ def _ours(row: Row | None) -> str:
 
 
 def _figure(row: Row | None) -> str:
-    """Also in words, where there is none."""
+    """Text of a row's figure, or words for why there is none."""
     return "" if row is None else row.median or f"not measured: {row.short_trouble}"
 
 

@@ -21,7 +21,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-"""Text stays text, on white: legible whatever the page's colours are."""
+"""Style of the pictures: text stays text, on white, legible whatever the page's colours are."""
 THEIRS, BEST, OURS, FLOOR = "torchrun", "torchrun at its best", "node-agent", "floor"
 COLOURS = {THEIRS: "#d55e00", BEST: "#e69f00", OURS: "#0072b2", FLOOR: "#999999"}
 WIDTH_IN, BAR_IN, MARGIN_IN = 8.0, 0.13, 1.0
@@ -39,7 +39,7 @@ def is_possible() -> bool:
 
 
 def draw(folder: str, rows: Sequence[Row]) -> list[str]:
-    """Write the pictures there; their names. One that would be empty is left out."""
+    """Write the pictures into the folder; returns their names. One that would be empty is left out."""
     from matplotlib import rc_context
 
     compared = lines(rows)
@@ -107,7 +107,7 @@ def _in_seconds(row: Row | None) -> bool:
 
 
 def _group(axes: "Axes", number: int, line: Line) -> None:
-    """The bars of one line, one below the other."""
+    """Draw the bars of one line, one below the other."""
     best = min((row for row in line.torchruns if row.samples), key=lambda row: median(row.samples))
     shown = {THEIRS: line.rows.get(THEIRS), BEST: best, OURS: line.ours, FLOOR: line.floor}
     for place, (name, row) in enumerate(shown.items()):
@@ -116,7 +116,7 @@ def _group(axes: "Axes", number: int, line: Line) -> None:
 
 
 def _bar(axes: "Axes", at: float, name: str, row: Row) -> None:
-    """Hatched, and as long as the cap, for what did not come about before it."""
+    """Draw a row's bar; hatched, and as long as the cap, for what did not come about before it."""
     seconds = _seconds(row)
     hatch = "///" if median(row.samples) == NEVER else None
     axes.barh(at, seconds, THICKNESS, color=COLOURS[name], hatch=hatch, edgecolor="white", linewidth=0)
@@ -126,7 +126,7 @@ def _bar(axes: "Axes", at: float, name: str, row: Row) -> None:
 
 
 def _legend(axes: "Axes") -> None:
-    """Everything there may be, whether the first line has it or not."""
+    """Draw the legend of all that there may be, whether the first line has it or not."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -141,7 +141,7 @@ def _seconds(row: Row) -> float:
 
 
 def _curve(axes: "Axes", rows: Sequence[tuple[int, Row | None]], label: str, style: str, colour: str) -> None:
-    """Through the points that there are; `>` above one that did not come about before its cap."""
+    """Draw a curve through the points that there are; `>` above one that did not come about before its cap."""
     there = [(nodes, row) for nodes, row in rows if row and row.samples]
     if not there:
         return
@@ -152,6 +152,6 @@ def _curve(axes: "Axes", rows: Sequence[tuple[int, Row | None]], label: str, sty
 
 
 def _points(pairs: Sequence[tuple[int, float | None]]) -> tuple[list[int], list[float]]:
-    """By the number of nodes, as two lists."""
+    """Numbers of nodes in their order, and their values, as two lists."""
     ordered = sorted((nodes, value) for nodes, value in pairs if value is not None)
     return [nodes for nodes, _ in ordered], [value for _, value in ordered]

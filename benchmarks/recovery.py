@@ -42,7 +42,7 @@ CROWD = Scenario(
 
 CAP_S = 60.0
 SETTLE_S = 1.0
-"""Time that the new workers must stay for the restart to be over."""
+"""Seconds that the new workers must stay for the restart to be over."""
 KILLS_OF_A_RUN = 5
 
 
@@ -75,7 +75,7 @@ RECOVERY = Scenario(
 )
 
 FORMING_LAST_CALL_S = 2
-"""Ours forms below its maximum after so long, not 30 s: a restart that waited for it would take so long, too."""
+"""Seconds after which ours forms below its maximum, not 30 s: a restart that waited for it would take as long."""
 
 
 def _elastic(launcher: Launcher, wanted: int) -> list[float]:
@@ -111,5 +111,5 @@ WARM = Scenario(
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Nothing if torch is not there."""
+    """Measure recoveries with torch; no rows without torch."""
     return WARM.measure(plan) if torch_is_installed() else []

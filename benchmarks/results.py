@@ -42,7 +42,7 @@ class Row:
 
     @property
     def median(self) -> str:
-        """As people read it; empty without samples."""
+        """Median in words for people; empty without samples."""
         return self._said(median)
 
     @property
@@ -85,7 +85,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def figure(value: float, unit: str) -> str:
-    """Three digits or so, and the unit: `84 ms` for 0.084 s."""
+    """Text of a figure with about three digits and the unit: `84 ms` for 0.084 s."""
     for factor, smaller in _SMALLER.get(unit, ()):
         if 0 < value < 1:
             value, unit = value * factor, smaller
@@ -136,7 +136,7 @@ class Line:
 
 
 def lines(rows: Iterable[Row]) -> list[Line]:
-    """A subject that has no column has a line of its own, in which it stands as ours."""
+    """Lines of the table. A subject that has no column has a line of its own, in which it stands as ours."""
     found: dict[str, Line] = {}
     for row in rows:
         if row.subject.startswith(FLOOR):

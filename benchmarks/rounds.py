@@ -17,7 +17,7 @@ from benchmarks.stage import FOLDER, Broken, Stage, free_port
 from benchmarks.swarm import NODES_CPU, ROUND_BARS_S, SERVER_CPU
 
 TORCHRUN_NODES = (16, 64, 256)
-"""With 256 it forms no round in minutes; more were not tried."""
+"""Numbers of nodes for torchrun: with 256 it forms no round in minutes; more were not tried."""
 CAP_S = 60.0
 START_S = 60.0
 REPEAT = 3
@@ -26,7 +26,7 @@ MESSAGE = b"x" * 200
 
 
 def measure(plan: Plan) -> list[Row]:
-    """After ours, which takes its own turns: torchrun's, and the floors."""
+    """Measure ours, which takes its own turns, then torchrun and the floors."""
     ours = _ours(plan)
     torchrun = [_torchrun(nodes) for nodes in TORCHRUN_NODES if plan.torchrun]
     subjects = [Subject(str(nodes), once(partial(_bare, nodes)), min(plan.repeat, REPEAT)) for nodes in ROUND_BARS_S]
@@ -46,7 +46,7 @@ def _ours(plan: Plan) -> list[Row]:
 
 
 def _line(nodes: int) -> str:
-    """The line of the table in which ours stands."""
+    """Name of the table's line in which ours stands."""
     return f"swarm round: {nodes} nodes"
 
 

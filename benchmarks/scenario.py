@@ -11,7 +11,7 @@ from benchmarks.results import FLOOR, Row
 from benchmarks.stage import Broken
 
 Sample = Callable[[int], list[float]]
-"""One or more samples, of the so many that are still wanted."""
+"""Function that takes one or more samples, given how many are still wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def rows(
     plan: Plan, measurement: str, unit: str, taken: Mapping[str, Taken], bars: Mapping[str, float],
     cap: float | None = None, *, at_least: bool = False,
 ) -> list[Row]:  # fmt: skip
-    """One for each subject, also for what cannot run here. `bars`: by subject."""
+    """Rows, one for each subject, also for what cannot run here. `bars`: by subject."""
     missing = {TORCHRUN_ETCD.name: Taken(trouble=plan.no_etcd)} if plan.torchrun and plan.no_etcd else {}
     return [
         Row(

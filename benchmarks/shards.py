@@ -26,23 +26,23 @@ SERVERS = (1, 4)
 SHARDS = 16
 RUNS, NODES = 16, 125
 RESTARTS = 3
-"""As many as the nodes' budget allows."""
+"""Restarts of each run: as many as the nodes' budget allows."""
 REPEAT = 3
 SETTLE_S, CAP_S = 90.0, 120.0
 LEASE_S = 10
-"""The servers have one core between them, and a node here does not try again where an agent would."""
+"""Leader's lease: long, for the servers have one core between them, and a node here tries nothing again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All restarts of all runs. `cpu_us`: of each server, for each node and restart of the whole cluster."""
+    """Figures of all restarts of all runs. `cpu_us`: µs of CPU of each server, a node and restart of the cluster."""
 
     nodes_a_s: float
     cpu_us: tuple[float, ...]
 
 
 def measure(plan: Plan) -> list[Row]:
-    """With one server and with four, in turns."""
+    """Measure with one server and with four, in turns."""
     if not shutil.which("etcd"):
         trouble = "etcd is not on PATH"
         return [Row(measurement="shards", subject="", unit="", samples=(), trouble=trouble, is_absent=True)]
@@ -78,7 +78,7 @@ def _run(servers: int) -> Sample:
 
 
 def _start_etcd(stage: Stage) -> str:
-    """One member; what `--store` names it."""
+    """Start etcd with one member; returns the value of `--store` for it."""
     port, peer = free_port(), f"http://127.0.0.1:{free_port()}"
     here = f"http://127.0.0.1:{port}"
     stage.start(
@@ -103,7 +103,7 @@ def _start_server(stage: Stage, store: str) -> tuple[int, Program]:
 
 
 def _share(programs: dict[int, Program]) -> dict[str, int]:
-    """As many runs of each server, with its port, once the servers share the shards evenly. Raises `Broken`."""
+    """Runs, as many of each server, with its port, once the servers share the shards evenly. Raises `Broken`."""
     deadline_s = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline_s:
         leaders = _leaders(min(programs))
@@ -139,6 +139,6 @@ async def _measure(runs: list[Swarm], servers: list[Program]) -> Sample:
 
 
 async def _restart(run: Swarm) -> None:
-    """One restart after another."""
+    """Restart the run time after time."""
     for _ in range(RESTARTS):
         await run.restart()

@@ -19,7 +19,7 @@ StartAgent = Callable[[Stage], Program]
 
 
 def agents(plan: Plan, *, installed: bool = False) -> dict[str, StartAgent]:
-    """By subject: how to start it. `--standalone` where there is such; ours also at a server that is up already."""
+    """Functions that start an agent, by subject: `--standalone` where there is such; ours also at a running server."""
     return {
         OURS: partial(_standalone, NodeAgent(), installed),
         WITH_SERVER: partial(_with_server, NodeAgent(), installed),
@@ -31,7 +31,7 @@ def agents(plan: Plan, *, installed: bool = False) -> dict[str, StartAgent]:
 
 
 def bars(bar: float) -> dict[str, float]:
-    """The bar is for every subject of ours."""
+    """Bars by subject: the same for every subject of ours."""
     return {OURS: bar, WITH_SERVER: bar}
 
 
@@ -57,7 +57,7 @@ TORCHRUN_REPEAT = 4
 
 
 def measure(plan: Plan) -> list[Row]:
-    """As the user types it. Beside it the floor: as many bare workers, started by nobody in between."""
+    """Measure the launch of the command as the user types it, and the floor: as many bare workers."""
     fewer = {launcher.name: min(plan.repeat, TORCHRUN_REPEAT) for launcher in plan.torchruns()}
     subjects = [
         Subject(name, once(partial(_launch, start)), fewer.get(name, plan.repeat))
@@ -77,13 +77,13 @@ def _launch(start: StartAgent) -> float:
 
 BAR_MB = 32
 REPEAT = 2
-"""Twice is enough: memory hardly varies."""
+"""Samples of memory: two are enough, for it hardly varies."""
 MEMORY_SETTLE_S = 2.0
 """Time after which what the agent loads late has been loaded, too."""
 
 
 def measure_memory(plan: Plan) -> list[Row]:
-    """VmHWM, once everything has been loaded. The floor is that of an interpreter that does nothing."""
+    """Measure VmHWM, once everything has been loaded. The floor is that of an interpreter that does nothing."""
     samples: dict[str, Callable[[], float]] = {name: partial(_peak, start) for name, start in agents(plan).items()}
     samples[f"{FLOOR}a bare worker"] = bare_memory_mb
     subjects = [Subject(name, once(sample), min(plan.repeat, REPEAT)) for name, sample in samples.items()]
@@ -102,11 +102,11 @@ BAR = 1
 IDLE_REPEAT = 2
 IDLE_SETTLE_S = 2.0
 WINDOW_S = 10.0
-"""Long enough for some of node-agent's polls, one in half of its lease."""
+"""Seconds of one sample: long enough for some of node-agent's polls, one in half of its lease."""
 
 
 def measure_idle(plan: Plan) -> list[Row]:
-    """Voluntary context switches of all its threads, a second. The agents idle side by side."""
+    """Measure voluntary context switches of all threads of idle agents, a second. The agents idle side by side."""
     with Stage() as stage:
         pids: dict[str, int] = {}
         for name, start in agents(plan).items():

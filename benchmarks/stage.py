@@ -22,7 +22,7 @@ class FirstLine:
     rank: int
     pid: int
     at_ns: int
-    """CLOCK_MONOTONIC."""
+    """Time of the statement, CLOCK_MONOTONIC in nanoseconds."""
 
     @property
     def at_s(self) -> float:
@@ -67,7 +67,7 @@ class Arrivals:
 
 
 def last(lines: dict[int, FirstLine]) -> float:
-    """When the slowest of them came."""
+    """Time of the latest of these lines, CLOCK_MONOTONIC in seconds."""
     return max(line.at_s for line in lines.values())
 
 
@@ -76,10 +76,10 @@ WORKER, TORCH_WORKER, NOTICING_WORKER = (
     os.path.join(FOLDER, name) for name in ("worker.py", "torch_worker.py", "noticing_worker.py")
 )
 START_TIMEOUT_S = 90.0
-"""torchrun's last call of 30 s, and as many imports of torch as there are agents."""
+"""Longest start: torchrun's last call of 30 s, and as many imports of torch as there are agents."""
 LOG_TAIL = 2_000
 AS_INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
-"""Every program runs from bytecode, as an installed one does: else its compilation would be measured too."""
+"""Variables of every program: it runs from bytecode, as an installed one does, or compilation would count."""
 
 
 class Broken(Exception):
@@ -101,14 +101,14 @@ class Program:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Exit code; None while the program runs."""
         return self._process.poll()
 
     def wait(self) -> None:
         self._process.wait()
 
     def text(self) -> str:
-        """All that it has written, and its workers with it."""
+        """Text that the program and its workers have written."""
         with open(self._log, encoding="utf-8", errors="replace") as file:
             return file.read()
 
@@ -119,7 +119,7 @@ class Stage:
     def __init__(self, script: str = WORKER) -> None:
         self._script = script
         self.programs: dict[str, Program] = {}
-        """By name: a number where `start` is given none."""
+        """Programs by name: a number where `start` is given none."""
 
     def __enter__(self) -> Self:
         machine.adopt_orphans()
@@ -136,7 +136,7 @@ class Stage:
 
     @property
     def folder(self) -> str:
-        """For files; gone with the stage."""
+        """Folder for files, which goes with the stage."""
         return self._folder.name
 
     def start(
@@ -162,7 +162,7 @@ class Stage:
             raise Broken(f"{error}\n{self.log_tails()}") from None
 
     def new_lines(self, ranks: int, since_s: float, timeout_s: float, settle_s: float) -> dict[int, FirstLine]:
-        """As `Arrivals.gather`: the workers of a restart. Raises `TimeoutError`."""
+        """The first lines of the workers of a restart: see `Arrivals.gather`. Raises `TimeoutError`."""
         return self.arrivals.gather(ranks, since_s, timeout_s, settle_s)
 
     def wait_for_port(self, port: int, host: str = "127.0.0.1") -> None:
@@ -181,8 +181,8 @@ class Stage:
 
 
 PORTS = range(20_000, 32_768)
-"""Below those that the kernel gives to clients: who tries too early to reach a port among them may be given that very
-port, and is then connected with itself."""
+"""Ports below those that the kernel gives to clients: who tries too early to reach a port among those may be given that
+very port, and is then connected with itself."""
 _held: list[socket.socket] = []
 
 

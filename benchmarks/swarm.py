@@ -23,7 +23,7 @@ ROUND_BARS_S = {256: 0.1, 1_000: 0.3, 10_000: 3.0}
 MEMORY_BAR_KB = 20
 IDLE_NODES, IDLE_BAR_PERCENT, IDLE_S = 10_000, 25, 20.0
 ADDRESSES = 50
-"""The nodes come from so many addresses: a server lets no single peer have all of its connections."""
+"""Addresses of the nodes: a server lets no single peer have all of its connections."""
 REPEAT = 3
 CAP_S = 120.0
 RUN_ID = "benchmark"
@@ -42,7 +42,7 @@ class Sample:
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Smaller swarms are repeated as often as asked, the largest a few times."""
+    """Measure swarms: smaller ones are repeated as often as asked, the largest a few times."""
     rows: list[Row] = []
     for nodes, bar_s in ROUND_BARS_S.items():
         samples = [_run(nodes, nodes == IDLE_NODES) for _ in range(min(plan.repeat, REPEAT))]

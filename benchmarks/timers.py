@@ -17,7 +17,7 @@ from benchmarks.stage import Broken
 
 SCENARIOS = (ELASTIC, NOTICED, UNNOTICED, SILENT, SCALE_UP, REPLACEMENT)
 AT_ONCE = 10
-"""Two agents each, of 220 MB each."""
+"""Scenarios at a time: two agents each, of 220 MB each."""
 CAP_S = 600.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -26,7 +26,7 @@ _calls: Sequence[Call] = ()
 
 
 def measure(plan: Plan) -> list[Row]:
-    """One sample each. The rows belong to the lines of their scenarios."""
+    """Measure one sample of each scenario. The rows belong to the lines of their scenarios."""
     forms = plan.torchruns(least_timers=True)
     cases = [(scenario, form) for scenario in SCENARIOS for form in forms if form.name in scenario.slow]
     answers = at_once([partial(scenario.sample, form, 1) for scenario, form in cases])

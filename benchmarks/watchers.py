@@ -22,13 +22,13 @@ REPEAT = 20
 
 
 def measure(plan: Plan) -> list[Row]:
-    """The page of a run of 1,000 nodes; then the neighbours' rows beside 200 runs, without operators and with."""
+    """Measure the page of a run of 1,000 nodes; then neighbours beside 200 runs, without operators and with."""
     cases = [Beside(plan.nodes, SMALL_RUNS, is_watched) for is_watched in (False, True)]
     return [*_page(min(REPEAT, 2 * plan.repeat), min(NODES, plan.nodes)), *neighbours.compare(plan, cases)]
 
 
 def _page(repeat: int, nodes: int) -> Iterator[Row]:
-    """Milliseconds and kilobytes."""
+    """Rows about the page: milliseconds and kilobytes."""
     with Stage() as stage:
         port = free_port()
         with on_cpu(SERVER_CPU):

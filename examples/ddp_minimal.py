@@ -33,7 +33,7 @@ def say(text: str) -> None:
 
 
 def pick_device() -> torch.device:
-    """By local rank, for it numbers the GPUs of this node; the CPU where there are too few of them."""
+    """Choose the GPU of this node by local rank; the CPU where there are too few GPUs."""
     if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         return torch.device("cpu")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -89,8 +89,8 @@ class Program:
 
 
 @dataclass
-class Story:
-    """Lines of the workers so far, and the kill that we add to it."""
+class Observer:
+    """Observer of the workers' lines, which kills one of the workers when a few epochs are done."""
 
     kill_after_epoch: int
     verbose: bool
@@ -124,7 +124,7 @@ class Story:
             show(f"restart {facts['restart_count']}: {self.recovery()}", "good")
 
     def recovery(self) -> str:
-        """The restart beside the start."""
+        """Sentence that compares the restart with the start."""
         if self.start_s is None or self.restart_s is None:
             return "there are no new workers"
         how = "warm, without the imports" if self.warm else "cold, with the imports once more"
@@ -142,22 +142,22 @@ class Story:
 
 async def play(args: argparse.Namespace, folder: str) -> bool:
     """The whole demo, from the server's start to the verdict."""
-    story = Story(args.kill_after_epoch, args.verbose, warm=not args.cold)
+    observer = Observer(args.kill_after_epoch, args.verbose, warm=not args.cold)
     async with AsyncExitStack() as programs:
-        address = await start_server(programs, story)
+        address = await start_server(programs, observer)
         show(f"status page: {address}/v1/status")
-        story.began_at = time.monotonic()
-        agents = [await programs.enter_async_context(agent(node, address, folder, story)) for node in NODES]
+        observer.began_at = time.monotonic()
+        agents = [await programs.enter_async_context(agent(node, address, folder, observer)) for node in NODES]
         await asyncio.gather(*map(success, agents))
-        return verdict(story, await asyncio.to_thread(charged_restarts, address))
+        return verdict(observer, await asyncio.to_thread(charged_restarts, address))
 
 
-async def start_server(programs: AsyncExitStack, story: Story) -> str:
+async def start_server(programs: AsyncExitStack, observer: Observer) -> str:
     """Start the server on a port of the kernel's choice; returns its address once it listens."""
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def on_line(program: str, line: str) -> None:
-        story.on_line(program, line)
+        observer.on_line(program, line)
         if (match := re.search(r"listening on (http://[^\s/]+)", line)) and not address.done():
             address.set_result(match[1])
 
@@ -176,13 +176,13 @@ async def success(program: Program) -> None:
         raise DemoFailed(f"{program.name} exited {code}; its last lines:\n" + "\n".join(program.last_lines))
 
 
-def agent(node: str, address: str, folder: str, story: Story) -> Program:
+def agent(node: str, address: str, folder: str, observer: Observer) -> Program:
     launch = ["-m", "node_agent", "--endpoint", address.removeprefix("http://"), "--run-id", RUN_ID]
     launch += ["--nnodes", str(len(NODES)), "--nproc", str(NPROC), "--max-restarts", "3", "--node-id", node]
-    launch += ["--preload", PRELOAD] if story.warm else []
+    launch += ["--preload", PRELOAD] if observer.warm else []
     script = [os.path.join(ROOT, "examples", "train_digits.py"), "--checkpoint", os.path.join(folder, "digits.pt")]
     slowly = ["--target-accuracy", str(TARGET_ACCURACY), "--step-delay-ms", "5"]
-    return Program(node, story.on_line, *launch, *script, *slowly)
+    return Program(node, observer.on_line, *launch, *script, *slowly)
 
 
 def charged_restarts(address: str) -> int:
@@ -192,12 +192,12 @@ def charged_restarts(address: str) -> int:
     return int({run["run_id"]: run["restart_count"] for run in runs}[RUN_ID])
 
 
-def verdict(story: Story, restarts: int) -> bool:
+def verdict(observer: Observer, restarts: int) -> bool:
     """Print the summary, both agents having exited 0; true if all else went as promised, too."""
     checks = (
-        (f"accuracy on held-out digits: {story.accuracy:.2%}", story.accuracy >= TARGET_ACCURACY),
+        (f"accuracy on held-out digits: {observer.accuracy:.2%}", observer.accuracy >= TARGET_ACCURACY),
         (f"restarts charged by the server: {restarts}", restarts == 1),
-        (f"from the kill on: {story.recovery()}", story.restart_s is not None),
+        (f"from the kill on: {observer.recovery()}", observer.restart_s is not None),
     )
     for text, passed in checks:
         show(f"{'ok  ' if passed else 'FAIL'}  {text}", "good" if passed else "bad")

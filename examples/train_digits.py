@@ -59,7 +59,7 @@ class Samples:
         return Samples(self.images[rows], self.labels[rows])
 
     def share(self) -> "Samples":
-        """This worker's part: every sample belongs to exactly one rank, whatever the world size."""
+        """Return this worker's part: every sample belongs to exactly one rank, whatever the world size."""
         return self.pick(slice(dist.get_rank(), None, dist.get_world_size()))
 
 

@@ -19,16 +19,16 @@ from node_agent.core.events import Event
 from node_agent.core.machine import AgentMachine
 
 CHECK_EVERY = 509
-"""One of so many agents is a witness, another one at each instant: it is played by itself, and compared."""
+"""Agents of which one is a witness, another one at each instant: it is played by itself, and compared."""
 _OWN = frozenset(("_join", "_revision", "_reporter", "_effects", "_last_reason"))
-"""What an agent's machine knows that is its own, or that decides about words alone."""
+"""Attributes of an agent's machine that are its own, or that decide about words alone."""
 _ALIKE = (JoinRequest, PollRequest, StartWorkers, StopWorkers, CheckNode)
-"""Effects of which it is known what they are for another agent."""
+"""Effects that can be turned into those of another agent in the same state."""
 _WORDS = (Say, WriteFailureReport)
 
 
 class Unlike(AssertionError):
-    """An agent does something else than one in the same state."""
+    """Disagreement: an agent does something else than one in the same state."""
 
 
 class _State:
@@ -42,7 +42,7 @@ class _State:
 
 
 class _Step:
-    """What an event has led to."""
+    """Result of an event: the effects and the state after it."""
 
     __slots__ = ("effects", "event", "state")
 
@@ -56,7 +56,7 @@ class Agents:
     def __init__(self) -> None:
         self.now = 0.0
         self.steps: dict[tuple[_State, Hashable], _Step] = {}
-        """What has happened now, by the state before, and by the name of the event."""
+        """Steps taken at this instant, by the state before and the name of the event."""
         self.witness = 0
         """Number of the agents that are played by themselves now."""
         self._states: WeakValueDictionary[tuple[Hashable, ...], _State] = WeakValueDictionary()
@@ -113,7 +113,7 @@ class Agent:
         self._agents, self._number = agents, number
         self.join, self.agent_id, self.state = join, agent_id, state
         self.revision = 0
-        """Of the latest answer that it has taken."""
+        """Revision of the latest answer that the agent has taken."""
 
     @property
     def machine(self) -> AgentMachine:
@@ -163,33 +163,33 @@ class Node:
     def __init__(self, index: int) -> None:
         self.index, self.name = index, f"node{index}"
         self.life = 0
-        """Agents that were started here."""
+        """Number of agents that were started here."""
         self.agent: Agent | None = None
-        """What was sent to, or set for, an earlier one is for nobody."""
+        """The agent that runs, if any; messages and timers of an earlier one are dropped."""
         self.offered: Assignment | None = None
-        """Of the workers that the server had it start last."""
+        """Assignment of the workers that the server had the agent start last."""
         self.assignment: Assignment | None = None
-        """Of the workers that run."""
+        """Assignment of the workers that run."""
         self.parked: PollRequest | JoinRequest | None = None
-        """A poll may be that of another agent in the same state, which differs in the name and the revision alone."""
+        """Parked request. A poll may be another agent's in the same state, which differs in name and revision alone."""
         self.due_s = inf
-        """Time at which its agent's deadline is looked at."""
+        """Time at which the agent's deadline is looked at."""
         self.report: ReportRequest | None = None
         """Report of a failure that the server has not answered yet."""
         self.hears = True
-        """Whether network and machine let it speak with the server."""
+        """Whether network and machine let the node's agent reach the server."""
         self.down_until = 0.0
-        """The end of a fault that it does not survive, or that keeps it from the network."""
+        """End of a fault that the agent does not survive, or that keeps the node from the network."""
         self.bad_until = 0.0
-        """Workers that start here fail until then."""
+        """Time until which workers that start here fail."""
         self.found_until = 0.0
-        """Checks find it unfit until then."""
+        """Time until which checks find the node unfit."""
         self.until_s = 0.0
-        """The end of the fault that it has."""
+        """End of the node's present fault."""
 
 
 Pair = tuple[Node, Agent]
-"""What was sent to, or set for, an agent of the node that is gone is for nobody."""
+"""A node and one of its agents: messages and timers of an agent that is no longer the node's are dropped."""
 
 
 def _copy(agent: Agent) -> AgentMachine:

@@ -26,15 +26,15 @@ from benchmarks.year.kinds import Kind
 from benchmarks.year.network import Network
 
 GAP_S = (12.0, 20.0)
-"""Between two faults: drawn evenly."""
+"""Least and longest seconds between two faults: drawn evenly."""
 REPAIR_S = (12.0, 30.0)
 PERSON_S = 15.0
-"""From the moment at which nothing goes on without a person until one has started everything again."""
+"""Seconds from the moment at which nothing goes on without a person until one has started everything again."""
 STUCK_S = 75.0
-"""Without a step for so long, a person is needed."""
+"""Seconds without a step after which a person is needed."""
 START_TIMEOUT_S = 240.0
 RESTART_S = 45.0
-"""Longer than that a person waits for the first step after having started everything again."""
+"""Least seconds that a person waits for the first step after having started everything again."""
 RATE_S = 8.0
 """Time without faults in which the speed of the training is measured."""
 SECOND_AFTER_S = 0.4
@@ -120,7 +120,7 @@ class Score:
     """Highest step by time, for the plot."""
     trouble: str = ""
     cuts: str = "pulling the cable of a network namespace"
-    """How nodes were cut off."""
+    """Way in which nodes were cut off."""
 
     @property
     def ettr(self) -> float:
@@ -181,7 +181,7 @@ class Campaign:
         self._starts = 0
 
     def play(self, planned: Iterable[Planned], minutes: float) -> Score:
-        """Whatever happens, there is a score; and no process is left."""
+        """Put the contender through the faults. Whatever happens, there is a score, and no process is left."""
         with Network(self._nodes + self._spares) as self._network, Stage() as self._stage:
             if self._network.why_impossible:
                 self.score.cuts = f"stopping the node ({self._network.why_impossible})"
@@ -316,7 +316,7 @@ class Campaign:
         return list(_tree(self._programs[node].pid))
 
     def _kill(self, node: int) -> None:
-        """All processes of the node: the loop first, which would start others, and the agent before its workers."""
+        """Kill all processes of the node: the loop, which would start others, then the agent, then its workers."""
         for pid in self._processes(node):
             _end(pid)
 
@@ -378,7 +378,7 @@ class Campaign:
         self._later(repair_s, lambda: self._replace(fault.node))
 
     def _kill_server(self, fault: Injected, repair_s: float) -> None:
-        """The service manager starts it again. torchrun's is in the agent of node 0."""
+        """Kill the server, which the service manager starts again. torchrun's is in the agent of node 0."""
         if self._server:
             fault.needs_recovery = False
             _signal(self._server.pid, signal.SIGKILL)
@@ -397,7 +397,7 @@ class Campaign:
             self._later(SECOND_AFTER_S, lambda: self._kill_agent(_of(second), repair_s))
 
     def _lemon(self, fault: Injected, repair_s: float) -> None:
-        """A worker crashes; whenever one starts on this node, it fails, until the node is repaired."""
+        """Crash a worker; whenever one starts on this node, it fails, until the node is repaired."""
         self._touch(f"broken-{fault.node}")
         self._later(repair_s, lambda: self._remove(f"broken-{fault.node}"))
         self._crash(fault, repair_s)
@@ -418,7 +418,7 @@ class Campaign:
         self._out.discard(node)
 
     def _replace(self, node: int) -> None:
-        """A machine that was out comes back, with nothing of what ran on it."""
+        """Bring back a machine that was out, with nothing of what ran on it."""
         self._kill(node)
         self._start(node)
 
@@ -436,7 +436,7 @@ class Campaign:
         return len(up) < self._nodes - 2 and not any(self._due) and now - self._last_step_s > 2
 
     def _person(self) -> None:
-        """Ends what is left, and starts every node again that is not out."""
+        """End what is left, and start every node again that is not out, as a person would."""
         score = self.score
         if not score.persons:
             score.survived = len(score.faults)
@@ -531,7 +531,7 @@ def _signal(pid: int, signum: signal.Signals) -> None:
 
 
 def _end(pid: int) -> None:
-    """SIGKILL. It has closed its connections when this returns, but for a process that the kernel does not let go."""
+    """Kill a process. It has closed its connections when this returns, unless the kernel does not let it go."""
     with suppress(ProcessLookupError), open(os.pidfd_open(pid), "rb", buffering=0) as process:
         signal.pidfd_send_signal(process.fileno(), signal.SIGKILL)
         select.select([process], [], [], DIES_S)
@@ -552,7 +552,7 @@ def _is_launcher(pid: int) -> bool:
 
 
 def _tree(pid: int) -> Iterator[int]:
-    """The process and all below it, parents first."""
+    """Pids of the process and all below it, parents first."""
     yield pid
     for task in _tasks(pid):
         with suppress(OSError), open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:

@@ -63,7 +63,7 @@ def _processes(args: argparse.Namespace) -> int:
 
 
 SET_UP_MINUTES = 0.8
-"""For a launcher to start on all nodes, and for the speed without faults."""
+"""Minutes for a launcher to start on all nodes, and to measure the speed without faults."""
 
 
 def _simulation(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ HANGS = ("--progress-timeout", "start=30,step=5,checkpoint=5")
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One launcher. `environment`: of its agents."""
+    """One launcher. `environment`: variables of its agents."""
 
     name: str
     about: str

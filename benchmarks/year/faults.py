@@ -1,4 +1,4 @@
-"""What the faults of a simulated year do to the nodes, each kind in a method of its own, until they are repaired."""
+"""Faults of a simulated year: what each kind does to a node, in a method of its own, until it is repaired."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -75,7 +75,7 @@ class Faults:
         self._goes_down(node)
 
     def _is_killed(self, node: Node) -> None:
-        """Its connections close, which the server sees, and its grace begins."""
+        """Kill agent and workers: the connections close, which the server sees, and the agent's grace begins."""
         simulation = self._simulation
         simulation.gets_stuck(node)
         agent_id = node.agent.agent_id if node.agent else ""

@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 
 TIMEOUT_S = 10.0
 TOKENS = {"agent-token": secrets.token_hex(16), "admin-token": secrets.token_hex(16)}
-"""By their files' names. Without tokens a server lets operators act from its loopback alone."""
+"""Tokens by their files' names. Without tokens a server lets operators act from its loopback alone."""
 
 
 def ask(endpoint: str, path: str, body: dict[str, object] | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""What must hold throughout a simulated year: nobody is stranded, ranks are held once, and the ledgers sum up."""
+"""Invariants of a simulated year: nobody is stranded, ranks are held once, and the ledgers sum up."""
 
 from collections.abc import Iterable
 from math import isclose

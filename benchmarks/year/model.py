@@ -21,15 +21,15 @@ class Costs:
     checkpoint_s: float = 0.0
     """Time in which training stands still for one: none, it is written beside the training."""
     start_s: float = 120.0
-    """From the start of all workers to their first step: imports, connections, reading the checkpoint."""
+    """Time from the start of all workers to their first step: imports, connections, reading the checkpoint."""
     stop_s: float = 3.0
-    """From SIGTERM to the end of a node's workers."""
+    """Time from SIGTERM to the end of a node's workers."""
     check_s: float = 1.5
-    """Of a node's check, before each of its joins."""
+    """Time of a node's check, before each of its joins."""
     save_s: float = 30.0
-    """From a notice until all workers have saved; no step of this time counts."""
+    """Time from a notice until all workers have saved; no step of this time counts."""
     person_s: float = 3600.0
-    """From the moment at which nothing goes on without a person until one has seen to it, day and night."""
+    """Time from the moment at which nothing goes on without a person until one has seen to it, day and night."""
     slow_factor: float = 1.2
     """Duration of a step while one node is slow."""
 
@@ -40,7 +40,7 @@ def formula(nodes: int, faults_per_node_day: float, overhead_s: float, costs: Co
 
 
 PHASES = ("starting", "detecting", "restarting", "waiting", "saving", "person")
-"""What the time goes into in which nobody trains: workers start; a fault is there and not known; a round forms; there
+"""Phases in which nobody trains: workers start; a fault is there and not known; a round forms; there
 are fewer nodes than the minimum; workers save since the round ends soon; a person is awaited."""
 
 
@@ -53,14 +53,14 @@ class Ledger:
     phase: str = "restarting"
     since_s: float = 0.0
     rate: float = 1.0
-    """Speed of the training, of 1."""
+    """Speed of the training; 1 is full speed."""
     nodes: int = 0
     """Nodes that train."""
     spent_s: dict[str, float] = field(default_factory=dict)
     span_s: float = 0.0
     """Training since the beginning of this round, of which what follows the last checkpoint may be lost."""
     cause: str = "the start"
-    """Because of what nobody trains, or will not."""
+    """Cause of the time in which nobody trains now, or will not next."""
     by_cause: dict[str, float] = field(default_factory=dict)
     """Time that was no training, by its cause."""
     node_s: float = 0.0
@@ -74,7 +74,7 @@ class Ledger:
         self.phase = phase
 
     def blame(self, cause: str, now: float) -> None:
-        """What is lost from now on is lost because of this."""
+        """Blame this cause for what is lost from now on."""
         self._advance(now)
         self.cause = cause
 

@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Network:
-    """A context manager. A node that is cut off keeps its processes and its connections, on which nothing comes.
+    """Network, a context manager. A node that is cut off keeps its processes and connections, on which nothing comes.
 
     Where there are no namespaces (`why_impossible`), all nodes share the loopback, and none can be cut off.
     """
@@ -25,7 +25,7 @@ class Network:
         pid = os.getpid()
         self._bridge = f"yb{pid}"
         self._prefix = f"198.{18 + (pid >> 8) % 2}.{pid % 256}"
-        """Of addresses that are set aside for benchmarks (RFC 2544), other ones for each process."""
+        """Prefix of addresses that are set aside for benchmarks (RFC 2544), another one for each process."""
         self._undone = ExitStack()
 
     def __enter__(self) -> Self:

@@ -172,7 +172,7 @@ def outcome_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> str:
-    """What the time went into, and the two ideals."""
+    """Sentences about what the time went into, and about the two ideals."""
     sizes = sorted({each.nodes for each in outcomes})
     bases = [each for about in (BASE, CHECKED) for nodes in sizes if (each := named(outcomes, about, nodes))]
     checked = [each for each in bases if each.about == CHECKED]
@@ -192,7 +192,7 @@ def _account(outcome: Outcome) -> str:
 
 
 def _real(ideal: Outcome, outcomes: Sequence[Outcome]) -> Outcome | None:
-    """What the ideal in which each fault is noticed at once is the ideal of."""
+    """Outcome beside an ideal one in which each fault is noticed at once; None: it is no such ideal."""
     if ideal.about != AT_ONCE:
         return None
     size = (CHECKED, ideal.nodes, ideal.days)

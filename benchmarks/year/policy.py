@@ -20,7 +20,7 @@ class Policy:
     """Time that a replacement for a lost node is waited for before the run goes on with fewer."""
     lease_s: float = 10.0
     hang_noticed_s: float = 30.0
-    """From the last step to the end of the worker to blame: detection, evidence and all."""
+    """Seconds from the last step to the end of the worker to blame: detection, evidence and all."""
     slow_noticed_s: float | None = 600.0
     """Time after which a slow node is drained; None: it stays until it is repaired."""
     is_noticed_at_once: bool = False

@@ -162,7 +162,7 @@ def play_part(scenario: Scenario, number: int, told: Callable[[float], None] = l
 
 
 def _outcome(scenario: Scenario, parts: Sequence[Part]) -> Outcome:
-    """What the parts, in their order, come to together."""
+    """Outcome of a scenario's parts, given in their order."""
     year, nodes = parts[0].year, scenario.nodes
     if isinstance(year, Year):
         for part in parts[1:]:

@@ -50,12 +50,12 @@ from rdzv_server.core.run import Cause, Run, Stage
 
 RUN_ID = "year"
 LATENCY_S = 0.002
-"""Of a message, in either direction."""
+"""Latency of a message, in either direction."""
 SERVICE_RESTART_S = 5.0
-"""After which a service manager starts an agent again that has exited, or whose node is back."""
+"""Seconds after which a service manager starts an agent again that has exited, or whose node is back."""
 STILL_BAD = "a bad node, once more"
 QUIET_S = 300.0
-"""Without an event for so long, everything must have found its place."""
+"""Seconds without an event after which everything must have found its place."""
 
 
 class Simulation:
@@ -79,12 +79,12 @@ class Simulation:
         self._times: list[float] = []
         """Heap of the times at which something is to be done, each once."""
         self._due: dict[float, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
-        """What is to be done, by time."""
+        """Calls to be made, by time."""
         self._by_agent: dict[str, Node] = {}
         self._started: set[int] = set()
         """Nodes whose workers of this round have started."""
         self._training_round = 0
-        """Attempt and round are new with each: the round whose workers take steps."""
+        """Round whose workers take steps: attempt and round are new with each."""
         self._stuck: dict[int, float] = {}
         """Nodes of the running round because of which no step is taken, since when."""
         self._silent: dict[str, float] = {}
@@ -257,19 +257,19 @@ class Simulation:
                 self._handle_alike([(node, agent)], "fit", agent_events.NodeChecked, "")
 
     def _exits(self, those: list[Pair], exit_: Exit) -> None:
-        """The service manager starts it again; a node that is to be replaced comes back when it is repaired."""
+        """Have the service manager start the agents again; a node to be replaced comes back when it is repaired."""
         for node, _ in those:
             self.ends(node)
             self.restarts_agent(node, node.found_until if exit_.code is ExitCode.NODE_UNFIT else self.now)
 
     def ends(self, node: Node) -> None:
-        """The agent's process has ended, and its workers."""
+        """End the agent's process and its workers."""
         if node.agent is not None:
             self._by_agent.pop(node.agent.agent_id, None)
         node.agent, node.parked, node.assignment = None, None, None
 
     def restarts_agent(self, node: Node, at_s: float) -> None:
-        """The service manager starts it some seconds after this time."""
+        """Have the service manager start the agent some seconds after this time."""
         self.at(at_s + SERVICE_RESTART_S, self._start_agent, node)
 
     # Workers.
@@ -307,7 +307,7 @@ class Simulation:
             self._handle_alike(there, ("stopped", round_), agent_events.WorkersStopped, round_)
 
     def fails(self, node: Node, assignment: Assignment, why: str) -> None:
-        """A worker ends with an error, if this is still the round of which it is a part."""
+        """Have a worker end with an error, if its round is still this one."""
         if node.assignment is not assignment or node.agent is None:
             return
         if why == STILL_BAD:
@@ -399,7 +399,7 @@ class Simulation:
     def _tell(self, event: events.Event) -> None:
         _, effects = self.registry.handle(RUN_ID, event, self.now)
         if agent_id := getattr(event, "agent_id", None) or (event.join.agent_id if hasattr(event, "join") else None):
-            self._vouch(agent_id)
+            self._renew_for_good(agent_id)
         self._carry_out(effects)
 
     def _carry_out(self, effects: list[Effect]) -> None:
@@ -463,7 +463,7 @@ class Simulation:
             self._perform(group, effects)
 
     def _answer(self, node: Node, agent: Agent, agent_id: str) -> list[AgentEffect]:
-        """Effects of the answer."""
+        """Effects of the server's answer on the agent."""
         try:
             machine = self._machine_of(agent_id)
             revision, directive = machine.directive_for(agent_id, self.now)
@@ -503,11 +503,11 @@ class Simulation:
     # Signs of life.
 
     def _sign(self, agent_id: str) -> None:
-        """A poll came. Raises `ProtocolError` if its agent is not part of the run."""
+        """Renew the lease of an agent that polls. Raises `ProtocolError` if it is not part of the run."""
         sign = events.LeaseRenewed(agent_id)
         if self.registry.renew(RUN_ID, sign, self.now) is None:
             self._tell(sign)
-        self._vouch(agent_id)
+        self._renew_for_good(agent_id)
 
     def _lives_on_in(self, agent_id: str) -> Run | None:
         """The run, if nothing would follow from a poll but a lease that the agent has; else None."""
@@ -515,15 +515,15 @@ class Simulation:
         lives_on = run and run.leases.renewed_at.get(agent_id) == inf and agent_id not in run.leases.uncertain
         return run if lives_on else None
 
-    def _vouch(self, agent_id: str) -> None:
-        """Renew the lease of an agent that is well for ever: it would poll twice in each, and nothing would follow."""
+    def _renew_for_good(self, agent_id: str) -> None:
+        """Renew the lease of an agent that is well, for ever: it would poll twice in each, and nothing would follow."""
         node, run = self._by_agent.get(agent_id), self.run
         if run and node and node.hears and agent_id in run.leases.renewed_at:
             run.leases.renewed_at[agent_id] = inf
             run.leases.renewed_at.move_to_end(agent_id)
 
     def silence(self, node: Node) -> None:
-        """The node is not heard any more: its lease is what it was when it polled last."""
+        """Silence the node: its lease is what it was when it polled last."""
         node.hears = False
         run = self.run
         if run is None or node.agent is None or node.agent.agent_id not in run.leases.renewed_at:
@@ -541,13 +541,13 @@ class Simulation:
         self._tell(events.TimePassed())
 
     def disconnect(self, agent_id: str) -> None:
-        """The agent's connections close, and the server sees it."""
+        """Close the agent's connections, which the server sees."""
         self._silent.pop(agent_id, None)
         with suppress(ProtocolError):
             self._tell(events.AgentDisconnected(agent_id))
 
     def hears_again(self, node: Node, agent: Agent) -> None:
-        """The node is heard again, and hears: what it has asked and reported is sent once more."""
+        """Connect the node again: what it has asked and reported is sent once more."""
         node.hears = True
         agent_id = agent.agent_id
         self._silent.pop(agent_id, None)
@@ -568,7 +568,7 @@ class Simulation:
         return assignment.round == run.round
 
     def gets_stuck(self, node: Node) -> None:
-        """The others wait for its workers from now on, if it has some."""
+        """Have the others wait for the node's workers from now on, if it has some."""
         if self.takes_part(node):
             self._stuck[node.index] = self.now
 
@@ -577,7 +577,7 @@ class Simulation:
             self._tell(event)
 
     def account_anew(self) -> None:
-        """Time may go into something else from now on."""
+        """Have the ledger look anew at what the time goes into from now on."""
         self._is_accounted = False
 
     # A person.
@@ -590,7 +590,7 @@ class Simulation:
         self.later(self.costs.person_s, self._person_comes)
 
     def _person_comes(self) -> None:
-        """Takes out what is bad, until it is repaired, and starts everything else again."""
+        """Have a person take out what is bad, until it is repaired, and start everything else again."""
         self._awaits_person = False
         for node in self.pool:
             if self.now < node.bad_until:

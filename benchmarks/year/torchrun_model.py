@@ -29,10 +29,10 @@ class TorchrunPolicy:
     """Way in which torchrun is run."""
 
     collective_timeout_s: float = 600.0
-    """NCCL's default; gloo's is 1800 s."""
+    """Time-out of a collective operation: NCCL's default; gloo's is 1800 s."""
     max_restarts: int = 3
     retry_s: float | None = None
-    """With an outer retry loop: from the end of the job until all nodes have begun again; None: there is no loop."""
+    """Seconds from the end of the job until an outer retry loop has begun it again on all nodes; None: no loop."""
     rendezvous_s: float = 10.0
     last_call_s: float = 30.0
     """Wait for more nodes, whenever fewer than the maximum are there."""
@@ -112,7 +112,7 @@ class TorchrunYear:
         self._left = self._policy.max_restarts
 
     def _nodes_return(self, until_s: float) -> None:
-        """Each node that is back restarts a run that lacks nodes."""
+        """Restart the run, if it lacks nodes, for each node that is back."""
         while self._out and self._out[0] < until_s:
             at, lacked = heappop(self._out), self._pool - len(self._out) - 1 < self._nodes
             if lacked and at < self._end_s:
@@ -120,7 +120,7 @@ class TorchrunYear:
                 self._start()
 
     def _start(self) -> None:
-        """A rendezvous, and workers up to their first step."""
+        """Pass a rendezvous, and the workers' start up to their first step."""
         while self._pool - len(self._out) < self._least:
             self._passes("waiting", max(0.0, heappop(self._out) - self._now))
         self.restarts += 1

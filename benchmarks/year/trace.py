@@ -109,9 +109,9 @@ def _poisson(nodes: int, rng: Random) -> list[float]:
 
 
 def _bursty(nodes: int, rng: Random) -> list[float]:
-    """As many copies of the cluster as it takes: each a part of the trace's own times, shifted around the year.
+    """Times of as many copies of the cluster as it takes, each of the trace's own times, shifted around the year.
 
-    So that bursts stay bursts; the last copy keeps each fault with the chance that its share of servers makes.
+    Bursts stay bursts so; the last copy keeps each fault with the chance that its share of servers makes.
     """
     times = []
     for number in range(-(-nodes // SERVERS)):
@@ -125,7 +125,7 @@ _TIMES = {"poisson": _poisson, "bursty": _bursty}
 
 
 class _EvenNodes:
-    """Every node fails as often as any other."""
+    """Draw in which every node fails as often as any other."""
 
     def __init__(self, nodes: int, rng: Random) -> None:
         self._nodes, self._rng = nodes, rng

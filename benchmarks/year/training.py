@@ -71,7 +71,7 @@ def _agent(port: int, node: int, folder: str) -> list[str]:
 
 
 def _steps(port: int) -> int:
-    """The lowest step that a node has told of; 0 before."""
+    """Lowest step that a node has told of; 0 before."""
     runs: list[dict[str, Any]] = []
     with suppress(OSError):  # the run is not there yet
         runs = ask(f"{LOOPBACK}:{port}", f"/v1/status?run_id={RUN_ID}")["runs"]

@@ -30,7 +30,7 @@ class Numbered(Dataset[tuple[int, Tensor]]):
 
 
 class ElasticBatches(Sampler[list[int]]):
-    """This rank's share of each global batch of the epoch, whose order follows from its number alone."""
+    """Sampler of this rank's share of each global batch; an epoch's order follows from the epoch's number alone."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size, self.epoch = rank, world_size, 0

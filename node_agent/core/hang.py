@@ -263,7 +263,7 @@ class HangDetector:
         return unseen_s if longest_s is None else max(shortest_s, self._options.progress.factor * longest_s)
 
     def _learn(self, signs: Signs) -> bool:
-        """Take the longest of each kind into the rhythm, but for time that does not count. Whether it has changed."""
+        """Take the longest of each kind into the rhythm, but for time that does not count. Whether any reading is new."""
         new = {rank: each for rank, each in signs.readings.items() if self._learned_of.get(rank) != each.number}
         for rank, reading in new.items():
             for kind, spent in reading.spent.items():
