@@ -106,7 +106,7 @@ Launcher = NodeAgent | Torchrun
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Each round of torchrun has a store of its own, in which nothing of the round before is left."""
 LEAST = {"keep_alive_interval": 1, "keep_alive_max_attempt": 3, "last_call_timeout": 1}
-"""torchrun's timers at their least: whole seconds. With two attempts restarts hang, and with one no round forms."""
+"""Timers of torchrun at their least: whole seconds. With two attempts restarts hang, and with one no round forms."""
 STOCK = Torchrun()
 TORCHRUN_OWN_STORE = Torchrun("torchrun, own store", OWN_STORE)
 TORCHRUN_LEAST_TIMERS = Torchrun("torchrun, least timers", OWN_STORE, LEAST, ("--monitor-interval", "0.01"))
@@ -136,7 +136,7 @@ class Plan:
     torchrun: bool = True
     """Whether torchrun is measured too."""
     no_etcd: str = ""
-    """Why torchrun's etcd-v2 backend cannot run; empty if it can."""
+    """Reason why torchrun's etcd-v2 backend cannot run; empty if it can."""
     nodes: int = 10_000
     """Nodes of the run that others have beside them."""
 

@@ -73,8 +73,9 @@ OURS_PLAIN = NodeAgent()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """`sample` takes a launcher and how many samples are wanted, and brings one or more. Seconds, if no other `unit`.
+    """Measurement of one thing that happens, under each launcher in turn.
 
+    `sample` takes a launcher and how many samples are wanted, and brings one or more, in seconds if no other `unit`.
     `besides`: further forms of ours, without a bar. `slow`: the forms of torchrun that wait for timers for so long that
     they are left to `timers`.
     """

@@ -52,7 +52,7 @@ def somebody_was_told() -> bool:
 
 
 def save(model: torch.nn.Module, step: int, path: str) -> None:
-    """Returns on every rank when the file is there."""
+    """Save the checkpoint; returns on every rank when the file is there."""
     if dist.get_rank() == 0:
         torch.save({"model": model.state_dict(), "step": step}, f"{path}.new")
         os.replace(f"{path}.new", path)
@@ -60,7 +60,7 @@ def save(model: torch.nn.Module, step: int, path: str) -> None:
 
 
 def load(model: torch.nn.Module, path: str) -> int:
-    """The step to go on with."""
+    """Load the checkpoint, if there is one; returns the step to go on with."""
     if not os.path.exists(path):
         return 0
     saved = torch.load(path, weights_only=True)

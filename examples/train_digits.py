@@ -38,7 +38,7 @@ try:
 except ImportError:  # torchrun alone is installed
 
     def progress(step: int | None = None, kind: str = "step") -> None:
-        """Nobody listens."""
+        """Do nothing: nobody listens."""
 
 
 SEED = 2024

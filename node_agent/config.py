@@ -19,7 +19,7 @@ PROGRAM = "node-agent"
 Endpoint = tuple[str, int]
 """Host and port."""
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-"""torchrun's default for `--signals-to-handle`."""
+"""Default of `--signals-to-handle`; torchrun's."""
 LEAST_MB_PER_S = 10.0
 """Limit of the network test where the user gives none: less is a broken link, or one of 100 Mbit/s at most."""
 
@@ -120,7 +120,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment that the workers inherit."""
     worker_variables: Mapping[str, str] = field(default_factory=dict)
-    """Further variables of each worker, each with the torchrun variable whose value it gets."""
+    """Variables that each worker has besides, each with the torchrun variable whose value it gets."""
 
 
 class Target(NamedTuple):
@@ -145,7 +145,7 @@ class Target(NamedTuple):
 
 
 class LaunchPlan(NamedTuple):
-    """All that was asked for, checked: how the agent runs, which server it goes to, and how it identifies itself."""
+    """Launch plan of an agent, checked: how it runs, which server it goes to, and how it identifies itself."""
 
     config: AgentConfig
     target: Target

@@ -67,7 +67,7 @@ class Host(Protocol):
         """Carry out what the machine wants done."""
 
     def answered(self, answer: Reply | ProtocolError) -> None:
-        """The last join or poll has been answered, or refused; the machine is told next."""
+        """Take note of the answer to the last join or poll, or its refusal; the machine is told next."""
 
     def crashed(self, error: BaseException) -> None:
         """Report an exception that nobody expected; the agent leaves the run next."""

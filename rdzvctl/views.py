@@ -402,7 +402,7 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
 
 
 def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], endpoint: str) -> list[str]:
-    """`kept_out`: nodes that have joined and are cordoned; each could be one of the nodes that are missing."""
+    """Steps for a round that forms. `kept_out`: cordoned nodes that have joined; each could be one that is missing."""
     stopping, gone = (_listed(missing[kind]) for kind in ("stopping", "gone"))
     steps = [f"Look at {gone}: gone."] if gone else []
     if stopping:

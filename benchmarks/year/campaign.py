@@ -42,7 +42,7 @@ DIES_S = 1.0
 """Longest wait for the end of a process that was killed."""
 LOOK_S = 0.05
 ENDED = re.compile(r"^[EW](\d{4} [\d:.]+).*failed \(exitcode: (-?\d+)\).*\(pid: (\d+)\)", re.M)
-"""torchrun's line about a worker that ended."""
+"""Pattern of torchrun's line about a worker that ended."""
 NAMING = ("workers_failed", "node_lost", "node_left", "node_drained", "hang_found")
 """Events of ours that name a node as the reason why a round ends."""
 

@@ -88,7 +88,7 @@ class Ledger:
         self.nodes = nodes
 
     def save(self, now: float) -> None:
-        """All that has been done is saved: at the end of the year, or because the end of the round was announced."""
+        """Enter all that has been done as saved: the year ends, or the end of the round was announced."""
         self._advance(now)
         self._settle(0.0)
 

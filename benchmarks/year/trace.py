@@ -51,7 +51,7 @@ class Fault:
     stays_bad: bool
     """Whether the node lives, and workers that start on it fail again until it is repaired."""
     hidden: float = 1.0
-    """How well it is hidden from the checks of a node, from 0 to 1: they find it if they find a larger part."""
+    """Concealment from a node's checks, from 0 to 1: they find the fault if the part that they find is larger."""
 
     @property
     def is_of_one_instant(self) -> bool:

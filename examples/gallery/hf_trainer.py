@@ -27,7 +27,7 @@ class Counting(Dataset[dict[str, torch.Tensor]]):
 
 
 class Report(Trainer):
-    """Says each loss."""
+    """Trainer that prints each loss."""
 
     def log(self, logs: dict[str, float], *args: object, **how: object) -> None:
         super().log(logs, *args, **how)

@@ -93,7 +93,7 @@ AnyLogsSpecs = DefaultLogsSpecs | LogsSpecs
 
 
 def understood(specs: AnyLogsSpecs | None) -> tuple[DefaultLogsSpecs, LogsSpecs | None]:
-    """torch's own default class as ours; or a class of the program's own, asked instead. Raises `TypeError`."""
+    """Specs as our class, and a class of the program's own that is asked instead, or None. Raises `TypeError`."""
     if specs is None:
         return DefaultLogsSpecs(), None
     kind = type(specs)
@@ -113,7 +113,7 @@ def as_options(
     stderr_filters: Sequence[str] | None = None,
     log_dir: str | None = None,
 ) -> LogOptions:
-    """Options of the agent that say the same. Raises `TypeError`."""
+    """Options of the agent that say the same as the specs. Raises `TypeError`."""
     return LogOptions(
         log_dir=log_dir or (os.fspath(specs.log_dir) if specs.log_dir else None),
         redirects=specs.redirects,

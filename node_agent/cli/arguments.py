@@ -63,7 +63,7 @@ class Flag(NamedTuple):
     short: str = ""
     """torchrun's short name, such as -r."""
     alias: str = ""
-    """Another name of ours."""
+    """Another name of the flag, which torchrun does not have."""
     is_ours: bool = False
     """Whether torchrun has no such flag, or not yet."""
     is_setting: bool = False
@@ -71,7 +71,7 @@ class Flag(NamedTuple):
     has_variable: bool = True
     """Whether the flag falls back to a variable `PET_...`, as under torchrun."""
     variable: str = ""
-    """Another variable to fall back to, of torch's."""
+    """Variable of torch's that the flag falls back to besides."""
     repeats: bool = False
     """Whether the flag may be given several times: the texts given are joined, a line each."""
     argument: str = ""
@@ -108,7 +108,7 @@ _own_switch = partial(_switch, is_ours=True)
 
 
 class Arguments(NamedTuple):
-    """All that may be asked of an agent, each value checked by itself. None: nobody said anything. Seconds."""
+    """Arguments of an agent, each value checked by itself. None: it was not given. Durations are seconds."""
 
     # fmt: off
     rdzv_endpoint: Annotated[str, Flag(

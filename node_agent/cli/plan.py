@@ -32,7 +32,7 @@ NOTICE_SHARE = 0.8
 """Part of `--shutdown-timeout` that a notice may take: what a scheduler gives between SIGTERM and SIGKILL is all."""
 CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
-"""torchrun's `--rdzv-id` where none is given."""
+"""Default of `--rdzv-id`; torchrun's."""
 RUN_PATH = """\
 import os, runpy, sys
 del sys.argv[0]

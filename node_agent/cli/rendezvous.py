@@ -19,7 +19,7 @@ from node_agent.cli.arguments import Arguments
 from node_agent.config import Endpoint, Target, UsageError
 
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", 29_500
-"""torchrun's defaults."""
+"""Defaults of `--master-addr` and `--master-port`; torchrun's."""
 ETCD_PORT = 2379
 EVERY_ADDRESS = ("0.0.0.0", "::")
 """Addresses to listen at, and not to connect to."""

@@ -74,7 +74,7 @@ class Retry:
         self._reported: set[str] = set()
 
     def answered(self) -> None:
-        """The server has answered, if only to refuse."""
+        """Note that the server has answered, if only to refuse."""
         self._has_joined = True
         self._attempt, self._failing_since, self._cause = 0, None, None
         self._reported.clear()

@@ -52,7 +52,7 @@ class FailureReporter:
         return self._stage is not _Stage.NONE
 
     def worker_failed(self, round_: int, failure: Failure, *, is_late: bool) -> list[Effect]:
-        """A worker of the round has failed: its failure is told, and matched or reported, unless another one is."""
+        """Take a worker's failure in the round: it is told, and matched or reported, unless another one is."""
         if self.is_pending:
             return []
         self._round, self._is_late = round_, is_late
@@ -63,26 +63,26 @@ class FailureReporter:
         return [*told, *self._judged(failure)]
 
     def matched(self, round_: int, failure: Failure) -> list[Effect]:
-        """The failure, with the verdict of the user's rules."""
+        """Take the failure with the verdict of the user's rules."""
         if not self.is_matching or round_ != self._round:
             return []
         self._stage = _Stage.NONE
         return [*self._judged(failure), *self._release()]
 
     def arrived(self, round_: int) -> None:
-        """The report of the round's failure has been answered, or nobody will answer it."""
+        """Note that the report of the round's failure has been answered, or that nobody will answer it."""
         if self._stage is _Stage.REPORTING and round_ == self._round:
             self._stage = _Stage.NONE
 
     def leave(self, leave: LeaveRequest) -> list[Effect]:
-        """The leave, which a failure that is being matched keeps back until it has been reported."""
+        """Send the leave now, or once the failure that is being matched has been reported."""
         if not self.is_matching:
             return [leave]
         self._held_leave = leave
         return []
 
     def forget(self) -> list[Effect]:
-        """Nobody waits for the report any more."""
+        """Drop the report, for which nobody waits any more; a leave that was kept back goes now."""
         self._stage = _Stage.NONE
         return self._release()
 

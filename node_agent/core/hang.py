@@ -160,7 +160,7 @@ class HangDetector:
         return None if self._is_server_silent else self._look_at
 
     def server_answered(self, now: float) -> None:
-        """The server has answered a poll: what was decided until now has been heard."""
+        """Note that the server has answered a poll: what was decided until now has been heard."""
         if now - self._heard_at > self._gap_s:
             self._time.leave_out(self._heard_at, now)
             self._look_at = now
@@ -263,7 +263,7 @@ class HangDetector:
         return unseen_s if longest_s is None else max(shortest_s, self._options.progress.factor * longest_s)
 
     def _learn(self, signs: Signs) -> bool:
-        """Take the longest of each kind into the rhythm, but for time that does not count. Whether any reading is new."""
+        """Take the longest of each kind into the rhythm, but for time that does not count. Whether a reading is new."""
         new = {rank: each for rank, each in signs.readings.items() if self._learned_of.get(rank) != each.number}
         for rank, reading in new.items():
             for kind, spent in reading.spent.items():

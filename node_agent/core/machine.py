@@ -458,7 +458,7 @@ class AgentMachine:
         self._keep_alive_at = now  # tells the server at once that the stop has arrived
 
     def _drain(self, drain: Drain, now: float) -> None:
-        """Empty this node; told again, only sooner than before changes anything."""
+        """Empty this node. A further drain changes something only if its deadline is sooner."""
         until, is_first = now + drain.remaining_s, self.state is not State.DRAINING
         if not is_first and until > self._drains_until - SOONER_S:
             return

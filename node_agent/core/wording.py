@@ -40,7 +40,7 @@ def suspected(event: Suspected) -> str:
 
 
 def asked_to_leave(signalled: Signalled) -> str:
-    """Why the agent leaves its run, for people: the reason that came with the signal, or else the signal's name."""
+    """Reason why the agent leaves its run, for people: the one that came with the signal, else the signal's name."""
     return signalled.reason or signalled.name
 
 

@@ -34,9 +34,9 @@ from itertools import pairwise
 from typing import Any
 
 Order = dict[str, Any]
-"""`workers`: a list of maps with `rank`, `pid`, `server` (socket of torch's worker server), `pipe` and `dump` (NCCL's),
-`stacks` (file to which it writes them), each empty if there is none, and `signal` (upon which it does); `folder`,
-`python` (command of an interpreter that may have torch), `limit_s`."""
+"""Request of the agent. `workers`: a list of maps with `rank`, `pid`, `server` (socket of torch's worker server),
+`pipe` and `dump` (NCCL's), `stacks` (file to which it writes them), each empty if there is none, and `signal` (upon
+which it does); `folder`, `python` (command of an interpreter that may have torch), `limit_s`."""
 Frames = list[tuple[str, str, int]]
 """Function, file and line; innermost first."""
 
@@ -453,7 +453,7 @@ def main_thread(threads: list[dict[str, Any]], pid: int) -> Frames:
 
 
 def text_of(threads: list[dict[str, Any]]) -> str:
-    """All threads as faulthandler writes them."""
+    """Stacks of all threads as faulthandler writes them."""
     blocks = []
     for thread in threads:
         name = thread.get("thread_name") or "?"

@@ -159,7 +159,7 @@ class Report:
         return self._taken < MOST_BYTES
 
     def evidence(self, targets: Sequence[Target], took_s: float) -> Evidence:
-        """All that has come, grouped."""
+        """Evidence made of all that has come."""
         return Evidence(
             groups=bounded(self._groups(targets)),
             folder=self._folder,

@@ -23,7 +23,7 @@ WIDEST = 60
 """Width of the rules at most; torch's."""
 NOT_AVAILABLE = "<N/A>"
 NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
-"""torch's words where a worker left neither an error file nor a signal."""
+"""Words of torch where a worker left neither an error file nor a signal."""
 
 
 class Mark(Enum):

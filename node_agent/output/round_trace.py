@@ -9,7 +9,7 @@ from node_agent.config import AgentConfig
 
 
 class RoundTrace:
-    """Notes when the node takes each step, and exports the steps once the round's trace is known."""
+    """Trace of a node's way into a round: notes each step, and exports all of them once the round's trace is known."""
 
     def __init__(self, config: AgentConfig, spans: SpanExport) -> None:
         self._run_id = config.join.run_id
@@ -19,27 +19,27 @@ class RoundTrace:
         self._assignment: Assignment | None = None
 
     def joining(self) -> None:
-        """The join for the next round is sent."""
+        """Note that the join for the next round is sent."""
         self._joined_at, self._answered_at = time.time(), 0.0
 
     def answered(self) -> None:
-        """The server has answered: it knows of the node."""
+        """Note that the server has answered: it knows of the node."""
         self._answered_at = self._answered_at or time.time()
 
     def starting(self, assignment: Assignment) -> None:
-        """The round has begun: workers are to be started."""
+        """Note that the round has begun: workers are to be started."""
         self._began_at = time.time()
         self._assignment = assignment
         self._step("join", self._joined_at, self._answered_at)
         self._step("wait", self._answered_at, self._began_at)
 
     def started(self) -> None:
-        """The workers are there."""
+        """Note that the workers have been started."""
         self._spawned_at = time.time()
         self._step("spawn", self._began_at, self._spawned_at)
 
     def first_output(self, assignment: Assignment) -> None:
-        """One of the round's workers has written something for the first time."""
+        """Note that one of the round's workers has written something for the first time."""
         if assignment is self._assignment:
             self._step("first_output", self._spawned_at, time.time())
             self._assignment = None

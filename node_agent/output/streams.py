@@ -30,11 +30,11 @@ class Stream:
         return self._worker_end
 
     def started(self) -> None:
-        """The worker has its copy of the descriptor: let ours go, and follow what it writes."""
+        """Close the agent's copy of the descriptor, now that the worker has its own, and follow what it writes."""
         self._close_worker_end()
 
     def finish(self) -> None:
-        """The worker is gone, or could not be started: take what it wrote last, and let everything go."""
+        """Take what the worker wrote last, and close everything: it is gone, or could not be started."""
         self._close_worker_end()
 
     def tail(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class AgentThread:
         return self._call(self._next_round(failure))
 
     def succeed(self, within_s: float) -> bool:
-        """The workers have exited 0: say so, and return when the run has ended, or leave it. Whether it ended."""
+        """Report that the workers have exited 0, and return when the run has ended, or leave it. Whether it ended."""
         return self._call(self._close(WorkersSucceeded(self._runner.round), "its workers are done", within_s))
 
     def fail(self, failure: Failure, within_s: float) -> bool:

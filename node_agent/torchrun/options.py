@@ -20,12 +20,12 @@ RESTARTS_WITHOUT_END = 10_000_000
 NO_RESTARTS_LEFT = -255
 """An exit code that no process has: a torchrun whose own budget is spent ends the run with it."""
 NO_RUN_ID = "none"
-"""torchrun's `--rdzv-id` where none was given."""
+"""Default of `--rdzv-id`; torchrun's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerConfig:
-    """`--rdzv-*`, checked. Durations are seconds."""
+    """Options of torchrun's `--rdzv-*` flags, checked. Durations are seconds."""
 
     backend: str
     servers: tuple[Endpoint, ...]
@@ -33,9 +33,9 @@ class HandlerConfig:
     credentials: Credentials
     agent: AgentConfig
     store_timeout_s: float
-    """`read_timeout`: how long the agents of a round may take to meet, and one operation on their store. 60."""
+    """Time for the agents of a round to meet, and for one operation on their store: `read_timeout`, 60 by default."""
     close_timeout_s: float
-    """`close_timeout`: how long the end of the run may take after this node's work is done. 30."""
+    """Time for the run's end after this node's work is done: `close_timeout`, 30 by default."""
 
 
 def read(params: RendezvousParameters) -> HandlerConfig:

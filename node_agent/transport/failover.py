@@ -76,7 +76,7 @@ class Failover:
             self._order.append(endpoint)
 
     def answered(self, endpoint: Endpoint, leadership: int) -> None:
-        """The server has answered as the leader: that counts, also where numbers begin anew, as in another etcd."""
+        """Note an answer of the server as the leader, also where numbers begin anew, as in another etcd."""
         if self._current not in (None, endpoint):
             self._log(f"rdzv-server at {address(*endpoint)} leads now")
         self._current = endpoint
@@ -100,7 +100,7 @@ class Failover:
         return True
 
     async def closed(self, transport: "FailoverTransport") -> None:
-        """The transport is not used any more."""
+        """Forget a transport that is not used any more."""
         self._transports.discard(transport)
         if self._watch and not self._transports:
             self._watch.cancel()

@@ -65,7 +65,7 @@ class Standalone:
     def __init__(
         self, log: Callable[[str], None], *, page: bool = True, warn: Callable[[str], None] | None = None
     ) -> None:
-        """`warn` gets what the server's log has to say against something, unless the program has a log of its own."""
+        """Embed a server. `warn` gets the warnings of its log, unless the program has a log of its own."""
         self._log = log
         self._warnings = None if warn is None or SERVER_LOG.hasHandlers() else _Warnings(warn)
         self._has_page = page

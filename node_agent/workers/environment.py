@@ -100,7 +100,7 @@ def visible_devices(parent: Mapping[str, str]) -> list[str] | None:
 
 
 def _own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """`--virtual-local-rank`: the worker sees its own GPU alone, as device 0; on ROCm as in torch 2.15."""
+    """Variables of `--virtual-local-rank`: the worker sees its own GPU alone, as device 0; on ROCm as in torch 2.15."""
     visible = visible_devices(parent)
     device = str(local_rank) if visible is None else visible[local_rank]
     hip = {HIP_VISIBLE_DEVICES: device} if HIP_VISIBLE_DEVICES in parent else {}

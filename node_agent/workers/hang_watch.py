@@ -35,13 +35,13 @@ class HangWatch:
         self._loop = asyncio.get_running_loop()
 
     def start(self, ranks: range, gap_s: float) -> None:
-        """Workers with these ranks have been started."""
+        """Begin to watch workers with these ranks, which have been started."""
         self.stop()
         self._detector = HangDetector(self._options, ranks, self._rhythm, gap_s, self._loop.time())
         self._arm()
 
     def stop(self) -> None:
-        """The workers are being stopped, or are gone."""
+        """End the watch: the workers are being stopped, or are gone."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -49,13 +49,13 @@ class HangWatch:
         self._last_output_at.clear()
 
     def server_answered(self) -> None:
-        """The server has answered a poll."""
+        """Note that the server has answered a poll."""
         if self._detector:
             self._detector.server_answered(self._loop.time())
             self._arm()
 
     def timer_expired(self, local_rank: int, reason: str) -> None:
-        """A timer that a worker has set by torch's file timer is over."""
+        """Take note of a timer, set by a worker by torch's file timer, that is over."""
         self._suspect(Suspicion("timer", reason, (local_rank,)))
 
     def sink(self, local_rank: int) -> Sink:

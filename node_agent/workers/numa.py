@@ -105,7 +105,7 @@ class _Machine:
 
 
 def _groups(cpus: frozenset[int], group_of: Callable[[int], frozenset[int]]) -> list[frozenset[int]]:
-    """`cpus` by group, in the order of each group's first CPU, whether that is one of them or not."""
+    """CPUs by group, in the order of each group's first CPU, whether that is one of them or not."""
     groups = {}
     left = set(cpus)
     while left:

@@ -72,7 +72,7 @@ class Orphans:
         return len(ended)
 
     def close(self) -> list[int]:
-        """The agent ends well: the guardian is not needed any more. Returns whom `end` could not end, after waiting."""
+        """End the guardian, for the agent ends well. Returns pids that `end` could not end, after waiting for them."""
         self._is_closed = True
         self._loop.remove_signal_handler(signal.SIGCHLD)
         if self._guardian:
