@@ -20,22 +20,23 @@ from rdzv_server.core import legal_sizes
 from rdzv_server.core.run import Agent, AgentState, Run
 
 MOST_AGENTS = 100_000
-"""Agents of one run, those that stand by included; as many nodes as a round may have."""
+"""Most agents of one run, those that stand by included: as many as a round may have nodes."""
 MOST_NAMESAKES = 16
-"""A node id that more agents have says nothing about who they are: only the first ones are looked at."""
+"""Most agents with one node id that a newcomer is compared with: an id that more have identifies nobody."""
 JUST_S = 1.0
-"""An agent that waits for a round and was heard so lately lives. No host dies and starts again within it."""
+"""Seconds since a waiting agent was heard within which it surely lives: no host dies and starts again so fast."""
 
 
 class Claim(Struct, frozen=True):
     """Meaning of a newcomer's node id and `--node-rank` for the agents that have them."""
 
     replaces: tuple[str, ...] = ()
-    """Agents without a connection: the newcomer takes their place."""
+    """Agents without a connection, whose place the newcomer takes."""
     probes: tuple[str, ...] = ()
-    """Agents that may be dead: they are asked for a sign of life."""
+    """Agents that may be dead, and are asked for a sign of life."""
     is_undecided: bool = False
-    """Whether one that is probed has the `--node-rank`: the newcomer joins, or is refused, when that is known."""
+    """Whether a probed agent has the newcomer's `--node-rank`: it joins, or is refused, once that one has answered or
+    not."""
 
 
 _NO_CLAIM = Claim()
@@ -80,7 +81,8 @@ def check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None
 
 
 def conflicts(run: Run, join: JoinRequest) -> list[str]:
-    """Settings that the join asks for otherwise than the run has them; an operator's word on its size stands."""
+    """Phrases about settings that the join asks for and the run has otherwise, but for limits that an operator has
+    set."""
     asked = replace(join.settings, min_nodes=None, max_nodes=None) if run.is_resized else join.settings
     return asked.conflicts(run.settings)
 
@@ -122,7 +124,7 @@ def _has_just_joined(run: Run, agent_id: str, now: float) -> bool:
 def answers_until(run: Run, agent_id: str, now: float) -> float:
     """Deadline by which an agent that lives answers if it is asked for a sign of life now.
 
-    It polls at once when it is woken, or, while it stops its workers, twice in a lease.
+    An agent polls at once when it is woken, or, while it stops its workers, twice in a lease.
     """
     poll_s = run.settings.lease_s / HOLDS_PER_LEASE
     return now + (1.5 * poll_s if agent_id in run.stopping else poll_s)
@@ -162,7 +164,7 @@ def choose(run: Run) -> list[Agent]:
 
 
 def is_uncertain(run: Run) -> bool:
-    """Whether one of those that would get a seat now has to be heard first."""
+    """Whether one of the agents that would get a seat now must give a sign of life first."""
     uncertain = run.leases.uncertain
     if not uncertain:
         return False
@@ -172,13 +174,13 @@ def is_uncertain(run: Run) -> bool:
 
 
 def free_seats(run: Run) -> int:
-    """Seats that those who wait would fill beside the running round. None once some have finished their work."""
+    """Number of seats that waiting agents would fill beside the running round; 0 once some have finished their work."""
     running = len(run.running)
     return 0 if run.succeeded else max(0, legal_sizes.fitting(run.settings, running + len(run.waiting)) - running)
 
 
 def next_scale_up(run: Run, now: float) -> float | None:
-    """Time at which the running round ends to admit those that wait: now if they fill it, else the window's end."""
+    """Time at which the running round ends to admit waiting agents: now if they fill it, else the window's end."""
     settings = run.settings
     on_notice = settings.scale_up == "on-notice"
     if on_notice and run.scale_up_at is not None:

@@ -1,4 +1,4 @@
-"""Completion of a forming round: when it comes, and what is waited for until then.
+"""Completion of a forming round: when it comes, and what the round waits for until then.
 
 A round completes at once when (a) max_nodes have joined, or (b) every participant of the round before that is still
 alive has rejoined and min_nodes are there; else (c) at the end of the last call, which begins with min_nodes. The seats
@@ -20,13 +20,13 @@ from rdzv_server.core import admission, legal_sizes
 from rdzv_server.core.run import Agent, AgentState, Departure, Run
 
 UNFIT_BYTES, MOST_UNFIT = 200, 1_000
-"""Of the evidence against a node what the run's end tells, and nodes of which it is remembered."""
+"""Most bytes of the evidence against an unfit node in the end of a run, and most nodes for which it is remembered."""
 NAMES = 4
 """Names that a reason lists before it says how many more there are: its size must not grow with the run."""
 
 
 def has_standby(run: Run) -> bool:
-    """Whether a node stands by that is there."""
+    """Whether a node stands by whose agent is connected."""
     absent = run.leases.absent_since
     return any(agent_id not in absent for agent_id in run.waiting)
 
@@ -194,25 +194,25 @@ def shortfall(run: Run) -> str:
 
 
 def left_unfit(run: Run) -> dict[str, str]:
-    """Nodes that a check has found unfit and that are not back, each with the evidence."""
+    """Nodes that a check has found unfit and that have not joined again, each with the evidence."""
     return {node_id: why for node_id, why in run.unfit.items() if node_id not in run.node_ids}
 
 
 def _unfit(out: dict[str, str]) -> str:
-    """Reasons of the first few of them."""
+    """Evidence against the first few unfit nodes."""
     more = f"; and {len(out) - NAMES} more" if len(out) > NAMES else ""
     return "; ".join(islice(out.values(), NAMES)) + more
 
 
 def note_unfit(run: Run, node_id: str, reason: str) -> None:
-    """Remember a node that goes as unfit, and forget the oldest of too many."""
+    """Remember a node that leaves as unfit, and forget the oldest of too many."""
     run.unfit[node_id] = clip(reason, UNFIT_BYTES)
     while len(run.unfit) > MOST_UNFIT:
         del run.unfit[next(iter(run.unfit))]
 
 
 def too_few_fit(run: Run, fixed_nodes: int) -> str:
-    """Why the forming round never gets its minimum of so many nodes, of which no more come; empty: it may.
+    """Reason why the forming round never gets its minimum, since of `fixed_nodes` too few are fit; empty: it may.
 
     Nodes that have left as unfit and are not back are out, and those that the server itself keeps out until the round
     would have given up. A node that was lost, left, or was cordoned by an operator may be back any time. A run that has

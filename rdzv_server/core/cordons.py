@@ -17,7 +17,7 @@ from rdzv_server.core.node_history import Incident, NodeHistory
 from rdzv_server.core.run import remember_answer
 
 JOURNAL = ""
-"""In place of a run id, which no run can have, with attempt 0."""
+"""Run id of the journal, which no run can have; its attempt is 0."""
 MOST_CORDONS = 1_000
 """Cordons of a server: a snapshot of them is one record."""
 MOST_ANSWERS = 256
@@ -25,7 +25,7 @@ MOST_ANSWERS = 256
 
 
 class CordonStatus(Struct, frozen=True, kw_only=True):
-    """A node that gets no seat in a new round: who said so, why, and for how long."""
+    """Cordon of a node, which gets no seat in a new round: by whom, why, and for how long."""
 
     node_id: Id
     by: str
@@ -48,26 +48,26 @@ def status(given: Cordon) -> CordonStatus:
 
 
 class Cordons:
-    """All cordons, by node. Times are the server's, in seconds."""
+    """Cordons of one server, by node, with the node history. Times are the server's, in seconds."""
 
     def __init__(self) -> None:
         self.by_node: dict[str, Cordon] = {}
         self._next_deadline: float | None = None
-        """Kept, since it is asked for after every event of any run."""
+        """Time at which the next cordon ends; cached, since it is asked for after every event of any run."""
         self.history = NodeHistory()
         self.lifted: dict[str, float] = {}
-        """Wall-clock time at which an operator last uncordoned a node: what excluded it in another shard ends then."""
+        """Wall-clock time at which an operator last uncordoned each node: ends its exclusion in other shards."""
         self.answers: dict[str, str] = {}
         """Ids of the latest requests about nodes, and of forgotten runs, each with the sentence that answered it."""
 
     def check_room(self, event: events.NodeFact) -> None:
-        """Raise `ServerUnavailable` if this would be one cordon too many."""
+        """Raise `ServerUnavailable` if the event would be one cordon too many."""
         is_new = isinstance(event, events.NodeCordoned) and event.node_id not in self.by_node
         if is_new and len(self.by_node) >= MOST_CORDONS:
             raise ServerUnavailable(f"this server has {MOST_CORDONS} cordons, as many as it may: uncordon some nodes")
 
     def apply(self, fact: object, at: float) -> None:
-        """Note what an operator did, when it happens and when it is replayed."""
+        """Apply a fact about nodes, when it happens and when it is replayed."""
         match fact:
             case CordonsKept():
                 self.by_node = {cordon.node_id: cordon for cordon in fact.cordons}
@@ -91,11 +91,11 @@ class Cordons:
         )
 
     def expired(self, now: float) -> list[str]:
-        """Nodes whose time is over."""
+        """Ids of the nodes whose cordons have ended."""
         return [cordon.node_id for cordon in self.by_node.values() if cordon.until is not None and now >= cordon.until]
 
     def next_deadline(self) -> float | None:
-        """Time at which the next node is uncordoned; None: none is, by itself."""
+        """Time at which the next cordon ends by itself; None: none does."""
         return self._next_deadline
 
     def snapshot(self, life: Life) -> CordonsKept:

@@ -1,4 +1,4 @@
-"""Effects: instructions of the core to the shell, to be followed in order. It records first, then acts."""
+"""Effects: instructions of the core to the shell, which carries them out in order: it records first, then acts."""
 
 from msgspec import Struct
 from rdzv_protocol.events import RunEvent
@@ -9,7 +9,7 @@ from rdzv_server.core.stack_summary import StackSummary
 
 
 class Record(Struct, frozen=True):
-    """Write the fact down; act on nothing that follows until it is."""
+    """Write a fact down; no later effect is carried out before that is done."""
 
     run_id: str
     attempt: int
@@ -18,7 +18,7 @@ class Record(Struct, frozen=True):
 
 
 class WakeAgents(Struct, frozen=True):
-    """These agents have a new directive: answer their polls."""
+    """Answer the polls of these agents, which have a new directive."""
 
     run_id: str
     agent_ids: tuple[str, ...]
@@ -31,15 +31,15 @@ class Happened(Struct, frozen=True):
 
 
 class ForgetRun(Struct, frozen=True):
-    """The attempt ended `retention_s` ago: drop its records."""
+    """Drop the records of an attempt that ended `retention_s` ago."""
 
     run_id: str
     attempt: int
 
 
 class QueryClosed(Struct, frozen=True):
-    """An operator's question, named by its `token`, is answered for good by the node, or by a summary of what all nodes
-    answered; None: its time is over."""
+    """Answer an operator's question, named by its `token`: with the node's answer, or a summary of all nodes'; None:
+    its time is over."""
 
     token: str
     node_id: str

@@ -24,18 +24,18 @@ class RunCreated(Struct, frozen=True):
     explicit: bool
     settings: RunSettings
     wall_at: float | None = None
-    """The server's wall clock at that moment, seconds since 1970: what people are told times by."""
+    """The server's wall clock at that moment, seconds since 1970, by which people are told times."""
     life: Life = Life()
     event_number: int = 0
     """Number of the last event of the attempt before."""
 
 
 EXCLUDER = "rdzv-server"
-"""Who cordons a node that the server itself keeps out: see `node_history`."""
+"""Name in `Cordon.by` of a node that the server itself keeps out: see `node_history`."""
 
 
 class Cordon(Struct, frozen=True, kw_only=True):
-    """A node that gets no seat in a new round, why, and until when; None: until it is uncordoned."""
+    """Cordon of a node, which gets no seat in a new round before `until`; None: until it is uncordoned."""
 
     node_id: str
     reason: str
@@ -43,23 +43,23 @@ class Cordon(Struct, frozen=True, kw_only=True):
     until: float | None
     request_id: str = ""
     wall_at: float | None = None
-    """The server's wall clock when it was cordoned."""
+    """Wall-clock time of the cordon, seconds since 1970."""
     wall_until: float | None = None
-    """The same when it will be uncordoned, for people."""
+    """Wall-clock time of the cordon's end, for people; None: it does not end by itself."""
     drain_s: float | None = None
-    """Time that its workers have for a checkpoint, if it is drained."""
+    """Seconds that the node's workers have for a checkpoint; None: it is not drained."""
 
     @property
     def excludes(self) -> bool:
-        """Whether it is the server's own, for what the node has cost runs."""
+        """Whether the cordon is the server's own, for what the node has cost runs."""
         return self.by == EXCLUDER
 
 
 class NodeJoined(Struct, frozen=True):
     """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it.
 
-    `replaces`: the agents that it is the restart of; whoever tells the run of a join leaves that to the run.
-    `wall_at`: the server's wall clock, for the run that the join may found. `cordon`: that of its node, if it has one.
+    `replaces`: agents that this one is the restart of, filled in by the run's machine. `wall_at`: the server's wall
+    clock, for the run that the join may create. `cordon`: the cordon of its node, if it has one.
     """
 
     join: JoinRequest
@@ -70,7 +70,7 @@ class NodeJoined(Struct, frozen=True):
 
 
 class NodeLost(Struct, frozen=True):
-    """An agent is gone without a word; `cause` says how that is known."""
+    """An agent is gone without having left; `cause` says how that is known."""
 
     agent_id: str
     cause: str
@@ -115,7 +115,7 @@ class WorkersSucceeded(Struct, frozen=True):
 
 
 class HangSuspected(Struct, frozen=True):
-    """An agent's workers with these ranks seem to hang, by one source; no ranks: they do not any more."""
+    """An agent suspects that its workers with these ranks hang, by one source; without ranks it takes that back."""
 
     agent_id: str
     round: int
@@ -137,42 +137,42 @@ class Straggler(Struct, frozen=True):
     agent_id: str
     node_id: str
     of: str
-    """What takes longer: "work", the own work of a step, or a whole "step"."""
+    """Time that is compared: "work", of a step's own work, or "step", of a whole step."""
     own_s: float
     usual_s: float
-    """Median of all nodes."""
+    """Median of the times of all nodes, in seconds."""
     at: float
 
     @property
     def times(self) -> float:
-        """How many times as long as usual it takes."""
+        """Ratio of the node's time to the usual one."""
         return self.own_s / max(self.usual_s, 1e-6)
 
 
 class StragglersFound(Struct, frozen=True):
-    """Agents whose nodes have turned out to be slow, and ids of those that are slow no more."""
+    """Stragglers that have been found, and ids of agents whose nodes are stragglers no longer."""
 
     found: tuple[Straggler, ...]
     over: tuple[str, ...] = ()
 
 
 class StragglerReplaced(Struct, frozen=True):
-    """A node that stands by is to take the place of this agent's, which is slow."""
+    """A node that stands by is to take the place of this agent's node, a straggler."""
 
     agent_id: str
 
 
 class ProgressMeasured(Struct, frozen=True):
-    """What was known of the running round before something happened that may end it. Times in seconds."""
+    """Progress of the running round, as it was known before something that may end it. Times in seconds."""
 
     step: int | None = None
     checkpoint_step: int | None = None
     checkpointing_s: float = 0.0
-    """Time that has gone into checkpoints in this round."""
+    """Seconds that have gone into checkpoints in this round."""
     detecting_s: float = 0.0
-    """Time since the round had last got anywhere, as far as that is longer than usual."""
+    """Seconds since the round last made progress, beyond the usual time of a step."""
     lost_s: float = 0.0
-    """Work since the last checkpoint, before that."""
+    """Seconds of work between the last checkpoint and the last progress."""
 
 
 class NetworkTested(Struct, frozen=True):
@@ -182,7 +182,7 @@ class NetworkTested(Struct, frozen=True):
     unfit: tuple[tuple[str, str], ...] = ()
     """Agents whose nodes are unfit, each with the evidence."""
     warning: str = ""
-    """What is wrong without being one node's fault."""
+    """Warning about a failed test that cannot be put down to one node; empty: none."""
 
 
 class RoundCompleted(Struct, frozen=True):
@@ -227,7 +227,7 @@ class RunResized(Operation, frozen=True, kw_only=True):
 
 
 class RunForgotten(Operation, frozen=True, kw_only=True):
-    """An operator has no more use for this ended run."""
+    """An operator has this ended run forgotten."""
 
     run_id: str
 
@@ -272,8 +272,8 @@ class NodeBlamed(Struct, frozen=True, kw_only=True):
 
 
 class CordonsKept(Struct, frozen=True):
-    """Snapshot of all cordons, of the latest requests about nodes, and of what nodes were blamed for, in place of what
-    led to them: see `cordons`."""
+    """Snapshot of all cordons, of the latest requests about nodes, and of what nodes were blamed for, which takes the
+    place of the facts before it: see `cordons`."""
 
     cordons: tuple[Cordon, ...] = ()
     answers: dict[str, str] = {}
@@ -287,14 +287,14 @@ class RunSuperseded(Struct, frozen=True):
 
 
 class SnapshotPart(Struct, frozen=True):
-    """A part of what stands in place of all facts before it: see `snapshot`."""
+    """Part of a snapshot, which takes the place of all facts before it: see `snapshot`."""
 
     data: bytes
     is_last: bool
 
 
 class LeaseRenewed(Struct, frozen=True):
-    """A sign of life: a request came in, or the agent's connection is back; with it what its workers tell."""
+    """A sign of life came from the agent: a request, or its connection is back; with the progress of its workers."""
 
     agent_id: str
     progress: Progress | None = None

@@ -1,7 +1,7 @@
 """Examination of a run that seems to hang: all participants are asked what their workers do, all at once.
 
 Like every query it is a sign: nothing of it is recorded, and after a failover whoever wants to know asks again. It ends
-once, within the time that it is given, whoever answers; a node that does not answer is part of what is found.
+once, within the time that it is given; a node that does not answer is part of the findings.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 REASON_BYTES = 240
 EXAMINED_WITHIN_S = 10.0
-"""Time that the nodes have to answer."""
+"""Seconds that the nodes have to answer."""
 
 OPERATORS_PAUSE_S = 10.0
-"""Time between the beginnings of two looks that operators ask for, at the workers of one run."""
+"""Least seconds between the beginnings of two examinations that operators ask for, of one run's workers."""
 
 Asked = tuple[str, int]
-"""An agent, and the number of what it was asked."""
+"""Id of an agent, and the number of the query that it was asked."""
 Done = Callable[["RunMachine", StackSummary, float], None]
-"""Is told what was found, once: machine, summary, now."""
+"""Callback that gets the findings, once: machine, summary, now."""
 
 
 class Examination(Struct):
@@ -42,13 +42,13 @@ class Examination(Struct):
 
     done: Done
     ranks: dict[str, range]
-    """Ranks of the agents that were asked, by agent: one node may have several."""
+    """Ranks of the workers that are examined, by agent: one node may have several agents."""
     left: int
-    """Nodes that have not answered."""
+    """Number of agents that have not answered."""
     hangs: bool | None
-    """Whether the run does; None: nobody knows."""
+    """Whether the run hangs; None: nobody knows."""
     evidence: dict[str, Evidence]
-    """By node, as is `silent`."""
+    """Evidence by node id; `silent` has the ranks that did not answer, by node id, too."""
     silent: dict[str, list[int]]
 
 
@@ -62,10 +62,10 @@ def begin(
     *,
     hangs: bool | None = True,
 ) -> list[Asked]:
-    """Ask the participants of the running round; `done` is told the summary, at once if nobody can be asked.
+    """Ask the participants of the running round; `done` gets the summary, at once if nobody can be asked.
 
-    `rank`: the one to look at, instead of all. `hangs`: whether the run does; None: nobody knows. Returns what was
-    asked.
+    `rank`: the one to examine, instead of all. `hangs`: whether the run hangs; None: nobody knows. Returns the agents
+    that were asked, each with its query's number.
     """
     run = machine.run
     seats = list(run.membership.seats.values()) if run.membership else []
@@ -91,7 +91,7 @@ def begin(
 
 
 def _ranks(seat: "Seat", only: int | None) -> range:
-    """Ranks of the seat that are to be looked at."""
+    """Ranks of the seat that are to be examined."""
     ranks = range(seat.first_rank, seat.first_rank + seat.local_world_size)
     return ranks if only is None else range(only, only + (only in ranks))
 
@@ -121,7 +121,7 @@ def _closed(
 
 
 def _merged(evidence: Evidence | None, more: Evidence) -> Evidence:
-    """The evidence of two agents of one node."""
+    """Merge the evidence of two agents of one node."""
     if evidence is None:
         return more
     return replace(
@@ -135,7 +135,7 @@ def _merged(evidence: Evidence | None, more: Evidence) -> Evidence:
 
 
 def _own(evidence: Evidence, ranks: range) -> Evidence:
-    """The evidence, if it is about the node's own ranks: no node can blame another's."""
+    """Reduce evidence to the ranks of its own node: no node can blame another's."""
     is_own = all(rank in ranks for group in evidence.groups for rank in group.ranks)
     return evidence if is_own else Evidence(groups=(), problems=("it told of ranks of other nodes",))
 
@@ -144,7 +144,7 @@ def _own(evidence: Evidence, ranks: range) -> Evidence:
 
 
 def ask_for_stacks(machine: "RunMachine", event: events.StacksAsked, now: float) -> events.StacksAsked:
-    """Begin the look that an operator asks for; what is left is the fact that one did.
+    """Begin the examination that an operator asks for; return the fact that one did.
 
     Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
     """
@@ -182,7 +182,7 @@ def _answer_operator(token: str, round_: int, machine: "RunMachine", summary: St
 
 
 def asked_for(machine: "RunMachine", fact: events.StacksAsked, now: float) -> None:
-    """Tell who asked."""
+    """Tell as an event which operator asked, and why."""
     what = "the workers do" if fact.rank is None else f"the worker of rank {fact.rank} does"
     why = f": {clip(printable(fact.reason), REASON_BYTES)}" if fact.reason else ""
     machine.tell("stacks_asked", f"an operator looks at what {what}{why}", now, by=fact.by)

@@ -14,19 +14,19 @@ from rdzv_protocol.messages import Recurs
 from rdzv_server.core.run import Run
 
 STEADY_BACKOFFS = 2.0
-"""A round that lasts as many times as long as the longest wait ends a row: 10 minutes by default, as in Kubernetes."""
+"""Multiple of the longest wait that a round must last to end a row: 10 minutes by default, as in Kubernetes."""
 MOST_DOUBLINGS = 60
 START_S = 600.0
-"""A round that ends within this time, and has told no step, ended at its start."""
+"""Seconds within which a round that has told no step counts as ended at its start."""
 
 
 def steady_s(run: Run) -> float:
-    """Time after which a round that fails is no longer one of a row."""
+    """Seconds after which a round that fails is no longer one of a row."""
     return STEADY_BACKOFFS * run.settings.restart_backoff_max_s
 
 
 def backoff_s(run: Run, now: float) -> float:
-    """Wait before the restart that follows if the running round fails now."""
+    """Seconds to wait before the restart, if the running round fails now."""
     first_s, in_row = run.settings.restart_backoff_s, _in_row(run, now)
     if not first_s or not in_row:
         return 0.0
@@ -57,7 +57,7 @@ def no_use(run: Run, recurs: Recurs, now: float) -> str | None:
 
 
 def settle(run: Run, *, charged: bool, failed: bool) -> None:
-    """Count the round that has ended, whatever ended it, and begin to measure the next one."""
+    """Count the round that has ended, whatever ended it, and reset the measurements for the next one."""
     ended_at = run.opening.at
     run.restarts_in_row = _in_row(run, ended_at) + failed
     run.restarts_without_progress = _without_progress(run, ended_at) + charged

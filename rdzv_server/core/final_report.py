@@ -14,16 +14,16 @@ OTHERS, RESTARTS = 4, 8
 REASON_BYTES, RESTART_BYTES = 1_024, 240
 NAME_BYTES = 256
 DETAIL_BYTES, SUMMARY_BYTES = 400, 160
-"""Limits of the exit status and the error in words: with the evidence, and where a failure is only named."""
+"""Most bytes of the exit status and of the error in words: with the evidence, and in a summary."""
 CAUSE_BYTES = 640
-"""Limit of the cause with the evidence: that of a hang says what all ranks did."""
+"""Most bytes of the cause with the evidence: that of a hang says what all ranks did."""
 EVIDENCE_BYTES = 2_560
-"""Limit of what a failed worker wrote last."""
+"""Most bytes of the last lines that a failed worker wrote."""
 EVIDENCE_LINES = 32
 
 
 def finish(run: Run) -> Finish:
-    """The directive with which an ended run parts from its agents."""
+    """Directive that tells the agents how the run has ended."""
     ended_by, first = _ended_by(run), run.first_charged if run.stage is Stage.FAILED else None
     others = [record.failure for record in run.failures if ended_by and _is_beside(record, ended_by)][:OTHERS]
     return Finish(
@@ -45,7 +45,7 @@ def finish(run: Run) -> Finish:
 
 
 def _ended_by(run: Run) -> FailureRecord | None:
-    """The failure that ended the run, also by a restart that did not come about. None if a departure explains it."""
+    """Failure that ended the run, also by a restart that did not come about; None if a departure explains the end."""
     to_blame = run.end_failure or run.opening.cause.is_failure
     return run.first_of_round if run.stage is Stage.FAILED and to_blame else None
 
@@ -55,7 +55,7 @@ def _is_beside(record: FailureRecord, root: FailureRecord) -> bool:
 
 
 def details(failure: Failure) -> Failure:
-    """The failure with its evidence: the traceback, or else what it wrote last."""
+    """Clip a failure with its evidence: the traceback, or else the worker's last lines."""
     written = () if failure.traceback else last_lines(failure.stderr_tail, EVIDENCE_LINES, EVIDENCE_BYTES)
     traceback = last_lines(failure.traceback, EVIDENCE_LINES, EVIDENCE_BYTES)
     cause = clip(failure.cause, CAUSE_BYTES)
@@ -63,7 +63,7 @@ def details(failure: Failure) -> Failure:
 
 
 def summary(failure: Failure) -> Failure:
-    """The failure by name."""
+    """Reduce a failure to its cause and error, without the evidence."""
     return replace(_clipped(failure, SUMMARY_BYTES), traceback=(), stderr_tail=(), hint="", error_file="", rule="")
 
 
@@ -75,7 +75,7 @@ def _clipped(failure: Failure, most_bytes: int) -> Failure:
 
 
 def _restarts(run: Run) -> tuple[RestartEntry, ...]:
-    """The latest of the ledger, and a restart for a change of membership that did not come about."""
+    """Latest restarts of the ledger, and one for a change of membership that did not come about."""
     ledger, opening = list(run.ledger), run.opening
     has_begun = run.membership is None or run.membership.round == run.round
     if not has_begun and not opening.cause.is_failure:

@@ -39,24 +39,24 @@ if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
 
 SETTLE_S = 2.0
-"""Time for the suspicions of other nodes, after the first one that is believed."""
+"""Seconds in which other nodes' suspicions may come, after the first one that is believed."""
 EXAMINED_AGAIN_AFTER_S = (0.0, 60.0, 120.0, 300.0)
-"""Pauses between the beginnings of a round's examinations, the last one for all that follow: an agent that suspects and
-takes it back has no nodes examined all the time, and a hang that lasts is examined in the end."""
+"""Seconds between the beginnings of a round's examinations, the last value for all that follow: so an agent that
+suspects and takes it back does not have nodes examined all the time, and a hang that lasts is examined in the end."""
 SILENCE = "silence"
 _SURE = ("uninterruptible", "timer", "log rule")
-"""Beginnings of the names of sources that tell of a worker itself, and not of what it waits for."""
+"""Beginnings of the names of sources that tell of a worker itself, not of what it waits for."""
 HUNG = 1
-"""Exit code that stands for a hang: the worker had none."""
+"""Exit code of the failure that stands for a hang: the worker has none."""
 REASON_BYTES = 240
 CAUSE_BYTES = 900
 HINT_BYTES = 900
 MOST_SOURCES = 16
-"""Sources by which one agent may suspect its workers in a round, at the same time."""
+"""Most sources by which one agent may suspect its workers at the same time."""
 
 
 def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> events.HangSuspected | None:
-    """Take a suspicion that says something new. Raises `StaleRound` or `MalformedMessage`."""
+    """Ignore a suspicion that says nothing new. Raises `StaleRound`, `MalformedMessage` or `TooManyRequests`."""
     run = machine.run
     agent = run.agents.get(event.agent_id)
     seat = run.seat_of(event.agent_id)
@@ -78,7 +78,7 @@ def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> eve
 
 
 def suspect(machine: "RunMachine", fact: events.HangSuspected, now: float) -> None:
-    """Take the suspicion, or take it back; `settle` draws the conclusions."""
+    """Enter a suspicion, or take it back; `settle` draws the conclusions."""
     run, key = machine.run, _key(fact)
     hang = run.hang = run.hang or Hang(since=now)
     if not fact.ranks:
@@ -89,7 +89,7 @@ def suspect(machine: "RunMachine", fact: events.HangSuspected, now: float) -> No
 
 
 def settle(machine: "RunMachine", now: float) -> None:
-    """Begin to judge once a suspicion is believed, and no longer judge what is taken back or has come to its end."""
+    """Schedule the judgement once a suspicion is believed, and drop suspicions that are taken back or have ended."""
     run, hang = machine.run, machine.run.hang
     if hang is None:
         return
@@ -141,7 +141,7 @@ def deadline(run: Run) -> float | None:
 
 
 def judge(run: Run, now: float) -> events.HangFound | None:
-    """The hang as a fact, once it is time to say so."""
+    """Hang as a fact, once it is time to judge it; else None."""
     at, summary = deadline(run), run.examined.summary if run.examined else None
     if at is None or now < at or summary is None:
         return None
@@ -154,7 +154,7 @@ def judge(run: Run, now: float) -> events.HangFound | None:
 
 
 def _guilty(run: Run) -> Suspicion:
-    """The suspicion to put the hang down to, by the suspicions alone."""
+    """Suspicion that the hang is put down to, by the suspicions alone."""
     assert run.hang
     return min(_believed(run, run.hang), key=lambda each: _order(run, each))
 
@@ -165,7 +165,7 @@ def _seat_of_rank(run: Run, rank: int) -> Seat | None:
 
 
 def found(machine: "RunMachine", fact: events.HangFound, now: float) -> None:
-    """Do what the run's policy says."""
+    """Tell the hang as an event, and do what the run's policy `on_hang` says."""
     run, failure = machine.run, fact.failure
     assert run.hang
     run.hang.judge_at, run.hang.is_reported = None, True
@@ -206,7 +206,7 @@ def _believed(run: Run, hang: Hang) -> list[Suspicion]:
 
 
 def _order(run: Run, suspicion: Suspicion) -> tuple[bool, int, float, int]:
-    """First who hangs by a source that is sure, then who is at the lowest step, then who was suspected first."""
+    """Sort key of suspicions: first by a source that is sure, then by the lowest step, then by time."""
     sign = run.progress.get(suspicion.agent_id)
     step = sign.progress.lowest_step if sign else None
     return not suspicion.source.startswith(_SURE), -1 if step is None else step, suspicion.at, suspicion.ranks[0]

@@ -8,7 +8,7 @@ from rdzv_protocol.settings import RunSettings
 
 
 def fitting(settings: RunSettings, nodes: int) -> int:
-    """The largest legal size that so many nodes suffice for; 0: they are too few for any."""
+    """Largest legal size that `nodes` suffice for; 0: they are too few for any."""
     nodes = min(nodes, settings.max_nodes)
     if settings.legal_sizes:
         return max((size for size in settings.legal_sizes if settings.min_nodes <= size <= nodes), default=0)
@@ -17,21 +17,21 @@ def fitting(settings: RunSettings, nodes: int) -> int:
 
 
 def largest(settings: RunSettings) -> int:
-    """Nodes beyond which an agent stands by; 0: no size is legal."""
+    """Largest legal size, beyond which an agent stands by; 0: no size is legal."""
     if settings.node_unit == 1 and not settings.legal_sizes and settings.min_nodes <= settings.max_nodes:
         return settings.max_nodes  # asked for with every join
     return fitting(settings, settings.max_nodes)
 
 
 def smallest(settings: RunSettings) -> int:
-    """Nodes without which the run waits."""
+    """Smallest legal size, below which the run waits."""
     if settings.legal_sizes:
         return min((size for size in settings.legal_sizes if size >= settings.min_nodes), default=settings.max_nodes)
     return settings.min_nodes + -settings.min_nodes % settings.node_unit
 
 
 def above(settings: RunSettings, nodes: int) -> int | None:
-    """The smallest legal size that so many nodes do not suffice for; None: they suffice for all."""
+    """Smallest legal size that `nodes` do not suffice for; None: they suffice for all."""
     if settings.legal_sizes:
         legal = (size for size in settings.legal_sizes if settings.min_nodes <= size <= settings.max_nodes)
         return min((size for size in legal if size > nodes), default=None)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 NOT_HEARD = "not heard for"
-"""How an agent was lost whose lease has run out: the begin of those words, which no other cause has."""
+"""Beginning of the cause of a loss by an expired lease; no other cause begins so."""
 
 
 class Leases:
@@ -57,7 +57,7 @@ class Leases:
         return agent_id not in self.uncertain and now < self._proven_at.get(agent_id, float("-inf")) + self._lease_s
 
     def resume(self, now: float) -> None:
-        """Begin every lease, grace and probe anew: the server could hear nobody until now."""
+        """Begin every lease, grace and probe anew: no agent could be heard until now."""
         self._resumed_at = now
 
     def restart(self, agent_ids: Iterable[str], now: float) -> None:
@@ -88,7 +88,7 @@ class Leases:
         return None if renewed_at is None else max(renewed_at, self._resumed_at) + self._lease_s
 
     def expired(self, now: float) -> tuple[str, str] | None:
-        """An agent that is lost by now, and how that is known; None while nobody is."""
+        """Id of an agent that is lost by now, and the cause in words; None while none is."""
         for agent_id, since in self.absent_since.items():
             if now >= max(since, self._resumed_at) + self._grace_s:
                 return agent_id, f"its connection closed and it was not back within {self._grace_s:g} s"

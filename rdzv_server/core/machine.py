@@ -57,7 +57,8 @@ from rdzv_server.core.run import (
 )
 
 DUE_AT_ONCE = 500
-"""Agents that are lost in one go when many leases end together: other runs wait meanwhile. The rest is due still."""
+"""Most agents that are lost in one go when many leases end together, as other runs wait meanwhile; the others
+follow."""
 
 
 class RunMachine:
@@ -80,17 +81,16 @@ class RunMachine:
         # Every agent that is alive asks within a lease, and must hear of the end: else it would form the run anew.
         self._retention_s = max(retention_s, settings.lease_s)
         self.deadline: float | None = None
-        """`next_deadline` as of the last event that was taken."""
+        """Value of `next_deadline` after the last event that was taken."""
         self._effects: list[Effect] = []
         """Effects that are to be returned next: at first that of the run's creation."""
         self.tell("run_created", self.run.opening.reason, now)
         self._agreed: RequestedSettings | None = None
         """Settings that the last new agent asked for: nearly all of them ask for the same."""
         self.blamed: list[Blame] = []
-        """What nodes are to be blamed for, for whoever keeps account of it and empties this."""
+        """Blames on nodes that the registry has not taken yet: it enters them in the node history, and empties this."""
         self.awaits_verdict = False
-        """Whether no round completes while nodes are blamed: whoever keeps account may exclude one of those that wait,
-        and then lets time pass."""
+        """Whether no round completes while `blamed` is not empty: the registry may exclude a waiting node first."""
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 
@@ -108,7 +108,7 @@ class RunMachine:
         return self._taken()
 
     def _ask_agents(self, now: float) -> None:
-        """Ask the agents what follows from the facts, which is never done in a replay."""
+        """Send agents the queries that follow from the facts; never done in a replay."""
         run = self.run
         if notices.may_end(run) or run.notice is not None:
             notices.settle(self, now)
@@ -116,7 +116,8 @@ class RunMachine:
             hangs.attend(self, now)
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
-        """Take an `LeaseRenewed` from which nothing but a fresh lease follows. False, with nothing changed: another."""
+        """Take a `LeaseRenewed` from which nothing but a fresh lease follows; False, with nothing changed, if more
+        follows."""
         run, agent_id = self.run, event.agent_id
         if run.stage.is_end or agent_id in run.leases.uncertain or agent_id not in run.agents:
             return False
@@ -126,7 +127,7 @@ class RunMachine:
         return True
 
     def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
-        """Apply a recorded fact again, or a part of a snapshot. The effects that it had; a snapshot has none."""
+        """Apply a recorded fact again, or a part of a snapshot; return the effects of the fact, none for a snapshot."""
         if isinstance(fact, events.SnapshotPart):
             self._snapshot.append(fact.data)
             if fact.is_last:
@@ -214,7 +215,8 @@ class RunMachine:
         return stragglers.look(run, now)
 
     def _complete_if_ready(self, now: float) -> None:
-        """Signs of life count here, and they are not recorded: that the round completes is."""
+        """Complete the round if it is ready. The signs of life that decide it are not recorded; that it completes
+        is."""
         if self.run.network.pairs is not None and (tested := network_check.over(self, now)):
             self._apply(tested, now)
         if self._may_complete and (reason := completion.completes(self.run, now)) and network_check.is_done(self, now):
@@ -278,9 +280,10 @@ class RunMachine:
         return None if self.run.stage.is_end else event
 
     def lose_corroborated(self, agent_ids: Iterable[str], now: float, reporter: str | None = None) -> None:
-        """Lose those of them that are absent participants if workers of another participant failed: that is why.
+        """Declare absent participants among `agent_ids` lost if workers of another one have failed, which that
+        explains.
 
-        Whoever else is absent has been judged before: when its connection closed, or at the round's first failure.
+        Other absent agents have been judged before: when their connection closed, or at the round's first failure.
         """
         run = self.run
         if run.stage.is_end or not (run.failed or reporter):
@@ -346,7 +349,7 @@ class RunMachine:
         self.direct(agent, None)
 
     def _told_of_unfit(self, join: JoinRequest, now: float) -> None:
-        """Remember a node that takes no part, because its own check has found it unfit before it joined."""
+        """Remember a node that takes no part because its own check found it unfit before it joined."""
         self.run.departed_ids.add(join.agent_id)
         self.note_unfit(join.node_id, join.unfit)
         self.tell("node_unfit", join.unfit, now, node_id=join.node_id)
@@ -410,7 +413,7 @@ class RunMachine:
         self.left_its_place(agent, was, cause, reason, now)
 
     def left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:
-        """Draw the conclusions for its round from an agent that is gone, or goes. `was`: its state before."""
+        """Draw the conclusions for the round from an agent that is gone or leaves. `was`: its state before."""
         run = self.run
         if was is AgentState.RUNNING:
             self.open_round(cause, reason, now)
@@ -494,7 +497,7 @@ class RunMachine:
     # Helpers.
 
     def _implied(self, agent: Agent, now: float) -> Directive:
-        """The directive of an agent that has been given none: what its state is."""
+        """Directive that the state of an agent implies, for one that was given none."""
         if agent.state is AgentState.WAITING:
             forming = self.run.stage is Stage.FORMING
             return completion.wait(self.run, now) if forming else completion.standby(self.run, now)
@@ -503,7 +506,7 @@ class RunMachine:
         return rank_assignment.start(self.run, agent.join.agent_id)
 
     def agent(self, agent_id: str) -> Agent:
-        """Raises `AgentFenced` if it is not part of the run."""
+        """Return the agent. Raises `AgentFenced` if it is not part of the run."""
         try:
             return self.run.agents[agent_id]
         except KeyError:
@@ -514,7 +517,7 @@ class RunMachine:
         agent.directive, agent.revision = directive, self.run.revision
 
     def emit(self, effect: Effect) -> None:
-        """Have the shell do this, with the other effects of the event."""
+        """Add an effect to those of the present event."""
         self._effects.append(effect)
 
     def wake(self, agents: Iterable[Agent]) -> None:
@@ -565,7 +568,7 @@ _CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact
     events.AgentDisconnected: RunMachine._disconnected,
     events.TimePassed: RunMachine._time_passed,
 }
-"""Events from without, each with its check."""
+"""Events from outside, each with its check."""
 
 _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] = {
     events.NodeJoined: RunMachine._joined,
@@ -595,4 +598,4 @@ _TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] 
     events.NodeDrained: operations.drain,
     events.RunSuperseded: RunMachine._superseded,
 }
-"""Facts, each with what it does when it happens and when it is replayed."""
+"""Facts, each with its transition, both when it happens and when it is replayed."""

@@ -1,7 +1,7 @@
 """Network test of the nodes that would get a seat, in pairs, before the round starts: see `network_pairs`.
 
 Agents that know the query `PairTest` are tested once, and again after a round that a lost node, a failure or a hang has
-ended. Which pairs were asked, and what they answered, are signs; what was found is a fact, `NetworkTested`. A node that
+ended. Which pairs were asked, and what they answered, are signs; the result is a fact, `NetworkTested`. A node that
 is unfit leaves like one that a check of its own has found unfit. The round waits for that, for `LONGEST_S` at most, and
 for what is under way by then.
 """
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
 
 LIMIT_S = 8.0
-"""Longest time of one pair's test, at both agents."""
+"""Longest time of one pair's test in seconds, at both agents."""
 ANSWERED_WITHIN_S = LIMIT_S + 2.0
 LONGEST_S = 30.0
-"""Time from the first test of a forming round after which no further one begins."""
+"""Seconds from the first test of a forming round after which no further one begins."""
 PROBLEM_BYTES = 240
 _TAG = PairTest.__struct_config__.tag
 _CAUSES_OF_KNOWN_NODES = (Cause.NODE_LEFT, Cause.NODE_ARRIVED, Cause.NODE_DRAINED, Cause.RUN_RESIZED)
@@ -35,18 +35,18 @@ _CAUSES_OF_KNOWN_NODES = (Cause.NODE_LEFT, Cause.NODE_ARRIVED, Cause.NODE_DRAINE
 
 
 class Measured(Struct):
-    """Answers of a pair that is under way."""
+    """Answers so far of a pair whose test is under way."""
 
     pair: Pair
     left: int = 2
     answers: dict[str, PairTested] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     is_void: bool = False
-    """One of the two is gone, or could not look: it says nothing."""
+    """Whether the test says nothing: one of the two nodes is gone, or could not measure."""
 
 
 def forget_results(run: Run, cause: Cause) -> None:
-    """A new round forms: its nodes are tested again, unless it was opened for something that says nothing of them."""
+    """Have the nodes of a new round tested again, unless its cause says nothing about the network."""
     run.network.until = None
     if cause not in _CAUSES_OF_KNOWN_NODES:
         run.network.fit.clear()
@@ -60,7 +60,7 @@ def joined(run: Run, join: JoinRequest) -> None:
 
 
 def is_done(machine: "RunMachine", now: float) -> bool:
-    """Whether the nodes that would get a seat have been tested, as far as they can be. Else a test begins."""
+    """Begin a test of the nodes that would get a seat, if they need one; return whether they have been tested."""
     run, state = machine.run, machine.run.network
     if state.pairs is not None:
         return False
@@ -80,7 +80,7 @@ def is_done(machine: "RunMachine", now: float) -> bool:
 
 
 def over(machine: "RunMachine", now: float) -> events.NetworkTested | None:
-    """What the test has found, once it is over; a further step begins if one is needed."""
+    """Return the result of the test once it is over; begin a further step if one is needed."""
     run, state = machine.run, machine.run.network
     if state.pairs is None or state.open:
         return None
@@ -101,7 +101,7 @@ def over(machine: "RunMachine", now: float) -> events.NetworkTested | None:
 
 
 def found(machine: "RunMachine", fact: events.NetworkTested, now: float) -> None:
-    """Have those go that are unfit."""
+    """Tell the result, and have the agents of unfit nodes leave."""
     run = machine.run
     machine.tell("network_tested", fact.reason, now)
     if fact.warning:
@@ -135,7 +135,7 @@ def _ask(machine: "RunMachine", pairs: list[Pair], now: float) -> None:
 
 
 def _nonce(listener: Agent, other: Agent, now: float) -> str:
-    """What the connection of this test, and of no other, begins with: nobody can guess it."""
+    """Nonce with which the connection of this test begins: nobody can guess it."""
     return hmac(listener.join.secret.encode(), f"{other.agent_id} {now}".encode(), sha256).hexdigest()[:32]
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 MOST_STEPS = 4
 _NEAR = 8
-"""Nodes that are looked at for a peer: a node has had at most `MOST_STEPS` of them."""
+"""Candidates that are tried as a node's peer: it has had at most `MOST_STEPS` peers."""
 
 
 class Pair(Struct, frozen=True):
@@ -29,7 +29,7 @@ class Pair(Struct, frozen=True):
 
 
 class Figures(Struct, frozen=True):
-    """What a pair that has passed has measured."""
+    """Measurements of a pair that has passed: bandwidth in 10^6 bytes a second, latency, and the names of the two."""
 
     mb_per_s: float
     latency_s: float
@@ -40,15 +40,15 @@ class NetworkPairs:
     """One test of a round's nodes: `next_pairs` and `note` in turns, until there are no more pairs. By agent id."""
 
     def __init__(self, order: Sequence[str], fit: Collection[str] = ()) -> None:
-        """`fit`: those that need no test, and serve others as peers."""
+        """`order`: ids of the agents to test. `fit`: agents that need no test, and serve others as peers."""
         self.order = tuple(order)
         self.fit = {each for each in order if each in fit}
         self.failed: dict[str, dict[str, str]] = {}
-        """Why a node has failed, by peer."""
+        """Reasons why the tests of each agent have failed, by peer."""
         self.steps = 0
         self._peers: dict[str, set[str]] = {}
         self._connects: set[str] = set()
-        """Those that did not listen when they failed."""
+        """Agents that did not listen when their test failed."""
 
     def next_pairs(self) -> list[Pair]:
         """Pairs of the next step; none if nothing more can be found out."""
@@ -79,7 +79,7 @@ class NetworkPairs:
         self._connects.add(pair.connects)
 
     def forget(self, agent_id: str) -> None:
-        """The agent is gone: it is tested no more, and what it was part of speaks against nobody."""
+        """Leave an agent out that is gone: its tests count against nobody."""
         self.order = tuple(each for each in self.order if each != agent_id)
         self.fit.discard(agent_id)
         self.failed.pop(agent_id, None)
@@ -96,13 +96,13 @@ class NetworkPairs:
 
     @property
     def undecided(self) -> list[str]:
-        """Those that have failed, and of which it is not known whether it is their fault."""
+        """Agents that have failed a test without evidence that they are at fault."""
         return [
             each for each in self.order if each not in self.fit and self.failed.get(each) and not self.is_unfit(each)
         ]
 
     def _with_others(self, undecided: Iterable[str], taken: set[str]) -> list[Pair]:
-        """Pairs of each of these with a fit one that is free, else with another of them."""
+        """Pair each of the `undecided` with a fit agent that is free, else with another of them."""
         pairs, left = [], deque(undecided)
         fit = deque(each for each in self.order if each in self.fit and each not in taken)
         while left:
@@ -114,7 +114,7 @@ class NetworkPairs:
         return pairs
 
     def _take_peer(self, agent_id: str, among: deque[str]) -> str | None:
-        """The first of these that the node was not tested with; it is taken out of them."""
+        """Take the first agent `among` these that `agent_id` was not tested with; None: there is none."""
         known = self._peers.get(agent_id, ())
         for index in range(min(_NEAR, len(among))):
             if (peer := among[index]) not in known:

@@ -1,6 +1,6 @@
-"""Memory of the nodes that have cost runs something, across runs and restarts, and the rule by which one is kept out.
+"""History of the nodes that have cost runs something, across runs and restarts, and the rule by which one is kept out.
 
-What a node is blamed for is a fact of the journal, beside the cordons. A node is excluded at once by evidence against
+Blame on a node is a fact of the journal, beside the cordons. A node is excluded at once by evidence against
 itself (a check that found it unfit, failed hardware in a worker's last words), else when it has been blamed so many
 times within a window. Nodes that are lost together are not blamed for it: they share a switch, a rack, a scheduler.
 An exclusion, and an operator's word that the node is well, begin the count anew.
@@ -16,15 +16,15 @@ from rdzv_server.config import ExclusionPolicy
 
 Fault = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
 MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
-"""Nodes and incidents that are remembered, the latest, and incidents of one node: a snapshot of them is one record."""
+"""Most nodes and incidents that are remembered, and incidents of one node: a snapshot of them is one record."""
 REASON_BYTES, RUN_BYTES = 96, 64
 TOGETHER, TOGETHER_S = 3, 30.0
-"""So many nodes that are lost within this time are lost together."""
+"""Number of nodes, and seconds within which as many must be lost to count as lost together, which blames none."""
 AT_ONCE: tuple[Fault, ...] = ("hardware", "unfit", "slow")
 
 
 class Incident(Struct, frozen=True):
-    """One thing that a node was blamed for, and when, by the server's clock and by the wall clock."""
+    """Blame that a node has got, and when, by the server's clock and by the wall clock."""
 
     at: float
     fault: Fault
@@ -49,7 +49,7 @@ class NodeHistory:
         self._incidents = 0
 
     def restore(self, by_node: Mapping[str, tuple[Incident, ...]]) -> None:
-        """Begin with what was remembered before."""
+        """Replace all incidents by those of a snapshot."""
         self.by_node = dict(by_node)
         self._incidents = sum(map(len, by_node.values()))
 
@@ -63,7 +63,7 @@ class NodeHistory:
             self._pop(next(iter(self.by_node)))
 
     def forgive(self, node_id: str) -> None:
-        """An operator says that the node is well."""
+        """Forget a node's incidents: an operator says that it is well."""
         self._pop(node_id)
 
     def _pop(self, node_id: str) -> tuple[Incident, ...]:
@@ -72,7 +72,7 @@ class NodeHistory:
         return incidents
 
     def verdict(self, blame: Blame, now: float, policy: ExclusionPolicy) -> str:
-        """Why the node is to be excluded, now that it has been blamed for this, too; empty if it is not."""
+        """Reason why the node is to be excluded after this blame, which has been noted; empty if it is not."""
         if blame.fault in AT_ONCE:
             return blame.reason
         counted = [each for each in self._since_excluded(blame.node_id) if each.at > now - policy.window_s]

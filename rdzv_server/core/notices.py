@@ -3,7 +3,7 @@
 A round is about to end because a participant says that it goes (`LeaveAnnounced`), because an operator drains its node,
 because a straggler is replaced, or, with `--scale-up on-notice`, because a node has arrived. Why, and until when, are
 facts. That the agents have been asked, and what they answered, are signs: after a restart of the server the same agents
-are asked again. As soon as every worker that listens has acknowledged, else at the deadline, `NoticeEnded` turns the
+are asked again. As soon as every worker that listens has acknowledged, else at the deadline, `NoticeEnded` ends the
 round. A notice is never taken back: a worker that has acknowledged one may end, and counts as interrupted.
 """
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
 
 DRAIN_SHARE = 0.8
-"""Part of a drain's time that a notice takes at most: the rest is for the workers' end."""
+"""Greatest part of a drain's time that a notice takes: the rest is for stopping the workers."""
 SOONER_S = 1.0
-"""A deadline that is so much sooner than the one that the workers were told is told them anew."""
+"""Seconds by which a deadline must be sooner than the one that the workers know for them to be told again."""
 
 
 class Pending(NamedTuple):
@@ -32,7 +32,7 @@ class Pending(NamedTuple):
 
     until: float
     source: str
-    """`node_left`, `node_drained` or `node_arrived`."""
+    """Source of the notice: `node_left`, `node_drained` or `node_arrived`."""
     node_id: str
     reason: str
 
@@ -57,7 +57,7 @@ def may_end(run: Run) -> bool:
 
 
 def ends_at(run: Run) -> float | None:
-    """Time at which the round turns; None while nothing is about to end it."""
+    """Time at which the round ends; None while nothing is about to end it."""
     soon = pending(run)
     if soon is None:
         return None
@@ -66,7 +66,7 @@ def ends_at(run: Run) -> float | None:
 
 
 def over(run: Run, now: float) -> events.NoticeEnded | None:
-    """The fact that turns the round, if it is time."""
+    """Fact that ends the round, if it is time."""
     at = ends_at(run)
     return None if at is None or now < at else events.NoticeEnded(_ended(run, now))
 
@@ -75,7 +75,7 @@ def over(run: Run, now: float) -> events.NoticeEnded | None:
 
 
 def check(machine: "RunMachine", event: events.LeaveAnnounced, now: float) -> events.Fact | None:
-    """Ignore what was announced before. Raises `AgentFenced`."""
+    """Ignore a leave that was announced before. Raises `AgentFenced`."""
     run = machine.run
     if run.stage.is_end or event.agent_id in run.departed_ids:
         return None
@@ -93,7 +93,7 @@ def announced(machine: "RunMachine", fact: events.LeaveAnnounced, now: float) ->
 
 
 def leaves(machine: "RunMachine", agent: Agent, leaving: Leaving, now: float) -> None:
-    """Tell the workers that the agent goes; at once if it has none."""
+    """Note that the agent leaves, and give notice; an agent without workers leaves at once."""
     run = machine.run
     if before := run.leaving.get(agent.agent_id):
         leaving.until = min(leaving.until, before.until)
@@ -106,13 +106,13 @@ def leaves(machine: "RunMachine", agent: Agent, leaving: Leaving, now: float) ->
 
 
 def is_given_for_drain(run: Run, agent: Agent) -> bool:
-    """Whether the workers are told before this agent of a drained node goes."""
+    """Whether workers get a notice before this agent of a drained node leaves."""
     is_running = run.stage is Stage.RUNNING and agent.state is AgentState.RUNNING
     return run.settings.notice_timeout_s is not None and is_running
 
 
 def given(machine: "RunMachine", reason: str, within_s: float, now: float, node_id: str | None = None) -> None:
-    """Note that the workers are told; `settle` does it."""
+    """Note that the workers have a notice; `settle` sends it."""
     run = machine.run
     run.notice_since = now if run.notice_since is None else run.notice_since
     sentence = f"{reason}; the workers are told, and have {within_s:.0f} s to save"
@@ -120,7 +120,7 @@ def given(machine: "RunMachine", reason: str, within_s: float, now: float, node_
 
 
 def ended(machine: "RunMachine", fact: events.NoticeEnded, now: float) -> None:
-    """Turn the round: those that wanted to go do, and who waits is admitted."""
+    """End the round: agents that announced it leave, and waiting ones are admitted."""
     run, soon = machine.run, pending(machine.run)
     run.notice_since = None
     machine.tell("notice_ended", fact.reason, now)
@@ -132,12 +132,12 @@ def ended(machine: "RunMachine", fact: events.NoticeEnded, now: float) -> None:
 
 
 def blame_straggler(machine: "RunMachine", slow: Replacement) -> None:
-    """Have the node excluded, and so left out of the round that is opened next."""
+    """Blame a straggler, so that the registry excludes it from the next round."""
     machine.blamed.append(Blame(slow.node_id, "slow", slow.slow))
 
 
 def release(machine: "RunMachine", now: float) -> None:
-    """Let all go that have announced it."""
+    """Let all agents leave that have announced it."""
     for agent_id in list(machine.run.leaving):
         _release(machine, machine.run.agents[agent_id], now)
 
@@ -154,7 +154,8 @@ def _release(machine: "RunMachine", agent: Agent, now: float) -> None:
 
 
 def settle(machine: "RunMachine", now: float) -> None:
-    """Ask the agents if they have not been asked, or were told a later time; and no more when the round is over."""
+    """Send the agents the notice if they have none, or one with a later deadline; withdraw it when the round is
+    over."""
     run, soon = machine.run, pending(machine.run)
     if run.notice and (soon is None or run.notice.round != run.round):
         _close(run, run.notice)

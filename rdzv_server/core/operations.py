@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 AN_OPERATOR = "an operator"
 REASON_BYTES, EVIDENCE_BYTES = 128, 192
-"""Of a reason, what a cordon keeps: there may be a thousand. Of the server's own, which are evidence, more."""
+"""Most bytes of the reason of an operator's cordon, of which there may be a thousand; and of the server's own, which is
+evidence."""
 
 
 # Checks.
@@ -66,12 +67,12 @@ def check_admission(machine: "RunMachine", event: events.ArrivalsAdmitted, now: 
 
 
 def check_node(machine: "RunMachine", event: events.NodeFact, now: float) -> events.Fact | None:
-    """An action on a node changes nothing in a run that is over."""
+    """Ignore an action on a node in a run that is over, or that has been carried out before."""
     return None if machine.run.stage.is_end or event.request_id in machine.run.answers else event
 
 
 def check_forgotten(machine: "RunMachine", event: events.RunForgotten, now: float) -> events.Fact | None:
-    """The registry has checked that the run is over."""
+    """Ignore a second wish to forget the run. That it is over has been checked by the registry."""
     return None if machine.run.forget_at is not None else event
 
 
@@ -85,7 +86,7 @@ def stop(machine: "RunMachine", fact: events.RunStopped, now: float) -> None:
 
 
 def restart(machine: "RunMachine", fact: events.RunRestarted, now: float) -> None:
-    """Restart what runs. While a round forms, the workers are stopped already: then a back-off ends."""
+    """Restart the running round. While a round forms, the workers are stopped already: then a back-off ends."""
     sentence = f"restarted by {AN_OPERATOR}{_because(fact)}"
     _tell(machine, "run_restarted", fact, sentence, now)
     if machine.run.stage is Stage.RUNNING:
@@ -113,7 +114,7 @@ def resize(machine: "RunMachine", fact: events.RunResized, now: float) -> None:
 
 
 def forget(machine: "RunMachine", fact: events.RunForgotten, now: float) -> None:
-    """Forget a run soon: every agent that lives has to hear of its end before, or would form it anew."""
+    """Have the run forgotten once every live agent has heard of its end: else one might form it anew."""
     run = machine.run
     assert run.ended_at is not None
     run.forget_at = max(now, run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
@@ -133,7 +134,7 @@ def cordon(machine: "RunMachine", fact: events.NodeCordoned, now: float) -> None
 
 
 def keep_out(machine: "RunMachine", cordon: Cordon) -> None:
-    """From now on the node's agents stand by: those that wait, and whoever joins."""
+    """Cordon the node: its agents that wait stand by, and so does whoever joins."""
     run = machine.run
     run.cordons[cordon.node_id] = cordon
     kept_out = [agent for agent in run.agents_of(cordon.node_id) if agent.state is AgentState.WAITING]
@@ -150,7 +151,8 @@ def uncordon(machine: "RunMachine", fact: events.NodeUncordoned, now: float) -> 
 
 
 def drain(machine: "RunMachine", fact: events.NodeDrained, now: float) -> None:
-    """Cordon the node, and have its agents leave. Those that do not know how are fenced: they come back to stand by."""
+    """Cordon the node, and have its agents leave. Agents that do not know `drain` are fenced: they come back to stand
+    by."""
     run, sentence = machine.run, drained(fact)
     keep_out(machine, cordon_of(fact, now))
     _tell(machine, "node_drained", fact, sentence, now, node_id=fact.node_id)

@@ -10,17 +10,17 @@ from rdzv_server.core import events
 from rdzv_server.core.run import ProgressSign, Run, Stage
 
 STALLED = 3.0
-"""Times as long as a step usually takes."""
+"""Multiple of the usual time of a step without progress after which workers stand still."""
 
 
 def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
-    """Keep what an agent tells of its workers' progress, if they are those of the running round."""
+    """Keep the progress that an agent tells, if it is about workers of the running round."""
     if run.stage is Stage.RUNNING and progress.round == run.round and run.seat_of(agent_id):
         run.progress[agent_id] = ProgressSign(progress, now)
 
 
 def measure(run: Run, fact: events.Fact, now: float) -> events.ProgressMeasured | None:
-    """What is known of the running round before this fact; None if that is nothing."""
+    """Progress of the running round before this fact, by the latest signs; None if there is nothing to record."""
     signs = list(run.progress.values())
     told = [sign.progress for sign in signs]
     step = max((each.highest_step for each in told if each.highest_step is not None), default=None)
@@ -45,14 +45,14 @@ def goes_on(run: Run) -> bool:
 
 
 def standstill_s(run: Run, now: float) -> float:
-    """Time for which workers that are believed to hang have come no further; 0 if they do not tell their steps."""
+    """Seconds for which workers that are believed to hang have made no step; 0 if they do not tell their steps."""
     if run.hang is None or not run.hang.is_believed:
         return 0.0
     return _stalled_s(list(run.progress.values()), now)
 
 
 def _pace(signs: list[ProgressSign]) -> tuple[float | None, float | None]:
-    """Seconds that a step takes, and the time of the last one."""
+    """Seconds that a step takes where it takes longest, and the time of the last one; None where not told."""
     step_s = max((sign.progress.step_s for sign in signs if sign.progress.step_s is not None), default=None)
     return step_s, max((sign.at - sign.progress.age_s for sign in signs), default=None)
 
@@ -65,7 +65,7 @@ def _stalled_s(signs: list[ProgressSign], now: float) -> float:
 
 
 def _unheard_s(run: Run, fact: events.Fact, now: float) -> float:
-    """Time since the lost participant was heard, or its connection closed."""
+    """Seconds since the lost participant was last heard, or its connection closed; 0 for any other fact."""
     if not isinstance(fact, events.NodeLost) or run.seat_of(fact.agent_id) is None:
         return 0.0
     heard_at = run.leases.absent_since.get(fact.agent_id, run.leases.renewed_at.get(fact.agent_id, now))

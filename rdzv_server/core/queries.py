@@ -1,4 +1,4 @@
-"""Open queries: what a run's agents are asked beside their directives, for whom, and until when.
+"""Open queries: questions to a run's agents beside their directives, for whom, and until when.
 
 They are signs, not facts: nothing of them is recorded, and whatever is concluded from an answer is a fact of its own.
 Each ends once, and whoever asked is told: with the agent's answer, with `Refused` if the agent is gone or the run has
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from rdzv_server.core.run import Agent, Run, Seat
 
 MOST_OPEN = 8
-"""Open questions of operators to one agent."""
+"""Most open questions of operators to one agent."""
 NUMBERS_PER_S = 1_000
-"""A query's number is its time in so many parts of a second, or the next one that is free: so the numbers of a server
-are none of the one before, whose answers may still be under way."""
+"""Query numbers a second: a number is the query's time in these units, or the next free one. So no number repeats one
+of a server before, whose answers may still be under way."""
 
 Closed = Callable[["RunMachine", "Agent", Query, QueryAnswer | None, float], None]
-"""Is told of the end of a query: machine, agent, query, answer, now."""
+"""Callback for the end of a query: machine, agent, query, answer (None: its time is over), now."""
 
 
 _NOTHING: dict[int, "OpenQuery"] = {}
@@ -38,7 +38,7 @@ _NOTHING: dict[int, "OpenQuery"] = {}
 class OpenQuery(Struct, frozen=True):
     query: Query
     until: float
-    """Time by the server's clock at which nobody waits for the answer any more."""
+    """Time by the server's clock after which nobody waits for the answer."""
     closed: Closed
 
 
@@ -49,7 +49,7 @@ class Queries:
         self.by_agent: dict[str, dict[int, OpenQuery]] = {}
         self._last = 0
         self._due: list[tuple[float, str, int]] = []
-        """Ends of all of them, the next one first, among those of queries that are closed."""
+        """Heap of the ends of all open queries, with stale entries of closed ones."""
 
     def add(self, agent_id: str, number: int, opened: OpenQuery) -> None:
         self.by_agent.setdefault(agent_id, {})[number] = opened
@@ -60,18 +60,18 @@ class Queries:
         return self._last
 
     def of(self, agent_id: str, now: float) -> tuple[Query, ...]:
-        """Open queries of the agent, with the time that is left."""
+        """Open queries of the agent, with the seconds that are left."""
         asked = self.by_agent.get(agent_id)
         if not asked:
             return ()
         return tuple(replace(each.query, remaining_s=max(0.0, each.until - now)) for each in asked.values())
 
     def has_news(self, agent_id: str, known: Iterable[int]) -> bool:
-        """Whether the agent is asked something beside the queries with these numbers."""
+        """Whether the agent has open queries beside those with the `known` numbers."""
         return not self.by_agent.get(agent_id, _NOTHING).keys() <= set(known)
 
     def take(self, agent_id: str, number: int) -> OpenQuery | None:
-        """Close the query, if it is open."""
+        """Remove and return the query; None if it is not open."""
         asked = self.by_agent.get(agent_id, {})
         opened = asked.pop(number, None)
         if opened and not asked:
@@ -79,7 +79,7 @@ class Queries:
         return opened
 
     def expired(self, now: float) -> tuple[str, int] | None:
-        """A query whose time is over."""
+        """Agent and number of a query whose time is over; None: there is none."""
         at = self.next_deadline()
         return self._due[0][1:] if at is not None and now >= at else None
 
@@ -97,7 +97,7 @@ def knows(agent: "Agent", kind: type[Query]) -> bool:
 def ask(
     machine: "RunMachine", agent: "Agent", kind: type[Query], within_s: float, closed: Closed, now: float, **fields: Any
 ) -> int:
-    """Ask the agent, which knows the kind, about its last round; `closed` is told of the end, within so many seconds.
+    """Ask an agent that knows the kind about its last round; `closed` is called at the end, within `within_s` seconds.
 
     Returns the query's number.
     """
@@ -116,14 +116,14 @@ def close(machine: "RunMachine", agent: "Agent", number: int, answer: QueryAnswe
 
 
 def close_all(machine: "RunMachine", agents: "Iterable[Agent]", reason: str, now: float) -> None:
-    """End what these agents are asked: none of them will answer."""
+    """End all queries of these agents, none of which will answer."""
     for agent in agents:
         for number in list(machine.run.queries.by_agent.get(agent.agent_id, ())):
             close(machine, agent, number, Refused(reason=reason), now)
 
 
 def answered(machine: "RunMachine", event: events.QueryAnswered, now: float) -> None:
-    """Take an agent's answer; one that comes too late, or again, or from nobody that is known, says nothing."""
+    """Take an agent's answer; ignore one that comes too late, again, or from an unknown agent."""
     if agent := machine.run.agents.get(event.agent_id):
         close(machine, agent, event.number, event.answer, now)
 
@@ -161,7 +161,7 @@ def _answer_operator(
 
 
 def seat_of_rank(run: "Run", rank: int) -> "Seat":
-    """The seat that had the rank in the last round. Raises `UnknownRank`."""
+    """Seat that had the rank in the last round. Raises `UnknownRank`."""
     if run.membership is None:
         raise UnknownRank(f"run {run.run_id} has no ranks yet: its first round has not started")
     for seat in run.membership.seats.values():

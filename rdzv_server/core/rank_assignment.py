@@ -50,13 +50,13 @@ def order(run: Run, chosen: list[Agent]) -> list[Agent]:
 
 
 def _last_rank(seats: dict[str, Seat], agent: Agent) -> float:
-    """Group rank of the round before; those that had none come last."""
+    """Group rank of the agent in the round before; infinite for one that had none."""
     seat = seats.get(agent.join.agent_id)
     return seat.group_rank if seat else inf
 
 
 def _fill_gaps(keys: dict[str, int], chosen: list[Agent]) -> None:
-    """Move those beyond the number of nodes into the gaps before it, but for whoever claims its rank."""
+    """Move keys beyond the number of nodes into the gaps below it, but for those of nodes that claim their rank."""
     taken = set(keys.values())
     gaps = (key for key in range(len(chosen)) if key not in taken)
     beyond = [agent for agent in chosen if keys[agent.join.agent_id] >= len(chosen) and agent.join.node_rank is None]
@@ -65,7 +65,8 @@ def _fill_gaps(keys: dict[str, int], chosen: list[Agent]) -> None:
 
 
 def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:
-    """The membership of the round that completes. O(n), and little for each: `start` says the rest when it is asked."""
+    """Membership of the round that completes. O(n), with little work for each agent: `start` makes the rest when
+    needed."""
     role_sizes: dict[str, int] = {}
     for agent in ordered:
         join = agent.join

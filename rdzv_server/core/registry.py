@@ -41,20 +41,21 @@ from rdzv_server.core.node_history import REASON_BYTES, Blame
 from rdzv_server.core.run import HEARD_OF_S, Run, Stage
 
 Key = tuple[str, int]
-"""run_id and attempt."""
+"""Key of an attempt: run_id and attempt number."""
 
 SPARE_DEADLINES = 64
-"""Deadlines that may be stale beside as many as there are runs."""
+"""Stale deadlines that are tolerated, beyond one for each run, before they are dropped."""
 ROOM = 100
-"""Part of all attempts that is forgotten when there is no room, a hundredth: looking for them takes time."""
+"""Divisor: this part of all attempts, a hundredth, is forgotten at once when there is no room, since finding them takes
+time."""
 
 
 SLOW_NODES = ExclusionPolicy(after=1, window_s=3_600.0, for_s=3_600.0)
-"""Of a straggler that has been replaced, which would get its seat back, if the server excludes no nodes otherwise."""
+"""Exclusion of a replaced straggler on a server that excludes no nodes otherwise: else it would get its seat back."""
 
 
 class Registry:
-    """All attempts of all runs, at most `max_runs`. `retention_s`: how long an ended one is remembered."""
+    """Attempts of all runs, at most `max_runs`. `retention_s`: seconds for which an ended one is remembered."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Registry:
         knows_all_runs: bool = True,
         exclusion: ExclusionPolicy | None = None,
     ) -> None:
-        """`exclusion`: when the server keeps a node out by itself; None: never."""
+        """`exclusion`: policy by which the server keeps a node out by itself; None: never."""
         self._retention_s = retention_s
         self._max_runs = max_runs
         self._machines: dict[Key, RunMachine] = {}
@@ -77,7 +78,7 @@ class Registry:
         self.cordons = Cordons()
         self._exclusion = exclusion
         self.knows_all_runs = knows_all_runs
-        """Whether there are no other shards: else whether a node is known is asked of all of them before."""
+        """Whether there are no other shards; else all shards have been asked before whether a node is known."""
 
     def runs(self) -> list[Run]:
         """Every attempt that is remembered, oldest first."""
@@ -88,7 +89,7 @@ class Registry:
         return [self._machines[run_id, attempt].run for attempt in self._attempts.get(run_id, ())]
 
     def handle(self, run_id: str, event: Event, now: float) -> tuple[RunMachine | None, list[Effect]]:
-        """Apply an event; the machine that took it, if it is one run's.
+        """Apply an event; return its effects, and the machine that took it if it is about one run.
 
         Raises `ProtocolError`, with nothing changed, if it is refused.
         """
@@ -106,9 +107,10 @@ class Registry:
         return machine, effects + self._tell(machine, event, now)
 
     def renew(self, run_id: str, event: events.LeaseRenewed, now: float) -> RunMachine | None:
-        """Take a sign of life from which nothing but a fresh lease follows. None, with nothing changed: another.
+        """Take a sign of life from which nothing but a fresh lease follows; None, with nothing changed, if more
+        follows.
 
-        Its run's deadline may stand as it is: it turns out to have moved on when it comes.
+        The run's deadline is left as it is: it turns out to have moved on when it comes.
         """
         machine = self._machine_with(run_id, event.agent_id)
         return machine if machine is not None and machine.renew(event, now) else None
@@ -123,15 +125,16 @@ class Registry:
         return effects
 
     def answer_to(self, run_id: str, request_id: str) -> str:
-        """Sentence with which an operator's request has been answered; empty if it is not known."""
+        """Sentence that answered an operator's request; empty if the request is not known."""
         latest = self._latest_machine(run_id)
         answer = latest.run.answers.get(request_id) if latest else None
         return answer or self.cordons.answers.get(request_id, "")
 
     def _operate_on_node(self, event: events.NodeFact, now: float, blaming: RunMachine | None = None) -> list[Effect]:
-        """Act on a node in all runs, and in the one that blames it though it may be gone, then for those to come.
+        """Act on a node in all its runs, and in the `blaming` one though the node may be gone from it, then for later
+        runs.
 
-        Of a batch that is written in part the beginning counts: the request is remembered, last, when all is done.
+        The request is remembered last: if only a part of the batch is written, a repetition carries the rest out.
         """
         if event.request_id in self.cordons.answers:
             return []
@@ -176,9 +179,9 @@ class Registry:
         return [Record(JOURNAL, 0, now, fact)]
 
     def _due(self, now: float) -> list[Key]:
-        """The attempts whose deadline has come, each once and those of a run in their order.
+        """Attempts whose deadline has come, each once, those of a run in their order.
 
-        One with more to do than it does in one go is due again.
+        A machine that has more to do than it does in one go sets a new deadline.
         """
         due: list[Key] = []
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -194,16 +197,16 @@ class Registry:
         return at if uncordoned_at is None else uncordoned_at if at is None else min(at, uncordoned_at)
 
     def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
-        """The attempt that the agent is part of, else the latest. Raises `AgentFenced` if there is none."""
+        """Attempt that the agent is part of, else the run's latest. Raises `AgentFenced` if there is none."""
         machine = self._machine_with(run_id, agent_id) or self._latest_machine(run_id)
         if machine is None:
             raise AgentFenced(f"run {run_id} is not known here")
         return machine
 
     def replay(self, record: Record) -> list[RunEvent]:
-        """Apply what the store has recorded; the records of an attempt come in their order. The events that it was.
+        """Apply a recorded fact; the records of an attempt come in their order. Returns the run events that it led to.
 
-        Those of the creation come with the next record; a snapshot has none.
+        The events of a run's creation come with its next record; a snapshot has none.
         """
         if record.run_id == JOURNAL:
             self.cordons.apply(record.fact, record.at)
@@ -358,7 +361,7 @@ class Registry:
         raise UnknownRun(f"no run {run_id} is known here")
 
     def _machine_with(self, run_id: str, agent_id: str) -> RunMachine | None:
-        """The attempt that the agent is, or was, part of: the latest, or one whose end it has not seen yet."""
+        """Attempt that the agent is, or was, part of: the latest, or one whose end it has not seen yet."""
         for attempt in reversed(self._attempts.get(run_id, ())):
             machine = self._machines[run_id, attempt]
             if agent_id in machine.run.agents or agent_id in machine.run.departed_ids:
@@ -381,7 +384,7 @@ class Registry:
             self._drop_stale()
 
     def _drop_stale(self) -> None:
-        """Deadlines that an earlier one has replaced, or whose run is forgotten: some lie days ahead."""
+        """Drop deadlines that an earlier one has replaced, or whose run is forgotten: some lie days ahead."""
         if len(self._deadlines) > 2 * len(self._armed) + SPARE_DEADLINES:
             self._deadlines = [(at, key) for key, at in self._armed.items()]
             heapify(self._deadlines)
@@ -400,7 +403,7 @@ class Registry:
 
 
 def unknown_node(node_id: str) -> UnknownNode:
-    """Refusal to drain a node that no run has."""
+    """Refusal to drain a node that is part of no run."""
     return UnknownNode(f"no agent of node {node_id} is part of a run here; to keep it out, cordon it")
 
 

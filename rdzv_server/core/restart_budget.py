@@ -17,18 +17,18 @@ from rdzv_server.core import failed_rounds
 from rdzv_server.core.run import Cause, FailureRecord, Opening, Restart, Run, remember
 
 CAUSE_WINDOW_S = 1.0
-"""Seconds that a run without restarts left waits for what a consequence follows from."""
+"""Seconds that a run without restarts left waits for the cause of a consequence."""
 NO_USE = "restarting does not help"
 FAILURES_OF_A_ROUND = 8
-"""Failures of a round that are remembered one by one, beside the one to blame."""
+"""Most failures of a round that are remembered one by one, beside the root."""
 
 
 class Verdict(NamedTuple):
-    """Why a failure ends the run."""
+    """Decision that a failure ends the run, and why."""
 
     reason: str
     no_progress: bool = False
-    """Restarts have got the run no further: one more would not, either."""
+    """Whether the reason is that restarts have got the run no further."""
 
 
 def note(run: Run, record: FailureRecord) -> None:
@@ -53,7 +53,7 @@ def is_to_blame(run: Run, failure: Failure) -> bool:
 
 
 def verdict(run: Run, failure: Failure, now: float) -> Verdict | None:
-    """Reason why this failure ends the run, or None if a restart answers it."""
+    """Decide whether this failure ends the run; None: a restart follows."""
     if failure.verdict == "fatal":
         return Verdict(f"--fatal-rule {failure.rule!r} fits what it wrote")
     if is_fatal(run, failure):
@@ -90,7 +90,7 @@ def has_hang_budget(run: Run) -> bool:
 
 
 def verdict_on_hang(run: Run, now: float) -> Verdict | None:
-    """Reason why a hang ends the run, or None if a restart answers it."""
+    """Decide whether a hang ends the run; None: a restart follows."""
     if run.settings.on_hang == "fail":
         return Verdict("--on-hang fail")
     if given_up := _without_progress(run, now):

@@ -17,9 +17,9 @@ from rdzv_server.core.queries import Queries
 from rdzv_server.core.stack_summary import StackSummary
 
 HEARD_OF_S = 60.0
-"""Time within which an agent that lives hears that its run has ended, however long its lease is."""
+"""Seconds within which a live agent hears that its run has ended, however long its lease is."""
 REQUESTS = 64
-"""Latest operators' requests of a run whose repetition is recognized."""
+"""Number of the latest operators' requests of a run whose repetition is recognized."""
 HISTORY = 64
 """Restarts, failures and departures that a run remembers one by one; the counters never forget."""
 
@@ -43,26 +43,26 @@ _ENDS = frozenset((Stage.SUCCEEDED, Stage.FAILED))
 
 class AgentState(StrEnum):
     WAITING = "waiting"
-    """Has joined; no workers. Beside a running round: stands by."""
+    """Joined and without workers; beside a running round it stands by."""
     RUNNING = "running"
     STOPPING = "stopping"
-    """Was told to stop its workers and has not joined again: the next round waits for it while it is alive."""
+    """Told to stop its workers, and not joined again: the next round waits for it while it is alive."""
     SUCCEEDED = "succeeded"
-    """All of its workers exited 0."""
+    """Finished: all of its workers exited 0."""
     CORDONED = "cordoned"
-    """Has joined; no workers. Its node is cordoned: it gets no seat."""
+    """Joined and without workers; its node is cordoned, so that it gets no seat."""
     DRAINING = "draining"
-    """Was told to leave, and stops its workers: no round waits for it or counts with it."""
+    """Told to leave, and stopping its workers: no round waits for it or counts with it."""
 
 
 _WAITING, _RUNNING, _STOPPING = AgentState.WAITING, AgentState.RUNNING, AgentState.STOPPING
-"""For what is looked up with every event: an enumeration finds its members slowly."""
+"""States that are used with every event, as constants: looking a member of an enumeration up is slow."""
 _WITHOUT_PART = (AgentState.WAITING, AgentState.CORDONED, AgentState.DRAINING)
 
 
 class Cause(StrEnum):
-    """Cause for which a round was opened. Only a worker's failure and a hang are charged; one that a rule of the user
-    has retried is not."""
+    """Cause for which a round was opened. Only a worker's failure and a hang are charged; a failure that a user's rule
+    retries is not."""
 
     FIRST = "first"
     WORKER_FAILURE = "worker_failure"
@@ -85,26 +85,26 @@ class Cause(StrEnum):
 
 
 class Agent(Struct):
-    """An agent that is part of the run now. `directive` None means: what its state implies, to wait or to start."""
+    """Agent that is part of the run now. `directive` None: its state says what it must do, wait or start."""
 
     join: JoinRequest
     server_addr: str
     state: AgentState = AgentState.WAITING
     round: int = 0
-    """The last round that it had a seat in; 0 for none."""
+    """Last round that the agent had a seat in; 0 for none."""
     directive: Directive | None = None
     revision: int = 0
     drain_until: float = 0.0
-    """End of the time that its workers have, if it is drained."""
+    """Time at which the workers of a drained agent are killed."""
 
     @property
     def has_part(self) -> bool:
-        """Whether it takes part in the last completed round, as far as it depends on itself."""
+        """Whether the agent takes part in the last completed round, as far as its own state says."""
         return self.state not in _WITHOUT_PART
 
     @property
     def has_joined(self) -> bool:
-        """Whether it is ready for a round, which it may be kept out of."""
+        """Whether the agent has joined and has no workers, whether or not a cordon keeps it out."""
         return self.state is _WAITING or self.state is AgentState.CORDONED
 
     @property
@@ -154,12 +154,12 @@ class Departure(Struct, frozen=True):
 
 
 class Leaving(Struct):
-    """A participant that goes soon: the others' workers are told first."""
+    """Announced departure of a participant: the others' workers get a notice first."""
 
     until: float
-    """End of the notice, if it is not acknowledged before."""
+    """Time at which the notice ends, unless it is acknowledged before."""
     stop_until: float
-    """End of the time that its own workers have."""
+    """Time by which the participant's own workers must be gone."""
     cause: Cause
     reason: str
 
@@ -188,30 +188,30 @@ class Opening(Struct):
     reason: str
     at: float
     min_since: float | None = None
-    """Since when the round has had its minimum."""
+    """Time since which the round has had its minimum of nodes; None: it is below."""
     below_since: float = 0.0
-    """Since when it has been below it."""
+    """Time since which the round has been below its minimum, if it is."""
     joined_at: float = 0.0
     """Time of the last join."""
     lost_at: float | None = None
-    """Time at which a participant was lost last, or left."""
+    """Time at which a participant was lost or left last; None: none was."""
     backoff_until: float | None = None
-    """Time until which the restart waits, since others have come before it in a row; None: it does not."""
+    """Time until which the restart waits, as others have come before it in a row; None: it does not wait."""
 
 
 TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
-"""What a run's time goes into: see `time_ledger`."""
+"""Phase of a run to which its time is counted: see `time_ledger`."""
 
 
 class TimeLedger(Struct):
-    """Time that has gone into each phase, up to `since`, when the present one began."""
+    """Seconds that have gone into each phase, up to `since`, when the present one began."""
 
     phase: TimePhase = "waiting"
     since: float = float("-inf")
     spent_s: dict[TimePhase, float] = field(default_factory=dict)
     restarts_s: dict[Cause, float] = field(default_factory=dict)
     of_running_s: dict[str, float] = field(default_factory=dict)
-    """Parts of the running phase that brought the run no further: see `time_ledger.TimeStatus`."""
+    """Seconds of the running phase without training, by part: see `time_ledger.TimeStatus`."""
 
 
 class ProgressSign(Struct, frozen=True):
@@ -238,36 +238,36 @@ class Hang(Struct):
     since: float
     suspicions: dict[str, Suspicion] = field(default_factory=dict)
     judge_at: float | None = None
-    """Time at which a failure is made of it; None: nothing is believed yet, or it has been told already."""
+    """Time at which the hang becomes a failure; None: no suspicion is believed yet, or the hang has been reported."""
     is_reported: bool = False
 
     @property
     def is_believed(self) -> bool:
-        """Whether the workers are taken to hang, though nothing may follow from it."""
+        """Whether the workers are taken to hang, whatever follows from that."""
         return self.judge_at is not None or self.is_reported
 
 
 class Examined(Struct):
-    """Examination of a hang's workers: a sign. `summary` is None as long as it lasts."""
+    """Examination of the workers of a hang: a sign. `summary` is None while it lasts."""
 
     summary: StackSummary | None = None
     asked: list[tuple[str, int]] = []
-    """Agents that are asked, and the number of what they are."""
+    """Agents that are asked, each with the number of its query."""
 
 
 class Examinations(Struct, frozen=True):
-    """How many examinations the running round has had, and the time before which the next one does not begin."""
+    """Number of examinations that the running round has had, and the earliest time of the next one."""
 
     number: int = 0
     again_at: float = 0.0
 
 
 class Replacement(Struct, frozen=True):
-    """Straggler that makes room for a node that stands by, and the latest time at which the round turns for that."""
+    """Replacement of a straggler by a node that stands by, and the latest time at which the round ends for it."""
 
     node_id: str
     slow: str
-    """How slow it is, in one line."""
+    """Sentence about how slow the straggler is."""
     until: float
 
     @property
@@ -276,18 +276,18 @@ class Replacement(Struct, frozen=True):
 
 
 class Slowness(Struct):
-    """How often nodes of the running round have been slow in a row: signs. Times are the server's."""
+    """Comparisons of the running round's nodes in search of stragglers: signs. Times are the server's."""
 
     look_at: float | None = None
-    """Time of the next look; None: nobody has told how long a step takes."""
+    """Time of the next comparison; None: no node has told how long a step takes."""
     steps: dict[str, int] = field(default_factory=dict)
-    """Step of each agent's workers at the last look."""
+    """Step of each agent's workers at the last comparison."""
     looks: dict[str, int] = field(default_factory=dict)
-    """Looks in a row at which an agent's workers were otherwise than the agent is taken for."""
+    """Comparisons in a row that contradict, for each agent, whether it is held to be a straggler."""
 
 
 class RunState(Struct, kw_only=True):
-    """All that a restart of the server brings back of a run. Times are the server's, in seconds."""
+    """State of a run that survives a restart of the server. Times are the server's, in seconds."""
 
     run_id: str
     attempt: int
@@ -295,11 +295,11 @@ class RunState(Struct, kw_only=True):
     settings: RunSettings
     created_at: float
     created_wall_at: float | None
-    """The same in wall-clock time, seconds since 1970."""
+    """Wall-clock time of `created_at`, seconds since 1970; None: not known."""
     opening: Opening
     stage: Stage = Stage.FORMING
     round: int = 1
-    """The round that is forming or running."""
+    """Number of the round that is forming or running."""
     agents: dict[str, Agent] = field(default_factory=dict)
     cordons: dict[str, Cordon] = field(default_factory=dict)
     """Cordons of nodes that are, or have been, part of the run."""
@@ -308,112 +308,112 @@ class RunState(Struct, kw_only=True):
     is_resized: bool = False
     """Whether an operator has changed the limits of the number of nodes that the agents ask for."""
     command_of: str = ""
-    """The agent that the commands of the others are compared with: the first, or the first after it was gone."""
+    """Id of the agent whose command the others' are compared with: the first, or the first after that was gone."""
     membership: Membership | None = None
-    """The last completed round's."""
+    """Membership of the last completed round; None: none has completed."""
     succeeded: set[str] = field(default_factory=set)
-    """Agents of the membership whose workers all exited 0, those that are gone since included."""
+    """Ids of the agents of the membership whose workers all exited 0, those that are gone since included."""
     failed: set[str] = field(default_factory=set)
-    """Agents of the membership that reported a failure."""
+    """Ids of the agents of the membership that reported a failure."""
     started_at: float = 0.0
     scale_up_at: float | None = None
     leaving: dict[str, Leaving] = field(default_factory=dict)
     """Participants of the running round that go soon, by agent id."""
     notice_since: float | None = None
-    """Since when the workers of the running round are told of its end."""
+    """Time since which the workers of the running round have had a notice of its end; None: they have none."""
     verdict_at: float | None = None
-    """Time at which a run without restarts left ends over a failure whose cause has not been reported."""
+    """Time at which a run without restarts left ends over a failure whose cause has not been reported by then."""
     hang: Hang | None = None
     stragglers: dict[str, Straggler] = field(default_factory=dict)
-    """Those of the running round, by agent id."""
+    """Stragglers of the running round, by agent id."""
     replaced_at: float | None = None
-    """Time at which a straggler was replaced last."""
+    """Time at which a straggler was replaced last; None: none was."""
     replacement: Replacement | None = None
-    """That of a straggler of the running round, of which its workers are told first."""
+    """Replacement of a straggler of the running round, before which its workers get a notice."""
     revision: int = 0
     event_number: int = 0
-    """Number of the last event, of an earlier attempt if this one has none yet."""
+    """Number of the run's last event, of an earlier attempt if this one has none yet."""
     restart_count: int = 0
-    """Charged restarts: what TORCHELASTIC_RESTART_COUNT says and, without a window, the budget bounds."""
+    """Number of charged restarts: TORCHELASTIC_RESTART_COUNT, bounded by the budget unless that has a window."""
     charged_at: list[float] = field(default_factory=list)
-    """Times of the latest of them, as many as the budget allows; kept for a budget with a window alone."""
+    """Times of the latest charged restarts, as many as the budget allows; empty unless the budget has a window."""
     restarts: dict[Cause, int] = field(default_factory=dict)
-    """All restarts, by cause."""
+    """Number of all restarts, by cause."""
     ledger: list[Restart] = field(default_factory=list)
     time: TimeLedger = field(default_factory=TimeLedger)
     measured: ProgressMeasured | None = None
-    """What was known last of the running round."""
+    """Latest recorded progress of the running round."""
     checkpoint_step: int | None = None
     """Highest step of a complete checkpoint that workers have told, in any round."""
     highest_step: int | None = None
     """Highest step that workers have told, in any round."""
     step_before: int | None = None
-    """The same before the last completed round began; `checkpoint_before` likewise."""
+    """Value of `highest_step` when the last completed round began; `checkpoint_before` of `checkpoint_step`."""
     checkpoint_before: int | None = None
     restarts_in_row: int = 0
-    """Restarts after failures before the last completed round that follow each other: see `failed_rounds`."""
+    """Restarts in a row after failures, before the last completed round: see `failed_rounds`."""
     restarts_without_progress: int = 0
-    """Charged restarts since a round got the run further."""
+    """Charged restarts since a round made progress."""
     step_of_round: int | None = None
-    """Step that the last completed round has come to, as far as it was told."""
+    """Highest step of the last completed round; None: none was told."""
     recurring_step: int | None = None
-    """Step at which the round before failed, by an error that may recur there."""
+    """Step at which the round before failed, if by an error that may recur at the same step."""
     failures: list[FailureRecord] = field(default_factory=list)
     first_failure: FailureRecord | None = None
-    """The root of the first round that had one, whatever explained it in the end."""
+    """Root failure of the first round that had one, even if a departure explained it in the end."""
     first_charged: FailureRecord | None = None
-    """The root of the first round whose end was charged: the root cause of the whole run."""
+    """Root failure of the first round whose end was charged: the root cause of the whole run."""
     first_of_round: FailureRecord | None = None
-    """The root of the last completed round: what its end is blamed on."""
+    """Root failure of the last completed round, which its end is blamed on."""
     failures_by_node: dict[str, int] = field(default_factory=dict)
     departures: list[Departure] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
-    """Nodes that have left as unfit and are not back, the latest of them, each with the evidence."""
+    """Latest nodes that have left as unfit, each with the evidence."""
     departed_ids: set[str] = field(default_factory=set)
     end_reason: str = ""
     join_timed_out: bool = False
-    """Whether it has failed because too few nodes had joined in time."""
+    """Whether the run has failed because too few nodes had joined in time."""
     no_progress: bool = False
-    """Whether it has failed because restarts got it no further."""
+    """Whether the run has failed because restarts got it no further."""
     end_failure: Failure | None = None
     ended_at: float | None = None
     forget_at: float | None = None
-    """Time at which the run, which an operator has no more use for, is forgotten."""
+    """Time at which the ended run is forgotten, if an operator has asked for that."""
 
 
 class OpenNotice(Struct):
-    """What the agents of a round have been asked about its end, and have answered."""
+    """Notice of a round's end under way: the queries to its agents, and their answers."""
 
     round: int
     until: float
     asked: dict[str, int] = field(default_factory=dict)
-    """Numbers of the queries, by agent."""
+    """Numbers of the queries, by agent id."""
     answers: dict[str, Noticed | None] = field(default_factory=dict)
-    """By agent; None: it did not answer in time, or is gone."""
+    """Answers by agent id; None: the agent did not answer in time, or is gone."""
     answered_at: float | None = None
-    """Time at which the last one had answered."""
+    """Time at which all had answered; None: some have not."""
 
 
 class NetworkTest(Struct):
     """Test of the network between the nodes of the forming round: signs. Agents by id; times are the server's."""
 
     able: set[str] = field(default_factory=set)
-    """Those that know such a test."""
+    """Ids of the agents that can be tested."""
     fit: set[str] = field(default_factory=set)
     tested: set[str] = field(default_factory=set)
-    """Those that need no test: the fit ones, and those of which it could not be told."""
+    """Ids of the agents that need no further test: those of `fit`, and those for which it remained undecided."""
     pairs: NetworkPairs | None = None
-    """The test that is under way."""
+    """Test that is under way; None: none is."""
     open: int = 0
-    """Pairs that have not answered."""
+    """Number of pairs that have not answered."""
     until: float | None = None
-    """Time after which none begins; None: the forming round has had none."""
+    """Time after which no test begins; None: the forming round has had none."""
     began_at: float = 0.0
     slowest: Figures | None = None
 
 
 class Run(RunState, kw_only=True):
-    """One attempt of a run: its state, the leases of its agents, and what is looked up by other keys."""
+    """Attempt of a run: its state, the leases of its agents, its signs, and indexes of its agents."""
 
     leases: Leases
     queries: Queries = field(default_factory=Queries)
@@ -422,26 +422,27 @@ class Run(RunState, kw_only=True):
     by_state: dict[AgentState, OrderedDict[str, Agent]] = field(
         default_factory=lambda: {state: OrderedDict() for state in AgentState}
     )
-    """Agents leave a state in the order in which they got into it, as a rule: see `liveness`."""
+    """Agents by state, in the order in which they got into it. They leave in this order as a rule, hence an ordered
+    dict: see `liveness`."""
     node_ids: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Agents of each node: one, as a rule."""
+    """Ids of the agents of each node: one as a rule."""
     node_ranks: dict[int, str] = field(default_factory=dict)
-    """Agent that claims each `--node-rank`."""
+    """Id of the agent that claims each `--node-rank`."""
     progress: dict[str, ProgressSign] = field(default_factory=dict)
     """Latest progress of the running round, by agent: a sign, which a restart of the server forgets until the next."""
     examined: Examined | None = None
-    """Examination of the hang that is to be judged: a restart of the server begins it anew."""
+    """Examination of the hang that is to be judged: a sign, which a restarted server begins anew."""
     examinations: Examinations = Examinations()
-    """Signs, too."""
+    """Number and spacing of the running round's examinations: a sign."""
     stacks_again_at: float = 0.0
-    """Time before which no operator has the workers looked at again: a sign."""
+    """Earliest time at which an operator may have the workers examined again: a sign."""
     slowness: Slowness = field(default_factory=Slowness)
     network: NetworkTest = field(default_factory=NetworkTest)
     survivors: int = 0
-    """Agents of the membership that are still part of the run, and are not drained."""
+    """Number of agents of the membership that are still part of the run, and are not drained."""
 
     def wall_clock(self, at: float) -> float | None:
-        """A time of the run in seconds since 1970, for people."""
+        """Convert a time of the run to seconds since 1970, for people; None: not known."""
         return None if self.created_wall_at is None else self.created_wall_at + (at - self.created_at)
 
     @property
@@ -474,14 +475,14 @@ class Run(RunState, kw_only=True):
         return [self.agents[agent_id] for agent_id in self.node_ids.get(node_id, ())]
 
     def drain(self, agent: Agent, until: float) -> None:
-        """Count the agent out: it leaves."""
+        """Mark the agent as draining: it leaves, and no round counts with it."""
         self.survivors -= self.is_survivor(agent)
         self.leaving.pop(agent.agent_id, None)
         self.move(agent, AgentState.DRAINING)
         agent.drain_until = until
 
     def answer(self, request_id: str, sentence: str) -> None:
-        """Remember with what an operator's request was answered, and forget the oldest."""
+        """Remember the sentence that answered an operator's request, and forget the oldest of too many."""
         remember_answer(self.answers, request_id, sentence, REQUESTS)
 
     def move(self, agent: Agent, state: AgentState) -> None:
@@ -498,7 +499,7 @@ class Run(RunState, kw_only=True):
             self.node_ranks[join.node_rank] = agent_id
 
     def move_all(self, agents: list[Agent], state: AgentState) -> None:
-        """Put agents that are all known into `state`: whole rounds at once."""
+        """Put known agents into `state`, faster than one by one."""
         into = self.by_state[state]
         for agent in agents:
             agent_id = agent.join.agent_id
@@ -526,7 +527,7 @@ class Run(RunState, kw_only=True):
         self.departed_ids.add(agent.agent_id)
 
     def validate(self) -> None:
-        """Raise `AssertionError` if the state contradicts itself: for tests, which ask after every event."""
+        """Raise `AssertionError` if the state contradicts itself: tests check that after every event."""
         agents, leases, membership = self.agents, self.leases, self.membership
         assert {agent_id: agent.state for agent_id, agent in agents.items()} == {
             agent_id: state for state, those in self.by_state.items() for agent_id in those
@@ -576,7 +577,7 @@ class Run(RunState, kw_only=True):
 
 
 def remember_answer(answers: dict[str, str], request_id: str, sentence: str, most: int) -> None:
-    """Add to the answered requests, of which the oldest are forgotten beyond so many."""
+    """Add an answered request, and forget the oldest beyond `most`."""
     if request_id:
         answers[request_id] = sentence
         while len(answers) > most:
@@ -584,6 +585,6 @@ def remember_answer(answers: dict[str, str], request_id: str, sentence: str, mos
 
 
 def remember(history: list[T], item: T) -> None:
-    """Add to what a run remembers one by one, and forget the oldest."""
+    """Append to a history of at most `HISTORY` items, and forget the oldest."""
     history.append(item)
     del history[:-HISTORY]

@@ -1,8 +1,8 @@
-"""A run as it stands, in place of all the facts that led to it.
+"""Snapshots: the state of a run, in place of all the facts that led to it.
 
-`take` gives it in parts, and `restore` makes it of them again, after the `RunCreated` of the attempt. Only what has
-been written down to the last part counts (see `record_codec.settled`). Leases are not in it: after a restart every
-agent gets a fresh one. Nor do runs that have ended have one.
+`take` splits it into parts, and `restore` puts them together, after the `RunCreated` of the attempt. A snapshot counts
+only if its last part has been written (see `record_codec.settled`). It has no leases: after a restart every agent gets
+a fresh one. Runs that have ended have no snapshot.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from rdzv_server.core.events import SnapshotPart
 from rdzv_server.core.run import Run, RunState
 
 PART_BYTES = 768
-"""As text, about as much as the record of a join: compaction compares numbers of records."""
+"""Bytes of one part: as text about as many as a join's record has, since compaction compares numbers of records."""
 
 
 def take(run: Run) -> Iterator[SnapshotPart]:
-    """The parts of a run, which has not ended. Agents of one state stand in the order in which they got into it."""
+    """Yield the parts of a run that has not ended. Agents of one state keep the order in which they got into it."""
     fields = {name: getattr(run, name) for name in RunState.__struct_fields__}
     fields["agents"] = {agent_id: agent for agents in run.by_state.values() for agent_id, agent in agents.items()}
     data = msgpack.encode(RunState(**fields))
@@ -27,7 +27,7 @@ def take(run: Run) -> Iterator[SnapshotPart]:
 
 
 def restore(run: Run, data: bytes) -> None:
-    """Give a run, which is as `RunCreated` left it, the state whose parts these are."""
+    """Give a run that is as `RunCreated` left it the state of a snapshot, whose joined parts are `data`."""
     state = msgpack.decode(data, type=RunState)
     # A snapshot of a server that counted neither has neither.
     event_number = max(run.event_number, state.event_number)

@@ -40,13 +40,14 @@ _COLLECTIVE = re.compile(
 
 
 class _Operation(Struct, frozen=True):
-    """What a line is in when it calls one of these files: `name` empty: the function that it calls."""
+    """Operation that a line of the user's performs if it calls into `file`; an empty `name`: that of the called
+    function."""
 
     file: str
-    """End of the path, or a part of it that ends in a slash."""
+    """End of the file's path, or a part of the path that ends in a slash."""
     name: str = ""
     waits_for_others: bool | None = False
-    """Whether it returns only when the other ranks have come, too; None: that cannot be seen from Python."""
+    """Whether the operation returns only when all ranks have come; None: that cannot be told from Python."""
 
 
 _OPERATIONS = (
@@ -63,7 +64,8 @@ _OPERATIONS = (
     _Operation("torch/cuda/", "", None),
     _Operation("torch/optim/", "optimizer.step", None),
 )
-"""In the order in which they are looked for, among the frames that the user's line has called, outermost first."""
+"""Known operations, in the order in which they are searched for among the frames below the user's line, outermost
+first."""
 
 
 class Culprit(Struct, frozen=True):
@@ -78,11 +80,11 @@ class StackSummary(Struct, frozen=True, kw_only=True):
 
     sentence: str
     has_stacks: bool = False
-    """Whether anything could be had of any worker."""
+    """Whether evidence of any worker was collected."""
     culprits: tuple[Culprit, ...] = ()
-    """The first of them by rank; empty: it cannot be told."""
+    """First `MOST_CULPRITS` ranks that the others wait for; empty: it cannot be told who they are."""
     why: str = ""
-    """Mark that singles them out: "stopped", "not in the collective"."""
+    """Mark that singles the culprits out: "does not run", "is at a lower step than the others"."""
     stack: tuple[str, ...] = ()
     """Python stack of the first culprit, or of the only rank, as a traceback has it: its innermost call last."""
     wchan: str = ""
@@ -94,7 +96,7 @@ class StackSummary(Struct, frozen=True, kw_only=True):
 
 
 class _Cluster(Struct, kw_only=True):
-    """Ranks at one place in one state."""
+    """Cluster of ranks at one place of the code and in one process state."""
 
     place: str
     state: ProcessState
@@ -123,7 +125,7 @@ _HALTED = {
 
 
 class _Facts(Struct, kw_only=True):
-    """All that the rules look at."""
+    """Input of the rules that name the culprits."""
 
     clusters: Sequence[_Cluster]
     steps: dict[int, int]
@@ -136,9 +138,9 @@ class _Facts(Struct, kw_only=True):
 def summarise(
     evidence: Mapping[str, Evidence], silent: Mapping[str, Collection[int]], *, hangs: bool | None = True
 ) -> StackSummary:
-    """Summary of what the nodes said, by node id. `silent`: ranks of the nodes that did not answer in time.
+    """Summarise the nodes' evidence, by node id. `silent`: ranks of the nodes that did not answer in time.
 
-    `hangs`: whether the run does; False: its steps go on, and nobody is to blame; None: nobody knows.
+    `hangs`: whether the run hangs; False: its steps go on, and nobody is to blame; None: nobody knows.
     """
     groups = [(node, group) for node, each in sorted(evidence.items()) for group in each.groups]
     node_of = {rank: node for node, group in groups for rank in group.ranks}
@@ -170,7 +172,7 @@ def summarise(
 
 
 def _is_meant(cluster: _Cluster, culprits: Sequence[Culprit], count: int) -> bool:
-    """Whether it is the first culprit's, or that of the only rank."""
+    """Whether the cluster has the first culprit or, without one, the only rank."""
     return culprits[0].rank in cluster.ranks if culprits else count == 1
 
 
@@ -185,7 +187,7 @@ def _problems(evidence: Iterable[Evidence]) -> tuple[str, ...]:
 
 
 def _of_nccl(evidence: Mapping[str, Evidence]) -> Iterable[str]:
-    """What NCCL says of its communicators, in which ranks have other numbers."""
+    """Yield what NCCL says of its communicators, in which ranks have other numbers."""
     said = next((each.nccl for _, each in sorted(evidence.items()) if each.nccl), ())
     if said:
         yield clip(printable(f"NCCL says: {', '.join(line.strip() for line in said)}"), NCCL_BYTES)
@@ -195,7 +197,7 @@ def _of_nccl(evidence: Mapping[str, Evidence]) -> Iterable[str]:
 
 
 def _clustered(groups: Sequence[StackGroup]) -> list[_Cluster]:
-    """The largest first; each rank once."""
+    """Clusters of equal stacks, the largest first; each rank once."""
     clusters: dict[tuple[str, ProcessState], _Cluster] = {}
     seen: set[int] = set()
     for group in groups:
@@ -219,9 +221,9 @@ def _clustered(groups: Sequence[StackGroup]) -> list[_Cluster]:
 
 
 def place_of(frames: Sequence[Frame]) -> tuple[str, bool | None]:
-    """Place of a stack in words, "all_reduce at train.py:88", and whether it waits for other ranks (None: who knows).
+    """Place of a stack in words, "all_reduce at train.py:88", and whether it waits for other ranks (None: unknown).
 
-    Empty for no stack.
+    The place is empty for no stack.
     """
     if not frames:
         return "", None
@@ -238,7 +240,8 @@ def _first(frames: Sequence[Frame], is_wanted: Callable[[str], bool]) -> int:
 
 
 def _operation(called: Sequence[Frame]) -> tuple[str, bool | None]:
-    """Name of what is called, and whether that waits for others."""
+    """Name of the operation in the called frames, outermost first, and whether it waits for other ranks (None:
+    unknown)."""
     for operation in _OPERATIONS:
         for frame in called:
             name = operation.name or _public_name(frame.function)
@@ -256,7 +259,7 @@ def _public_name(function: str) -> str:
 
 
 def _short(path: str) -> str:
-    """File's name; with its package's, where it is an installed one."""
+    """Name of a file, or its path inside an installed package."""
     in_package = _PACKAGES.sub("", path)
     short = path.rpartition("/")[2] if in_package == path else in_package
     return clip(printable(short), PLACE_BYTES)
@@ -278,7 +281,10 @@ def _halted(facts: _Facts) -> set[int]:
 
 
 def _elsewhere(facts: _Facts) -> set[int]:
-    """Where a collective cannot be seen, ranks are elsewhere only if most others are in one that can."""
+    """Ranks outside the collective that the others wait in.
+
+    Ranks for which that cannot be told count only if at least as many others are surely in a collective.
+    """
     waiting = _ranks(facts, lambda cluster: cluster.waits_for_others is True)
     surely = _ranks(facts, lambda cluster: cluster.waits_for_others is False)
     perhaps = _ranks(facts, lambda cluster: cluster.waits_for_others is None and bool(cluster.place))
@@ -288,7 +294,7 @@ def _elsewhere(facts: _Facts) -> set[int]:
 
 
 def _in_another_collective(facts: _Facts) -> set[int]:
-    """The lesser part, where all are in some collective, and more than half of them at one place."""
+    """Ranks apart from the majority, where all are in some collective, and more than half of them at one place."""
     waiting = [cluster for cluster in facts.clusters if cluster.waits_for_others]
     return _lesser_part(waiting, facts.count) if len(waiting) == len(facts.clusters) > 1 else set()
 
@@ -364,7 +370,7 @@ def _goes_without_saying(facts: _Facts, guilty: set[int]) -> bool:
 
 
 def _named_clusters(clusters: Sequence[_Cluster], guilty: set[int]) -> Sequence[_Cluster]:
-    """The largest ones, and of those who are to blame the first."""
+    """Clusters to name in the sentence: the largest ones, and the first one with ranks that are to blame."""
     if len(clusters) <= MOST_CLUSTERS:
         return clusters
     largest = list(clusters[: MOST_CLUSTERS - 1])

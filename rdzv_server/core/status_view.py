@@ -28,7 +28,7 @@ Phase = Literal["forming", "restarting", "running", "finishing", "succeeded", "f
 NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
 Status = TypeVar("Status", bound=Struct)
 SHORT_ID, HIDDEN = 12, 8
-"""Ids up to this length are shown whole; of longer ones so many characters at the end are not."""
+"""Length up to which ids are shown whole, and number of characters at the end that are hidden of longer ones."""
 
 
 class ProgressStatus(Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
 
 def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
-    """Status of a run as it stands. `has_nodes`: with those of its nodes, whatever their number."""
+    """Status of a run as it stands. `has_nodes`: whether to include its nodes, whatever their number."""
     return RunStatus(
         run_id=run.run_id,
         attempt=run.attempt,
@@ -187,7 +187,8 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
 
 
 def nodes(run: Run, now: float, first: int = 0, most: int | None = None) -> Iterator[NodeStatus]:
-    """Agents of the run in their order, from this place on, so many of them at most. It may go on between two."""
+    """Statuses of the agents in the order of `agents`, at most `most` from `first` on. The run may change between
+    two."""
     shown = agents(run)[first : None if most is None else first + most]
     return (node(run, agent, now) for agent in shown)
 
@@ -201,7 +202,7 @@ def agents(run: Run) -> list[Agent]:
 
 
 def phase(run: Run) -> Phase:
-    """The stage, told apart for people: a round that forms again is `restarting`, one that is half done `finishing`."""
+    """Stage of the run for people: a round that forms again is `restarting`, one that is half done `finishing`."""
     if run.stage is Stage.FORMING and run.membership:
         return "restarting"
     if run.stage is Stage.RUNNING and run.succeeded:
@@ -210,7 +211,7 @@ def phase(run: Run) -> Phase:
 
 
 def reason(run: Run, now: float) -> str:
-    """The one sentence about the run as it stands."""
+    """Sentence about the run as it stands."""
     if run.stage is Stage.FORMING:
         return completion.wait(run, now).sentence
     if run.stage is Stage.RUNNING:
@@ -219,7 +220,7 @@ def reason(run: Run, now: float) -> str:
 
 
 def missing(run: Run) -> MissingStatus | None:
-    """Whom a forming round waits for: those that stop their workers, those that are gone, and how many more."""
+    """Nodes that a forming round waits for; None: no round forms."""
     if run.stage is not Stage.FORMING:
         return None
     return MissingStatus(
@@ -241,7 +242,7 @@ def _deadline_s(run: Run, now: float) -> float | None:
 
 
 def node(run: Run, agent: Agent, now: float) -> NodeStatus:
-    """Status of one of its agents."""
+    """Status of one agent of the run."""
     seat = run.seat_of(agent.agent_id)
     renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
     return NodeStatus(
@@ -292,7 +293,7 @@ def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | N
 
 
 def short(agent_id: str) -> str:
-    """Enough of an id to tell agents apart, and too little to speak in an agent's name."""
+    """Shorten an agent's id: enough is left to tell agents apart, and too little to speak in an agent's name."""
     return agent_id if len(agent_id) <= SHORT_ID else agent_id[:-HIDDEN]
 
 
@@ -311,7 +312,7 @@ def world_size(run: Run) -> int:
 
 
 def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str) -> Status:
-    """Status of what happened, with its age in place of its time."""
+    """Status of a departure or a restart, with its age in seconds in place of its time."""
     fields = structs.asdict(record)
     age_s = _round(now - fields.pop("at"))
     return kind(**(fields | shown), age_s=age_s)

@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 SPREAD = 6.0
 LEAST_S = 0.01
-"""A difference that is smaller is none, however short the steps are."""
+"""Least difference in seconds that counts, however short the steps are."""
 LOOKS = 6
 MOST_FOUND = 32
-"""Stragglers that are found at one look: if there are more, the others are found later."""
+"""Most stragglers that are found at one comparison: further ones are found later."""
 REPLACED_AGAIN_AFTER_S = 600.0
-"""Least time between two replacements: each costs a restart."""
+"""Least time between two replacements in seconds: each costs a restart."""
 
 
 def begins(run: Run, event: events.LeaseRenewed) -> bool:
-    """Whether the run is to be looked at from now on: workers of several nodes, of which one has told a step's time."""
+    """Whether to compare the run's nodes from now on: several run workers, and this is the first to tell a step's
+    time."""
     if run.slowness.look_at is not None or event.progress is None or event.progress.step_s is None:
         return False
     return run.stage is Stage.RUNNING and len(run.running) > 1
@@ -43,7 +44,7 @@ def begin(run: Run, now: float) -> None:
 
 
 def look(run: Run, now: float) -> events.StragglersFound | events.StragglerReplaced | None:
-    """What the look that is due finds, if anything; the next one is a lease later."""
+    """Compare the nodes if that is due, and return what follows, if anything; the next time is a lease later."""
     at = run.slowness.look_at
     if at is None or now < at:
         return None
@@ -71,7 +72,7 @@ def _changed(run: Run, now: float) -> events.StragglersFound | None:
 
 
 def _times(run: Run) -> tuple[str, dict[str, float]]:
-    """What is compared, "work" or "step", and its seconds, by agent whose workers run."""
+    """Kind of time that is compared, "work" or "step", and its seconds by id of each agent whose workers run."""
     signs = [(agent_id, run.progress[agent_id].progress) for agent_id in run.running if agent_id in run.progress]
     told = {agent_id: progress for agent_id, progress in signs if progress.step_s is not None}
     work = {agent_id: progress.work_s for agent_id, progress in told.items() if progress.work_s is not None}
@@ -86,12 +87,12 @@ def _limit(values: Collection[float], usual_s: float, factor: float) -> float:
 
 
 def _median(values: Collection[float]) -> float:
-    """The lower one of two: of two nodes the slower one can be slow."""
+    """Median, the lower one of two middle values: so the slower one of two nodes can be a straggler."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
 def _disagrees(run: Run, agent_id: str, is_slow: bool) -> bool:
-    """Whether a node has been otherwise than it is taken for at the last `LOOKS` looks with new steps."""
+    """Note a comparison, and return whether the last `LOOKS` with new steps contradict what the node is held to be."""
     signs, step = run.slowness, run.progress[agent_id].progress.lowest_step
     if step is None or step == signs.steps.get(agent_id):
         return False
@@ -101,7 +102,7 @@ def _disagrees(run: Run, agent_id: str, is_slow: bool) -> bool:
 
 
 def _replaced(run: Run, now: float) -> events.StragglerReplaced | None:
-    """The worst straggler, if a node stands by that is there, and the last replacement is long ago."""
+    """Replacement of the worst straggler, if a connected node stands by and the last replacement is long ago."""
     if not run.settings.replace_stragglers or not completion.has_standby(run) or run.leaving or run.succeeded:
         return None
     if run.replaced_at is not None and now < run.replaced_at + REPLACED_AGAIN_AFTER_S:

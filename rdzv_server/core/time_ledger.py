@@ -1,4 +1,4 @@
-"""Time ledger of a run: what its time has gone into, from its creation to its end.
+"""Time ledger of a run: its time by what it went into, from its creation to its end.
 
 Every moment belongs to one phase, so that the phases sum up to the run's age. It is counted by the times of facts
 alone: a server that replays them counts the same, and the time in which no server was there belongs to the phase in
@@ -19,13 +19,14 @@ from rdzv_server.core import legal_sizes, progress
 from rdzv_server.core.run import Cause, Run, Stage, TimePhase
 
 FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG, Cause.RETRIED)
-"""Causes that somebody had to notice; the others say so themselves."""
+"""Causes of a round's end that had to be detected; the others are announced."""
 PARTS = ("checkpointing", "detecting", "lost")
 Duration = Annotated[float, Meta(description="seconds")]
 
 
 class TimeStatus(Struct, frozen=True, kw_only=True):
-    """What the run's time has gone into, in seconds: the first four sum up to its age, or to its length if it ended."""
+    """Time of a run by what it went into, in seconds: the first four sum up to its age, or to its length if it
+    ended."""
 
     running: Duration
     forming: Annotated[Duration, Meta(description="until its first round began, with the minimum of nodes there")]
@@ -40,7 +41,7 @@ class TimeStatus(Struct, frozen=True, kw_only=True):
 
 
 def total(run: Run) -> RunTime | None:
-    """What the time of a run that has ended went into; None if it took none."""
+    """Time of a run that has ended, by what it went into; None if it took none."""
     spent = view(run, run.ended_at or run.time.since)
     parts = ("training", *PARTS, "forming", "restarting", "waiting")
     if spent.ettr is None:
@@ -49,7 +50,7 @@ def total(run: Run) -> RunTime | None:
 
 
 def phase(run: Run) -> TimePhase:
-    """What the run's time goes into at present."""
+    """Phase to which the run's time is counted at present."""
     if run.stage is Stage.RUNNING:
         return "running"
     if run.stage is not Stage.FORMING:
@@ -60,7 +61,7 @@ def phase(run: Run) -> TimePhase:
 
 
 def settle(run: Run, now: float) -> None:
-    """Enter the time up to now, if another phase begins."""
+    """Enter the time of the present phase up to now, if another one begins."""
     ledger, now_in = run.time, phase(run)
     if now_in == ledger.phase:
         return
@@ -76,7 +77,7 @@ def settle(run: Run, now: float) -> None:
 
 
 def _of_running(run: Run, whole_s: float) -> dict[str, float]:
-    """Parts of a round that has ended after so many seconds, none of which counts twice."""
+    """Seconds without training of a round that has ended after `whole_s`, by part; no second counts twice."""
     measured, parts, left_s = run.measured, {}, whole_s
     if measured is None:
         return {}
@@ -92,9 +93,9 @@ def _of_running(run: Run, whole_s: float) -> dict[str, float]:
 
 
 def entered(run: Run, now: float) -> dict[str, float]:
-    """Seconds that are entered, without the phase that goes on; `running` without its parts, which stand beside it.
+    """Seconds of each phase without the time of the present one; `running` without its parts, which stand beside it.
 
-    A part of the running round counts already: `running` is below 0 until the seconds of the round are added.
+    Parts of the running round count already: `running` is below 0 until the seconds of the round are added.
     """
     spent: dict[str, float] = {word: seconds for word, seconds in run.time.spent_s.items() if word != "ended"}
     parts = {part: seconds for part, seconds in _parts(run, now).items() if seconds}
@@ -104,21 +105,21 @@ def entered(run: Run, now: float) -> dict[str, float]:
 
 
 def _parts(run: Run, now: float) -> dict[str, float]:
-    """Parts of the running phase: what stays of them, and what is taken for a standstill at present."""
+    """Seconds of each part of the running phase, a present standstill included, which may turn out to be none."""
     parts = counted(run, now)
     parts["detecting"] += standstill_s(run, now)
     return parts
 
 
 def counted(run: Run, now: float) -> dict[str, float]:
-    """Parts of the running phase that only grow: those of the rounds before, and the checkpoints of this one."""
+    """Seconds of each part of the running phase that only grow: of the rounds before, and checkpoints of this one."""
     parts = dict.fromkeys(PARTS, 0.0) | run.time.of_running_s
     parts["checkpointing"] += _saving_s(run, now)
     return parts
 
 
 def standstill_s(run: Run, now: float) -> float:
-    """Part of the running round in which its workers, which are believed to hang, have come no further."""
+    """Seconds of the running round in which its workers, which are believed to hang, have made no step."""
     if run.time.phase != "running":
         return 0.0
     return min(progress.standstill_s(run, now), now - run.time.since - _saving_s(run, now))
@@ -132,7 +133,7 @@ def _saving_s(run: Run, now: float) -> float:
 
 
 def view(run: Run, now: float) -> TimeStatus:
-    """The ledger as it stands, with the phase that goes on."""
+    """Status of the ledger, with the present phase up to now."""
     ledger, restarts = run.time, dict(run.time.restarts_s)
     seconds = {"running": 0.0, "forming": 0.0, "restarting": 0.0, "waiting": 0.0} | ledger.spent_s
     if ledger.phase != "ended":

@@ -1,6 +1,6 @@
-"""A run as those who watch it are shown it: everything is a point in time, so that nothing changes by itself.
+"""View of a run for those who watch it: times are points in time, no ages, so that nothing changes by itself.
 
-The words are those of the status. What does not apply is left out, so that differences are JSON merge patches
+The words are those of the status. Fields that do not apply are left out, so that differences are JSON merge patches
 (RFC 7386), in which null means that a member is gone.
 """
 
@@ -17,25 +17,25 @@ from rdzv_server.core.run import Agent, FailureRecord, Run, Stage
 from rdzv_server.core.status_view import NodeState, Phase
 
 Clock = Callable[[float], float]
-"""Wall clock, seconds since 1970, of a time of the run."""
+"""Conversion of a time of the run to wall-clock time, seconds since 1970."""
 At = Annotated[float, Meta(description="seconds since 1970")]
 Document = dict[str, Any]
 
 QUIET_SLACK_S = 1.0
-"""Time that a poll may come late without being missed."""
+"""Seconds that a poll may be late before its node is quiet."""
 MOST_QUIET = 256
 MOST_MISSING = 256
 
 
 class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Line of the list of all runs."""
+    """Summary of a run: its line in the list of all runs."""
 
     run_id: str
     attempt: int
     phase: Phase
     reason: str
     ending: str | None = None
-    """End of the time until `deadline_at`: the round `starts`, the run `gives_up`, or the running round `ends`."""
+    """Event at `deadline_at`: the round `starts`, the run `gives_up`, or the running round `ends`."""
     deadline_at: At | None = None
     round: int
     nodes: int
@@ -47,7 +47,7 @@ class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_restarts: int
     created_at: At
     since: At
-    """Begin of the phase."""
+    """Beginning of the phase."""
     ended_at: At | None = None
 
 
@@ -69,13 +69,13 @@ class MissingView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CordonView(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a node gets no seat in a new round, and until when."""
+    """Cordon of a node: why it gets no seat in a new round, and until when."""
 
     by: str
     reason: str = ""
     until: At | None = None
     excluded: bool = False
-    """Whether it is the server's own, for what runs have blamed the node for."""
+    """Whether the cordon is the server's own, for what runs have blamed the node for."""
 
 
 class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,25 +92,25 @@ class NodeView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_rank: int | None = None
     cordon: CordonView | None = None
     slow: str = ""
-    """How much slower it is than the others, if it is."""
+    """Sentence about how much slower the node is than the others; empty: it is not."""
     failures: int = 0
 
 
 class RunView(RunSummary, frozen=True, kw_only=True, omit_defaults=True):
-    """The run itself, without its nodes."""
+    """Run without its nodes."""
 
     world_size: int
     lease_s: float
     disconnect_grace_s: float
     quiet_after_s: float
-    """A node of which nothing has been heard for this long is named as quiet."""
+    """Seconds of silence after which a node is shown as quiet."""
     restarts: dict[str, int] = {}
     event_number: int
     """Number of the latest event."""
     time_s: dict[str, float] = {}
-    """What the run's time went into until `time_since`."""
+    """Seconds of the run until `time_since`, by what they went into."""
     time_in: str
-    """What it goes into since then."""
+    """Phase to which the run's time is counted since `time_since`."""
     time_since: At
     missing: dict[str, MissingView] = {}
     """Seats whose node is gone, by group rank."""
@@ -123,18 +123,18 @@ class QuietView(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     why: Literal["silent", "disconnected"]
     since: At
-    """When it became so: of one that is silent, when it was heard last."""
+    """Time at which the connection closed; of a silent node, when it was heard last."""
     heard_at: At
-    """When its lease began."""
+    """Time at which the agent was heard last, and its lease began."""
 
 
 def summary(run: Run, now: float, clock: Clock) -> Document:
-    """The run in the list of all runs."""
+    """Summary of the run, for the list of all runs."""
     return plain(RunSummary(**_summary(run, now, clock)))
 
 
 def view(run: Run, now: float, clock: Clock) -> Document:
-    """The run itself, without its nodes. Its size does not depend on their number."""
+    """View of the run without its nodes. Its size does not depend on their number."""
     return plain(
         RunView(
             **_summary(run, now, clock),
@@ -155,7 +155,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
 
 
 def node(run: Run, agent: Agent) -> Document:
-    """One agent of the run."""
+    """View of one agent of the run."""
     seat = run.seat_of(agent.agent_id)
     return plain(
         NodeView(
@@ -180,7 +180,7 @@ def _cordon(given: Cordon) -> CordonView:
 
 
 def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
-    """Agents that are absent or have not been heard for longer than usual, the longest first: not all, if many are."""
+    """Views of agents that are absent, or silent for longer than usual, the longest first: at most `MOST_QUIET`."""
     found: dict[str, Document] = {}
     renewed = run.leases.renewed_at
     for agent_id, since in run.leases.absent_since.items():
@@ -197,12 +197,12 @@ def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
 
 
 def quiet_after_s(run: Run) -> float:
-    """Longest time between two signs of life of an agent that is well."""
+    """Longest time in seconds between two signs of life of an agent that is well."""
     return min(run.settings.lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S) + QUIET_SLACK_S
 
 
 def plain(value: Struct) -> Document:
-    """The value as JSON has it, without what does not apply."""
+    """Convert a view to what JSON can hold, without fields that do not apply."""
     document: Document = to_builtins(value)
     return document
 
@@ -243,7 +243,7 @@ def _since(run: Run) -> float:
 
 
 def _reason(run: Run, now: float) -> tuple[str, str | None, float | None]:
-    """The sentence without its countdown, what that ends with, and when."""
+    """Sentence about the run without a countdown, the event at the countdown's end, and the time of that."""
     if run.stage is Stage.FORMING:
         wait = completion.wait(run, now)
         return wait.reason, wait.ending, completion.deadline(run)
@@ -253,7 +253,7 @@ def _reason(run: Run, now: float) -> tuple[str, str | None, float | None]:
 
 
 def _missing(run: Run, clock: Clock) -> dict[str, MissingView]:
-    """Those of a forming round; the run remembers the latest departures alone."""
+    """Seats that are missing in a forming round, by group rank; of many the latest."""
     if run.stage is not Stage.FORMING:
         return {}
     gone = [departure for departure in run.departures if completion.left_a_seat(run, departure)][-MOST_MISSING:]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
 
 HINT_BYTES = 240
-"""Of an agent's hint, what stays where the server has something to add: both fit into the final report."""
+"""Most bytes that are kept of an agent's hint where the server adds to it: both fit into the final report."""
 
 
 def check_success(machine: "RunMachine", event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
@@ -100,7 +100,7 @@ def _put_down_to(machine: "RunMachine", root: Failure, verdict: restart_budget.V
 
 
 def _with_outlook(machine: "RunMachine", failure: Failure, now: float) -> Failure:
-    """The failure, with the advice that restarting does not help, where that is known; told once as a warning."""
+    """Add to the failure's hint that restarting does not help, where that is known; warn of it once."""
     why = failed_rounds.no_use(machine.run, failure.recurs, now)
     if why is None or not restart_budget.is_to_blame(machine.run, failure):
         return failure
@@ -114,7 +114,7 @@ def cause_not_found(machine: "RunMachine", fact: events.CauseNotFound, now: floa
 
 
 def _answer_failure(machine: "RunMachine", now: float) -> None:
-    """The run ends over its round's root, unless the budget can afford a restart again by now."""
+    """End the run over its round's root failure, unless the budget can afford a restart again by now."""
     assert machine.run.first_of_round
     root = machine.run.first_of_round.failure
     if verdict := restart_budget.verdict(machine.run, root, now):
@@ -124,7 +124,7 @@ def _answer_failure(machine: "RunMachine", now: float) -> None:
 
 
 def _tell_of_failure(machine: "RunMachine", record: FailureRecord, reason: str, now: float) -> None:
-    """Tell the evidence of a failure that the run remembers, and of the others, which may be many, the name."""
+    """Emit the event of a failure: with the evidence if the run remembers it, else, as there may be many, a summary."""
     run, failure = machine.run, record.failure
     is_remembered = bool(run.failures) and run.failures[-1] is record
     told = (final_report.details if is_remembered else final_report.summary)(failure)
