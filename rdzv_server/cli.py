@@ -1,4 +1,4 @@
-"""The command line of `rdzv-server`: flags that fill a `ServerConfig`, and the server's life from there."""
+"""Command line of `rdzv-server`: flags that fill a `ServerConfig`, and the server's life from there."""
 
 import argparse
 import asyncio
@@ -40,17 +40,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("rdzv_server")
 
 OTHER_FILES = 128
-"""Files that a server has open besides its agents' connections: the store, etcd, its own pipes; and room."""
+"""File descriptors that are kept for all but agents' connections: the store, etcd, pipes; with some reserve."""
 FEW_CONNECTIONS = 512
-"""Fewer are too few for a run of some size, and are said."""
+"""Number of connections below which the server warns: too few for a larger run."""
 FEWEST_FILES = 16
 STOPS = (signal.SIGINT, signal.SIGTERM)
 PROBE_S = 4.0
-"""Time within which a server that is well answers a probe."""
+"""Seconds within which a healthy server answers `--probe`."""
 STOP_S = 10.0
-"""Time that a server asks its service manager for to end in."""
+"""Seconds that a stopping server asks its service manager for."""
 SWITCH_S = 0.5e-3
-"""Time that the event loop keeps the store's thread waiting, several times in each write. Python's own is 5 ms."""
+"""Seconds that the event loop keeps the store's thread waiting, several times in each write. Python's default is 5
+ms."""
 
 DESCRIPTION = """\
 The rendezvous service for elastic PyTorch runs. It holds the membership rounds, admission and restart
@@ -71,7 +72,7 @@ Ctrl-C or SIGTERM stops it. Workers keep running; their agents try again until i
 def main() -> int:
     """Parse the command line and serve.
 
-    The exit code: with `--exit-when-idle` it is FAILED also if a run has not succeeded.
+    Returns the exit code; with `--exit-when-idle` FAILED also if a run has not succeeded.
     """
     config = _activated(parse())
     _open_log(is_json=config.log_format == "json")
@@ -101,7 +102,7 @@ def _open_log(*, is_json: bool) -> None:
 
 
 class _LineFormatter(logging.Formatter):
-    """Form of a record's line. What it is about is its attribute `about`, a `Context`, if it has one."""
+    """Formatter of log records in `lines`' form. A record's attribute `about`, if it has one, is its `Context`."""
 
     def __init__(self, lines: LineFormat) -> None:
         super().__init__()
@@ -190,7 +191,7 @@ def _export_rounds(server: HttpServer, port: int) -> "SpanExport":
 
 
 def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
-    """The server, and where its state is, for a person. Raises `StoreBroken`."""
+    """Make the server; return it, and in words where its state is. Raises `StoreBroken`."""
     if not config.is_one_of_several:
         store, where = make_store(config.store, config.port)
         server = RendezvousServer(
@@ -208,7 +209,7 @@ def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
 
 
 def _own_host(config: ServerConfig) -> str | None:
-    """The host that this server was told to listen on, if that is one address."""
+    """Host that the settings name to listen on, if that is one address; else None."""
     return None if config.listen_fd is not None or config.host in (None, "", "0.0.0.0", "::") else config.host
 
 
@@ -217,12 +218,12 @@ def _remembered(server: HttpServer) -> str:
 
 
 def _status(server: HttpServer) -> str:
-    """The server in one line, for those who look at the service."""
+    """Status of the server in one line, for its service manager."""
     return server.service.state().unhealthy_reason or _count_of_runs(server) or "no runs"
 
 
 def _count_of_runs(server: HttpServer) -> str:
-    """Number of runs that have not ended; empty for none."""
+    """Number of runs that have not ended, in words; empty for none."""
     runs = sum(not run.stage.is_end for run in server.service.runs())
     return f"{runs} run{'s' * (runs != 1)}" if runs else ""
 
@@ -231,7 +232,7 @@ def _count_of_runs(server: HttpServer) -> str:
 
 
 def _activated(config: ServerConfig) -> ServerConfig:
-    """Settings with the socket that a service manager has passed on, if it has. Ends the process if there are several.
+    """Settings with the socket that a service manager has passed on, if any. Ends the process if there are several.
 
     The manager keeps the socket, and connections that come in wait there, while one server ends and the next one
     starts: its state is found again by the socket's port.
@@ -275,7 +276,7 @@ def _bind_error(host: str | None, port: int, error: OSError) -> str:
 
 
 def reach(address: str, port: int, *, is_tls: bool = False) -> str:
-    """Place at which the server listens, for people."""
+    """Say in words where the server listens."""
     is_any = address in ("::", "0.0.0.0")
     host = "127.0.0.1" if is_any else f"[{address}]" if ":" in address else address
     url = f"{'https' if is_tls else 'http'}://{host}:{port}"
@@ -314,7 +315,7 @@ def _file_limit() -> int:
 
 
 def _probe(config: ServerConfig) -> int:
-    """Exit code that says whether a server answers, as a container's HEALTHCHECK asks; one that speaks TLS says so."""
+    """Probe a server for a container's HEALTHCHECK: exit code 0 if it answers, if only that it speaks TLS; else 1."""
     from http.client import HTTPConnection, HTTPException
 
     host = {None: "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host) or "127.0.0.1"
@@ -344,7 +345,7 @@ def fail(message: str, exit_code: ExitCode = ExitCode.BAD_INPUT) -> NoReturn:
 
 
 def parse(argv: list[str] | None = None) -> ServerConfig:
-    """The settings that a command line asks for; ends the process with exit code 2 if it is a mistake."""
+    """Parse a command line into settings; end the process with exit code 2 if it has a mistake."""
     given = vars(make_parser().parse_args(argv))
     is_probe = given.pop("probe", False)
     config = ServerConfig(**given)
@@ -379,7 +380,8 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the fields of `ServerConfig`. Its namespace has what was given, and no defaults."""
+    """Make the parser, with a flag for each field of `ServerConfig`. Its namespace has no defaults, only what was
+    given."""
     parser = _Parser(
         prog="rdzv-server", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS,
@@ -401,5 +403,5 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _flag(name: str) -> str:
-    """The flag of a field of `ServerConfig`."""
+    """Name of the flag of a field of `ServerConfig`."""
     return "--" + name.removesuffix("_s").replace("_", "-")

@@ -1,4 +1,4 @@
-"""Every setting of a server, once: its flag, its unit, its default, and why. Nothing else has a default."""
+"""Settings of a server, each once: its flag, its unit, its default, and why. Defaults stand nowhere else."""
 
 import re
 from argparse import ArgumentTypeError
@@ -15,14 +15,14 @@ MOST_RUNS = 10_000
 MOST_CONNECTIONS = 65_536
 MOST_SHARDS = 256
 MOST_BLAMES = 32
-"""As many as are remembered of a node."""
+"""Highest N of `--exclude-after N/TIME`: as many blames as are remembered of a node."""
 LISTED_RUNS = 100
 MOST_LISTED_RUNS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Rate: so many a second in the long run, and so many at once."""
+    """Rate of requests: `per_s` a second in the long run, and `burst` at once."""
 
     per_s: float
     burst: int
@@ -39,28 +39,29 @@ class ExclusionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of what a server takes from its network before it says no.
+    """Limits beyond which a server refuses connections and requests.
 
     Durations are seconds. Rates are for one peer: an IPv4 address, or an IPv6 network of 64 bits.
     """
 
     listed_runs: int = LISTED_RUNS
-    """Runs that go on and have series of their own in the metrics."""
+    """Most runs that go on and have series of their own in the metrics."""
     connections: int = 4_096
-    """One peer may have half of these without having been let in by a request."""
+    """Most connections; one peer may have half of them before a request of theirs has been let in."""
     handshake_s: float = 5.0
-    """From a connection's begin to its first byte, and from there to the end of TLS's handshake."""
+    """Longest time from a connection's beginning to its first byte, and from there to the end of TLS's handshake."""
     request_s: float = 10.0
-    """From the first byte of a request, or the begin of the connection, to the last byte of its body."""
+    """Longest time from the first byte of a request, or the connection's beginning, to the last byte of its body."""
     unread_s: float = 10.0
-    """Time that a peer may leave an answer unread."""
+    """Longest time that a peer may leave an answer unread."""
     idle_s: float = 75.0
-    """From an answer to the next request."""
+    """Longest time from an answer to the next request."""
     requests: Rate = Rate(5_000, 50_000)
-    """10,000 agents behind one address poll 2,000 times a second; a round's end and the next take three requests."""
+    """Rate of all requests: 10,000 agents behind one address poll 2,000 times a second; the end of a round and the
+    next one take three requests each."""
     refusals: Rate = Rate(10, 100)
-    """Requests without the right token. Beyond it, the peer's requests are refused whatever token they bear, unless
-    their connection has been let in with the same one: else the answer would tell which guess was right."""
+    """Rate of requests without a right token. Beyond it the peer's requests are refused whatever token they bear,
+    unless their connection has been let in with the same one: else the answer would tell which guess was right."""
 
 
 # Kinds of values: what the help calls them, and their reader.
@@ -69,7 +70,7 @@ Kind = tuple[str, Callable[[str], object]]
 
 
 def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
-    """Reader of numbers within these bounds; `what` they are, for people."""
+    """Reader of numbers from `low` to `high`; `what` tells people which are allowed."""
 
     def read(text: str) -> float:
         try:
@@ -88,7 +89,7 @@ _A_TIME = "a time such as 90s, 30m, 24h or 7d"
 
 
 def _span(text: str) -> float:
-    """Seconds of a time with its unit."""
+    """Read a time with its unit, as in 90s, in seconds."""
     match = re.fullmatch(r"(\d{1,8}(?:\.\d{1,3})?)([smhd]?)", text)
     if match is None or not 1 <= (seconds := float(match[1]) * _UNITS[match[2]]) <= 366 * 86_400:
         raise ArgumentTypeError(f"{_A_TIME}, from 1s to 366d, not {text!r}")
@@ -96,7 +97,7 @@ def _span(text: str) -> float:
 
 
 def _after(text: str) -> tuple[int, float]:
-    """A number of times within a time."""
+    """Read N/TIME, a number of times within a time, in seconds."""
     number, _, window = text.partition("/")
     if re.fullmatch(r"\d{1,2}", number) is None or not 1 <= int(number) <= MOST_BLAMES:
         raise ArgumentTypeError(f"a number from 1 to {MOST_BLAMES}, and {_A_TIME}, as in 3/24h, not {text!r}")
@@ -128,7 +129,7 @@ CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
 
 
 def _flag(default: object, kind: Kind, text: str, *, group: str = "", **more: object) -> Any:
-    """Field that a flag fills. `text` explains it in the help, {} being the default."""
+    """Field of `ServerConfig` that a flag fills. `text` is its help, in which {} stands for the default."""
     metavar, read = kind
     shown = {"metavar": metavar, "type": read, "help": text.format(default), **more}
     return field(default=default, metadata={"group": group, "flag": shown})
@@ -141,13 +142,14 @@ _security, _cluster = partial(_flag, group=SECURITY), partial(_flag, group=CLUST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Settings of one server. Each has a flag of its name, in which the unit is left out."""
+    """Settings of one server. Each has a flag of its name, without the unit."""
 
     host: str | None = _flag(None, HOST, "address to listen on (default: every address, IPv4 and IPv6)")
-    """Every one by default, since agents are elsewhere as a rule."""
+    """Address to listen on; every one by default, since agents are elsewhere as a rule."""
     port: int = _flag(DEFAULT_PORT, PORT, "default: {}; 0: a free one")
     retention_s: float = _flag(RETENTION_S, SECONDS, "how long an ended run is remembered (default: {:g})")
-    """Long enough for a person to look, and for a late agent to be told."""
+    """Seconds that an ended run is remembered: an hour by default, so that a person can look and a late agent is
+    told."""
     store: str | None = _flag(
         None,
         WHERE,
@@ -155,7 +157,7 @@ class ServerConfig:
         "(default: a file for this port in the user's state folder; memory with --port 0); or "
         "etcd://HOST,HOST,HOST/CLUSTER for several servers, of which one leads and another takes over",
     )
-    """Memory with port 0: nobody finds a server again on a port that the kernel chose."""
+    """Place of the records; memory with port 0, since nobody finds a server again on a port that the kernel chose."""
     exit_when_idle_s: float | None = _flag(
         None,
         SECONDS,
@@ -168,7 +170,7 @@ class ServerConfig:
         "so many of the runs that go on, the oldest first, have series of their own in GET /metrics (default: {}; 0: "
         "totals alone)",
     )
-    """Seventeen series each: as many as one Prometheus takes without a thought."""
+    """Most runs with series of their own, seventeen each: a load that one Prometheus takes easily."""
     log_format: str = _flag(
         "text",
         FORMAT,
@@ -201,7 +203,7 @@ class ServerConfig:
         "first; at once if a check found it unfit or its hardware failed (default: no node)",
     )
     exclude_for_s: float = _nodes(86_400.0, SPAN, "for so long, as in 12h (default: 24h)")
-    """Long enough for a person to look at the node on the next morning."""
+    """Seconds that a node is excluded: a day by default, so that a person can look at it on the next morning."""
     on_exclude: str | None = _nodes(
         None,
         COMMAND,
@@ -250,7 +252,7 @@ class ServerConfig:
     max_runs: int = _security(
         MOST_RUNS, COUNT, "beyond it, no new run begins; ended ones count until they are forgotten (default: {})"
     )
-    """Number of runs that a server's memory is meant for."""
+    """Most runs of a server, as many as its memory is meant for."""
 
     advertise: str | None = _cluster(
         None,
@@ -259,7 +261,7 @@ class ServerConfig:
         "its way to etcd; and --port)",
     )
     leader_lease_s: int = _cluster(5, LEASE, "how long a leader that is gone is waited for (default: {})")
-    """Shorter takes a slow one for gone, longer holds recovery up."""
+    """Lease of a leader in seconds: a shorter one takes a slow leader for gone, a longer one delays recovery."""
     shards: int = _cluster(
         1,
         SHARDS,
@@ -271,14 +273,15 @@ class ServerConfig:
         SECONDS,
         "with shards: how long this server must have been there before others leave it its part (default: {:g})",
     )
-    """Longer than one that crashes soon lives, so that nothing moves for it."""
+    """Seconds after which this server gets its part of the shards: longer than a server lives that crashes soon, so
+    that none move for it."""
     etcd_ca: str | None = _cluster(None, FILE, "speak TLS to etcd, and trust these certificates (PEM)")
     etcd_cert: str | None = _cluster(None, FILE, "this server's certificate for etcd (PEM)")
     etcd_key: str | None = _cluster(None, FILE, "its key (PEM)")
 
     @property
     def exclusion(self) -> ExclusionPolicy | None:
-        """When a node is kept out; None: never."""
+        """Policy by which a node is excluded; None: none ever is."""
         return ExclusionPolicy(*self.exclude_after, self.exclude_for_s) if self.exclude_after else None
 
     @property

@@ -1,4 +1,4 @@
-"""Server, put together: `rdzv-server` runs it, and `node-agent --standalone` embeds it."""
+"""Server of one process: `rdzv-server` runs it, and `node-agent --standalone` embeds it."""
 
 import errno
 import socket
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from rdzv_server.http.routes import HttpApi
 
 SHUTDOWN_S = 0.5
-"""Seconds that a closing server gives answers under way to go out."""
+"""Seconds that a closing server waits for answers under way."""
 DEFAULT_LIMITS = Limits()
 
 
 class HttpServer(ABC):
-    """HTTP in front of a service, once `listen` is called: what HTTP needs is imported by `listen` alone."""
+    """Service with HTTP in front of it once `listen` is called, which imports what HTTP needs."""
 
     def __init__(self, service: Service, heard: Callable[[], None] = lambda: None) -> None:
         """`heard` is called when agents can be heard: on a busy machine the imports take longer than a short lease."""
@@ -57,7 +57,7 @@ class HttpServer(ABC):
 
     @abstractmethod
     async def crashed(self) -> None:
-        """Return never, or raise what the server cannot go on after."""
+        """Wait for ever, or raise the error after which the server cannot go on."""
 
     async def listen(
         self,
@@ -68,7 +68,7 @@ class HttpServer(ABC):
         *,
         read_only: bool = False,
     ) -> None:
-        """Serve HTTP on a socket (see `bind`). `read_only`: without the paths on which anything can be done."""
+        """Serve HTTP on a socket (see `bind`). `read_only`: without the paths of actions."""
         from rdzv_server.auth.authorization import Access
         from rdzv_server.http.limits import Gatekeeper
         from rdzv_server.http.listener import Listener
@@ -86,7 +86,7 @@ class HttpServer(ABC):
         self._heard()
 
     def renew(self, access: "Access", tls: "ssl.SSLContext | None") -> None:
-        """Judge the requests to come by this, and shake hands with new connections by that."""
+        """Replace the tokens for later requests, and the TLS context for new connections."""
         if self._gatekeeper and self._listener:
             self._gatekeeper.access, self._listener.tls = access, tls
 
@@ -100,7 +100,7 @@ class HttpServer(ABC):
 
 
 class RendezvousServer(HttpServer):
-    """The core with its driver, and HTTP in front of it once `listen` is called.
+    """Server alone: the core with its driver, and HTTP in front of it once `listen` is called.
 
     An embedding program may use `rendezvous` without HTTP.
     """
@@ -130,7 +130,7 @@ class RendezvousServer(HttpServer):
 
 
 def bind(host: str | None, port: int) -> socket.socket:
-    """A socket for `listen`. `host` None: every address, IPv6 and IPv4. Raises `OSError`.
+    """Bind a socket for `listen`. `host` None: every address, IPv6 and IPv4. Raises `OSError`.
 
     A peer that vanishes without a word is found by TCP keep-alive within 9 s, also when nothing is sent.
     """
@@ -144,7 +144,7 @@ def bind(host: str | None, port: int) -> socket.socket:
 
 
 def adopt(descriptor: int) -> socket.socket:
-    """A socket for `listen` that whoever started this process has bound, and listens on. Raises `OSError`."""
+    """Adopt a socket for `listen` that the parent process has bound, and listens on. Raises `OSError`."""
     listener = socket.socket(fileno=descriptor)
     if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise OSError(errno.EINVAL, "it does not listen")

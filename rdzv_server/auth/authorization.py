@@ -28,9 +28,9 @@ from rdzv_server.auth import session
 
 ANY_RUN = "*"
 MOST_NAMES = 64
-"""Host headers of agents that are remembered, the latest."""
+"""Most Host headers of agents that are remembered, the latest."""
 _UNREGISTRABLE = (".localhost", ".local", ".internal", ".svc")
-"""Ends of names that no stranger can own: RFC 6761, RFC 6762, ICANN's private use; and Kubernetes' short one."""
+"""Suffixes of names that nobody can register: RFC 6761, RFC 6762, ICANN's private use; and Kubernetes' short one."""
 
 
 class Role(Enum):
@@ -40,7 +40,7 @@ class Role(Enum):
 
 
 class Action(Enum):
-    """Subject of a request."""
+    """Action that a request asks for, and a credential may permit."""
 
     TAKE_PART = "take part in runs"
     LOOK = "look at runs"
@@ -57,20 +57,20 @@ _ALLOWED: dict[Action, frozenset[Role]] = {
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A secret, and what it lets its bearer do. `str()` and `repr()` do not tell it."""
+    """Secret, and what it lets its bearer do. `str()` and `repr()` do not show the secret."""
 
     role: Role
     secret: bytes
     runs: str = ANY_RUN
-    """A pattern of the run ids that it is good for, as of file names."""
+    """Pattern of the run ids that the token is good for, as for file names."""
     most_runs: int | None = None
-    """Limit of these runs that go on at a time; None: as many as the server has room for."""
+    """Most of these runs that go on at a time; None: as many as the server has room for."""
 
     def covers(self, run_id: str) -> bool:
         return fnmatchcase(run_id, self.runs)
 
     def has_room(self, going_on: Collection[str]) -> bool:
-        """Whether one more of its runs may begin beside those that are going on."""
+        """Whether one more of the token's runs may begin beside those that are going on."""
         return self.most_runs is None or sum(map(self.covers, going_on)) < self.most_runs
 
     def __repr__(self) -> str:
@@ -79,24 +79,24 @@ class Token:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Sender of a request: its address, and what its headers say."""
+    """Sender of a request: its address, and what the headers say."""
 
     peer: str
     authorization: str = ""
     session: str = ""
-    """Cookie of somebody who has logged in; counts only where there is no `authorization`."""
+    """Session cookie of somebody who has logged in; counts only where there is no `authorization`."""
     csrf: str = ""
-    """What the server's own page sends with an action beside the cookie."""
+    """CSRF token that the server's own page sends with an action, beside the cookie."""
     host: str = ""
     origin: str | None = None
-    """The web page that sends it, if one does; "null" for one that hides its name."""
+    """Web page that sends the request; "null" for one that hides its name, None: no page does."""
     is_browser: bool = False
-    """Headers that every browser sends and no page can take away: the request may be a page's."""
+    """Whether the request has headers that every browser sends and no page can remove: it may be a page's."""
     is_tls: bool = False
 
     @property
     def credential(self) -> str:
-        """What the caller shows in order to be let in; empty: nothing."""
+        """Token header or session cookie that the caller shows to be let in; empty: none."""
         return self.authorization or self.session
 
     @property
@@ -118,14 +118,14 @@ class ServerNames:
         self._of_agents: dict[str, None] = {}
 
     def learn(self, host: str) -> None:
-        """An agent has used this Host header."""
+        """Remember a Host header that an agent has used."""
         if host not in self._of_agents:
             while len(self._of_agents) >= MOST_NAMES:
                 del self._of_agents[next(iter(self._of_agents))]
             self._of_agents[host] = None
 
     def check(self, host: str) -> None:
-        """Raise `Forbidden` if a page may have made this name its own."""
+        """Raise `Forbidden` if a web page's owner may have had this name resolve to this server."""
         name = _name_of(host).lower()
         if "." not in name or _is_address(name) or name.endswith(_UNREGISTRABLE) or name in self._allowed:
             return
@@ -138,7 +138,7 @@ class ServerNames:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Runs that a request may be about. `tokens`: those that let it in; None: none was asked for."""
+    """Permit for the runs that a request may be about. `tokens`: those that let it in; None: no token was asked for."""
 
     tokens: tuple[Token, ...] | None = None
 
@@ -149,7 +149,7 @@ class Permit:
 
     @property
     def role(self) -> str:
-        """Role of the token that let it in; empty if none was asked for."""
+        """Role of the token that let the request in; empty if none was asked for."""
         return self.tokens[0].role.value if self.tokens else ""
 
     def covers(self, run_id: str) -> bool:
@@ -163,7 +163,7 @@ class Permit:
             raise Forbidden(f"this token is good for runs {patterns} alone, not for {run_id}")
 
     def check_every_run(self, why: str) -> None:
-        """Raise `Forbidden` unless the request may be about every run, which it has to for this reason."""
+        """Raise `Forbidden` unless the request may be about every run. `why`: reason that this is required."""
         if not self.covers_all:
             patterns = " and ".join(token.runs for token in self.tokens or ())
             raise Forbidden(
@@ -183,7 +183,7 @@ class Permit:
 
 
 class Access:
-    """The tokens of one server; none at all lets everybody in, and act from loopback."""
+    """Tokens of one server; without any, everybody is let in, and may act from loopback."""
 
     def __init__(self, tokens: Iterable[Token] = (), names: ServerNames | None = None) -> None:
         self.tokens = tuple(tokens)
@@ -218,13 +218,13 @@ class Access:
         return Permit(tuple(allowed))
 
     def may_act(self, caller: Caller) -> bool:
-        """Whether the server's own page is worth showing buttons to this caller."""
+        """Whether the server's own page shows this caller buttons for actions."""
         if self.tokens:
             return any(token.role in _ALLOWED[Action.ACT] for token in self._matches(caller))
         return _is_loopback(caller.peer) and _names_loopback(caller.host)
 
     def csrf(self, caller: Caller) -> str:
-        """What the server's own page has to send with an action; empty where there is no session."""
+        """CSRF token that the server's own page has to send with an action; empty where there is no session."""
         return next((session.csrf(token.secret, caller.session) for token in self._matches(caller)), "")
 
     def log_in(self, token: str, now: float) -> str:
@@ -245,7 +245,7 @@ class Access:
         return known
 
     def _matches(self, caller: Caller) -> list[Token]:
-        """The tokens that the caller has, or has logged in with."""
+        """Tokens that the caller shows, or has logged in with."""
         if caller.authorization or not caller.session:
             given = caller.authorization.encode(errors="replace")
             matches = [hmac.compare_digest(given, b"Bearer " + token.secret) for token in self.tokens]
@@ -280,7 +280,7 @@ def action_of(method: str, path: str) -> Action:
 
 
 def roles_for(method: str, path: str) -> frozenset[Role]:
-    """Roles that may do this, where tokens are asked for; nobody is asked for one if it is empty."""
+    """Roles that may make this request, where tokens are required; empty: no token is required."""
     return _ALLOWED.get(action_of(method, path), frozenset())
 
 
@@ -297,13 +297,13 @@ def _check_is_this_machine(caller: Caller) -> None:
 
 
 def _name_of(host: str) -> str:
-    """The name or address in a Host header."""
+    """Name or address in a Host header."""
     name = host.rpartition(":")[0] if _port_of(host) else host
     return name.strip("[]").removesuffix(".")
 
 
 def _port_of(host: str) -> str:
-    """The port in a Host header; empty if it names none."""
+    """Port in a Host header; empty if it names none."""
     port = host.rpartition(":")[2]
     return port if port.isdigit() else ""
 

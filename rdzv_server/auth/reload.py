@@ -27,7 +27,7 @@ class Security:
     tls: ssl.SSLContext | None = None
 
     def __init__(self, config: ServerConfig) -> None:
-        """Raises `BadTokenFile` or `BadCertificate`."""
+        """Read the files. Raises `BadTokenFile` or `BadCertificate`."""
         token_files = (
             (Role.AGENT, "--token-file", config.token_file),
             (Role.READ, "--read-token-file", config.read_token_file),
@@ -42,7 +42,7 @@ class Security:
 
     @property
     def has_files(self) -> bool:
-        """Whether there is anything to read again."""
+        """Whether the settings name any files to read again."""
         return self._tls_files is not None or not self.access.is_open
 
     def notes(self, address: str) -> Iterator[tuple[int, str]]:
@@ -63,7 +63,7 @@ class Security:
             )
 
     def renew(self, renew: Renew) -> None:
-        """Read the files again; if any is bad, say so and keep to what there is."""
+        """Read the files again; if any is bad, log that and keep what was read before."""
         try:
             self._read()
         except (BadTokenFile, BadCertificate) as error:

@@ -11,7 +11,7 @@ import hmac
 import os
 
 LASTS_S = 12 * 3_600
-"""A working day: who watches through the night logs in once more."""
+"""Seconds that a session lasts: a working day, so that who watches through the night logs in once more."""
 
 
 def cookie_name(host: str) -> str:
@@ -21,13 +21,13 @@ def cookie_name(host: str) -> str:
 
 
 def issue(secret: bytes, now: float) -> str:
-    """A session for the bearer of this token. `now`: seconds since 1970."""
+    """Session for the bearer of a token, which is `secret`. `now`: seconds since 1970."""
     payload = f"{int(now) + LASTS_S}.{os.urandom(16).hex()}"
     return f"{payload}.{_mac(secret, 'session', payload)}"
 
 
 def is_of(secret: bytes, session: str, now: float) -> bool:
-    """Whether the session is one of this token's, and has not ended. Takes the same time for any token."""
+    """Whether the session was issued for the token `secret`, and has not ended. Takes the same time for any token."""
     payload, _, mac = session.rpartition(".")
     is_genuine = hmac.compare_digest(mac.encode(errors="replace"), _mac(secret, "session", payload).encode())
     expires = payload.partition(".")[0]
@@ -35,7 +35,7 @@ def is_of(secret: bytes, session: str, now: float) -> bool:
 
 
 def csrf(secret: bytes, session: str) -> str:
-    """What goes with an action, and no other page can know."""
+    """CSRF token of the session: it is sent with each action, and no other page can know it."""
     return _mac(secret, "csrf", session)
 
 

@@ -12,7 +12,7 @@ EXPIRES_SOON = timedelta(days=14)
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files: the certificate with those that lead up to the authority's, its key, and whose clients are let in."""
+    """PEM files: the certificate chain, its key, and the authorities whose clients are let in."""
 
     cert: str
     key: str
@@ -31,7 +31,7 @@ class TlsFiles:
         return context
 
     def validity(self) -> str:
-        """Until when the certificate is good, for people."""
+        """Sentence about when the certificate expires."""
         return f"certificate {self.cert} expires on {expires_at(self.cert):%Y-%m-%d %H:%M} UTC"
 
     def warnings(self) -> Iterator[str]:
@@ -44,7 +44,7 @@ class TlsFiles:
 
 
 class _Explaining(ssl.SSLObject):
-    """Tells the peer why its handshake failed.
+    """TLS object that tells the peer why its handshake failed.
 
     asyncio drops a connection whose handshake fails before it has sent what OpenSSL has to say of it. It sends that
     when it believes that the handshake goes on; the peer, which reads it, ends the connection, or the time limit does.

@@ -10,7 +10,7 @@ from rdzv_server.auth.authorization import ANY_RUN, Role, Token
 
 
 class BadTokenFile(ValueError):
-    """One line that names the flag and the file, and tells nothing of what is in it."""
+    """Fault of a token file, in one line that names the flag and the file, and tells none of its contents."""
 
 
 def read_tokens(role: Role, flag: str, path: str) -> list[Token]:

@@ -21,11 +21,11 @@ log = logging.getLogger("rdzv_server")
 
 RETRY_S = 1.0
 SOON_S = 1.0
-"""A cordon that ends so soon is followed no more: by this shard's clock it may have ended."""
+"""Seconds before a cordon's end from which it is no longer followed: by this shard's clock it may have ended."""
 
 
 class CordonFollower:
-    """`root`: of shard 0's keys."""
+    """Follower of shard 0's cordons for one other shard. `root`: prefix of shard 0's keys."""
 
     def __init__(self, client: EtcdClient, root: str) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class CordonFollower:
         self._revision = 0
 
     async def catch_up(self, driver: Driver) -> None:
-        """Do what is recorded and has not been done here. Raises `StoreBroken` or `StoreUnavailable`."""
+        """Apply what is recorded in shard 0's journal and not yet here. Raises `StoreBroken` or `StoreUnavailable`."""
         records, self._revision = await read_journal(self._client, self._folder)
         decided = Cordons()
         for record in records:
@@ -45,18 +45,18 @@ class CordonFollower:
                 log.warning("node %s: cannot be cordoned for this shard, too: %s", fact.node_id, error)
 
     async def catch_up_at_last(self, driver: Driver) -> None:
-        """The same, however long etcd does not answer. Raises `StoreBroken`."""
+        """Catch up, however long etcd does not answer. Raises `StoreBroken`."""
         await Outage("cordons are not followed").outlast(lambda: self.catch_up(driver), RETRY_S)
 
     async def run(self, driver: Driver) -> None:
-        """Do whatever is recorded, for ever. Raises `StoreBroken`."""
+        """Apply whatever shard 0 records, for ever. Raises `StoreBroken`."""
         while True:
             await self._client.changed(self._folder, self._revision + 1, end_of(self._folder))
             await self.catch_up_at_last(driver)
 
 
 def differences(decided: Cordons, known: Cordons, wall_now: float) -> list[events.NodeFact]:
-    """What has to happen here, where the `known` cordons are, after what was `decided` by another clock.
+    """Facts by which this shard's `known` cordons follow those that shard 0 has `decided`, by another clock.
 
     A node that this shard excludes by itself stays so until its time is over, or until an operator has uncordoned it.
     """

@@ -18,7 +18,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, delete, is_free, is_made
 from rdzv_server.tasks import first_of
 
 MOMENT_S = 0.5
-"""Time that a server leaves a free shard to its owner, which takes it in a few hundredths of a second."""
+"""Seconds that a server leaves a free shard to its owner, which takes it in a few hundredths of one."""
 
 
 class Election:
@@ -30,10 +30,11 @@ class Election:
         self._client = client
         self._key = membership.leader_key(shard)
         self.left_to: set[int] = set()
-        """Revisions of the servers that this one has left the shard to: one that does not take it gets no second go."""
+        """Revisions of the servers that this one has left the shard to: one that does not take it gets no second
+        chance."""
 
     async def win(self, follow: Callable[[Leader | None], None]) -> "Leadership":
-        """Return when this server leads. Meanwhile `follow` is told who does, None while that is not known.
+        """Return when this server leads. Meanwhile `follow` is called with the leader, None while it is not known.
 
         Raises `StoreBroken`.
         """
@@ -68,7 +69,7 @@ class Election:
                 await asyncio.sleep(RETRY_S)
 
     async def take_away(self, number: int) -> None:
-        """Delete the key of a leadership of this server's that is over. Raises `StoreUnavailable`."""
+        """Delete the key of an ended leadership of this server. Raises `StoreUnavailable`."""
         done, revision = await self._client.transact([is_made_at(self._key, number)], [delete(self._key)])
         if not done:
             await self.membership.changed(RETRY_S)  # the view is of the past
@@ -77,7 +78,7 @@ class Election:
 
 
 class Leadership:
-    """A leadership of one shard, kept up until `over` returns or `resign` is called."""
+    """Leadership of one shard, kept up until `over` returns or `resign` is called."""
 
     def __init__(self, election: Election, lease: Lease, number: int) -> None:
         self.number = number

@@ -10,12 +10,12 @@ from rdzv_server.storage.outage import Outage
 
 RENEWALS_PER_LEASE = 3
 ATTEMPTS_PER_LEASE = 4
-"""One etcd member may take this part of the lease for a renewal; then another one is asked."""
+"""Tries in one lease: a renewal that takes a member of etcd longer than this part of it goes to another member."""
 MARGIN = 0.1
-"""Part of the lease that is given away, for what is under way when it ends and for clocks that run differently."""
+"""Part of the lease that is not used, to allow for requests under way at its end and for clocks that differ."""
 RETRY_S = 0.2
 RESIGN_S = 1.0
-"""A server that stops does not wait for etcd for longer: then its lease ends by itself."""
+"""Longest time in seconds that a stopping server waits for etcd: after it the lease ends by itself."""
 
 
 class Lease:
@@ -35,7 +35,7 @@ class Lease:
 
     @classmethod
     async def grant(cls, client: EtcdClient, ttl_s: int) -> "Lease":
-        """A new one. Raises `StoreUnavailable` or `StoreBroken`."""
+        """Get a new lease of `ttl_s` seconds. Raises `StoreUnavailable` or `StoreBroken`."""
         sent_at = _clock()
         lease_id, granted_s = await client.grant(ttl_s)
         return cls(client, lease_id, granted_s, sent_at)
@@ -46,11 +46,11 @@ class Lease:
         return _clock() < self._certain_until
 
     async def lost(self) -> str:
-        """Return when it is gone, with the reason; cancelled when it is ended. Raises `StoreBroken`."""
+        """Return when the lease is gone, with the reason; cancelled by `end`. Raises `StoreBroken`."""
         return await asyncio.shield(self._renewing)
 
     async def end(self) -> None:
-        """Have etcd delete what hangs on it, at once; or when it runs out, if etcd cannot be reached."""
+        """End the lease: etcd deletes its keys at once, or when it expires if etcd cannot be reached."""
         self._certain_until = 0.0
         self._renewing.cancel()
         await asyncio.gather(self._renewing, return_exceptions=True)
@@ -59,7 +59,7 @@ class Lease:
                 await self._client.revoke(self.id)
 
     def _extend(self, sent_at: float, ttl_s: float) -> None:
-        """etcd counts the lease from when the request arrived, which was after it was sent."""
+        """Move the lease's end to `ttl_s` after `sent_at`: etcd counts from the request's arrival, which was later."""
         self._certain_until = sent_at + ttl_s * (1 - MARGIN)
 
     async def _renew(self) -> str:

@@ -26,13 +26,13 @@ from rdzv_server.tasks import first_of
 log = logging.getLogger("rdzv_server")
 
 REGISTER_S = 1.0
-"""Pause between two tries of a server whose entry is not there to make it."""
+"""Seconds between two tries of a server to write its missing entry."""
 READY = b"ready"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A server that is there. `revision`: of its entry's making, another one in each of its lives."""
+    """Server that is there. `revision`: create revision of its entry, another one in each of its lives."""
 
     address: str
     revision: int
@@ -42,7 +42,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Leader of a shard. `number`: of the leadership; a higher one is later."""
+    """Leader of a shard. `number`: that of its leadership; a higher one is later."""
 
     address: str
     number: int
@@ -57,7 +57,7 @@ class View:
     members: Mapping[str, Member]
     leaders: Mapping[int, Leader]
     owners: Mapping[int, str]
-    """Server that should lead each shard: those that are ready or lead already share them; if there are none, all."""
+    """Address of the server that should lead each shard: those that are ready or lead share them; if none is, all."""
 
     def heir(self, shard: int) -> Member | None:
         """The ready server that the shard's leader should leave it to."""
@@ -67,12 +67,12 @@ class View:
 
 
 class Membership:
-    """View that this server has of the others, and they of it, while `run` runs. `address`: where agents reach it."""
+    """Membership of this server: it sees the others and is seen while `run` runs. `address`: where agents reach it."""
 
     def __init__(self, client: EtcdClient, prefix: str, address: str, config: ServerConfig) -> None:
         self.address = address
         self.view: View | None = None
-        """None: etcd does not answer."""
+        """Latest view; None: etcd does not answer."""
         self.peers: list[str] = []
         """Addresses of the other servers that were there when etcd answered last."""
         self.lease: Lease | None = None
@@ -84,7 +84,7 @@ class Membership:
         self._change = asyncio.Event()
 
     async def run(self) -> None:
-        """Be one of the servers, for ever; its lease ends when this is cancelled. Raises `StoreBroken`."""
+        """Keep this server a member, for ever; its lease ends when this is cancelled. Raises `StoreBroken`."""
         await first_of(self._watch(), self._stay())
 
     async def changed(self, within_s: float | None = None) -> None:
@@ -121,7 +121,7 @@ class Membership:
         return revision
 
     async def _stay(self) -> None:
-        """Have one lease after another; each is kept for as long as it lasts."""
+        """Hold one lease after another, each for as long as it lasts."""
         while True:
             lease = await self._outage.outlast(lambda: Lease.grant(self._client, self._config.leader_lease_s), RETRY_S)
             try:
@@ -131,7 +131,7 @@ class Membership:
                 await asyncio.shield(lease.end())
 
     async def _be_seen(self, lease: Lease) -> str:
-        """Keep this server's entry as it should be, for ever. What a hand has deleted is written again."""
+        """Keep this server's entry up to date, for ever; write it again if somebody deletes it."""
         clock = asyncio.get_running_loop().time
         doubtful_at, ready_at = clock() + 2.0 * self._config.leader_lease_s + 1.0, float("inf")
         while True:
@@ -153,7 +153,7 @@ class Membership:
             await self.changed(REGISTER_S)
 
     async def _write_entry(self, lease: Lease, revision: int, value: bytes) -> None:
-        """`revision`: of the entry as it is now; 0: there is none."""
+        """Write this server's entry, if it has `revision` now; 0: if there is none."""
         key = f"{self._folder}servers/{self.address}".encode()
         with suppress(StoreUnavailable):
             await self._client.transact([is_made_at(key, revision)], [put(key, value, lease.id)])

@@ -1,4 +1,4 @@
-"""One shard, as one of several servers has it: it leads, or answers with who does.
+"""Replica of one shard at one of several servers: it leads, or names the leader.
 
 Each leadership has a core, a driver and a rendezvous of its own, over the records that etcd holds; nothing is carried
 over from one to the next. No answer leaves this server unless it was certain to lead when the answer was complete: what
@@ -33,12 +33,12 @@ from rdzv_server.tasks import first_of
 log = logging.getLogger("rdzv_server")
 
 LEADERLESS_HOLD_S = 2.0
-"""An agent's request waits this long for a leader; then the agent tries another server."""
+"""Seconds that an agent's request waits for a leader; then the agent tries another server."""
 RETRY_S = 0.2
 
 
 class Term:
-    """Term of this server as the leader."""
+    """Term of this server as the leader of a shard."""
 
     def __init__(self, leadership: Leadership, store: Store, registry: Registry, measurements: Measurements) -> None:
         self.leadership = leadership
@@ -63,13 +63,13 @@ class Replica:
         measurements: Measurements | None = None,
         follower: CordonFollower | None = None,
     ) -> None:
-        """`make_store`: of a leadership's number. `name`: which of this server's shards it is, for the log.
+        """`make_store`: makes the store of the leadership with a number. `name`: name of the shard, for the log.
 
-        `follower`: of what another shard decides about nodes; None for the one that decides.
+        `follower`: follows the cordons that shard 0 decides about; None for shard 0 itself.
         """
         self._follower = follower
         self.leadership = 0
-        """Number of the latest leadership that is known."""
+        """Number of the shard's latest leadership that is known."""
         self._prefix = f"{name}: " if name else ""
         self._election = election
         self._address = address
@@ -84,7 +84,8 @@ class Replica:
     # Leading and following.
 
     async def run(self) -> None:
-        """Lead whenever it can, for ever; resigns when cancelled. Raises what it cannot go on after."""
+        """Lead whenever possible, for ever; resign when cancelled. Raises errors after which the server cannot go
+        on."""
         while True:
             leadership = await self._election.win(self._follow)
             self._measurements.elections_won += 1
@@ -189,7 +190,7 @@ class Replica:
         return self._term
 
     async def _until(self, is_so: Callable[[], bool], hold_s: float) -> None:
-        """Return when it is so, after a while, or when the server closes."""
+        """Return when `is_so()` holds, after `hold_s` seconds, or when the server closes."""
         with suppress(TimeoutError):
             async with asyncio.timeout(hold_s):
                 while not (is_so() or self._closing):
@@ -214,7 +215,7 @@ class Replica:
 
     @property
     def long_polls(self) -> int:
-        """Number of the polls that are held."""
+        """Number of parked long polls."""
         return self._term.rendezvous.load().long_polls if self._term else 0
 
     @property
@@ -235,7 +236,7 @@ class Replica:
 
     @property
     def acts(self) -> bool:
-        """Whether this server leads as far as it knows, certain or not."""
+        """Whether this server leads the shard as far as it knows, certain or not."""
         return self._term is not None
 
     @property

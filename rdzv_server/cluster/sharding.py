@@ -1,4 +1,4 @@
-"""The runs of a cluster, shared by its servers: each shard is led by one of them. One shard: one server leads all runs.
+"""Sharding of a cluster's runs: each shard is led by one of its servers. With one shard, one server leads all runs.
 
 Every server stands for every shard. It answers for those that it leads, and names the leader of the others.
 """
@@ -41,10 +41,10 @@ log = logging.getLogger("rdzv_server")
 
 
 class Sharding:
-    """Answers to agents and operators, whoever leads what. `run` makes it work."""
+    """Answers to agents and operators about all shards, led here or elsewhere. `run` makes it work."""
 
     def __init__(self, client: EtcdClient, prefix: str, address: str, config: ServerConfig) -> None:
-        """`prefix`: of the cluster's keys. `address`: HOST:PORT by which agents reach this server."""
+        """`prefix`: prefix of the cluster's keys. `address`: HOST:PORT by which agents reach this server."""
         self._client = client
         self._prefix = prefix
         self._membership = membership = Membership(client, prefix, address, config)
@@ -67,12 +67,15 @@ class Sharding:
         self._started_at = self.now()
 
     async def run(self) -> None:
-        """Lead what it should, for ever; when cancelled it leaves all at once. Raises what it cannot go on after."""
+        """Lead the shards that it should, for ever; leave all at once when cancelled.
+
+        Raises errors after which the server cannot go on.
+        """
         await Outage().outlast(lambda: settle_format(self._client, self._prefix, len(self._replicas)), RETRY_S)
         await first_of(self._membership.run(), *map(self._lead, range(len(self._replicas))))
 
     async def _lead(self, shard: int) -> None:
-        """Lead one whenever that can be. If its records cannot be used, that must not bring the others down."""
+        """Lead a shard whenever possible. If its records cannot be used, the other shards go on."""
         try:
             await self._replicas[shard].run()
         except StoreBroken as error:
@@ -83,7 +86,8 @@ class Sharding:
             await asyncio.Event().wait()
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
-        """The answer of the run's shard. Who asks for a leader without saying of which run is told of the only one."""
+        """Answer by the run's shard. Among several shards, a `LeaderRequest` without a run is held, and names no
+        leader."""
         if isinstance(request, Action) and isinstance(request.request, DrainRequest):
             await self._check_known(request.request)
         if request.run_id is not None or len(self._replicas) == 1:
@@ -113,7 +117,7 @@ class Sharding:
             raise unknown_node(node_id)
 
     async def _is_known_in(self, shard: int, node_id: str) -> bool:
-        """Whether a node is part of a run of a shard that another server leads, or may be: records may be damaged."""
+        """Whether a node is part of a run of a shard that another server leads; True also if records are damaged."""
         try:
             attempts = await read_attempts_with(self._client, f"{self._prefix}/shards/{shard}", node_id)
         except StoreUnavailable as error:
@@ -139,7 +143,7 @@ class Sharding:
             replica.observe(observer)
 
     def lost(self, connection: Connection) -> None:
-        """A connection has closed, which may have carried agents of several shards."""
+        """Note that a connection has closed, which may have carried agents of several shards."""
         for replica in self._replicas:
             replica.lost(connection)
 
@@ -162,7 +166,7 @@ class Sharding:
         return self._of(run_id).now() if run_id else asyncio.get_running_loop().time()
 
     def state(self) -> ServerState:
-        """State of this server. A leader and an epoch are named if there is one shard: each has its own."""
+        """State of this server. Leader and epoch, of which each shard has its own, are named if there is one shard."""
         replicas, only = self._replicas, self._replicas[0] if len(self._replicas) == 1 else None
         return ServerState(
             epoch=only.epoch if only else "",
@@ -177,7 +181,8 @@ class Sharding:
         )
 
     def _unhealthy_reason(self) -> str | None:
-        """Reason why it cannot decide for a shard that it leads; or that no leader is known of any."""
+        """Reason why this server cannot decide for a shard that it leads, or that no shard has a known leader; else
+        None."""
         if self._closed.is_set():
             return "shutting down"
         reasons = [replica.unhealthy_reason for replica in self._replicas]
@@ -196,7 +201,7 @@ def _have_node(runs: Iterable[Run], node_id: str) -> bool:
 
 
 class ClusterServer(HttpServer):
-    """A whole server that is one of several: `--store etcd://HOST,HOST,HOST/CLUSTER`."""
+    """Server that is one of several: `--store etcd://HOST,HOST,HOST/CLUSTER`."""
 
     def __init__(self, place: EtcdPlace, address: str, config: ServerConfig) -> None:
         self._client = EtcdClient(place.members, EtcdTls(config.etcd_ca, config.etcd_cert, config.etcd_key))

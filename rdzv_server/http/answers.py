@@ -14,12 +14,12 @@ from rdzv_protocol.errors import MessageTooLarge, NotLeader, ProtocolError, Unsu
 log = logging.getLogger("rdzv_server")
 
 HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
-"""Headers of every answer: no version for those who look for one, and no guesses at what a body is."""
+"""Headers of every answer: no version, and no guessing of a body's type by browsers."""
 _MSGPACK = CIMultiDict(HEADERS | {"Content-Type": paths.MEDIA_TYPE})
 
 
 def packed(message: Any, status: int = 200) -> web.Response:
-    """Message in msgpack, for an agent."""
+    """Response with a message in msgpack, for an agent."""
     return web.Response(body=encode(message), status=status, headers=_MSGPACK)
 
 
@@ -28,13 +28,13 @@ def plain_text(text: str, status: int = 200) -> web.Response:
 
 
 def json_of(value: Any, status: int = 200) -> web.Response:
-    """Message or map in JSON, for people and their programs."""
+    """Response with a message or map in JSON, for people and their programs."""
     body = msgspec.json.encode(value)
     return web.Response(body=body, status=status, headers=HEADERS, content_type="application/json", charset="utf-8")
 
 
 def refusal_of(request: web.BaseRequest, error: Exception) -> web.Response:
-    """The answer to a request that failed, which tells nothing of our own insides."""
+    """Response to a request that failed with `error`, which tells nothing of the server's internals."""
     match error:
         case ProtocolError():
             return _refused(request, error)

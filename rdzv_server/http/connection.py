@@ -1,4 +1,5 @@
-"""Connection of the server: its time limits and its turns. HTTP itself is aiohttp's, which limits idle ones alone."""
+"""Connection of the server: its time limits and its scheduling. HTTP is aiohttp's, which limits idle connections
+alone."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,13 +15,14 @@ from rdzv_server.service.operator_scheduler import operator_scheduler
 from rdzv_server.service.timeouts import Timeouts
 
 LOOKS, PROBES = ("GET", "HEAD"), (paths.HEALTHZ, paths.READYZ, paths.LEADERZ)
-"""Methods of requests that wait until agents leave time for them; paths of those that do not, which cost nothing."""
+"""Methods of requests that wait until agents leave time for them; paths of probes, which do not wait, as they cost
+nothing."""
 MOST_WAITING = 2
-"""Pieces of what a peer has sent that may wait for their turns; then no more is read from it."""
+"""Pieces of received data that may wait for their turns; with as many, no more is read from the peer."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """Protocol between a transport and aiohttp's, which passes everything on when it is its run's turn.
+    """Protocol between a transport and aiohttp's, which passes data on when it is its run's turn.
 
     A connection is cut if a request takes too long to arrive, or an answer is left unread. So one that dribbles holds
     no place for long, and one that does not read holds no memory for long.
@@ -36,18 +38,21 @@ class HttpConnection(asyncio.Protocol):
         authenticated: "OnConnection",
         gone: "OnConnection",
     ) -> None:
-        """`arriving` and `unread`: how long that may take. `garbage` is told of what arrives. `authenticated` is called
-        when a request has been let in for the first time, `gone` when the connection is closed."""
+        """`arriving` and `unread`: time limits of requests and of unread answers. `garbage` is told of requests.
+
+        `authenticated` is called when a request has been let in for the first time, `gone` when the connection is
+        closed.
+        """
         self.http = http
         self.peer = peer
         self.run = peer
-        """Run whose turns it takes; until that is known, the peer's own."""
+        """Run with which the connection is scheduled; the peer, until a run is known."""
         self.credential: str | None = None
-        """Authorization header with which the last request was let in; None: none has been yet."""
+        """Authorization header with which the last request was let in; None: no request has been yet."""
         self.opening: asyncio.Task[None] | None = None
-        """Task that connects it to its transport, after TLS's handshake."""
+        """Task that connects the protocol to its transport, after TLS's handshake."""
         self.lacks_tls = False
-        """Whether it speaks no TLS on a server that speaks nothing else."""
+        """Whether the peer speaks no TLS to a server that requires it."""
         self.held_s = 0.0
         """Seconds for which the present request was held as a long poll."""
         self.permit = _NOTHING
@@ -66,11 +71,11 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been cut, or its peer has gone: perhaps before what it brought has had its turn."""
+        """Whether the connection is closed, by either side: perhaps before the last received data has had its turn."""
         return self._transport is None or self._transport.is_closing()
 
     def request_arrived(self) -> None:
-        """Note that the request is here, to its last byte."""
+        """Note that the request has arrived, to its last byte."""
         self._is_answering = True
         self._arriving.stop(self)
 
@@ -80,7 +85,7 @@ class HttpConnection(asyncio.Protocol):
         self._arriving.stop(self)
 
     def held(self, seconds: float) -> None:
-        """Note that the present request was held as a long poll: that is no delay of ours."""
+        """Note that the present request was held as a long poll, which is no delay of the server's."""
         self.held_s += seconds
 
     def let_in(self, permit: Permit, credential: str) -> None:
@@ -138,7 +143,7 @@ class HttpConnection(asyncio.Protocol):
         self._gone(self)
 
     def _pass_on(self, what: Callable[[], None], ask: "Ask") -> None:
-        """Do it in its turn, and after what came before."""
+        """Call `what` in its turn, after everything that came before."""
         self._waiting.append((ask, what))
         if len(self._waiting) == 1:
             self._wait_for_turn()
@@ -165,9 +170,9 @@ class HttpConnection(asyncio.Protocol):
 
 
 def _is_look(data: bytes) -> bool:
-    """Whether this begins an operators' request to look at something, which waits until agents leave time for it.
+    """Whether `data` begins an operators' request to read something, which waits until agents leave time for it.
 
-    A piece of a request that does not begin it has a turn among agents, as all that is not known.
+    Later pieces of such a request are scheduled among agents, like everything else.
     """
     return data.startswith(_LOOKS) and not data.startswith(_PROBES)
 
@@ -175,10 +180,10 @@ def _is_look(data: bytes) -> bool:
 _NOTHING = Permit(())
 _LOOKS = tuple(f"{method} ".encode() for method in LOOKS)
 _PROBES = tuple(f"{method} {path}".encode() for method in LOOKS for path in PROBES)
-"""Begins of such requests."""
+"""Beginnings of probes' requests."""
 
 Ask = Callable[[str, Callable[[], None]], None]
-"""Of a scheduler."""
+"""Method `ask` of a scheduler: the name whose turn it takes, and what to call."""
 
 OnConnection = Callable[[HttpConnection], None]
 ConnectionTimeouts = Timeouts[HttpConnection]

@@ -23,25 +23,25 @@ from rdzv_server.service.interface import Service
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
 
 DEFAULT_LIMIT, MOST_EVENTS = 100, 1_000
-"""Events of a page."""
+"""Number of events of a page: the default, and the most."""
 LAST_NUMBER = 2**53
 After = Annotated[int, Meta(ge=0, le=LAST_NUMBER)]
 Limit = Annotated[int, Meta(ge=1, le=MOST_EVENTS)]
 """Parameters of a page."""
 STREAM_PAGE = 100
 MOST_STREAMS = 1_000
-"""Streams at a time; beyond it, new ones are refused."""
+"""Most streams at a time; further ones are refused."""
 HEARTBEAT_S = 5.0
-"""Time after which a stream without news sends a comment, and looks whether this server still leads the run."""
+"""Seconds after which a stream without events sends a comment, and checks whether this server still leads the run."""
 RECENT = 256
-"""Events that all streams of a run share."""
+"""Latest events of a run that are kept in memory, for all its streams."""
 RETRY_MS = 1_000
-"""Time after which a browser comes back when its stream has ended."""
+"""Milliseconds after which a browser comes back when its stream has ended."""
 STREAM = "text/event-stream"
 
 
 class _Told:
-    """An event as streams tell it, written once for all of them."""
+    """Event as streams send it, encoded once for all of them."""
 
     def __init__(self, event: RunEvent) -> None:
         self.event = event
@@ -58,7 +58,7 @@ class _Feed:
     def __init__(self) -> None:
         self.recent: deque[_Told] = deque(maxlen=RECENT)
         self._page: Sequence[_Told] = ()
-        """The last that was read from the store: of a thousand streams that are behind, most are at the same place."""
+        """Last page that was read from the store: of many streams that are behind, most are at the same place."""
         self.followers = 0
         self.changed = Broadcast(HEARTBEAT_S)
 
@@ -67,7 +67,7 @@ class _Feed:
         self.changed.notify_all()
 
     def after(self, number: int) -> Sequence[_Told] | None:
-        """Events after this one, a page at most; None: only the store can say."""
+        """Events after `number`, a page at most; None: they have to be read from the store."""
         if self.recent and self.recent[0].number <= number + 1:
             return [told for told in self.recent if told.number > number][:STREAM_PAGE]
         if self._page and self._page[0].number <= number + 1 <= self._page[-1].number:
@@ -75,7 +75,7 @@ class _Feed:
         return None
 
     def keep(self, page: Sequence[RunEvent]) -> Sequence[_Told]:
-        """What has been read from the store."""
+        """Keep a page that was read from the store, and return it."""
         self._page = [_Told(event) for event in page]
         return self._page
 
@@ -90,13 +90,14 @@ class EventsView:
         service.observe(self._observe)
 
     async def page(self, run_id: str, after: int, limit: int) -> EventPage:
-        """Raises `UnknownRun` or `NotLeader`."""
+        """Page of events after a number. Raises `UnknownRun` or `NotLeader`."""
         events = tuple(await self._read(run_id, after, limit))
         last = max((run.event_number for run in self._service.runs() if run.run_id == run_id), default=after)
         return EventPage(events=events, after=events[-1].number if events else after, last=last)
 
     async def _read(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        """One reader at a time: whoever writes waits for one page at most. Returns in a slice."""
+        """Read events from the store, one reader at a time, so that a write waits for one page at most. Returns in a
+        slice."""
         async with self._turn:
             events = await self._service.read_events(run_id, after, most)
         await checkpoint()
@@ -104,7 +105,7 @@ class EventsView:
 
     @contextmanager
     def following(self, run_id: str) -> Iterator[None]:
-        """Keep the latest events of the run at hand. Raises `TooManyRequests`."""
+        """Keep the latest events of the run in memory meanwhile. Raises `TooManyRequests`."""
         if sum(feed.followers for feed in self._feeds.values()) >= MOST_STREAMS:
             raise TooManyRequests(f"{MOST_STREAMS} streams of events are open: try again later, or read pages")
         feed = self._feeds.setdefault(run_id, _Feed())
@@ -150,7 +151,7 @@ class EventsView:
 
 
 def number_of(name: str, text: str | None, default: int, low: int, high: int) -> int:
-    """A number of the query or a header. Raises `MalformedMessage`."""
+    """Number in a query parameter or a header; `default` without it. Raises `MalformedMessage`."""
     if text is None or text == "":
         return default
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and low <= int(text) <= high):

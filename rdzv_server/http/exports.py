@@ -21,14 +21,14 @@ log = logging.getLogger("rdzv_server")
 
 
 class BadExport(ValueError):
-    """One line that names the flag, and says what to do."""
+    """Fault of a setting of an export, in one line that names the flag and says what to do."""
 
 
 class Exports:
-    """Exports of one server, while it is entered."""
+    """Exports of one server, which work while this context is entered."""
 
     def __init__(self, config: ServerConfig, service: Service) -> None:
-        """Raises `BadExport`."""
+        """Prepare the exports that the settings ask for. Raises `BadExport`."""
         self._config = config
         self._tasks: list[asyncio.Task[None]] = []
         self._file: EventFile | None = None
@@ -52,7 +52,7 @@ class Exports:
 
     @property
     def has_files(self) -> bool:
-        """Whether there is anything to open or to read again."""
+        """Whether the exports have files to open or to read again."""
         return self._file is not None or self._webhook is not None
 
     async def __aenter__(self) -> Self:
@@ -69,7 +69,8 @@ class Exports:
             await self._file.close()
 
     def renew(self) -> None:
-        """Open the file again, which has been moved away, and read the secret again; if it is bad, keep the old one."""
+        """Open the event log again, which may have been moved away, and read the secret again; keep the old one if it
+        is bad."""
         if self._file:
             self._file.reopen()
         if self._webhook:
@@ -104,7 +105,7 @@ def _check_url(url: str) -> None:
 
 
 async def _guarded(work: Coroutine[Any, Any, None], name: str) -> None:
-    """Log what ends an export; runs go on without it."""
+    """Run the work of an export, and log an error that ends it; runs go on without it."""
     try:
         await work
     except Exception:

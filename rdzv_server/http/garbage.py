@@ -1,4 +1,4 @@
-"""When the server looks for garbage, which is when nobody waits for it.
+"""Garbage collection at times when nobody waits for it.
 
 Python looks through new objects once 10,000 more have been made than freed. A held request is thirty of them, and while
 10,000 nodes are answered and ask again, as many are freed as are made: so it once looked through 190,000 at a time, for
@@ -11,18 +11,18 @@ import gc
 from rdzv_server.service.timeouts import Timeouts
 
 COLLECT_AFTER = (10_000, 100_000, 10)
-"""Python's thresholds. Many nodes are many objects that stay: to look through all of them as often as Python does takes
-a quarter of the time, and up to a second at once. With the looks below it is after a quarter of an hour of requests."""
+"""Thresholds of Python's collector. Many nodes are many objects that stay: full collections as often as by default take
+a quarter of the time, up to a second at once. With these, one comes after 15 minutes of requests."""
 YOUNG_S = 0.01
-"""New objects are looked through so long after the first request that made any: a few thousand at most."""
+"""Seconds after a first request in which the youngest objects are collected: a few thousand at most."""
 CLOSED = 10_000
-"""Closed connections whose memory waits to be collected, 1.5 kB each: an asyncio transport holds on to itself."""
+"""Number of closed connections that has all garbage collected: each holds 1.5 kB in a cycle of its transport."""
 QUIET_S = 1.0
-"""That is collected when no connection has closed for this long."""
+"""Seconds without a closing connection after which all garbage is collected, once `CLOSED` have closed."""
 
 
 class GarbageCollector:
-    """Looks for garbage a little at a time while requests come, and for all of it after a mass disconnect."""
+    """Collector of a little garbage at a time while requests come, and of all of it after a mass disconnect."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -38,7 +38,7 @@ class GarbageCollector:
             self._loop.call_later(QUIET_S, self._collect, self._closings)
 
     def _collect(self, closings: int) -> None:
-        """Look for all garbage if no connection has closed for a while: in a mass disconnect nobody may wait for it."""
+        """Collect all garbage if no connection has closed since `closings` were counted; else check again later."""
         if self._closings != closings:
             self._loop.call_later(QUIET_S, self._collect, self._closings)
             return

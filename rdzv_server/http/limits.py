@@ -13,13 +13,13 @@ from rdzv_server.config import Limits, Rate
 log = logging.getLogger("rdzv_server")
 
 MOST_PEERS = 100_000
-"""Peers that one `Buckets` remembers; the longest known are forgotten first."""
+"""Most peers that one `Buckets` remembers; those known for longest are forgotten first."""
 
 ROUNDING_S = 1e-6
 
 LOG_LINES = Rate(1, 20)
 SILENCE_S = 600.0
-"""Time in which a refusal that has been logged is not logged again."""
+"""Seconds in which a refusal that has been logged is not logged again."""
 MOST_SAID = 1_000
 _ROUTINE = (
     errors.AgentFenced,
@@ -33,11 +33,11 @@ _ROUTINE = (
     errors.QueryRefused,
     errors.NoAnswer,
 )
-"""Refusals that belong to the course of things, or that their sender reads at once."""
+"""Refusals that are not logged: they are routine, or their sender sees them at once."""
 
 
 class Gatekeeper:
-    """Judge of every request to one server. `access` may be replaced: it judges the requests from then on."""
+    """Gatekeeper of one server, which checks every request. `access` may be replaced, for later requests."""
 
     def __init__(self, access: Access, limits: Limits) -> None:
         self.access = access
@@ -65,7 +65,7 @@ class Gatekeeper:
 
 
 class RefusalLog:
-    """Log of refusals that somebody should look into: each once in a while, however often it is tried again."""
+    """Log of refusals that somebody should look into: each once in `SILENCE_S`, however often it is repeated."""
 
     def __init__(self) -> None:
         self._said_at: dict[tuple[str, str], float] = {}
@@ -73,7 +73,7 @@ class RefusalLog:
         self._unsaid = 0
 
     def note(self, peer: str, refusal: errors.ProtocolError, now: float) -> None:
-        """Say that this was refused, unless it was just said, or so much is refused that nobody could read it."""
+        """Log a refusal, unless it was logged lately or too many are."""
         key = (peer, str(refusal))
         if isinstance(refusal, _ROUTINE) or self._said_at.get(key, now - SILENCE_S) > now - SILENCE_S:
             return
@@ -89,7 +89,8 @@ class RefusalLog:
 
 
 class Buckets:
-    """One bucket for each peer, by the time at which it will be full again. The clock is the caller's."""
+    """Token buckets, one for each peer, stored as the time at which it will be full again. The clock is the
+    caller's."""
 
     def __init__(self, rate: Rate) -> None:
         self._each_s = 1 / rate.per_s
@@ -97,11 +98,11 @@ class Buckets:
         self._full_at: dict[str, float] = {}
 
     def has_any(self, peer: str, now: float) -> bool:
-        """Whether the peer has one left."""
+        """Whether the peer's bucket has a token left."""
         return self._full_at.get(peer, now) - now <= self._all_s - self._each_s + ROUNDING_S
 
     def take(self, peer: str, now: float) -> bool:
-        """Take one. False, with nothing taken, if there is none."""
+        """Take a token from the peer's bucket; False, with nothing taken, if it is empty."""
         if not self.has_any(peer, now):
             return False
         full_at = max(now, self._full_at.get(peer, now)) + self._each_s
@@ -111,14 +112,14 @@ class Buckets:
         return True
 
     def _forget(self, now: float) -> None:
-        """Forget those that are full, which need no memory; if all the others are too many, half of them have to go."""
+        """Forget full buckets, which need no memory; if the others are too many, half of those."""
         busy = [(peer, at) for peer, at in self._full_at.items() if at > now]
         self._full_at = dict(busy if len(busy) < MOST_PEERS else busy[MOST_PEERS // 2 :])
 
 
 @lru_cache(maxsize=16_384)
 def peer_of(address: str) -> str:
-    """Peer that an address belongs to: who has an IPv6 network has all of its addresses."""
+    """Peer that an address belongs to: an IPv4 address, or an IPv6 network of 64 bits."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

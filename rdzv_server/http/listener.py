@@ -1,7 +1,7 @@
 """Listener of the server: lets in as many connections as there is room for, with TLS only after its handshake.
 
 A connection is unauthenticated until a request of it has been let in. When there is no room for a new one, the oldest
-of these has to go: whoever belongs here is let in by the first request, a round trip later.
+of these is closed: a rightful one is let in by its first request, a round trip later.
 """
 
 import asyncio
@@ -21,25 +21,25 @@ from rdzv_server.service.timeouts import Timeouts
 log = logging.getLogger("rdzv_server")
 
 AT_ONCE = 64
-"""Connections that are taken before anything else in the process gets its turn."""
+"""Most connections that are accepted before anything else in the process gets its turn."""
 PAUSE_S = 1.0
-"""Time that the system is given when it cannot take another connection."""
+"""Seconds without accepting, after the system could not take another connection."""
 HANDSHAKE = b"\x16"
-"""The first byte of every TLS connection (RFC 8446, 5.1), and of no HTTP request."""
+"""First byte of every TLS connection (RFC 8446, 5.1), and of no HTTP request."""
 _PASSING = {errno.EAGAIN, errno.EINTR, errno.ECONNABORTED, errno.EPROTO}
 
 MakeProtocol = Callable[[], asyncio.Protocol]
 
 
 class Listener:
-    """Connections of one listening socket. `closed` is called with each that ends."""
+    """Listener of one socket, with its connections. `closed` is called with each that ends."""
 
     def __init__(
         self, bound: socket.socket, http: MakeProtocol, limits: Limits, tls: ssl.SSLContext | None,
         closed: Callable[[HttpConnection], None],
     ) -> None:  # fmt: skip
         self.tls = tls
-        """TLS that new connections must speak; those who come without it are let in to be told so."""
+        """TLS context that new connections must use; those without TLS are accepted to be told so."""
         self._socket = bound
         self._http = http
         self._limits = limits
@@ -59,11 +59,11 @@ class Listener:
 
     @property
     def connections(self) -> tuple[int, int]:
-        """Number of the connections of which a request has been let in, and of the others."""
+        """Number of authenticated and of unauthenticated connections."""
         return len(self._connections) - len(self._unauthenticated), len(self._unauthenticated)
 
     async def close(self) -> None:
-        """Take no more connections. Those that stand go on."""
+        """Accept no more connections; present ones go on."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
         self._socket.close()
@@ -83,7 +83,7 @@ class Listener:
             self._receive(accepted, peer_of(str(address[0])))
 
     def _pause(self, error: OSError) -> None:
-        """Let new connections wait in the system's queue: it has no room for more."""
+        """Leave new connections in the system's queue for a while: the system has no room for more."""
         log.error("cannot take connections (%s); trying again", error.strerror or error)
         self._loop.remove_reader(self._socket)
         self._loop.call_later(PAUSE_S, self._resume)
@@ -147,7 +147,8 @@ class Listener:
             raise
 
     async def _first_byte(self, accepted: socket.socket) -> bytes:
-        """Raises `TimeoutError` if there is none in time, having closed the connection."""
+        """Return the first byte of a connection. Raises `TimeoutError`, with the connection closed, if none comes in
+        time."""
         readable = asyncio.Event()
         self._loop.add_reader(accepted, readable.set)
         try:

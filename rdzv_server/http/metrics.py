@@ -1,6 +1,6 @@
 """Metrics of the server for Prometheus: what it holds at present, and what it has counted.
 
-A scrape costs one look at each run, whatever its number of nodes, and lets others have their turn meanwhile. Runs have
+A scrape visits each run once, whatever its number of nodes, and lets others have their turn meanwhile. Runs have
 series of their own up to a limit, the oldest of those that go on first: who begins many runs takes none from others.
 """
 
@@ -24,14 +24,14 @@ from rdzv_server.service.measurements import FIRST
 from rdzv_server.service.operator_scheduler import checkpoint
 
 FRESH_S = 0.5
-"""Scrapes within this time are given the same answer: however many ask, it costs little."""
+"""Seconds within which scrapes get the same answer: however many ask, it costs little."""
 LONGEST_LABEL = 64
-"""Longer run ids are cut, and end with a hash."""
+"""Most characters of a run id as a label; longer ones are cut, and end with a hash."""
 LAG_EVERY_S = 0.5
 LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 METRICS: list[Metric] = []
-"""All that there are, in the order of the answer."""
+"""All metrics, in the order of the answer."""
 RESTART_CAUSES = tuple(cause for cause in Cause if cause is not Cause.FIRST)
 STANDBY = "standby"
 """State of agents that wait beside a running round."""
@@ -112,15 +112,15 @@ OF_KIND = {
     STRAGGLERS_FOUND: "straggler_found",
     WORKERS_FAILED: "workers_failed",
 }
-"""Metrics that count all events of a kind."""
+"""Metrics that count all events of a kind, by kind."""
 
 
 class MetricsView:
-    """Metrics of one server, for as many readers as there are. `most_runs`: how many have series of their own."""
+    """Metrics of one server, for any number of readers. `most_runs`: most runs with series of their own."""
 
     def __init__(self, service: Service, most_runs: int) -> None:
         self.listener: Listener | None = None
-        """Whose connections are counted."""
+        """Listener whose connections are counted; None: the server does not listen."""
         self._service = service
         self._most_runs = most_runs
         self._turn = asyncio.Lock()
@@ -130,7 +130,7 @@ class MetricsView:
         self._timer: asyncio.TimerHandle | None = None
 
     async def body(self) -> bytes:
-        """All metrics in Prometheus' text format, made within the last half second."""
+        """Return all metrics in Prometheus' text format, made within the last `FRESH_S`."""
         loop = asyncio.get_running_loop()
         async with self._turn:
             if self._timer is None:
@@ -145,7 +145,7 @@ class MetricsView:
             self._timer.cancel()
 
     async def _written(self, samples: list[Sample]) -> bytes:
-        """In slices rather than in a thread: that would take the interpreter for 5 ms at a time."""
+        """Write the samples, in slices rather than in a thread, which would hold the interpreter for 5 ms at a time."""
         process = await asyncio.to_thread(of_process)
         pieces = []
         await checkpoint()
@@ -212,7 +212,7 @@ class MetricsView:
         yield Sample(STORE_OUTAGES, counted.store_outages)
 
     def _expect_timer(self) -> None:
-        """Have a timer come, late by as much as the event loop is busy."""
+        """Set a timer whose lateness measures how busy the event loop is."""
         loop = asyncio.get_running_loop()
         due_at = loop.time() + LAG_EVERY_S
         self._timer = loop.call_at(due_at, self._timer_came, due_at)
@@ -227,14 +227,14 @@ class _Survey:
 
     def __init__(self) -> None:
         self.listed: set[str] = set()
-        """Labels of the runs that have series of their own: two ids that are cut may look alike."""
+        """Labels of the runs that have series of their own: two cut ids may be alike."""
         self._phases = dict.fromkeys(get_args(Phase), 0)
         self._nodes = dict.fromkeys((*map(str, AgentState), STANDBY), 0)
         self._disconnected = self._unlisted = 0
         self._longest_forming_s = 0.0
 
     def look_at(self, run: Run, now: float) -> None:
-        """Count the run. Costs as much for 10,000 nodes as for one."""
+        """Count the run, in a time that does not depend on its number of nodes."""
         self._phases[phase(run)] += 1
         if run.stage.is_end:
             return
@@ -245,7 +245,7 @@ class _Survey:
         self._longest_forming_s = max(self._longest_forming_s, _forming_s(run, now))
 
     def series_of(self, run: Run, now: float) -> Iterator[Sample]:
-        """The run's own series; none if another run looks alike."""
+        """Series of the run itself; none if another run has the same label."""
         label = label_of(run.run_id)
         if label in self.listed:
             return
@@ -281,7 +281,7 @@ class _Survey:
 
 
 def label_of(run_id: str) -> str:
-    """The run id as a label's value: whole, or its beginning and a hash."""
+    """Label's value for a run id: all of it, or its beginning and a hash."""
     if len(run_id) <= LONGEST_LABEL:
         return run_id
     digest = hashlib.sha256(run_id.encode()).hexdigest()[:16]

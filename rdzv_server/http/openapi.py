@@ -50,7 +50,7 @@ _OF_EVERY_REQUEST: Refusals = (TlsRequired, TooManyRequests, ServerUnavailable)
 
 @cache
 def document(routes: tuple[Route, ...]) -> dict[str, Any]:
-    """The whole document of these routes, ready for JSON."""
+    """Make the OpenAPI document of these routes, ready for JSON."""
     by_path: dict[str, dict[str, Schema]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method.lower()] = _operation(route)

@@ -47,25 +47,25 @@ HEADERS = answers.HEADERS | {
 }
 NoteRefusal = Callable[[web.BaseRequest, errors.ProtocolError], None]
 Shown = dict[str, Any]
-"""What a template is given."""
+"""Variables of a template."""
 Plain = Callable[[Permit, str, int], Awaitable[Shown]]
 Thing = TypeVar("Thing")
 ROWS, ATTEMPTS, LAST_ROW = 256, 16, 10**6
-"""Rows of a plain table; attempts that are told of."""
+"""Rows of a plain table; attempts that are shown of a run; highest row that may be asked for."""
 FOR_A_DAY = "max-age=86400, immutable"
-"""Of files: a page asks for each by what is in it."""
+"""Cache-Control of static files: their addresses change with their contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:
-    """An action as a page offers it. `asks`: fields of the dialog, by their names in the request."""
+    """Button of a page for an action. `asks`: fields of the dialog, by their names in the request."""
 
     path: str
     label: str
     means: str
     of_node: bool = False
     of_ended: bool = False
-    """Whether it is for a run that has ended; else it is for one that goes on."""
+    """Whether the button is for a run that has ended; else for one that goes on."""
     asks: tuple[str, ...] = ("reason",)
     is_grave: bool = False
 
@@ -105,14 +105,13 @@ BUTTONS = (
         means="The node may take part in new rounds again.",
     ),
 )  # fmt: skip
-"""Buttons of a page; those whose path the server has not are left out."""
+"""Buttons of a page; those whose path the server does not have are left out."""
 
 
 class Pages:
     """Pages of one server.
 
-    `note` is told of each login that is refused. `has`: paths on which the server has anything; buttons of others are
-    left out.
+    `note` is called with each refused login. `has`: paths of the server; buttons of other paths are left out.
     """
 
     def __init__(self, service: Service, gatekeeper: Gatekeeper, note: NoteRefusal, *, has: frozenset[str]) -> None:
@@ -122,7 +121,8 @@ class Pages:
         self._buttons = [button for button in BUTTONS if button.path in has]
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """The page, or its file. Raises `web.HTTPException` if there is none, and the `ProtocolError` that refuses."""
+        """Answer with a page or a file. Raises `web.HTTPException` if there is none, or a `ProtocolError` that
+        refuses."""
         method, path = "GET" if request.method == "HEAD" else request.method, request.path
         folder = path[: path.find("/", 1) + 1]
         handlers = _HANDLERS.get(folder or path, {})
@@ -153,7 +153,7 @@ class Pages:
     async def _looked_at(
         self, request: web.BaseRequest, name: str, path: str, run_id: str, plain: Plain
     ) -> web.Response:
-        """The page, or the way to the login and back to it. With `?plain=FIRST` as tables, which need no script."""
+        """Answer with the page, or a redirection to the login; with `?plain=FIRST` as tables, which need no script."""
         caller = caller_of(request)
         try:
             permit = self._check_look(request, caller)
@@ -187,7 +187,7 @@ class Pages:
         return {"attempts": shown, "nodes": rows, "first": first, "count": len(attempts[-1].agents) if attempts else 0}
 
     def _with_ages(self, run: Run, view: Callable[[Run, float, watch_view.Clock], Shown]) -> Shown:
-        """What is watched of a run, with the seconds since each time in its place."""
+        """View of a run, as watchers get it, with ages in seconds in place of times."""
         now = self._service.now(run.run_id)
         return view(run, now, lambda at: now - at)
 
@@ -196,7 +196,7 @@ class Pages:
         return await self._show_login(caller_of(request), request.rel_url.query.get("to", paths.ROOT))
 
     async def _log_in(self, request: web.BaseRequest) -> web.Response:
-        """A token that is sent by the form becomes a session."""
+        """Make a session of the token that the form has sent."""
         caller = caller_of(request)
         if not caller.is_own_page:
             raise errors.Forbidden(f"the web page {caller.origin} may not log anybody in")
@@ -216,7 +216,7 @@ class Pages:
         return _redirected(paths.ROOT, caller, "")
 
     def _check_look(self, request: web.BaseRequest, caller: Caller) -> Permit:
-        """Permit to look. Raises the `ProtocolError` that refuses it."""
+        """Permit to view pages. Raises the `ProtocolError` that refuses it."""
         now, credential = asyncio.get_running_loop().time(), connection_of(request).credential
         return self._gatekeeper.check("GET", paths.WATCH, caller, credential, now)
 
@@ -244,11 +244,11 @@ _HANDLERS: dict[str, dict[str, Handler]] = {
     paths.LOGIN: {"GET": Pages._login, "POST": Pages._log_in},
     paths.LOGOUT: {"POST": Pages._log_out},
 }
-"""Handlers by path, or by the folder that it is in, and by method."""
+"""Handlers by path, or by its folder, and by method."""
 
 
 async def _in_slices(things: Iterable[Thing]) -> AsyncIterator[Thing]:
-    """The things, as agents leave time for them."""
+    """Yield the things in slices, as agents leave time."""
     for thing in things:
         yield thing
         await checkpoint()
@@ -266,7 +266,7 @@ def path_of(run_id: str) -> str:
 
 
 def _redirected(to: str, caller: Caller | None = None, of: str | None = None) -> web.Response:
-    """The way to another page, for this caller with the session `of`; empty: with none any more."""
+    """Redirect to another page. `of`: session to set for this caller; empty: to delete; None: to leave as it is."""
     answer = web.Response(status=303, headers=HEADERS | {"Location": to})
     if caller is not None and of is not None:
         answer.set_cookie(
@@ -277,17 +277,17 @@ def _redirected(to: str, caller: Caller | None = None, of: str | None = None) ->
 
 
 def _local(to: str) -> str:
-    """The path, if it is one of a page here; else that of all runs."""
+    """Return the path if it is one of this server's pages; else that of all runs."""
     return to if to.startswith(paths.RUN_PAGE) and to.isascii() and to.isprintable() else paths.ROOT
 
 
 def _form(body: bytes) -> dict[str, str]:
-    """Fields of a form that a page has sent. Whatever is none has none."""
+    """Fields of a form that a page has sent; none for any other body."""
     return dict(parse_qsl(body.decode(errors="replace"), max_num_fields=8)) if body.count(b"&") < 8 else {}
 
 
 def _duration(seconds: float) -> str:
-    """A time in words, as `page.js` has them."""
+    """Duration in words, as `page.js` writes it."""
     whole = max(0, round(seconds))
     for below, unit, unit_s, smaller, smaller_s in _UNITS:
         if whole < below:
@@ -303,7 +303,7 @@ _UNITS = (
     (100, "s", 1, "", 1), (6_000, "min", 60, "s", 1), (172_800, "h", 3_600, "min", 60),
     (float("inf"), "d", 86_400, "h", 3_600),
 )  # fmt: skip
-"""Below which a time is told in which units."""
+"""Limits in seconds below which a duration is told in certain units."""
 
 
 def load_templates() -> None:
@@ -330,5 +330,5 @@ def _read(name: str) -> bytes:
 
 @cache
 def _static(name: str) -> str:
-    """Address of a file, which changes with what is in it."""
+    """Address of a static file, which changes with its contents."""
     return f"/static/{name}?{hashlib.sha256(_read(name)).hexdigest()[:12]}"

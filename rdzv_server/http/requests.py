@@ -46,7 +46,7 @@ def caller_of(request: web.BaseRequest) -> Caller:
 
 
 def check_framing(request: web.BaseRequest) -> None:
-    """Refuse what no body of ours looks like, before any byte of it is read and whoever sends it.
+    """Refuse a body that no valid request has, before any byte of it is read and whoever sends it.
 
     Raises `UnsupportedMediaType` or `MessageTooLarge`.
     """
@@ -59,14 +59,14 @@ def check_framing(request: web.BaseRequest) -> None:
 
 
 async def tell_to_go_on(request: web.BaseRequest) -> None:
-    """Have the body sent: curl asks before it sends a large one. Raises `web.HTTPExpectationFailed`."""
+    """Answer `Expect: 100-continue`: curl asks before it sends a large body. Raises `web.HTTPExpectationFailed`."""
     if request.headers["Expect"].lower() != "100-continue":
         raise web.HTTPExpectationFailed
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 async def read_body(request: web.BaseRequest) -> bytes:
-    """The whole body. Raises `MalformedMessage` if it is framed wrongly, `web.HTTPRequestEntityTooLarge`."""
+    """Read the whole body. Raises `MalformedMessage` if it is framed wrongly, or `web.HTTPRequestEntityTooLarge`."""
     content = request.content
     try:
         if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
@@ -82,7 +82,7 @@ async def read_body(request: web.BaseRequest) -> bytes:
 
 
 def read_json(kind: type[Message], body: bytes) -> Message:
-    """The message of an operator. Raises `MalformedMessage`, with an example."""
+    """Decode an operator's message. Raises `MalformedMessage`, with an example."""
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):  # the last: a hundred thousand brackets
@@ -94,8 +94,8 @@ def _example(kind: type[Any]) -> str:
     return '{"node_id": "..."}' if issubclass(kind, actions.NodeAction) else '{"run_id": "..."}'
 
 
-def turn_to(connection: HttpConnection, message: AnyRequest) -> None:
-    """From here on the connection takes its turns with the message's run. Raises `Forbidden`."""
+def assign_to_run(connection: HttpConnection, message: AnyRequest) -> None:
+    """Schedule the connection with the message's run from now on. Raises `Forbidden`."""
     if not isinstance(message, messages.LeaderRequest):  # which names a run at most
         connection.permit.check_run(message.run_id)  # that of an action on a node is in no pattern but that of all
         connection.run = message.run_id

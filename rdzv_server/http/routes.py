@@ -31,13 +31,13 @@ from rdzv_server.http.events_endpoint import (
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.metrics import MetricsView
 from rdzv_server.http.requests import (
+    assign_to_run,
     caller_of,
     check_framing,
     connection_of,
     read_body,
     read_json,
     tell_to_go_on,
-    turn_to,
 )
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.interface import Action, AnyRequest, Question, Service
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("rdzv_server")
 
 GONE = 499
-"""Status of an answer that nobody reads, because the caller is gone; for the metrics, and nginx's."""
+"""Status, as of nginx, in the metrics for an answer that nobody reads, because the caller is gone."""
 OTHER_PATHS = "other"
-"""Name in the metrics of all paths but the API's: pages, their files, and what there is not."""
+"""Name in the metrics of all paths but the API's: pages, their files, and unknown paths."""
 LINGER_S = 1.0
-"""Time for which the rest of a refused request is read and thrown away, so that its sender comes to read the answer."""
+"""Seconds for which the rest of a refused request is read and dropped, so that its sender gets to read the answer."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
-"""User agents for which the status is written in lines."""
+"""Beginnings of user agents for which the status is written on several lines."""
 WELCOME = f"""\
 rdzv-server: the rendezvous service for elastic PyTorch runs
 
@@ -78,34 +78,34 @@ Handler = Callable[["HttpApi", web.BaseRequest], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method of one path: who answers it, and what is said of it in the OpenAPI document."""
+    """Route: one method of one path, its handler, and its description in the OpenAPI document."""
 
     method: str
     path: str
     handler: Handler
     summary: str
     request: Any = None
-    """Type of the message in the request's body; None: it has none."""
+    """Type of the message in the request's body; None: the request has no body."""
     answer: Any = str
     """Type of an answer 200: of a message, str for plain text, dict for any map."""
     media: str = ""
-    """Media type of an answer 200, where that does not follow from its type."""
+    """Media type of an answer 200; empty: it follows from the type."""
     says: str = ""
     """Meaning of an answer 200, in words; empty: the summary."""
     streams: str = ""
-    """What is sent as server-sent events to who accepts such, in words; empty: nothing."""
+    """Content of server-sent events, for clients that accept them, in words; empty: there are none."""
     no: str = ""
-    """Meaning of an answer 503 in plain text, if there may be one; 200 is then a yes."""
+    """Meaning of an answer 503 in plain text, where 200 is a yes; empty: there is none."""
     query: tuple[tuple[str, Any, str], ...] = ()
     """Parameters behind the `?`, with their types and what they do."""
     refusals: tuple[type[ProtocolError], ...] = ()
-    """Beside those that any request may meet."""
+    """Refusals beyond those of any request."""
 
 
 class HttpApi:
     """Answers of one server to HTTP requests. `gatekeeper` judges each of them; its connections are `HttpConnection`s.
 
-    `read_only`: without the paths on which anything can be done. The paths are few and fixed: a dict finds them, where
+    `read_only`: without the paths of actions. The paths are few and fixed: a dict finds them, where
     aiohttp's router and middlewares take a tenth of a request.
     """
 
@@ -126,7 +126,7 @@ class HttpApi:
         self._routes = {route.path: route for route in ROUTES if route.method == "GET" or not read_only}
 
     def serve(self, idle_s: float) -> web.Server:
-        """aiohttp's server. `idle_s`: how long a connection may stand between an answer and the next request."""
+        """Make aiohttp's server. `idle_s`: longest time in seconds from an answer to a connection's next request."""
         return _Server(
             self.answer,
             request_factory=_request,
@@ -138,12 +138,12 @@ class HttpApi:
         )
 
     def close(self) -> None:
-        """Make each answer its connection's last: whoever asks again does so on a new one, of the next server."""
+        """Make each answer its connection's last, so that the next request goes to the next server."""
         self._is_closing = True
         self.watch.close()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The answer to a request, whatever happens; measured, but for the time for which it was held."""
+        """Answer a request, whatever happens, and measure it without the time for which it was held."""
         began_at = self._now()
         try:
             connection = connection_of(request)
@@ -181,7 +181,7 @@ class HttpApi:
             return refusal_of(request, error)
 
     def _let_in(self, connection: HttpConnection, request: web.BaseRequest) -> None:
-        """Raise the `ProtocolError` that refuses the request for what stands above its body."""
+        """Check the request without its body. Raises the `ProtocolError` that refuses it."""
         caller, now = caller_of(request), asyncio.get_running_loop().time()
         if connection.lacks_tls:
             raise errors.TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
@@ -193,7 +193,7 @@ class HttpApi:
             connection.let_in(permit, caller.credential)
 
     def _handler(self, request: web.BaseRequest) -> Handler:
-        """Raises `web.HTTPException`. HEAD asks for what GET would give."""
+        """Handler of the request; HEAD has that of GET. Raises `web.HTTPException`."""
         route = self._routes.get(request.path) or self._routes.get(paths.template_of(request.path))
         if route is None:
             return HttpApi.page
@@ -215,19 +215,19 @@ class HttpApi:
         """Answer an agent's message."""
         connection = connection_of(request)
         message: AnyRequest = decode(self._routes[request.path].request, await read_body(request))
-        turn_to(connection, message)
+        assign_to_run(connection, message)
         if isinstance(message, messages.JoinRequest) and connection.permit.has_quota:
             connection.permit.check_quota(message.run_id, self._going_on())
         return packed(await self._service.ask(message, connection))
 
     async def act(self, request: web.BaseRequest) -> web.Response:
-        """Do what an operator asks, or find out from an agent what one wants to know."""
+        """Carry an operator's action out, or ask an agent an operator's question."""
         route, connection = self._routes[request.path], connection_of(request)
         message = read_json(route.request, await read_body(request))
         by = f"{connection.permit.role} {peer_of(request.remote or '')}".strip()
         asks = isinstance(message, actions.LogsRequest | actions.StacksRequest)
         wish = Question(message, by) if asks else Action(message, by)
-        turn_to(connection, wish)
+        assign_to_run(connection, wish)
         return json_of(await self._service.ask(wish, connection))
 
     async def status(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -246,7 +246,7 @@ class HttpApi:
         return answer
 
     async def events(self, request: web.BaseRequest) -> web.StreamResponse:
-        """A page, or a stream for who accepts one."""
+        """Answer with a page of events, or a stream for a client that accepts one."""
         connection, run_id, query = connection_of(request), paths.run_id_of(request.path), request.rel_url.query
         if run_id is None:
             raise web.HTTPNotFound  # the template itself
@@ -309,13 +309,14 @@ class HttpApi:
         return answer
 
     async def page(self, request: web.BaseRequest) -> web.Response:
-        """A page for people, or a file of one: no part of the API."""
+        """Answer with a page for people, or a static file: no part of the API."""
         if self._pages is None:
             self._pages = await asyncio.to_thread(self._load_pages)
         return await self._pages.answer(request)
 
     def _load_pages(self) -> "Pages":
-        """Import jinja2 and compile the templates: once somebody asks for a page, and beside agents' requests."""
+        """Import jinja2 and compile the templates: when the first page is asked for, in a thread beside agents'
+        requests."""
         from rdzv_server.http import page
 
         page.load_templates()
@@ -327,7 +328,7 @@ class HttpApi:
         return json_of(document(ROUTES))
 
     async def root(self, request: web.BaseRequest) -> web.Response:
-        """The page for browsers; curl and programs get text."""
+        """Answer browsers with the page of all runs, curl and programs with text."""
         is_for_people = "text/html" in request.headers.get("Accept", "")
         return await self.page(request) if is_for_people else plain_text(WELCOME)
 
@@ -462,7 +463,7 @@ def _request(message: Any, body: Any, connection: Any, writer: Any, task: Any) -
 
 
 class _Server(web.Server):
-    """aiohttp's server, whose connections answer what is not HTTP in our words."""
+    """aiohttp's server, whose connections answer what is not HTTP with a refusal of the protocol."""
 
     def __call__(self) -> web.RequestHandler:
         return _RequestHandler(self, loop=self._loop, **self._kwargs)

@@ -15,9 +15,10 @@ from rdzv_server.service.operator_scheduler import checkpoint
 
 INDENT = 2
 NODES_AT_ONCE = 100
-"""Nodes of a run that are written in one go: about as many as a slice has time for."""
+"""Nodes of a run that are written at once: about as many as a slice has time for."""
 NO_NODES = b'"nodes":[]', b'"nodes": []'
-"""The empty list of a run's nodes as it is written, also in lines. No string in JSON has it, nor a field before it."""
+"""Empty list of a run's nodes as it is encoded, compact and in lines. No JSON string, and no field before it, has
+it."""
 
 
 class ServerStatus(ServerState, frozen=True, kw_only=True):
@@ -35,7 +36,7 @@ class Status(Struct, frozen=True, kw_only=True):
 
 
 class StatusView:
-    """Status of one server, for as many readers as there are.
+    """Status of one server, for any number of readers.
 
     It may be large, a run's evidence alone some hundred kilobytes, and ten thousand nodes some megabytes. So it is made
     run by run, and of a large run some nodes at a time, in slices: an agent never waits for more.
@@ -47,9 +48,10 @@ class StatusView:
     async def pieces(
         self, shows: Callable[[str], bool] = lambda run_id: True, *, in_lines: bool = False
     ) -> AsyncIterator[bytes]:
-        """The document: the runs whose ids `shows` lets through, each as it stands when its piece is made.
+        """Yield the document in pieces: the runs whose ids `shows` lets through, each as of when its piece is made.
 
-        So do the nodes of a run that has more than `NODES_AT_ONCE`: they may be ahead of the run's own figures.
+        Nodes of a run that has more than `NODES_AT_ONCE` have pieces of their own, and may be newer than the run's
+        data.
         """
         start, between, end = (b"\n    ", b",\n    ", b"\n  ]\n}\n") if in_lines else (b"", b",", b"]}\n")
         before, server = start, _written(_server(self._service.state()), 1 * in_lines)
@@ -89,7 +91,7 @@ def _server(state: ServerState) -> ServerStatus:
 
 
 def _written(value: ServerStatus | RunStatus | list[NodeStatus], level: int) -> bytes:
-    """The value as JSON; in lines if it is so many levels deep in the document, and not 0."""
+    """Encode a value as JSON. `level`: its depth in a document that is written in lines; 0: compact."""
     compact = msgspec.json.encode(value)
     if not level:
         return compact

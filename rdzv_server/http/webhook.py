@@ -27,13 +27,13 @@ from rdzv_server.tasks import first_of
 log = logging.getLogger("rdzv_server")
 
 MOST_AT_ONCE = 100
-"""Events of one request."""
+"""Most events of one request."""
 DELIVERIES = 4
-"""Requests at a time, each of another run."""
+"""Most requests at a time, each of another run."""
 ANSWER_S = 10.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 60.0
 SWEEP_S = 5.0
-"""Time between two looks for runs with events that have not been sent: those of a server before this one."""
+"""Seconds between two searches for runs with unsent events, left over by the server before this one."""
 
 
 class Webhook:
@@ -41,25 +41,26 @@ class Webhook:
 
     def __init__(self, service: Service, url: str, secret: bytes) -> None:
         self.secret = secret
-        """May be replaced: the requests from then on are signed with it."""
+        """Secret that later requests are signed with; may be replaced."""
         self._service = service
         self._url, self._name = url, f"{URL(url).origin()}"
         self._pending: dict[str, None] = {}
-        """Runs with events that have not been sent."""
+        """Ids of runs with events that have not been sent."""
         self._sending: set[str] = set()
         self._acknowledged: dict[str, int] = {}
-        """Number of the last event of each run that the receiver has; as far as it has been looked up."""
+        """Number of the last event that the receiver has acknowledged, by run id, where it has been read from the
+        store."""
         self._changed = asyncio.Event()
         self._failures = 0
 
     def observe(self, effects: Sequence[Effect]) -> None:
-        """Note the runs to which something has happened."""
+        """Note the runs with new events."""
         for effect in effects:
             if isinstance(effect, Happened):
                 self._add(effect.event.run_id)
 
     async def run(self) -> None:
-        """Send, for ever."""
+        """Send the events, for ever."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         headers = {"User-Agent": f"rdzv-server/{rdzv_protocol.VERSION}", "Content-Type": "application/json"}
         async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
@@ -93,7 +94,7 @@ class Webhook:
                 self._add(run_id)
 
     async def _next(self) -> str:
-        """A run whose turn it is; nobody else sends its events until it is released."""
+        """Take the next run with unsent events; no other request sends its events until it is released."""
         while True:
             for run_id in self._pending:
                 if run_id not in self._sending:
@@ -116,7 +117,7 @@ class Webhook:
         self._changed = asyncio.Event()
 
     async def _send_some(self, session: aiohttp.ClientSession, run_id: str) -> bool:
-        """Send the next events of the run. Whether there may be more."""
+        """Send the next events of the run; return whether there may be more."""
         after = self._acknowledged.get(run_id)
         if after is None:
             after = self._acknowledged[run_id] = await self._service.read_delivered(run_id)

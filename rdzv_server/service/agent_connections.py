@@ -9,23 +9,23 @@ from rdzv_server.service.long_polls import Key
 
 
 class Connections:
-    """The connections over which an agent has spoken and that still stand.
+    """Open connections over which agents have sent requests.
 
-    As a rule that is one. While an agent moves from one to another there may be two, and a request may arrive late on
-    the first; so an agent is missed only when none is left.
+    As a rule an agent has one. While it moves from one to another there may be two, and a request may arrive late on
+    the first; so an agent counts as disconnected only when none is left.
     """
 
     def __init__(self, disconnected: Callable[[Key], None]) -> None:
         self._disconnected = disconnected
         self.changed: Callable[[int], None] = lambda connections: None
-        """Told how many connections carry agents, whenever that has changed."""
+        """Callback for the number of connections that carry agents, whenever it changes."""
         self._agents: dict[Connection, set[Key]] = {}
         self._connections: dict[Key, set[Connection]] = {}
 
     def bind(self, connection: Connection, key: Key) -> None:
         """Note that the agent's polls come over this connection. Raises `ServerUnavailable` if it is closed.
 
-        A connection may be closed before what it brought is looked at, and nobody would say so a second time.
+        A connection may be closed before its request is read, and nothing would report that a second time.
         """
         if connection.is_closed:
             raise ServerUnavailable("the connection is closed")
@@ -36,7 +36,7 @@ class Connections:
         self.changed(len(self._agents))
 
     def unbind(self, connection: Connection, key: Key) -> None:
-        """Forget the agent of a poll that was refused: nobody is missed."""
+        """Forget that a connection carries an agent whose poll was refused; it does not count as disconnected."""
         if key in (keys := self._agents.get(connection, set())):
             keys.discard(key)
             self._leave(key, connection)
@@ -45,7 +45,7 @@ class Connections:
                 self.changed(len(self._agents))
 
     def lost(self, connection: Connection) -> None:
-        """Note that the connection closed: an agent that has no other is missed."""
+        """Note that a connection closed: an agent that has no other is disconnected."""
         if (keys := self._agents.pop(connection, None)) is None:
             return
         for key in keys:
@@ -54,7 +54,7 @@ class Connections:
         self.changed(len(self._agents))
 
     def _leave(self, key: Key, connection: Connection) -> bool:
-        """Whether it was the agent's last."""
+        """Remove an agent's connection; return whether it was its last."""
         others = self._connections[key]
         others.discard(connection)
         if not others:

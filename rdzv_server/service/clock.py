@@ -1,4 +1,4 @@
-"""The server's time, in which nothing stands still, and a look-out for times in which agents could not be heard.
+"""Time of the server, and detection of times in which agents could not be heard.
 
 The time goes on while the server is down. As long as its machine is up it is the monotonic clock's, whatever the wall
 clock did; only on another machine, or after a reboot, does the wall clock say how long nobody served. What holds the
@@ -17,15 +17,15 @@ from rdzv_server.core.events import Life, NodeBlamed, NodeOperation, RunCreated
 from rdzv_server.service.fair_scheduler import SLACK_S, FairScheduler, scheduler
 
 BEAT_S = 2.0
-"""Seconds between two looks whether the process is held up: seldom, since the agent of `--standalone` wakes up for it.
-A lease should be well above this."""
+"""Seconds between two checks whether the process was held up: seldom, since the agent of `--standalone` wakes up for
+them. A lease should be well above this."""
 DATED = RunCreated | NodeOperation | NodeBlamed
-"""Facts that say in which life of the server they happened, and when by the wall clock."""
+"""Facts that record the server's life in which they happened, and the wall-clock time."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock:
-    """Seconds, from the event loop's monotonic clock."""
+    """Clock of the server in seconds, based on the event loop's monotonic clock."""
 
     def __init__(self) -> None:
         self.life = Life()
@@ -36,7 +36,7 @@ class Clock:
         self._scheduler: FairScheduler | None = None
 
     def start(self, records: Sequence[Record]) -> None:
-        """Go on from the life of the server that has left these records, and begin to look out for hang-ups."""
+        """Go on from the server's life that has left these records, and begin to detect times of being held up."""
         self._scheduler = scheduler()
         self.life = _life(records, _boot_id(), self._loop_s(), time.time())
         self._beat()
@@ -49,7 +49,7 @@ class Clock:
         return self._loop_s() + self.life.offset_s
 
     def was_held_up(self) -> bool:
-        """Whether, since this was asked last, agents may have spoken without being heard."""
+        """Whether agents may not have been heard since the last call."""
         now = self._loop_s()
         was = self._was_held_up or now > self._beat_at + SLACK_S
         was = was or (self._scheduler is not None and self._scheduler.held_up_at() > self._looked_at)
@@ -64,7 +64,7 @@ class Clock:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Note whether what is done inside takes long: agents were not heard meanwhile."""
+        """Note that agents could not be heard, if the block takes long."""
         began = self._loop_s()
         yield
         self._was_held_up |= self._loop_s() - began > SLACK_S
@@ -80,7 +80,7 @@ class Clock:
 
 
 def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: float) -> Life:
-    """The life that follows those of the records: its time is theirs."""
+    """Life that follows those of the records, and goes on in their time."""
     if not records:
         return Life(boot_id, 0.0)
     last_at = max(record.at for record in records)

@@ -1,4 +1,4 @@
-"""The sole caller of the core: one inbox, one timer.
+"""Driver: the sole caller of the core, with one inbox and one timer.
 
 Events are taken in batches. A batch is applied to the core, its records are written in one go, and only then is anybody
 woken or answered: what an agent is told to do has always been written down before.
@@ -41,25 +41,25 @@ from rdzv_server.storage.outage import Outage
 log = logging.getLogger("rdzv_server")
 
 Done = asyncio.Future[RunMachine | None]
-"""Answer to an event: the machine that took it, if it is one run's."""
+"""Result of an event: the machine that took it, if it is about one run."""
 
 LEVELS: Mapping[EventKind, int] = {"run_failed": logging.ERROR, "warning": logging.WARNING}
-"""Levels in the log of events that are more than information."""
+"""Log levels of events that are more than information."""
 UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
-"""Events that the log says nothing of: many, and the round that starts with them says the same."""
+"""Events that are not logged: there are many, and the start of the round says the same."""
 
 STOPPED = "the server is shutting down; workers keep running, and agents try again"
 
 RETRY_S = 0.5
-"""Seconds until a store that could not be written is tried again."""
+"""Seconds until a failed write to the store is tried again."""
 MOST_AT_ONCE = 128
-"""Events in a batch: those of other runs wait meanwhile."""
+"""Most events in a batch: those of other runs wait meanwhile."""
 REPLAY_AT_ONCE = 500
 """Records that are replayed before anything else in the process gets its turn: a leader's lease must be renewed."""
 
 
 class Driver:
-    """Feeds the core and carries its effects out. Time goes on from the server's life before."""
+    """Driver of the core: feeds it events, and carries its effects out. Time goes on from the server's life before."""
 
     def __init__(self, registry: Registry, store: Store, measurements: Measurements | None = None) -> None:
         self._registry = registry
@@ -73,15 +73,15 @@ class Driver:
         self._task: asyncio.Task[None] | None = None
         self._unanswered: dict[Done, Event] = {}
         self._questions: dict[str, asyncio.Future[QueryClosed]] = {}
-        """Operators' questions to agents that are under way, by token."""
+        """Open questions of operators to agents, by token."""
         self._is_written = asyncio.Event()
         self._is_written.set()
         self._unwritten: set[Key] = set()
-        """While something is being written: the agents that will be told of it."""
+        """Agents that have a new directive by what is being written, which they may not be told before."""
         self._has_stopped = False
         self._observers: list[Observer] = [self.measurements.observe]
         self._late: list[RunEvent] = []
-        """Events of recorded facts that the server before did not come to write, or that wrote none at all."""
+        """Events of recorded facts that the server's life before had not written."""
         self._clock = Clock()
         self.started_at = 0.0
         self._outage = Outage(
@@ -105,16 +105,16 @@ class Driver:
         self._arm(self.started_at)
 
     def heard(self) -> None:
-        """Begin all leases anew: agents can be heard from now on."""
+        """Begin all leases anew, as agents can be heard from now on."""
         self._clock.hold_up()
 
     async def crashed(self) -> None:
-        """Return never, or raise what made the driver stop: a failed write, or a contradiction in the core."""
+        """Wait for ever, or raise what made the driver stop: a failed write, or a contradiction in the core."""
         assert self._task is not None
         await asyncio.shield(self._task)
 
     async def stop(self) -> None:
-        """End. Who still waits for an answer is refused with `ServerUnavailable`."""
+        """Stop; refuse with `ServerUnavailable` whoever still waits for an answer."""
         self._has_stopped = True
         self._clock.stop()
         self._is_written.set()
@@ -137,12 +137,13 @@ class Driver:
         return machine
 
     async def act(self, run_id: str, fact: OperatorsFact) -> str:
-        """Do what an operator asks; the sentence that answers it. Raises the `ProtocolError` that refuses it."""
+        """Carry an operator's action out, and return the sentence that answers it. Raises a `ProtocolError` that
+        refuses it."""
         await self._take(run_id, fact)
         return self.answer_to(run_id, fact.request_id)
 
     async def ask_agent(self, run_id: str, asked: LogAsked | StacksAsked) -> QueryClosed:
-        """Have agents asked; how that ended. Raises the `ProtocolError` that refuses it."""
+        """Ask agents an operator's question, and return how it ended. Raises the `ProtocolError` that refuses it."""
         closed: asyncio.Future[QueryClosed] = asyncio.get_running_loop().create_future()
         self._questions[asked.token] = closed
         try:
@@ -152,7 +153,7 @@ class Driver:
             del self._questions[asked.token]
 
     def answer_to(self, run_id: str, request_id: str) -> str:
-        """Sentence with which an operator's request has been answered; empty if it has not been, or is forgotten."""
+        """Sentence that answered an operator's request; empty if it has not been answered, or is forgotten."""
         return self._registry.answer_to(run_id, request_id)
 
     @property
@@ -177,7 +178,7 @@ class Driver:
             del self._unanswered[done]
 
     async def renew(self, run_id: str, event: LeaseRenewed) -> RunMachine:
-        """Renew an agent's lease. 10,000 idle nodes do nothing else: no batch is made for it, if that is all.
+        """Renew an agent's lease, without a batch if nothing else follows: 10,000 idle nodes do nothing else.
 
         Raises the `ProtocolError` that refuses it.
         """
@@ -186,7 +187,7 @@ class Driver:
         return machine or await self.submit(run_id, event)
 
     async def written(self, machine: RunMachine, agent_id: str) -> None:
-        """Return once all that the core has for the agent is written down: before, it may not be told."""
+        """Return once everything that the core has for the agent is written down: the agent may not be told before."""
         while not (self._is_written.is_set() or self._is_of_before(machine.run, agent_id)):
             await self._is_written.wait()
         if self._has_stopped:
@@ -219,7 +220,7 @@ class Driver:
             return max([await self._store.read_delivered(run_id, run.attempt) for run in self._attempts_of(run_id)])
 
     async def write_delivered(self, run_id: str, number: int) -> None:
-        """Keep that number. Raises `UnknownRun`."""
+        """Write the number that `read_delivered` returns. Raises `UnknownRun`."""
         with _refusing():
             await self._store.write_delivered(run_id, self._attempts_of(run_id)[-1].attempt, number)
 
@@ -231,7 +232,7 @@ class Driver:
         raise UnknownRun(f"no run {run_id} is known here")
 
     def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
-        """The agent's attempt of the run. Raises `AgentFenced` if there is none."""
+        """Machine of the run's attempt that the agent is part of. Raises `AgentFenced` if there is none."""
         return self._registry.machine_of(run_id, agent_id)
 
     def runs(self) -> list[Run]:
@@ -302,13 +303,14 @@ class Driver:
         self.measurements.written(records, loop.time() - began_at)
 
     def _is_of_before(self, run: Run, agent_id: str) -> bool:
-        """Whether nothing of what is being written is about the agent. Of one that is gone, it is not known."""
+        """Whether what is being written is not about the agent; False for one that is gone, of which it is not
+        known."""
         return (run.run_id, agent_id) not in self._unwritten and agent_id in run.agents
 
     async def _write_at_last(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write, however long the store cannot: nobody is told what is not written down.
+        """Write, again until the store can: nobody is told what is not written down.
 
-        Who joins is told why it has to wait: it tries again, and a record of its join that is written then is no other.
+        An agent that joins meanwhile is refused with the reason; it tries again, and its join is recorded once.
         """
 
         async def attempt() -> None:
@@ -366,14 +368,14 @@ def _log(event: RunEvent) -> None:
 
 
 def _is_told(over: NodeUncordoned, effects: Sequence[Effect]) -> bool:
-    """Whether a run has an event of the end of a cordon: none has if the node is part of no run."""
+    """Whether a run has an event for the end of a cordon: there is none if the node is part of no run."""
     told = (effect.event for effect in effects if isinstance(effect, Happened))
     return any((event.kind, event.node_id) == ("node_uncordoned", over.node_id) for event in told)
 
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Answer with a refusal while the store cannot be used for what no decision depends on."""
+    """Turn a failure of the store, in work that no decision depends on, into a refusal."""
     try:
         yield
     except (StoreUnavailable, StoreFenced) as error:
@@ -381,7 +383,7 @@ def _refusing() -> Iterator[None]:
 
 
 def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
-    """The agents that are told something else than before."""
+    """Agents that get another directive by these effects."""
     for effect in effects:
         match effect:
             case WakeAgents(run_id, agent_ids):

@@ -16,14 +16,14 @@ log = logging.getLogger("rdzv_server")
 
 RETRY_S = 1.0
 MOST_WAITING_BYTES = 16 << 20
-"""Lines that wait while the file cannot be written; beyond it, new ones are left out."""
+"""Most bytes of lines that wait while the file cannot be written; further ones are dropped."""
 
 
 class EventFile:
-    """The file at `path`, which is appended to. `run` writes what `observe` is told."""
+    """Event log that is appended to the file at `path`. `run` writes the events that `observe` gets."""
 
     def __init__(self, path: str) -> None:
-        """Raises `OSError` if it cannot be opened."""
+        """Open the file. Raises `OSError`."""
         self._path = path
         self._descriptor = _open(path)
         self._waiting = bytearray()
@@ -44,7 +44,7 @@ class EventFile:
         self._called.set()
 
     async def run(self) -> None:
-        """Write what comes, for ever."""
+        """Write the events as they come, for ever."""
         while True:
             await self._called.wait()
             self._called.clear()
@@ -54,7 +54,7 @@ class EventFile:
                 self._called.set()
 
     async def flush(self) -> None:
-        """Write what waits; what cannot be written goes on waiting."""
+        """Write the waiting lines; those that cannot be written go on waiting."""
         batch, must_reopen = bytes(self._waiting), self._must_reopen
         self._must_reopen = False
         written, error = await asyncio.to_thread(self._write, batch, must_reopen)
@@ -62,7 +62,7 @@ class EventFile:
         self._note(error)
 
     async def close(self) -> None:
-        """Write what waits, once, and let the file go."""
+        """Write the waiting lines, with one try, and close the file."""
         await self.flush()
         os.close(self._descriptor)
 
@@ -74,7 +74,7 @@ class EventFile:
         self._called.set()
 
     def _write(self, batch: bytes, must_reopen: bool) -> tuple[int, OSError | None]:
-        """In a thread: a disk may hang. Returns how much has been written, and what stopped it."""
+        """Write a batch, in a thread since a disk may hang; return the bytes written, and the error that stopped it."""
         written = 0
         try:
             if must_reopen:

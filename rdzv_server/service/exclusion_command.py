@@ -22,13 +22,13 @@ log = logging.getLogger("rdzv_server")
 
 LIMIT_S = 60.0
 KILLED_S = 5.0
-"""Time for one that was killed to be gone before the next begins."""
+"""Seconds for a killed command to be gone before the next one begins."""
 MOST_WAITING = 1_000
 TAIL_BYTES, SHOWN_BYTES = 4_096, 512
 
 
 class ExclusionCommand:
-    """Runs `command`, for a shell, for each exclusion that it observes. `run` makes it work."""
+    """Runner of a shell command for each exclusion that it observes. `run` makes it work."""
 
     def __init__(self, command: str, limit_s: float = LIMIT_S) -> None:
         self._command, self._limit_s = command, limit_s
@@ -36,7 +36,7 @@ class ExclusionCommand:
         self._called = asyncio.Event()
 
     def observe(self, effects: Sequence[Effect]) -> None:
-        """Note the nodes that are kept out from now on; what another shard has decided is its leader's to tell."""
+        """Note new exclusions; those that another shard has decided are left to its leader."""
         for effect in effects:
             if isinstance(effect, Record) and effect.run_id == JOURNAL and isinstance(effect.fact, NodeCordoned):
                 fact = effect.fact
@@ -87,7 +87,7 @@ class ExclusionCommand:
 
 
 async def _read(process: asyncio.subprocess.Process, output: bytearray) -> None:
-    """Keep the end of what it writes."""
+    """Read the command's output, and keep the end of it."""
     assert process.stdout
     while chunk := await process.stdout.read(TAIL_BYTES):
         output += chunk

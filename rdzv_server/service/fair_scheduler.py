@@ -1,4 +1,4 @@
-"""Runs take turns at the server: one of 10,000 nodes that speak in the same instant lets a small one in between.
+"""Fair scheduling of runs: one whose 10,000 nodes send requests at once lets a small one in between.
 
 What an event loop finds to do it does at once, before it looks for more; so whoever comes later waits for all that came
 before. Here a little of it is done at a time, alternately for each run. See ADR 23.
@@ -13,18 +13,18 @@ from weakref import WeakKeyDictionary, proxy
 from msgspec import Struct
 
 AT_ONCE = 64
-"""Turns that are taken before anything else in the process has its own."""
+"""Most turns that are taken before anything else in the event loop runs."""
 BURST_S = 0.01
-"""Seconds in which as many are taken at once, without waiting: as a rule nobody else is there."""
+"""Seconds in which `AT_ONCE` turns are taken without waiting: as a rule nobody else is there."""
 SLACK_S = 0.5
-"""Seconds that one may wait for a turn without being held up."""
+"""Seconds of waiting for a turn beyond which one counts as held up."""
 
 Do = Callable[[], None]
 Item = TypeVar("Item")
 
 
 class RoundRobin(Generic[Item]):
-    """Queues, each by a name, of which the next item is taken alternately."""
+    """Round robin: queues by name, from which items are taken alternately."""
 
     def __init__(self) -> None:
         self._queues: OrderedDict[str, deque[Item]] = OrderedDict()
@@ -33,7 +33,7 @@ class RoundRobin(Generic[Item]):
         self._queues.setdefault(name, deque()).append(item)
 
     def pop(self) -> Item:
-        """Raises `KeyError` if there is none."""
+        """Take the next item. Raises `KeyError` if there is none."""
         name, queue = self._queues.popitem(last=False)
         item = queue.popleft()
         if queue:
@@ -63,7 +63,7 @@ class FairScheduler:
         self._comes_round = False
 
     def ask(self, of: str, do: Do) -> None:
-        """`do` when it is its turn: what is asked for a run (or for a peer) is done one after another."""
+        """Call `do` in a later turn of the run, or peer, `of`; its calls are made one after another."""
         now = self._loop.time()
         if self._is_free(now):
             do()
@@ -74,7 +74,7 @@ class FairScheduler:
         self._come_round()
 
     def held_up_at(self) -> float:
-        """Time at which somebody was last seen to wait for a turn beyond the slack."""
+        """Time at which a turn was last seen to be late by more than `SLACK_S`."""
         while self._all and self._all[0].do is None:
             self._all.popleft()
         now = self._loop.time()

@@ -1,8 +1,9 @@
-"""`--exit-when-idle`: when a server that was started for some runs has nothing left to do.
+"""Shutdown of a server that has nothing left to do, for `--exit-when-idle`.
 
-At once when every run has ended, every agent of it has been told and every connection is closed; or when the last agent
-has left a run. If a node was lost on the way, a moment later: somebody may wait on it for the run's end
-(`node-agent --exit-with-run`). Otherwise, when no agent has been connected for a while: who was lost may yet come back.
+It comes at once when every run has ended, every agent of it has been told and every connection is closed; or when the
+last agent has left a run. If a node was lost on the way, it comes a moment later: somebody may wait on that node for
+the run's end (`node-agent --exit-with-run`). Otherwise it comes when no agent has been connected for a while: lost
+agents may yet come back.
 """
 
 import asyncio
@@ -16,11 +17,11 @@ from rdzv_server.service.rendezvous import Rendezvous
 
 OVER = "every run is over, and every agent has heard so"
 LINGER_S = 3.0
-"""Time after the end of a run in which who has lost a node may ask how it ended."""
+"""Seconds after the end of a run in which an agent may ask how it ended, if a node was lost."""
 
 
 class IdleWatch:
-    """Calls `idle` with the reason, each time that it comes true."""
+    """Watch that calls `idle` with the reason, each time that the server becomes idle."""
 
     def __init__(self, rendezvous: Rendezvous, limit_s: float, idle: Callable[[str], None]) -> None:
         self._rendezvous = rendezvous

@@ -16,19 +16,19 @@ from rdzv_server.service.measurements import Measurements
 
 
 class Action(Struct, frozen=True):
-    """What an operator asks for, and who that is: the role of the token, if there is one, and the address."""
+    """Action that an operator asks for. `by`: the role of the token, if there is one, and the address."""
 
     request: ActionRequest
     by: str
 
     @property
     def run_id(self) -> str:
-        """Id of the run that it is about; that of the journal for an action on a node, which is about all runs."""
+        """Id of the run to act on; that of the journal for an action on a node, which is about all runs."""
         return JOURNAL if isinstance(self.request, NodeAction) else self.request.run_id
 
 
 class Question(Struct, frozen=True):
-    """What an operator wants to know of agents, and who that is."""
+    """Question of an operator to agents. `by`: as in `Action`."""
 
     request: LogsRequest | StacksRequest
     by: str
@@ -39,11 +39,12 @@ class Question(Struct, frozen=True):
 
 
 AnyRequest = Request | Action | Question | LeaderRequest
-"""A request, all but the last about one run, or all runs, which the leader of that run answers."""
+"""Any request. All but a `LeaderRequest` are answered by the leader of the run, or of the journal, that they are
+about."""
 Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | LeaderReply
 Observer = Callable[[Sequence[Effect]], None]
-"""Is told of the effects of each batch once they are written and carried out. It returns soon; one that raises is told
-no more."""
+"""Callback for the effects of each batch, once they are written and carried out. It must return soon; one that raises
+is not called again."""
 
 
 class Connection(Protocol):
@@ -55,10 +56,10 @@ class Connection(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody can be answered over it any more."""
+        """Whether the connection is closed, so that no answer can be sent."""
 
     def held(self, seconds: float) -> None:
-        """Note that the request under way was held for so long because there was nothing to tell."""
+        """Note that the present request was held for so many seconds because there was nothing to tell."""
 
 
 class ShardView(Struct, frozen=True):
@@ -87,20 +88,20 @@ class Load(NamedTuple):
     """Load of a server at present."""
 
     long_polls: int
-    """Requests of agents that are held until there is something to tell."""
+    """Number of agents' requests that are held until there is something to tell."""
     shards: int = 1
-    """Parts in which all servers together share the runs."""
+    """Number of shards of the cluster."""
     shards_led: int = 1
-    """Those of which this server decides."""
+    """Number of shards that this server leads."""
 
 
 class Service(Protocol):
-    """Answers agents and operators, and shows what it knows."""
+    """Service that answers agents and operators, and shows its runs."""
 
     measurements: Measurements
 
     def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
-        """The answer: a `Reply` to a join and a poll, `Done` to an action, a `WorkerLog` or
+        """Answer a request: a `Reply` to a join and a poll, `Done` to an action, a `WorkerLog` or
         `WorkerStacks` to a question, a `LeaderReply`
         to a `LeaderRequest`, else an `Ack`.
 
@@ -108,12 +109,12 @@ class Service(Protocol):
         """
 
     def lost(self, connection: Connection) -> None:
-        """The connection has closed."""
+        """Note that the connection has closed."""
 
     def runs(self) -> list[Run]: ...
 
     def observe(self, observer: Observer) -> None:
-        """Tell `observer` of what happens to the runs that this server leads, whichever they are in time."""
+        """Tell `observer` of what happens to the runs that this server leads at the time."""
 
     def read_events(self, run_id: str, after: int, most: int) -> Coroutine[Any, Any, Sequence[RunEvent]]:
         """Events of the run with numbers above `after`, at most so many, the oldest first.
@@ -122,13 +123,13 @@ class Service(Protocol):
         """
 
     def read_delivered(self, run_id: str) -> Coroutine[Any, Any, int]:
-        """Number of the last event of the run that the webhook's receiver has acknowledged. Raises likewise."""
+        """Number of the run's last event that the webhook's receiver has acknowledged. Raises as `read_events`."""
 
     def write_delivered(self, run_id: str, number: int) -> Coroutine[Any, Any, None]:
-        """Keep that number. Raises likewise."""
+        """Write the number that `read_delivered` returns. Raises as `read_events`."""
 
     def now(self, run_id: str = "") -> float:
-        """Seconds, by the clock that this run is measured with."""
+        """Time in seconds by the clock of this run."""
 
     def close(self) -> None: ...
 

@@ -7,12 +7,12 @@ from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.timeouts import Timeouts
 
 Key = tuple[str, str]
-"""run_id and agent_id."""
+"""Key of an agent: run_id and agent_id."""
 Parked = asyncio.Future[None]
 
 
 class LongPolls:
-    """The polls that are parked now."""
+    """Parked polls, one at most for each agent."""
 
     def __init__(self) -> None:
         self._parked: dict[Key, Parked] = {}
@@ -33,7 +33,7 @@ class LongPolls:
                 del self._parked[key]
 
     def wake(self, key: Key) -> None:
-        """Release the agent's poll, if one is parked, when it is its run's turn."""
+        """Release the agent's poll, if one is parked, in the next turn of its run."""
         if released := self._parked.pop(key, None):
             scheduler().ask(key[0], partial(_release, released))
 

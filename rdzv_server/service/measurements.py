@@ -13,42 +13,43 @@ from rdzv_server.core.liveness import NOT_HEARD
 from rdzv_server.core.run import Cause
 
 REQUEST_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""A request takes 0.2 ms by itself; after 10 s a peer is cut off."""
+"""Bucket bounds of requests in seconds: one takes 0.2 ms by itself, and after 10 s a peer is cut off."""
 STORE_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-"""SQLite writes within a millisecond, a disk that is busy takes a hundred."""
+"""Bucket bounds of writes in seconds: SQLite writes within a millisecond, a busy disk takes a hundred."""
 ROUND_BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0)
-"""A round forms anew in a fraction of a second, or when workers have ended, or when a node has come back."""
+"""Bucket bounds of forming in seconds: a round forms in a fraction of one, when workers have ended, or when a node is
+back."""
 FIRST = Cause.FIRST.value
 BATCH_BOUNDS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0)
 
 
 class Measurements:
-    """What a server has done, whichever shards it led meanwhile."""
+    """Counters of a server, whichever shards it has led."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, int], Histogram] = {}
-        """By path and status: seconds of each answer, without the time for which it was held as a long poll."""
+        """Seconds of each answer by path and status, without the time for which it was held as a long poll."""
         self.store_writes = Histogram(STORE_BOUNDS_S)
         self.store_batches = Histogram(BATCH_BOUNDS)
         self.store_failures = 0
         """Attempts to write that the store refused."""
         self.store_outages = 0
-        """Times that it began to refuse them."""
+        """Number of times that the store began to refuse writes."""
         self.elections_won = 0
 
         self.happened = Counter[str]()
-        """Events of runs, by kind."""
+        """Number of run events, by kind."""
         self.leases_expired = 0
-        """Nodes that were lost because they were not heard."""
+        """Number of nodes that were lost because their leases expired."""
         self.rounds = {cause.value: Histogram(ROUND_BOUNDS_S) for cause in Cause}
-        """By cause: seconds from a round's opening to its start."""
+        """Seconds from a round's opening to its start, by cause."""
         self.lost_s = dict.fromkeys(self.rounds, 0.0)
-        """By cause: seconds in which rounds formed, also those that never started."""
+        """Seconds in which rounds formed, by cause, with those that never started."""
         self._opened: dict[tuple[str, int], tuple[str, float]] = {}
         """Cause and time of the opening of each round that forms, by run and attempt."""
 
     def observe(self, effects: Sequence[Effect]) -> None:
-        """A driver has written these and acted on them."""
+        """Count the effects of a batch, which a driver has written and carried out."""
         for effect in effects:
             match effect:
                 case Happened(event):
@@ -71,18 +72,18 @@ class Measurements:
                 self.lost_s[cause] += time.monotonic() - opened_at
 
     def answered(self, path: str, status: int, duration_s: float) -> None:
-        """A request has been answered. `path`: one of a few."""
+        """Count an answered request. `path`: one of a fixed set, to bound the number of series."""
         histogram = self.requests.get((path, status))
         if histogram is None:
             histogram = self.requests[path, status] = Histogram(REQUEST_BOUNDS_S)
         histogram.observe(duration_s)
 
     def written(self, records: Sequence[object], duration_s: float) -> None:
-        """The store has written a batch."""
+        """Count a batch that the store has written."""
         self.store_writes.observe(duration_s)
         self.store_batches.observe(len(records))
 
     def store_failed(self, *, is_first: bool) -> None:
-        """The store could not write. `is_first`: it could before."""
+        """Count a failed write. `is_first`: whether the one before succeeded."""
         self.store_failures += 1
         self.store_outages += is_first

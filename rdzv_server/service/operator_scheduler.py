@@ -18,22 +18,22 @@ from rdzv_server.service.fair_scheduler import RoundRobin
 from rdzv_server.service.timeouts import Timeouts
 
 SLICE_S = 0.00025
-"""Time after which work has to wait for its next slice. What is not divided may take longer."""
+"""Seconds of a slice, after which work waits for its next one. Undivided work may take longer."""
 OTHERS = 9
-"""Operators get one part of the event loop's time, and agents so many, while there is not enough for both."""
+"""Ratio of agents' to operators' time in the event loop, while there is not enough for both."""
 LEAST_REST = 1
-"""Parts of an idle loop's time that are left free."""
+"""Least ratio of time without operators' work to time with it, also in an idle loop."""
 REQUEST_TURNS = 4
-"""Turns of the loop in which an agent's request is answered, as a rule. Operators' work waits for them."""
+"""Turns of the loop in which an agent's request is answered as a rule; operators' work waits for as many."""
 LOOK_BACK_S = 0.05
-"""Time over which the scheduler looks how busy the others are."""
+"""Seconds over which the scheduler measures how busy agents keep the loop."""
 
 Do = Callable[[], None]
 Clock = Callable[[], float]
 
 
 class OperatorScheduler:
-    """Scheduler of one event loop for the work that must leave agents' requests as they are.
+    """Scheduler of one event loop for work that must not delay agents' requests.
 
     `cpu_s`: CPU time of the loop's thread.
     """
@@ -43,23 +43,23 @@ class OperatorScheduler:
         self._cpu_s = cpu_s
         self._asked = RoundRobin[Do]()
         self._is_under_way = False
-        """Whether a slice is being done, or the next one is waited for."""
+        """Whether a slice runs, or the next one is scheduled."""
         self._began_at = float("-inf")
-        """Begin of what is being done in a slice."""
+        """Time at which the present call in a slice began."""
         self._cpu_at = self._did_s = self._did_cpu_s = 0.0
-        """CPU time at its begin; time and CPU time that it took before what it woke up."""
+        """CPU time at the call's beginning; its time and CPU time without the tasks that it woke up."""
         self._spent_s = 0.0
-        """CPU time that the slice has taken so far: on a busy machine the thread may stand still meanwhile."""
+        """CPU seconds of the slice so far: on a busy machine the thread may not run all the time."""
         self._rests_until = self._gives_way_until = float("-inf")
         self._turns_given = REQUEST_TURNS
-        """Turns in which it has given way to the agent's request that came last."""
+        """Number of turns in which operators' work has given way to the agent's request that came last."""
         self._busy = 1.0
-        """Part of the time left to them that the others took lately."""
+        """Part of the time left to agents that they have used lately, from 0 to 1."""
         self._looked_at, self._looked_cpu_s, self._own_s = loop.time(), cpu_s(), 0.0
-        """Time, CPU time, and time of slices since then: of the last look."""
+        """Time and CPU time of the last measurement, and seconds of slices since."""
 
     def ask(self, of: str, do: Do) -> None:
-        """`do` in a slice, and in the same slice what it wakes up: peers (`of`) take turns."""
+        """Call `do` in a slice, and in the same slice the tasks that it wakes up; peers (`of`) take turns."""
         self._asked.append(of, do)
         if not self._is_under_way:
             self._come_round()
@@ -69,7 +69,7 @@ class OperatorScheduler:
         self._turns_given = 0
 
     def is_over(self) -> bool:
-        """Whether who asks is in no slice, or has had all of it."""
+        """Whether the caller is in no slice, or has used all of it."""
         return self._spent_s + self._loop.time() - self._began_at >= SLICE_S
 
     def _come_round(self) -> None:
@@ -83,7 +83,7 @@ class OperatorScheduler:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Do the next thing once no agent's request is on its way, or operators have given way for long enough."""
+        """Make the next call once no agent's request is on its way, or operators have given way for long enough."""
         if self._turns_given < REQUEST_TURNS and self._loop.time() < self._gives_way_until:
             self._turns_given += 1
             self._loop.call_soon(self._begin)
@@ -91,7 +91,7 @@ class OperatorScheduler:
             self._take()
 
     def _take(self) -> None:
-        """Do the next thing. Tasks that it wakes up come to stand in the loop's queue between `_go_on` and `_end`."""
+        """Make the next call. Tasks that it wakes up are queued in the loop between `_go_on` and `_end`."""
         began_at = self._began_at = self._loop.time()
         cpu_at = self._cpu_s()
         self._loop.call_soon(self._go_on)
@@ -122,7 +122,7 @@ class OperatorScheduler:
         self._spent_s = 0.0
 
     def _look(self, now: float) -> None:
-        """See how busy the others were. A loop that waits takes no CPU time."""
+        """Measure how busy agents kept the loop; a waiting loop takes no CPU time."""
         cpu_s = self._cpu_s()
         theirs_s = now - self._looked_at - self._own_s
         took_s = cpu_s - self._looked_cpu_s - self._own_s
@@ -131,11 +131,11 @@ class OperatorScheduler:
 
 
 class Broadcast:
-    """News for many streams, each of which is woken in a slice of its own. `timeout_s`: nobody waits for longer."""
+    """Broadcast to many streams, each of which is woken in a slice of its own, after `timeout_s` seconds at most."""
 
     def __init__(self, timeout_s: float) -> None:
         self.number = 0
-        """Number of the latest news."""
+        """Number of the latest change."""
         self._waiting: dict[asyncio.Future[None], str] = {}
         self._timeouts = Timeouts(timeout_s, self._wake)
 
@@ -145,7 +145,8 @@ class Broadcast:
             self._wake(woken)
 
     async def wait(self, seen: int) -> bool:
-        """Return in a slice: whether there is newer news than what the caller has seen, or the time is over."""
+        """Wait for a later change than number `seen`; return whether there is one, or False after the timeout. Returns
+        in a slice."""
         if self.number == seen:
             woken = asyncio.get_running_loop().create_future()
             self._waiting[woken] = _PEER.get()
@@ -164,7 +165,7 @@ class Broadcast:
 
 
 async def checkpoint(of: str | None = None) -> None:
-    """Go on in this slice, or wait for the next if it is over. `of`: peer for which this task works from now on."""
+    """Go on in this slice, or wait for the next if it is over. `of`: peer for which the task works from now on."""
     if of is not None:
         _PEER.set(of)
     if operator_scheduler().is_over():

@@ -40,18 +40,19 @@ from rdzv_server.service.long_polls import Key
 log = logging.getLogger("rdzv_server")
 
 FIRST_HOLD_S = 1.0
-"""A join that waits is answered this soon, so that a person soon reads whom it waits for."""
+"""Seconds after which a join that waits is first answered, so that a person soon reads what it waits for."""
 FIRST_HOLD_A_NODE_S = 0.5e-3
-"""If so many nodes are expected that this comes to more, this soon: else they would be answered while they arrive."""
+"""Seconds for each expected node after which a join is first answered, if that is longer than `FIRST_HOLD_S`: else many
+nodes would be answered while others still arrive."""
 _Told = messages.ReportRequest | messages.SuspectRequest | messages.LeaveRequest | messages.AnswerRequest
 AGENT_ANSWERS_S = 5.0
-"""An agent that is reached answers an operator's question in a fraction of this."""
+"""Longest time in seconds for an agent's answer to an operator's question: as a rule it takes a fraction."""
 
 
 class Rendezvous:
     """Answers of one server, or of one leadership, to each kind of request.
 
-    `leadership`: of several servers, the number of the one that this is for.
+    `leadership`: its number, with several servers.
     """
 
     def __init__(self, driver: Driver, leadership: int = 0) -> None:
@@ -61,14 +62,14 @@ class Rendezvous:
         self.leadership = leadership
         self._closing = False
         self._probes: dict[Key, asyncio.Event] = {}
-        """Agents whose sign of life somebody waits for; set when they poll."""
+        """Events of agents whose sign of life is waited for, set when they poll."""
         self.connections = Connections(self._disconnected)
         self.epoch = os.urandom(8).hex()
         self.replied: Callable[[Key, messages.Directive], None] = lambda key, directive: None
-        """Told of every directive that is handed out."""
+        """Callback for every directive that is handed out."""
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
-        """The answer to a request. Raises the `ProtocolError` that refuses it."""
+        """Answer a request. Raises the `ProtocolError` that refuses it."""
         match request:
             case messages.JoinRequest():
                 return await self._join(request, connection)
@@ -89,7 +90,7 @@ class Rendezvous:
         return messages.Ack(epoch=self.epoch)
 
     async def _join(self, request: messages.JoinRequest, connection: Connection) -> messages.Reply:
-        """Join a round; answered with the assignment when the round completes, or with what is waited for."""
+        """Answer a join with the assignment when the round completes, or with what the round waits for."""
         key = (request.run_id, request.agent_id)
         join = replace(request, secret=digest(request.secret))
         with self._bound(key, connection):
@@ -100,7 +101,8 @@ class Rendezvous:
         return self._reply(machine, request.agent_id, admission.differs(machine.run, request))
 
     async def _poll(self, request: messages.PollRequest, connection: Connection) -> messages.Reply:
-        """Answered once the agent's directive is newer than the revision that it has seen, or when the hold ends."""
+        """Answer a poll once the agent's directive is newer than the revision that it has seen, or when the hold
+        ends."""
         key = (request.run_id, request.agent_id)
         self._check_sender(request)
         with self._bound(key, connection):
@@ -114,7 +116,7 @@ class Rendezvous:
         return self._reply(machine, request.agent_id)
 
     async def _act(self, action: Action) -> actions.Done:
-        """Do what an operator asks. A request without an id gets one: it is no other's repetition."""
+        """Carry an operator's action out. A request without an id gets a new one, as it repeats no other."""
         request, run_id = action.request, action.run_id
         fact = _operation(action, request.request_id or os.urandom(8).hex())
         was_done = self._driver.answer_to(run_id, fact.request_id)
@@ -124,7 +126,7 @@ class Rendezvous:
         return actions.Done(epoch=self.epoch, message=sentence or f"run {run_id} was over before")
 
     def _is_told(self, fact: events.OperatorsFact) -> bool:
-        """Whether a run has an event of it: there is none of what concerns no run, nor of a run that is forgotten."""
+        """Whether a run has an event for the action: there is none if it concerns no run, or has a run forgotten."""
         is_forgotten = isinstance(fact, events.RunForgotten)
         return not is_forgotten and any(fact.request_id in run.answers for run in self._driver.runs())
 
@@ -140,7 +142,7 @@ class Rendezvous:
     async def _ask_for_stacks(
         self, wanted: actions.StacksRequest, by: str, connection: Connection
     ) -> actions.WorkerStacks:
-        """What the workers do. Raises what the core refuses it with."""
+        """Ask agents what workers are doing. Raises the `ProtocolError` with which the core refuses that."""
         asked = events.StacksAsked(
             token=os.urandom(8).hex(), rank=wanted.rank, reason=printable(wanted.reason), by=by,
             within_s=EXAMINED_WITHIN_S,
@@ -154,7 +156,7 @@ class Rendezvous:
         )  # fmt: skip
 
     async def _ask_for_log(self, wanted: actions.LogsRequest, by: str, connection: Connection) -> actions.WorkerLog:
-        """The end of a worker's log, through its agent. Raises `NoAnswer` or `QueryRefused`, beside the core's own."""
+        """Ask the worker's agent for the end of its log. Raises `NoAnswer`, `QueryRefused`, or as the core refuses."""
         asked = events.LogAsked(
             os.urandom(8).hex(), wanted.rank, wanted.stream, wanted.lines, wanted.offset, AGENT_ANSWERS_S
         )
@@ -209,12 +211,12 @@ class Rendezvous:
         return Load(len(self._long_polls))
 
     def close(self) -> None:
-        """Answer every parked poll, and park no more. Nothing is refused for it until the driver stops."""
+        """Answer every parked poll, and park no more. Requests are still answered until the driver stops."""
         self._closing = True
         self._long_polls.wake_all()
 
     async def _enter(self, event: events.NodeJoined) -> RunMachine:
-        """Have the agent join; that is undecided while the agent that has its `--node-rank` is asked whether it lives.
+        """Have an agent join, and wait while the agent that has its `--node-rank` is probed.
 
         Raises the `ProtocolError` that refuses it.
         """
@@ -229,7 +231,7 @@ class Rendezvous:
                 await self._answer((join.run_id, holder), until - self._driver.now())
 
     async def _answer(self, key: Key, within_s: float) -> None:
-        """Return when the agent polls, or when the time is up."""
+        """Return when the agent polls, or after `within_s` seconds."""
         probe = self._probes.setdefault(key, asyncio.Event())
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
@@ -238,7 +240,8 @@ class Rendezvous:
 
     @contextmanager
     def _bound(self, key: Key, connection: Connection) -> Iterator[None]:
-        """The connection carries the agent, unless the server refuses it: strangers are not remembered."""
+        """Bind the connection to the agent, but unbind it if the request is refused, as that agent is not part of the
+        run."""
         self.connections.bind(connection, key)
         try:
             yield
@@ -289,7 +292,7 @@ class Rendezvous:
 
 
 def _operation(action: Action, request_id: str) -> events.OperatorsFact:
-    """Event that an operator's request is. Raises `MalformedMessage`."""
+    """Event for an operator's request. Raises `MalformedMessage`."""
     wanted = action.request
     given = {"reason": printable(wanted.reason), "by": action.by, "request_id": request_id}
     match wanted:
@@ -316,7 +319,7 @@ def _operation(action: Action, request_id: str) -> events.OperatorsFact:
 
 
 def _event(request: _Told) -> events.Event:
-    """Event that a request tells of."""
+    """Event for an agent's request."""
     match request:
         case messages.ReportRequest(failure=messages.Failure() as failure):
             return events.WorkersFailed(request.agent_id, request.round, failure)

@@ -1,4 +1,4 @@
-"""Many timeouts of one length, with one timer of the event loop for all of them.
+"""Timeouts of one length, with one timer of the event loop for all of them.
 
 As a rule a timeout is stopped before it is over: each request starts and stops several. All are equally long, so
 whichever began first is over first, and starting and stopping one is an entry in a dict: an ordered one, since a plain
@@ -14,7 +14,7 @@ Subject = TypeVar("Subject", bound=Hashable)
 
 
 class Timeouts(Generic[Subject]):
-    """Calls `over` with each subject whose timeout has not been stopped within `seconds`."""
+    """Timeouts that call `over` with each subject whose timeout is not stopped within `seconds`."""
 
     def __init__(self, seconds: float, over: Callable[[Subject], None]) -> None:
         self._seconds, self._over = seconds, over
@@ -35,7 +35,7 @@ class Timeouts(Generic[Subject]):
         self._due.pop(subject, None)
 
     def cancel(self) -> None:
-        """Stop all."""
+        """Stop all timeouts."""
         self._due.clear()
         if self._timer:
             self._timer.cancel()

@@ -1,7 +1,7 @@
-"""`--otel`: each round as a trace: how it formed, each node's way into it, and how long it ran.
+"""Traces of rounds, for `--otel`: how each formed, each node's way into it, and how long it ran.
 
-An observer of the service. It keeps in mind only the joins for rounds that form, and the rounds that run: a server that
-starts again, or another one that leads from now on, exports what it has seen itself.
+The exporter is an observer of the service. It remembers only the joins for rounds that form, and the rounds that run: a
+server that starts again, or another one that leads from now on, exports what it has seen itself.
 """
 
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ from rdzv_server.core.run import Membership, Run
 from rdzv_server.service.interface import Service
 
 MOST_NODES = 512
-"""Nodes of a round that have spans of the server's: those with the lowest ranks."""
+"""Most nodes of a round that have spans of the server's: those with the lowest ranks."""
 ENDS = ("round_opened", "run_succeeded", "run_failed")
 
 
 class RoundTraces:
-    """Exports the rounds of a service's runs."""
+    """Exporter of the rounds of a service's runs."""
 
     def __init__(self, service: Service, spans: SpanExport) -> None:
         self._service = service
         self._spans = spans
         self._joined_at: dict[str, dict[str, float]] = {}
-        """Latest join of each agent, by run and agent, in the run's own time."""
+        """Time of each agent's latest join, by run and agent, in the run's own time."""
         self._running: dict[str, tuple[TracedRound, RunEvent]] = {}
-        """The round that runs, and its start, by run."""
+        """Running round and the event of its start, by run."""
         service.observe(self._see)
 
     def _see(self, effects: Sequence[Effect]) -> None:

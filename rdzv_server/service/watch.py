@@ -1,4 +1,4 @@
-"""Documents that people watch: one of all runs, and one of each run that somebody looks at.
+"""Documents that people watch: one of all runs, and one of each run that somebody watches.
 
 Whoever watches gets the document, and then its differences as JSON merge patches (RFC 7386), as server-sent events. A
 difference is made once, however many watch, and of those nodes alone that the effects of the core name; nothing is made
@@ -33,32 +33,32 @@ from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
 log = logging.getLogger("rdzv_server")
 
 INTERVAL_S = 0.2
-"""Shortest time between two differences."""
+"""Shortest time in seconds between two differences."""
 LOOK_S = 1.0
-"""Time between two looks at what no effect tells of: nodes that are quiet, and the server itself."""
+"""Seconds between two checks of what no effect tells: quiet nodes, and the server's own state."""
 PING_S = 5.0
-"""A watcher is told this often that the server is there."""
+"""Seconds between two signs of life to a watcher."""
 LINGER_S = 20.0
-"""Time for which a document that nobody watches any more is kept up to date, for those who come back."""
+"""Seconds for which a document that nobody watches any more is kept up to date, for those who come back."""
 EACH_EVENT = 64
-"""Nodes, or runs, of which an event tells at most while the document is sent."""
+"""Most nodes, or runs, in one event while the whole document is sent."""
 EACH_PATCH = 128
-"""Nodes, or runs, of which a difference tells at most."""
+"""Most nodes, or runs, in one difference."""
 MOST_PATCHES, MOST_BYTES = 256, 1 << 20
-"""Differences that are kept for those who are behind or come back."""
+"""Most differences, and bytes of them, that are kept for watchers who are behind or come back."""
 MOST_WATCHERS = 128
-"""Of one peer, half as many."""
+"""Most watchers; one peer may have half as many."""
 
 Shows = Callable[[str], bool]
-"""Whether a watcher may know of the run with this id."""
+"""Predicate: whether a watcher may know of the run with an id."""
 
 
 Now = Callable[[str], float]
-"""Time of a run, by its id."""
+"""Clock of a run, by its id."""
 
 
 class Patch(Struct, frozen=True):
-    """A difference as JSON, and the event that tells of it."""
+    """Difference as JSON, and as a server-sent event."""
 
     number: int
     content: bytes
@@ -71,7 +71,7 @@ class Feed:
     def __init__(self) -> None:
         self.document: Document = {}
         self.life = os.urandom(6).hex()
-        """Names this document among all that there were: numbers are its own."""
+        """Id of this document, which its numbers belong to, among all that there have been."""
         self.number = 0
         self.is_over = False
         self._changed = Broadcast(PING_S)
@@ -84,7 +84,7 @@ class Feed:
         return "run" in self.document or "runs" in self.document
 
     def publish(self, patch: Document) -> None:
-        """Apply a difference, and have the watchers told of it. One that says nothing is none."""
+        """Apply a difference, and tell the watchers; an empty one is ignored."""
         patch = {name: part for name, part in patch.items() if part != {} or name not in self.document}
         if not patch:
             return
@@ -98,11 +98,11 @@ class Feed:
         self.wake()
 
     def wake(self) -> None:
-        """Have the watchers look what there is."""
+        """Wake the watchers, so that they check for differences."""
         self._changed.notify_all()
 
     def after(self, number: int) -> list[Patch] | None:
-        """Differences after that number; None if they are not all there any more."""
+        """Differences after the one with `number`; None if they are not all kept any more."""
         if number == self.number:
             return []
         if not self._patches or number < self._patches[0].number - 1 or number > self.number:
@@ -115,7 +115,7 @@ class Feed:
         return int(number) if life == self.life and number.isascii() and number.isdigit() else None
 
     async def follow(self, last_event_id: str, shows: Shows | None) -> AsyncGenerator[bytes, None]:
-        """Events for one watcher, until the server closes. `shows` None: it may know of everything."""
+        """Yield the events for one watcher, until the server closes. `shows` None: it may know of every run."""
         seen = self.place(last_event_id)
         while not self.is_over:
             await checkpoint()
@@ -134,10 +134,10 @@ class Feed:
                 yield sent("ping", {"time": time.time()})
 
     async def _whole(self, number: int, shows: Shows | None) -> AsyncGenerator[bytes, None]:
-        """The document: large parts a little at a time, as they are when they are sent.
+        """Yield the whole document: large parts a little at a time, as they are when they are sent.
 
-        Only the last event has the number, since who goes on after an earlier one would lack the rest. What changes
-        meanwhile is told once more.
+        Only the last event has the number, since a watcher that went on after an earlier one would lack the rest. What
+        changes meanwhile is sent once more.
         """
         parts = {name: part for name, part in self.document.items() if name not in LARGE}
         yield sent("snapshot", {"time": time.time(), **parts, **{name: {} for name in LARGE if name in self.document}})
@@ -164,7 +164,7 @@ LARGE = ("runs", "nodes")
 
 
 class RunFeed(Feed):
-    """Document of one run: the `server`, the `run`, its `nodes` by numbers of their own, and those that are `quiet`."""
+    """Feed of one run: the `server`, the `run`, its `nodes` by numbers of their own, and the `quiet` ones."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__()
@@ -172,15 +172,15 @@ class RunFeed(Feed):
         self._run: Run | None = None
         self._changed_agents: dict[str, None] = {}
         self._keys: dict[str, str] = {}
-        """Name of each agent in the document: its id lets others speak in its name."""
+        """Name of each agent in the document, instead of its id, with which others could speak in its name."""
         self._last_key = 0
 
     def note(self, agent_ids: Iterable[str]) -> None:
-        """These agents have changed."""
+        """Note that these agents have changed."""
         self._changed_agents.update(dict.fromkeys(agent_ids))
 
     def note_node(self, node_id: str | None) -> None:
-        """Something has happened to the agents of this node."""
+        """Note that the agents of this node have changed."""
         if self._run and node_id is not None:
             self.note(self._run.node_ids.get(node_id, ()))
 
@@ -219,7 +219,7 @@ class RunFeed(Feed):
             nodes[key] = None
 
     def _parts(self, run: Run, now: float) -> Document:
-        """What does not grow with the number of nodes."""
+        """Parts of the document that do not grow with the number of nodes."""
         clock = _clock(now)
         quiet = watch_view.quiet(run, now, clock)
         named = {self._keys[agent_id]: each for agent_id, each in quiet.items() if agent_id in self._keys}
@@ -227,13 +227,13 @@ class RunFeed(Feed):
 
 
 class RunsFeed(Feed):
-    """Document of the latest attempts of all `runs`, and of the `server`."""
+    """Feed of all runs: the latest attempts of all `runs`, and the `server`."""
 
     def __init__(self) -> None:
         super().__init__()
         self._changed_runs: dict[str, None] = {}
         self.is_new = True
-        """Whether all runs have to be looked at."""
+        """Whether all runs have to be read, since the document is new."""
 
     def note(self, run_id: str) -> None:
         self._changed_runs[run_id] = None
@@ -262,12 +262,12 @@ class RunsFeed(Feed):
 
 
 class Watch:
-    """All that is watched at one server."""
+    """Watched documents of one server."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._feeds: dict[str | None, RunsFeed | RunFeed] = {}
-        """By run id; None: that of all runs."""
+        """Feeds by run id; None: that of all runs."""
         self._watchers: Counter[RunsFeed | RunFeed] = Counter()
         self._of_peers: Counter[str] = Counter()
         self._changed: set[str] = set()
@@ -295,7 +295,7 @@ class Watch:
     async def follow(
         self, peer: str, run_id: str | None, last_event_id: str = "", shows: Shows | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Server-sent events about one run, or about all. Ends when the server closes.
+        """Yield server-sent events about one run, or about all, until the server closes.
 
         Raises `ServerUnavailable` if too many watch.
         """
@@ -316,7 +316,7 @@ class Watch:
 
     @property
     def watchers(self) -> int:
-        """Number of those who watch."""
+        """Number of watchers."""
         return self._watchers.total()
 
     @contextmanager
@@ -400,17 +400,18 @@ class Watch:
         feed.publish({"server": self._server()})
 
     def _look_at_forming(self, feed: RunsFeed, runs: dict[str, Run]) -> None:
-        """What a forming round waits for may change by a sign of life, which has no effects."""
+        """Update the summaries of forming runs: what they wait for may change by a sign of life, which has no
+        effects."""
         for run_id, run in runs.items():
             if run.stage is Stage.FORMING:
                 feed.note(run_id)
 
     def _runs(self) -> dict[str, Run]:
-        """The latest attempt of each run."""
+        """Latest attempt of each run, by run id."""
         return {run.run_id: run for run in self._service.runs()}
 
     def _server(self) -> Document:
-        """The server's state, without what changes by itself and what does not apply."""
+        """State of the server, without fields that change by themselves or do not apply."""
         state = watch_view.plain(self._service.state())
         del state["uptime_s"]
         found = {name: value for name, value in state.items() if value is not None}
@@ -418,7 +419,7 @@ class Watch:
 
 
 def sent(kind: str, content: Document, event_id: str = "") -> bytes:
-    """A server-sent event."""
+    """Encode a server-sent event."""
     return _event(kind, msgspec.json.encode(content), event_id)
 
 
@@ -428,7 +429,7 @@ def _event(kind: str, content: bytes, event_id: str) -> bytes:
 
 
 def _agents_of(fact: object) -> Iterator[str]:
-    """The agents that a fact is about."""
+    """Ids of the agents that a fact is about."""
     if (join := getattr(fact, "join", None)) is not None:
         yield join.agent_id
         yield from getattr(fact, "replaces", ())
@@ -437,7 +438,7 @@ def _agents_of(fact: object) -> Iterator[str]:
 
 
 def _clock(now: float) -> Callable[[float], float]:
-    """Wall clock of times of a run whose time is now `now`."""
+    """Conversion to wall-clock time of times of a run whose time is now `now`."""
     offset = time.time() - now
     return lambda at: round(at + offset, 1)
 

@@ -14,10 +14,10 @@ from rdzv_protocol.events import RunEvent
 from rdzv_server.core.effects import Record
 
 Key = tuple[str, int]
-"""run_id and attempt."""
+"""Key of an attempt: run_id and attempt number."""
 
 EVENTS_KEPT = 10_000
-"""Events of an attempt that a store keeps at least, the latest; up to a tenth more until the oldest are dropped."""
+"""Number of the latest events of an attempt that a store keeps at least; up to a tenth more are kept."""
 EVENT_SLACK = EVENTS_KEPT // 10
 
 
@@ -25,11 +25,12 @@ WITHOUT_MEMORY = "to begin without any memory of its runs: their agents then for
 
 
 class StoreBroken(Exception):
-    """The server cannot work with this store. One line that says why and what to do."""
+    """Failure after which the server cannot work with the store, in one line that says why and what to do."""
 
 
 def of_another_format(place: str, found: str, own: int, way_on: str) -> StoreBroken:
-    """What is at `place` has a format that this server does not read. `found`: "format N", or whatever stands there."""
+    """Error for a store at `place` in a format that this server does not read. `found`: "format N", or what stands
+    there."""
     number = found.removeprefix("format ")
     age = "another" if not number.isdecimal() else "an older" if int(number) < own else "a later"
     return StoreBroken(
@@ -39,33 +40,33 @@ def of_another_format(place: str, found: str, own: int, way_on: str) -> StoreBro
 
 
 def damaged(place: str, error: Exception, *, is_later: bool, way_on: str) -> StoreBroken:
-    """What is at `place` cannot be read. `is_later`: it may be sound, for a later version of the server."""
+    """Error for a store at `place` that cannot be read. `is_later`: a later version of the server may read it."""
     what = "was written by a later version of rdzv-server, or is damaged" if is_later else "is damaged"
     first = "Start that version, or restore" if is_later else "Restore"
     return StoreBroken(f"{place} {what} ({' '.join(str(error).split())}). {first} {way_on} {WITHOUT_MEMORY}")
 
 
 class StoreUnavailable(Exception):
-    """Nothing was written, and trying again may help: a full disk, say. One line."""
+    """Failure of a store that may pass, such as a full disk, with nothing written; in one line."""
 
 
 class StoreFenced(Exception):
-    """Another server may lead by now: this one writes nothing any more, and must stop acting. One line."""
+    """Refusal to write, as another server may lead by now and this one must stop acting; in one line."""
 
 
 class Store(Protocol):
-    """A store, as the driver needs it. After a failed write nothing that follows from it is acted on."""
+    """Store, as the driver needs it. After a failed write nothing that follows from it is acted on."""
 
     async def load(self) -> Sequence[Record]:
-        """Every record that is not forgotten; those of one attempt in the order in which they were written.
+        """Read all records that are not forgotten; those of one attempt in the order in which they were written.
 
         Called once, first. Raises `StoreBroken` or `StoreUnavailable`.
         """
 
     async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
-        """Write the records and the events, and return once they would survive this machine's loss of power.
+        """Write the records and the events, and return once they would survive a power loss of this machine.
 
-        All or none; a store that cannot promise it may hold a beginning of them after a crash, the events last. Raises
+        All are written or none; a store that cannot ensure that may hold a beginning after a crash, events last. Raises
         `StoreUnavailable`, after which the same records must come next, `StoreBroken` or `StoreFenced`.
         """
 
@@ -73,32 +74,32 @@ class Store(Protocol):
         """Number of the last event of each attempt that has any. Raises as `load`, after which it is called."""
 
     async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
-        """Events of the attempt with numbers above `after`, at most so many, the oldest first.
+        """Events of the attempt with numbers above `after`, at most `most`, the oldest first.
 
-        Fewer only if there are no more. Raises as `load`.
+        Fewer are returned only if there are no more. Raises as `load`.
         """
 
     async def read_delivered(self, run_id: str, attempt: int) -> int:
-        """What `write_delivered` was told last of the attempt; 0: nothing. Raises as `load`."""
+        """Number that `write_delivered` wrote last for the attempt; 0: none. Raises as `load`."""
 
     async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
-        """Keep the number of the last event that the webhook's receiver has acknowledged. Raises as `append`."""
+        """Write the number of the last event that the webhook's receiver has acknowledged. Raises as `append`."""
 
     async def forget(self, run_id: str, attempt: int) -> None:
-        """Drop an attempt's records, its events and what has been delivered of them. Raises likewise."""
+        """Drop an attempt's records, its events and the number of the last delivered one. Raises as `append`."""
 
     async def compact(self, records: Sequence[Record]) -> None:
-        """These records stand for all of their attempt that were written before, which are dropped.
+        """Replace all records of an attempt by these, its snapshot.
 
-        Raises as `append` does; after `StoreUnavailable` it is as if nothing had been asked for.
+        Raises as `append`; after `StoreUnavailable` nothing has changed.
         """
 
     async def close(self) -> None:
-        """Let the store go."""
+        """Close the store."""
 
 
 class MemoryStore:
-    """Keeps the records for as long as the process lives: for tests, and for `--standalone`."""
+    """Store in memory, for as long as the process lives: for tests, and for `--standalone`."""
 
     def __init__(self) -> None:
         self._records: dict[Key, list[Record]] = {}

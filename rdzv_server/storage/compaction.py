@@ -1,6 +1,6 @@
 """Compaction: when the records of an attempt have become many, a snapshot takes their place.
 
-What a store holds, and a server reads when it starts, is so bounded by the run's size, whatever has happened to it.
+So a store's size, and what a server reads when it starts, is bounded by the run's size, whatever has happened to it.
 """
 
 from collections import Counter
@@ -11,24 +11,24 @@ from rdzv_server.core.registry import Key, Registry
 from rdzv_server.storage.base import Store, StoreUnavailable
 
 BEYOND = 1_000
-"""Fewer records are left alone."""
+"""Number of an attempt's records up to which no snapshot is written."""
 FACTOR = 4
-"""Ratio of records to those of a snapshot before one is written: so writes grow by a quarter."""
+"""Ratio of an attempt's records to those of a snapshot at which one is written: so writes grow by a quarter."""
 
 
 class Compaction:
-    """The lengths of all attempts' records, and the snapshots of those that have become long."""
+    """Compaction of a store: counts all attempts' records, and writes snapshots of attempts that have many."""
 
     def __init__(self, registry: Registry, store: Store) -> None:
         self._registry = registry
         self._store = store
         self._lengths: Counter[Key] = Counter()
         self._due_at: dict[Key, int] = {}
-        """Length from which on an attempt is worth a look."""
+        """Number of records at which each attempt is checked next."""
         self._due: set[Key] = set()
 
     def written(self, records: Iterable[Record]) -> None:
-        """The store holds these, too."""
+        """Note that these records have been written."""
         for record in records:
             key = record.run_id, record.attempt
             self._lengths[key] += 1
@@ -36,13 +36,13 @@ class Compaction:
                 self._due.add(key)
 
     def forgotten(self, key: Key) -> None:
-        """The store holds nothing of the attempt any more."""
+        """Note that the store has no records of the attempt any more."""
         self._lengths.pop(key, None)
         self._due_at.pop(key, None)
         self._due.discard(key)
 
     async def run(self, now: float) -> None:
-        """Write the snapshots that are due. One that the store has no room for can wait. Raises as `Store.append`."""
+        """Write the snapshots that are due; one that the store has no room for can wait. Raises as `Store.append`."""
         while self._due:
             key = self._due.pop()
             records = self._registry.snapshot(key, now)

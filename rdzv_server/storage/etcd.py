@@ -49,20 +49,21 @@ from rdzv_server.storage.record_codec import (
 FORMAT = 4
 """Version of the keys and of the records; a cluster of any other is refused."""
 MAX_OPERATIONS = 128
-"""etcd's own limit for a transaction."""
+"""Most operations of a transaction, etcd's own limit."""
 MAX_BYTES = 1 << 20
-"""Limit of a transaction's values. etcd's own limit for a request is 1.5 MiB."""
+"""Most bytes of a transaction's values. etcd's own limit for a request is 1.5 MiB."""
 CHUNK_BYTES = 1 << 18
-"""A key's value takes no more records beyond this."""
+"""Bytes of a key's value beyond which further records go into the next key."""
 PAGE_KEYS = 32
 EVENTS_OF_KEY = 64
-"""Events that share a key at most: with the evidence of as many failures they are as large as a chunk of records."""
+"""Most events that share a key: with the evidence of as many failures they are as large as a chunk of records."""
 KEYS_AT_ONCE = 10_000
-"""Names of keys that are read at once, without their values."""
+"""Most names of keys that are read at once, without their values."""
 
 
 async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
-    """Write down of what format a new cluster is. Raises `StoreBroken` if it has another one, or `StoreUnavailable`."""
+    """Write the format of a new cluster, or check it. Raises `StoreBroken` if it is another one, or
+    `StoreUnavailable`."""
     key, value = f"{prefix}/format".encode(), f"format {FORMAT}, {shards} shard{'s' * (shards != 1)}"
     is_new, _ = await client.transact([is_free(key), is_free(f"{prefix}/schema".encode())], [put(key, value.encode())])
     found, _ = await client.get(key)
@@ -81,7 +82,7 @@ async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
 
 
 class EtcdStore:
-    """The store of one leadership of a shard. `key`: the leader's, whose create revision is the leadership's number."""
+    """Store of one leadership of a shard. `key`: the leader's key, whose create revision is the leadership's number."""
 
     def __init__(self, client: EtcdClient, prefix: str, key: bytes, leadership: int) -> None:
         self._client = client
@@ -90,7 +91,7 @@ class EtcdStore:
         self._next_number = 0
         self._batch: Sequence[Record] | None = None
         self._unwritten: list[list[Any]] = []
-        """Transactions of the batch that have not been made."""
+        """Transactions of the present batch that have not been made."""
 
     async def load(self) -> Sequence[Record]:
         begin, more = f"{self._root}/records/".encode(), True
@@ -162,7 +163,7 @@ class EtcdStore:
         await self._write([delete(folder, end_of(folder)) for folder in folders])
 
     async def compact(self, records: Sequence[Record]) -> None:
-        """Write the snapshot, then drop what it stands for. Who dies in between leaves both, or a beginning of one."""
+        """Write the snapshot, then drop what it replaces. A crash in between leaves both, or the beginning of one."""
         first = self._next_number
         try:
             await self.append(records)
@@ -181,7 +182,7 @@ class EtcdStore:
             raise StoreFenced("this server's leadership is over: another one leads, or soon will")
 
     def _plan(self, records: Sequence[Record], events: Sequence[RunEvent]) -> Iterator[list[Any]]:
-        """The batch as transactions, each as large as etcd lets it be; the events last."""
+        """Split a batch into transactions, each as large as etcd allows; the events last."""
         transaction: list[Any] = []
         size = 0
         for operation, more in chain(self._record_operations(records), self._event_operations(events)):
@@ -193,7 +194,7 @@ class EtcdStore:
         yield transaction
 
     def _record_operations(self, records: Sequence[Record]) -> Iterator[tuple[Any, int]]:
-        """Writes, each with its size. Consecutive records of one attempt share a key, as many as it takes."""
+        """Operations that write the records, each with its size. Consecutive records of one attempt share a key."""
         for (run_id, attempt), of_attempt in groupby(records, key=lambda record: (record.run_id, record.attempt)):
             packed = [(record.at, *pack(record)) for record in of_attempt]
             while packed:
@@ -205,7 +206,7 @@ class EtcdStore:
                 packed = packed[count:]
 
     def _event_operations(self, events: Sequence[RunEvent]) -> Iterator[tuple[Any, int]]:
-        """Likewise; and now and then deletions of the oldest events."""
+        """Operations that write the events, and now and then delete the oldest ones, each with its size."""
         for run_id, attempt, first, last, body in pack_events(events, EVENTS_OF_KEY):
             folder = self._folder(run_id, attempt, "events")
             yield put(folder + b"%016x" % last, body), len(folder) + len(body)
@@ -217,7 +218,7 @@ class EtcdStore:
 
 
 async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record], int]:
-    """Records of a journal that another server writes, and etcd's revision when they were begun to be read.
+    """Read a journal that another server writes; return its records, and etcd's revision when the reading began.
 
     Raises `StoreBroken` or `StoreUnavailable`.
     """
@@ -235,7 +236,7 @@ async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record],
 
 
 async def read_attempts_with(client: EtcdClient, root: str, text: str) -> list[list[Record]]:
-    """Records of each attempt of a shard, whoever leads it, that mentions this text: few are decoded.
+    """Read the records of each attempt of a shard, led here or elsewhere, that mentions `text`; few are decoded.
 
     Raises `StoreBroken` or `StoreUnavailable`.
     """
@@ -263,7 +264,7 @@ async def read_attempts_with(client: EtcdClient, root: str, text: str) -> list[l
 
 
 def _unpack(key: bytes, value: bytes) -> tuple[int, list[Record]]:
-    """The number of a key, and the records that it holds. Raises `MalformedRecord`."""
+    """Number of a key, and the records in its value. Raises `MalformedRecord`."""
     try:
         *_, run, attempt, number = key.decode().split("/")
         where = unquote(run), int(attempt)

@@ -7,20 +7,20 @@ from rdzv_server.storage.base import StoreBroken
 
 ETCD_PORT = 2379
 ANYWHERE = "192.0.2.1:9"
-"""An address that is nobody's, by RFC 5737: it leads out by the default route."""
+"""Address that RFC 5737 reserves for documentation: the route to it is the default route."""
 FORM = "etcd://HOST[:PORT],HOST[:PORT],.../CLUSTER, where /CLUSTER may be left out"
 
 
 @dataclass(frozen=True, slots=True)
 class EtcdPlace:
-    """The etcd members, `HOST:PORT`, and below which key the servers of this cluster meet."""
+    """Place of a cluster in etcd: members, `HOST:PORT`, and the prefix of its keys."""
 
     members: tuple[str, ...]
     prefix: str
 
     @classmethod
     def parse(cls, text: str) -> "EtcdPlace":
-        """Read what `--store` says. Raises `StoreBroken`."""
+        """Parse the value of `--store`. Raises `StoreBroken`."""
         hosts, _, cluster = text.removeprefix("etcd://").partition("/")
         members = tuple(_member(host, text) for host in hosts.split(","))
         cluster = cluster.strip("/") or "default"
@@ -29,7 +29,7 @@ class EtcdPlace:
         return cls(members, f"/rdzv-server/{cluster}")
 
     def own_address(self) -> str:
-        """Address of this machine on its way to etcd, or else to anywhere: where other machines reach it, too."""
+        """Address of this machine on the route to etcd, else on the default route, at which other machines reach it."""
         found = [address for member in (*self.members, ANYWHERE) if (address := _source(member))]
         return next((each for each in found if not each.startswith("127.") and each != "::1"), socket.gethostname())
 
@@ -39,7 +39,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Whether it is HOST:PORT, an IPv6 address in brackets."""
+    """Whether a text is HOST:PORT, with an IPv6 address in brackets."""
     host, colon, port = text.rpartition(":")
     is_name = bool(host) and host.isprintable() and not set(host) & set(" /,:[]")
     is_ipv6 = host.startswith("[") and host.endswith("]") and _is_ipv6(host[1:-1])
@@ -64,7 +64,7 @@ def _member(text: str, whole: str) -> str:
 
 
 def _source(member: str) -> str | None:
-    """Address from which this machine would speak to the member; nothing is sent."""
+    """Address from which this machine would reach the member; nothing is sent."""
     host, _, port = member.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)

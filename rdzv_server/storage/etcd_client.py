@@ -2,8 +2,8 @@
 
 The messages and stubs are `aetcd`'s. Its own client knows one member and no TLS; see docs/adr/0012.
 
-A member that is dead refuses, one that hangs runs into a deadline: the next one is asked, and stays the first to be
-asked. Every request may therefore reach etcd twice, or after the caller was told that it failed: each is one that may.
+A dead member refuses, one that hangs runs into a deadline: then the next one is asked, and stays the first to be asked.
+Every request may therefore reach etcd twice, or after the caller was told that it failed; all are safe to repeat.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from rdzv_server.tasks import first_of
 log = logging.getLogger("rdzv_server")
 
 ATTEMPT_S = 2.0
-"""Seconds that one member may take for what is not in a hurry."""
+"""Longest time in seconds for one member's answer to a request that is not urgent."""
 WATCH_RETRY_S = 0.2
 
 _CHANNEL = {
@@ -39,21 +39,21 @@ _CHANNEL = {
     "grpc.max_receive_message_length": -1,
 }
 _HOPELESS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT}
-"""Another member would say the same, and so would this one later."""
+"""Statuses of failures that another member, or a later try, would repeat."""
 _NO_SPACE = "its space is used up: compact and defragment it, and see docs/failover.md for how to keep it small"
 
 T = TypeVar("T")
 
 
 class EtcdTls(NamedTuple):
-    """Files in PEM. `cert` and `key`: who this server is, where etcd asks for it. Without any: no TLS."""
+    """Paths of PEM files. `cert` and `key`: this server's own, where etcd asks for them. Without any: no TLS."""
 
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
 
     def credentials(self) -> Any:
-        """For gRPC. Raises `StoreBroken`."""
+        """Credentials for gRPC's channels. Raises `StoreBroken`."""
         try:
             files = (Path(path).read_bytes() if path is not None else None for path in (self.ca, self.key, self.cert))
             return grpc.ssl_channel_credentials(*files) if any(self) else None
@@ -65,7 +65,7 @@ NO_TLS = EtcdTls()
 
 
 class _Member:
-    """One member of the cluster: a channel, and the stubs over it."""
+    """Member of the etcd cluster: a channel, and the stubs over it."""
 
     def __init__(self, address: str, credentials: Any) -> None:
         options = list(_CHANNEL.items())
@@ -80,9 +80,10 @@ class _Member:
 
 
 class EtcdClient:
-    """The cluster whose members are at these addresses, `HOST:PORT`. Every method raises `StoreUnavailable`.
+    """Client of the etcd cluster whose members are at these addresses, `HOST:PORT`.
 
-    A request that etcd will never take, for want of a permission, say, raises `StoreBroken`.
+    Every method raises `StoreUnavailable`; for a request that etcd will never take, say for want of a permission,
+    `StoreBroken`.
     """
 
     def __init__(self, addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> None:
@@ -95,33 +96,33 @@ class EtcdClient:
             await member.channel.close()
 
     async def get(self, key: bytes) -> tuple[Any | None, int]:
-        """The key and its value as they are now, None if it is not there; and the store's revision."""
+        """Read a key: return it with its value, None if it is not there, and the store's revision."""
         answer = await self._ask(lambda member: member.kv.Range(rpc.RangeRequest(key=key), timeout=ATTEMPT_S))
         return (answer.kvs[0] if answer.kvs else None), answer.header.revision
 
     async def range(
         self, begin: bytes, end: bytes, limit: int = 0, *, keys_only: bool = False
     ) -> tuple[Sequence[Any], bool, int]:
-        """The keys from `begin` on and below `end` with their values, at most so many; whether there are more, and the
+        """Read the keys from `begin` to below `end`: return them with their values, whether there are more, and the
         store's revision."""
         request = rpc.RangeRequest(key=begin, range_end=end, limit=limit, keys_only=keys_only)
         answer = await self._ask(lambda member: member.kv.Range(request, timeout=2 * ATTEMPT_S))
         return answer.kvs, answer.more, answer.header.revision
 
     async def transact(self, compare: Sequence[Any], do: Sequence[Any]) -> tuple[bool, int]:
-        """Do it all if every comparison holds, else nothing; whether it was done, and the store's revision after."""
+        """Do all operations if every comparison holds, else none; return whether, and the store's revision after."""
         request = rpc.TxnRequest(compare=compare, success=do)
         answer = await self._ask(lambda member: member.kv.Txn(request, timeout=ATTEMPT_S))
         return answer.succeeded, answer.header.revision
 
     async def grant(self, ttl_s: int) -> tuple[int, int]:
-        """A new lease: its id, and its time to live in seconds, which etcd may have raised."""
+        """Grant a lease; return its id and its time to live in seconds, which etcd may have raised."""
         request = rpc.LeaseGrantRequest(TTL=ttl_s)
         answer = await self._ask(lambda member: member.lease.LeaseGrant(request, timeout=ATTEMPT_S))
         return answer.ID, answer.TTL
 
     async def keep_alive(self, lease_id: int, attempt_s: float) -> int:
-        """Renew the lease; the seconds that it has from now on, 0 if it is gone. `attempt_s`: for each member."""
+        """Renew a lease; return its seconds from now on, 0 if it is gone. `attempt_s`: longest time for each member."""
 
         async def ask(member: _Member) -> Any:
             call = member.lease.LeaseKeepAlive(timeout=attempt_s)
@@ -136,14 +137,14 @@ class EtcdClient:
         return int((await self._ask(ask)).TTL)
 
     async def revoke(self, lease_id: int) -> None:
-        """End the lease, and with it every key that hangs on it."""
+        """End a lease, and with it every key that is attached to it."""
         request = rpc.LeaseRevokeRequest(ID=lease_id)
         await self._ask(lambda member: member.lease.LeaseRevoke(request, timeout=ATTEMPT_S))
 
     async def changed(self, key: bytes, from_revision: int, end: bytes = b"") -> None:
-        """Return when the key has changed at this revision or later, or may have; or any from it on and below `end`.
+        """Return when a key, or any from it to below `end`, has or may have changed at `from_revision` or later.
 
-        Every member is asked to tell, so that none is missed that is dead, hangs or is cut off; the first counts.
+        Every member is watched, as one may be dead, hang or be cut off; the first to report counts.
         """
         await first_of(*(self._watch(member, key, from_revision, end) for member in self._members))
 
@@ -160,7 +161,7 @@ class EtcdClient:
             await asyncio.sleep(WATCH_RETRY_S)
 
     async def _ask(self, ask: Callable[[_Member], Awaitable[T]]) -> T:
-        """The answer of the first member that gives one, each asked once."""
+        """Return the answer of the first member that gives one; each is asked once."""
         trouble = ""
         for member in list(self._members):
             try:
@@ -180,22 +181,22 @@ def end_of(folder: bytes) -> bytes:
 
 
 def put(key: bytes, value: bytes, lease_id: int = 0) -> Any:
-    """Operation that writes a key. `lease_id`: the lease that it hangs on."""
+    """Operation that writes a key. `lease_id`: the lease that it is attached to; 0: none."""
     return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease_id))
 
 
 def delete(key: bytes, end: bytes = b"") -> Any:
-    """Operation that deletes a key; or all from it on and below `end`."""
+    """Operation that deletes a key, or all from it to below `end`."""
     return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key, range_end=end))
 
 
 def is_made_at(key: bytes, revision: int) -> Any:
-    """Whether the key is there and was made at this revision. 0: whether it is not there."""
+    """Comparison: the key was created at this revision; 0: it does not exist."""
     return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=revision)
 
 
 def is_free(key: bytes) -> Any:
-    """Whether the key is not there."""
+    """Comparison: the key does not exist."""
     return is_made_at(key, 0)
 
 

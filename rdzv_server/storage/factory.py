@@ -8,7 +8,7 @@ FORMS = "sqlite:PATH, memory or etcd://HOST,HOST,HOST/CLUSTER"
 
 
 def make_store(name: str | None, port: int) -> tuple[Store, str]:
-    """The store that `name` asks for, and where it is, for a person. Raises `StoreBroken`.
+    """Make the store that `name` asks for; return it, and in words where it is. Raises `StoreBroken`.
 
     None: a file for this port, in the folder where this user's services keep their state. A server on a port that the
     kernel chooses is not found again by its agents after a restart, so that it keeps its state in memory.
@@ -26,7 +26,10 @@ def make_store(name: str | None, port: int) -> tuple[Store, str]:
 
 
 def _default_path(port: int) -> str:
-    """systemd names the folder of a service; else XDG's place for state. Raises `StoreBroken`."""
+    """Path of the default store: in the folder that systemd gives a service, else in XDG's folder for state.
+
+    Raises `StoreBroken`.
+    """
     folder = os.environ.get("STATE_DIRECTORY") or os.path.join(
         os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "rdzv-server"
     )

@@ -1,4 +1,4 @@
-"""Outages of a store: what cannot be done is tried again, and the log says so once."""
+"""Outages of a store: failed work is tried again, and logged once."""
 
 import asyncio
 import logging
@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 
 class Outage:
-    """An outage, logged when it begins, with its consequence, and when it is over."""
+    """Outage of a store, logged when it begins, with its consequence, and when it is over."""
 
     def __init__(self, consequence: str = "trying again", over: str = "etcd answers") -> None:
         self.reason: str | None = None
-        """Why the store cannot be used; None while it can."""
+        """Reason why the store cannot be used; None while it can."""
         self._consequence, self._over = consequence, over
 
     def begin(self, reason: object) -> None:
-        """The store cannot be used, now or still."""
+        """Note that the store cannot be used, now or still."""
         if self.reason is None:
             log.error("%s; %s", reason, self._consequence)
         self.reason = str(reason)
 
     def end(self) -> None:
-        """The store can be used, again or as ever."""
+        """Note that the store can be used, again or still."""
         if self.reason is not None:
             log.info(self._over)
         self.reason = None

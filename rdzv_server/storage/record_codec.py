@@ -18,11 +18,11 @@ from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT
 
 
 class MalformedRecord(Exception):
-    """The store holds something that is no record of ours."""
+    """Error for stored data that is no record of this server's."""
 
 
 class UnknownKind(MalformedRecord):
-    """The store holds a kind of record that this version of the server does not know; a later one may."""
+    """Error for a kind of record that this version of the server does not know; a later one may."""
 
 
 _KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed]] = {
@@ -31,12 +31,12 @@ _KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlam
 
 
 def pack(record: Record) -> tuple[str, bytes]:
-    """The kind and the body of a record's fact."""
+    """Encode a record's fact; return its kind and its body."""
     return type(record.fact).__name__, encode(record.fact)
 
 
 def unpack(run_id: str, attempt: int, at: float, kind: str, body: bytes) -> Record:
-    """The record of which these are the parts. Raises `MalformedRecord`."""
+    """Decode a record from its parts. Raises `MalformedRecord`."""
     if kind not in _KINDS:
         raise UnknownKind(f"unknown kind {kind!r} in attempt {attempt} of run {run_id!r}")
     try:
@@ -46,7 +46,7 @@ def unpack(run_id: str, attempt: int, at: float, kind: str, body: bytes) -> Reco
 
 
 class EventBatch(NamedTuple):
-    """Consecutive events of one attempt, packed: a store keeps them as one thing."""
+    """Batch of consecutive events of one attempt, which a store keeps as one value."""
 
     run_id: str
     attempt: int
@@ -60,7 +60,7 @@ _pack_events = msgspec.msgpack.Encoder().encode
 
 
 def pack_events(events: Iterable[RunEvent], most: int) -> Iterator[EventBatch]:
-    """The events of each attempt together, however they are mixed, at most so many in one batch."""
+    """Pack mixed events of several attempts by attempt, at most `most` in one batch."""
     of_attempt: dict[tuple[str, int], list[RunEvent]] = {}
     for event in events:
         of_attempt.setdefault((event.run_id, event.attempt), []).append(event)
@@ -80,7 +80,7 @@ def dropped_below(first: int, last: int) -> int | None:
 
 
 def unpack_events(body: bytes) -> list[RunEvent]:
-    """Raises `MalformedRecord`."""
+    """Decode the events of a batch. Raises `MalformedRecord`."""
     try:
         return _events.decode(body)
     except msgspec.DecodeError as error:
@@ -88,9 +88,9 @@ def unpack_events(body: bytes) -> list[RunEvent]:
 
 
 def settled(records: Sequence[Record]) -> list[Record]:
-    """The records of an attempt without those that a snapshot stands for, and without a snapshot that is not whole.
+    """Records of an attempt without those that a complete snapshot replaces, and without an incomplete snapshot.
 
-    A store that cannot put a snapshot in the place of what was there before all at once may hold both, or a beginning.
+    A store that cannot replace records by a snapshot in one transaction may hold both, or a beginning of it.
     """
     whole: list[Record] = []
     taking: list[Record] | None = None

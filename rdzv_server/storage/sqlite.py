@@ -1,7 +1,8 @@
-"""The records in one SQLite file (WAL, synchronous): the default store.
+"""Store in one SQLite file (WAL, synchronous): the default.
 
-Written by a thread of its own, so that the event loop never waits for a disk. A batch is one transaction. The file is
-held exclusively for as long as the server runs. Every failure says what to do; nothing ever begins afresh in silence.
+It is written by a thread of its own, so that the event loop never waits for a disk. A batch is one transaction. The
+file is held exclusively for as long as the server runs. Every failure says what to do; a store that cannot be read is never
+replaced by an empty one in silence.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from rdzv_server.storage.record_codec import (
 )
 
 APPLICATION_ID = 0x72647A76
-"""Marks the file as ours, in SQLite's header."""
+"""Application id in SQLite's header, which marks the file as this server's."""
 FORMAT = 4
 """Version of the tables and of the records in them; a file of any other is refused."""
 
@@ -60,30 +61,30 @@ DELETE FROM events WHERE NOT EXISTS (
     SELECT 1 FROM records WHERE records.run_id = events.run_id AND records.attempt = events.attempt
 );
 """
-"""Beside the records, in the same format: a file of before gets the table, and a program of before leaves it alone,
-also when it forgets an attempt. `last`: number of the last event that is packed in `body`. In row 0 stands the number
-of the last one that has been delivered."""
+"""Table of the events, beside the records in the same format: an older file gets the table, and an older program leaves
+it alone, also when it forgets an attempt. `last`: number of the last event that is packed in `body`. Row 0 has the
+number of the last event that has been delivered."""
 _EVENTS_INSERT = "INSERT INTO events (run_id, attempt, last, body) VALUES (?, ?, ?, ?)"
 _EVENTS_DELETE = "DELETE FROM events WHERE run_id = ? AND attempt = ?"
 _EVENTS_SELECT = "SELECT body FROM events WHERE run_id = ? AND attempt = ? AND last > ? ORDER BY last"
 _DELIVERED = "INSERT OR REPLACE INTO events (run_id, attempt, last, body) VALUES (?, ?, 0, ?)"
 EVENTS_OF_ROW = 256
-"""Events that are packed together at most."""
+"""Most events that are packed into one row."""
 
 _INSERT = "INSERT INTO records (run_id, attempt, at, kind, body) VALUES "
 _ROW = "(?, ?, ?, ?, ?)"
 ROWS_AT_ONCE = 1_000
-"""In one statement. Each lets the event loop's thread go on, and then waits until that lets go again: a statement for
-each row would take seconds when the server is busy."""
+"""Most rows that one statement inserts. Each statement waits for the interpreter, which the event loop's thread holds:
+a statement for each row would take seconds when the server is busy."""
 _DELETE = "DELETE FROM records WHERE run_id = ? AND attempt = ?"
 
 T = TypeVar("T")
 Statement = tuple[str, Sequence[object]]
-"""And its values."""
+"""SQL statement and its values."""
 
 
 class SqliteStore:
-    """A store in the file at `path`."""
+    """Store in the SQLite file at `path`."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -91,11 +92,13 @@ class SqliteStore:
         self._file: sqlite3.Connection | None = None
 
     async def load(self) -> Sequence[Record]:
-        """Open the file, made if it is not there. Raises `StoreBroken` or `StoreUnavailable`."""
+        """Open the file, create it if it is not there, and read all records. Raises `StoreBroken` or
+        `StoreUnavailable`."""
         return await self._call(self._load)
 
     async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
-        """One transaction. Raises `StoreUnavailable`: nothing was written, and trying again may help."""
+        """Write a batch in one transaction. Raises `StoreUnavailable`: nothing was written, and trying again may
+        help."""
         statements = _inserts(records) + _event_inserts(events)
         await self._call(lambda: self._transact(*statements))
 
@@ -116,12 +119,12 @@ class SqliteStore:
         await self._call(lambda: self._transact((_DELETE, of_attempt), (_EVENTS_DELETE, of_attempt)))
 
     async def compact(self, records: Sequence[Record]) -> None:
-        """One transaction. Raises `StoreUnavailable`: nothing has changed."""
+        """Replace an attempt's records in one transaction. Raises `StoreUnavailable`: nothing has changed."""
         statements = ((_DELETE, (records[0].run_id, records[0].attempt)), *_inserts(records))
         await self._call(lambda: self._transact(*statements))
 
     async def close(self) -> None:
-        """Let the file go; another server may open it then."""
+        """Close the file; another server may open it then."""
         if self._file:
             await self._call(self._file.close)
             self._file = None
@@ -188,7 +191,7 @@ class SqliteStore:
         return file
 
     def _make_private(self) -> None:
-        """Make the file if it is not there, for this user alone. SQLite gives `-wal` and `-shm` its mode."""
+        """Create the file if it is not there, for this user alone. SQLite gives `-wal` and `-shm` the same mode."""
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
@@ -199,7 +202,7 @@ class SqliteStore:
             raise sqlite3.OperationalError("unable to open") from None
 
     def _check(self, file: sqlite3.Connection) -> bool:
-        """Whether the file is empty. Raises `StoreBroken` if it is not ours, or of another format."""
+        """Whether the file is empty. Raises `StoreBroken` if it is not this server's, or of another format."""
         (application_id,) = file.execute("PRAGMA application_id").fetchone()
         (tables,) = file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application_id != APPLICATION_ID and tables:
