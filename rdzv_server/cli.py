@@ -50,8 +50,7 @@ PROBE_S = 4.0
 STOP_S = 10.0
 """Seconds that a stopping server asks its service manager for."""
 SWITCH_S = 0.5e-3
-"""Seconds that the event loop keeps the store's thread waiting, several times in each write. Python's default is 5
-ms."""
+"""Seconds that the event loop keeps the store's thread waiting, several times a write. Python's default is 5 ms."""
 
 DESCRIPTION = """\
 The rendezvous service for elastic PyTorch runs. It holds the membership rounds, admission and restart
@@ -380,8 +379,7 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser, with a flag for each field of `ServerConfig`. Its namespace has no defaults, only what was
-    given."""
+    """Make the parser, with a flag for each field of `ServerConfig`. Its namespace has only what was given."""
     parser = _Parser(
         prog="rdzv-server", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS,

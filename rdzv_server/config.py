@@ -148,8 +148,7 @@ class ServerConfig:
     """Address to listen on; every one by default, since agents are elsewhere as a rule."""
     port: int = _flag(DEFAULT_PORT, PORT, "default: {}; 0: a free one")
     retention_s: float = _flag(RETENTION_S, SECONDS, "how long an ended run is remembered (default: {:g})")
-    """Seconds that an ended run is remembered: an hour by default, so that a person can look and a late agent is
-    told."""
+    """Seconds that an ended run is remembered: an hour by default, for people to look and late agents to be told."""
     store: str | None = _flag(
         None,
         WHERE,

@@ -66,11 +66,9 @@ class Failure(Struct, frozen=True, kw_only=True):
     hint: Line = ""
     """Advice for a person; empty: none."""
     consequence: bool = False
-    """Whether, by what it wrote, the worker ended because another one was gone, whose failure, if reported, is the
-    root."""
+    """Whether, by its output, the worker ended because another one was gone; if reported, that failure is the root."""
     error_file: Line = ""
-    """Path of torch's `@record` file on the worker's node; empty if there is none, or if it is removed with the
-    agent."""
+    """Path on the node of torch's `@record` file; empty if there is none, or it is removed with the agent."""
     blame: Blame = "unknown"
     """Party at fault by the evidence: this `node` (a memory error of a GPU, a full disk), or the `program` (it asks for
     more memory than there is)."""

@@ -53,8 +53,7 @@ class ServiceManager:
             self._send(f"STATUS={printable(text)}")  # a line break would begin another of the protocol's fields
 
     def stopping(self, within_s: float) -> None:
-        """Notify once that the process is about to end, and may need `within_s` for it, whatever the manager's own
-        limit."""
+        """Notify once that the process is about to end, within `within_s` seconds, whatever the manager's limit."""
         if not self._is_stopping:
             self._is_stopping = True
             self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}")

@@ -53,14 +53,12 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """Seconds that a round waits for more nodes after it has `min_nodes`. None: until none has joined for
     `LAST_CALL_QUIET_S`, and `LAST_CALL_MOST_S` at the most."""
     shrink_after_s: Seconds = 0.0
-    """Seconds after the loss of a participant in which a replacement may come before the run goes on with fewer
-    nodes."""
+    """Seconds for a replacement of a lost participant to come before the run goes on with fewer nodes."""
     fixed_nodes: NodeCount | None = None
     """Number of nodes that the run was given for good: it ends once too few of them can be fit, instead of waiting for
     `join_timeout_s`. None: others may come."""
     lease_s: Lease = 10.0
-    """Seconds of silence after which an agent is lost. A shorter lease finds a hung host sooner, and a busy one
-    wrongly."""
+    """Seconds of silence after which an agent is lost. A shorter lease finds hung hosts sooner, but also busy ones."""
     disconnect_grace_s: Seconds = 1.0
     """Seconds that an agent whose connection closed may take to come back."""
     scale_up: ScaleUp = "immediate"

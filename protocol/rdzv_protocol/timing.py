@@ -3,8 +3,7 @@
 HOLDS_PER_LEASE = 2
 """Times that a parked poll is answered in a lease, so that a live agent renews it in time."""
 LONGEST_HOLD_S = 10.0
-"""Longest time that a poll is parked, however long the lease: an agent that hears nothing for longer has lost the
-server."""
+"""Longest time that a poll is parked, whatever the lease: an agent that hears nothing for longer lost its server."""
 ANSWER_TIMEOUT_S = LONGEST_HOLD_S + 5.0
 """Silence after which an agent gives a connection up and tries another."""
 

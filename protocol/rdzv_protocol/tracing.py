@@ -31,8 +31,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class TracedRound(NamedTuple):
-    """Identity of a round among all others: the master's port is reserved anew for each round, on another attempt
-    too."""
+    """Identity of a round: the master's port is reserved anew for each round, also in another attempt."""
 
     run_id: str
     round: int

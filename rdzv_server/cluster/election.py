@@ -30,8 +30,7 @@ class Election:
         self._client = client
         self._key = membership.leader_key(shard)
         self.left_to: set[int] = set()
-        """Revisions of the servers that this one has left the shard to: one that does not take it gets no second
-        chance."""
+        """Revisions of the servers that this one has left the shard to, each of them once."""
 
     async def win(self, follow: Callable[[Leader | None], None]) -> "Leadership":
         """Return when this server leads. Meanwhile `follow` is called with the leader, None while it is not known.

@@ -84,8 +84,7 @@ class Replica:
     # Leading and following.
 
     async def run(self) -> None:
-        """Lead whenever possible, for ever; resign when cancelled. Raises errors after which the server cannot go
-        on."""
+        """Lead whenever possible, for ever; resign when cancelled. Raises what the server cannot go on after."""
         while True:
             leadership = await self._election.win(self._follow)
             self._measurements.elections_won += 1

@@ -86,8 +86,7 @@ class Sharding:
             await asyncio.Event().wait()
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
-        """Answer by the run's shard. Among several shards, a `LeaderRequest` without a run is held, and names no
-        leader."""
+        """Answer by the run's shard. With several, a `LeaderRequest` without a run is held, and gets no leader."""
         if isinstance(request, Action) and isinstance(request.request, DrainRequest):
             await self._check_known(request.request)
         if request.run_id is not None or len(self._replicas) == 1:
@@ -181,8 +180,7 @@ class Sharding:
         )
 
     def _unhealthy_reason(self) -> str | None:
-        """Reason why this server cannot decide for a shard that it leads, or that no shard has a known leader; else
-        None."""
+        """Reason why this server cannot decide for a shard that it leads, or knows no leader of any; else None."""
         if self._closed.is_set():
             return "shutting down"
         reasons = [replica.unhealthy_reason for replica in self._replicas]

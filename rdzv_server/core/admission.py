@@ -35,8 +35,7 @@ class Claim(Struct, frozen=True):
     probes: tuple[str, ...] = ()
     """Agents that may be dead, and are asked for a sign of life."""
     is_undecided: bool = False
-    """Whether a probed agent has the newcomer's `--node-rank`: it joins, or is refused, once that one has answered or
-    not."""
+    """Whether a probed agent has the newcomer's `--node-rank`: the probe decides whether that one may join."""
 
 
 _NO_CLAIM = Claim()
@@ -81,8 +80,7 @@ def check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None
 
 
 def conflicts(run: Run, join: JoinRequest) -> list[str]:
-    """Phrases about settings that the join asks for and the run has otherwise, but for limits that an operator has
-    set."""
+    """Phrases about settings that the run has otherwise than the join asks, but for limits set by an operator."""
     asked = replace(join.settings, min_nodes=None, max_nodes=None) if run.is_resized else join.settings
     return asked.conflicts(run.settings)
 

@@ -57,8 +57,7 @@ from rdzv_server.core.run import (
 )
 
 DUE_AT_ONCE = 500
-"""Most agents that are lost in one go when many leases end together, as other runs wait meanwhile; the others
-follow."""
+"""Most agents that are lost in one go when many leases end together: other runs wait meanwhile."""
 
 
 class RunMachine:
@@ -116,8 +115,7 @@ class RunMachine:
             hangs.attend(self, now)
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
-        """Take a `LeaseRenewed` from which nothing but a fresh lease follows; False, with nothing changed, if more
-        follows."""
+        """Take a `LeaseRenewed` if only a fresh lease follows from it; else return False, with nothing changed."""
         run, agent_id = self.run, event.agent_id
         if run.stage.is_end or agent_id in run.leases.uncertain or agent_id not in run.agents:
             return False
@@ -215,8 +213,7 @@ class RunMachine:
         return stragglers.look(run, now)
 
     def _complete_if_ready(self, now: float) -> None:
-        """Complete the round if it is ready. The signs of life that decide it are not recorded; that it completes
-        is."""
+        """Complete the round if it is ready. Its completion is recorded, the signs of life that decide it are not."""
         if self.run.network.pairs is not None and (tested := network_check.over(self, now)):
             self._apply(tested, now)
         if self._may_complete and (reason := completion.completes(self.run, now)) and network_check.is_done(self, now):

@@ -154,8 +154,7 @@ def _release(machine: "RunMachine", agent: Agent, now: float) -> None:
 
 
 def settle(machine: "RunMachine", now: float) -> None:
-    """Send the agents the notice if they have none, or one with a later deadline; withdraw it when the round is
-    over."""
+    """Send agents the notice, and again if its deadline is sooner now; withdraw it when the round is over."""
     run, soon = machine.run, pending(machine.run)
     if run.notice and (soon is None or run.notice.round != run.round):
         _close(run, run.notice)

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 AN_OPERATOR = "an operator"
 REASON_BYTES, EVIDENCE_BYTES = 128, 192
-"""Most bytes of the reason of an operator's cordon, of which there may be a thousand; and of the server's own, which is
-evidence."""
+"""Most bytes of the reason of an operator's cordon, of which there may be a thousand, and of the server's own."""
 
 
 # Checks.
@@ -151,8 +150,7 @@ def uncordon(machine: "RunMachine", fact: events.NodeUncordoned, now: float) -> 
 
 
 def drain(machine: "RunMachine", fact: events.NodeDrained, now: float) -> None:
-    """Cordon the node, and have its agents leave. Agents that do not know `drain` are fenced: they come back to stand
-    by."""
+    """Cordon the node, and have its agents leave; those that do not know `drain` are fenced, and rejoin to stand by."""
     run, sentence = machine.run, drained(fact)
     keep_out(machine, cordon_of(fact, now))
     _tell(machine, "node_drained", fact, sentence, now, node_id=fact.node_id)

@@ -65,8 +65,7 @@ def _fill_gaps(keys: dict[str, int], chosen: list[Agent]) -> None:
 
 
 def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:
-    """Membership of the round that completes. O(n), with little work for each agent: `start` makes the rest when
-    needed."""
+    """Membership of the round that completes, in O(n) with little work for each agent: `start` does the rest."""
     role_sizes: dict[str, int] = {}
     for agent in ordered:
         join = agent.join

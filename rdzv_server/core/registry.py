@@ -46,8 +46,7 @@ Key = tuple[str, int]
 SPARE_DEADLINES = 64
 """Stale deadlines that are tolerated, beyond one for each run, before they are dropped."""
 ROOM = 100
-"""Divisor: this part of all attempts, a hundredth, is forgotten at once when there is no room, since finding them takes
-time."""
+"""Divisor of all attempts: a hundredth is forgotten at once when there is no room, as finding them takes time."""
 
 
 SLOW_NODES = ExclusionPolicy(after=1, window_s=3_600.0, for_s=3_600.0)

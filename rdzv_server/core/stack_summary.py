@@ -40,8 +40,7 @@ _COLLECTIVE = re.compile(
 
 
 class _Operation(Struct, frozen=True):
-    """Operation that a line of the user's performs if it calls into `file`; an empty `name`: that of the called
-    function."""
+    """Operation of a user's line that calls into `file`; an empty `name` stands for that of the called function."""
 
     file: str
     """End of the file's path, or a part of the path that ends in a slash."""
@@ -64,8 +63,7 @@ _OPERATIONS = (
     _Operation("torch/cuda/", "", None),
     _Operation("torch/optim/", "optimizer.step", None),
 )
-"""Known operations, in the order in which they are searched for among the frames below the user's line, outermost
-first."""
+"""Known operations, in the order of the search among the frames below the user's line, outermost first."""
 
 
 class Culprit(Struct, frozen=True):
@@ -240,8 +238,7 @@ def _first(frames: Sequence[Frame], is_wanted: Callable[[str], bool]) -> int:
 
 
 def _operation(called: Sequence[Frame]) -> tuple[str, bool | None]:
-    """Name of the operation in the called frames, outermost first, and whether it waits for other ranks (None:
-    unknown)."""
+    """Name of the operation in the called frames, and whether it waits for other ranks (None: unknown)."""
     for operation in _OPERATIONS:
         for frame in called:
             name = operation.name or _public_name(frame.function)

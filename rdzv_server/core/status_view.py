@@ -187,8 +187,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
 
 
 def nodes(run: Run, now: float, first: int = 0, most: int | None = None) -> Iterator[NodeStatus]:
-    """Statuses of the agents in the order of `agents`, at most `most` from `first` on. The run may change between
-    two."""
+    """Statuses of at most `most` agents from `first` on, in the order of `agents`. The run may change meanwhile."""
     shown = agents(run)[first : None if most is None else first + most]
     return (node(run, agent, now) for agent in shown)
 

@@ -32,8 +32,7 @@ REPLACED_AGAIN_AFTER_S = 600.0
 
 
 def begins(run: Run, event: events.LeaseRenewed) -> bool:
-    """Whether to compare the run's nodes from now on: several run workers, and this is the first to tell a step's
-    time."""
+    """Whether to compare nodes from now on: several run workers, and this is the first to tell a step's time."""
     if run.slowness.look_at is not None or event.progress is None or event.progress.step_s is None:
         return False
     return run.stage is Stage.RUNNING and len(run.running) > 1

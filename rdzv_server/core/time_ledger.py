@@ -25,8 +25,7 @@ Duration = Annotated[float, Meta(description="seconds")]
 
 
 class TimeStatus(Struct, frozen=True, kw_only=True):
-    """Time of a run by what it went into, in seconds: the first four sum up to its age, or to its length if it
-    ended."""
+    """Time of a run by what it went into, in seconds: the first four sum up to its age, or its length if ended."""
 
     running: Duration
     forming: Annotated[Duration, Meta(description="until its first round began, with the minimum of nodes there")]

@@ -1,5 +1,4 @@
-"""Connection of the server: its time limits and its scheduling. HTTP is aiohttp's, which limits idle connections
-alone."""
+"""Connection of the server: time limits and scheduling. HTTP is aiohttp's, which limits idle connections alone."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,8 +14,7 @@ from rdzv_server.service.operator_scheduler import operator_scheduler
 from rdzv_server.service.timeouts import Timeouts
 
 LOOKS, PROBES = ("GET", "HEAD"), (paths.HEALTHZ, paths.READYZ, paths.LEADERZ)
-"""Methods of requests that wait until agents leave time for them; paths of probes, which do not wait, as they cost
-nothing."""
+"""Methods of requests that wait until agents leave time for them; paths of probes, which do not wait."""
 MOST_WAITING = 2
 """Pieces of received data that may wait for their turns; with as many, no more is read from the peer."""
 

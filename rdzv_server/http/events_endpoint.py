@@ -96,8 +96,7 @@ class EventsView:
         return EventPage(events=events, after=events[-1].number if events else after, last=last)
 
     async def _read(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        """Read events from the store, one reader at a time, so that a write waits for one page at most. Returns in a
-        slice."""
+        """Read from the store, one reader at a time, so that a write waits for one page at most. Returns in a slice."""
         async with self._turn:
             events = await self._service.read_events(run_id, after, most)
         await checkpoint()

@@ -69,8 +69,7 @@ class Exports:
             await self._file.close()
 
     def renew(self) -> None:
-        """Open the event log again, which may have been moved away, and read the secret again; keep the old one if it
-        is bad."""
+        """Open the event log, which may have been moved, and read the secret again; keep the old one if it is bad."""
         if self._file:
             self._file.reopen()
         if self._webhook:

@@ -89,8 +89,7 @@ class RefusalLog:
 
 
 class Buckets:
-    """Token buckets, one for each peer, stored as the time at which it will be full again. The clock is the
-    caller's."""
+    """Token buckets, one for each peer, as the times at which they will be full again by the caller's clock."""
 
     def __init__(self, rate: Rate) -> None:
         self._each_s = 1 / rate.per_s

@@ -147,8 +147,7 @@ class Listener:
             raise
 
     async def _first_byte(self, accepted: socket.socket) -> bytes:
-        """Return the first byte of a connection. Raises `TimeoutError`, with the connection closed, if none comes in
-        time."""
+        """Return a connection's first byte. Closes it and raises `TimeoutError` if none comes in time."""
         readable = asyncio.Event()
         self._loop.add_reader(accepted, readable.set)
         try:

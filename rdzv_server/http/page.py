@@ -121,8 +121,7 @@ class Pages:
         self._buttons = [button for button in BUTTONS if button.path in has]
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """Answer with a page or a file. Raises `web.HTTPException` if there is none, or a `ProtocolError` that
-        refuses."""
+        """Answer with a page or a file. Raises `web.HTTPException` if there is none, or a `ProtocolError`."""
         method, path = "GET" if request.method == "HEAD" else request.method, request.path
         folder = path[: path.find("/", 1) + 1]
         handlers = _HANDLERS.get(folder or path, {})

@@ -315,8 +315,7 @@ class HttpApi:
         return await self._pages.answer(request)
 
     def _load_pages(self) -> "Pages":
-        """Import jinja2 and compile the templates: when the first page is asked for, in a thread beside agents'
-        requests."""
+        """Import jinja2 and compile the templates, for the first page, in a thread beside agents' requests."""
         from rdzv_server.http import page
 
         page.load_templates()

@@ -17,8 +17,7 @@ INDENT = 2
 NODES_AT_ONCE = 100
 """Nodes of a run that are written at once: about as many as a slice has time for."""
 NO_NODES = b'"nodes":[]', b'"nodes": []'
-"""Empty list of a run's nodes as it is encoded, compact and in lines. No JSON string, and no field before it, has
-it."""
+"""Empty list of a run's nodes in JSON, compact and in lines. No string, and no field before it, contains it."""
 
 
 class ServerStatus(ServerState, frozen=True, kw_only=True):

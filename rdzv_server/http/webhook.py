@@ -48,8 +48,7 @@ class Webhook:
         """Ids of runs with events that have not been sent."""
         self._sending: set[str] = set()
         self._acknowledged: dict[str, int] = {}
-        """Number of the last event that the receiver has acknowledged, by run id, where it has been read from the
-        store."""
+        """Number of the last acknowledged event, by run id, where it has been read from the store."""
         self._changed = asyncio.Event()
         self._failures = 0
 

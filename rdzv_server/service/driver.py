@@ -137,8 +137,7 @@ class Driver:
         return machine
 
     async def act(self, run_id: str, fact: OperatorsFact) -> str:
-        """Carry an operator's action out, and return the sentence that answers it. Raises a `ProtocolError` that
-        refuses it."""
+        """Carry an operator's action out; return the sentence that answers it. Raises a `ProtocolError`."""
         await self._take(run_id, fact)
         return self.answer_to(run_id, fact.request_id)
 
@@ -303,8 +302,7 @@ class Driver:
         self.measurements.written(records, loop.time() - began_at)
 
     def _is_of_before(self, run: Run, agent_id: str) -> bool:
-        """Whether what is being written is not about the agent; False for one that is gone, of which it is not
-        known."""
+        """Whether nothing that is being written is about the agent; False, as unknown, for one that is gone."""
         return (run.run_id, agent_id) not in self._unwritten and agent_id in run.agents
 
     async def _write_at_last(self, write: Callable[[], Awaitable[None]]) -> None:

@@ -39,8 +39,7 @@ class Question(Struct, frozen=True):
 
 
 AnyRequest = Request | Action | Question | LeaderRequest
-"""Any request. All but a `LeaderRequest` are answered by the leader of the run, or of the journal, that they are
-about."""
+"""Any request. All but a `LeaderRequest` are answered by the leader of their run, or of the journal."""
 Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | LeaderReply
 Observer = Callable[[Sequence[Effect]], None]
 """Callback for the effects of each batch, once they are written and carried out. It must return soon; one that raises

@@ -17,8 +17,7 @@ REQUEST_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 STORE_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """Bucket bounds of writes in seconds: SQLite writes within a millisecond, a busy disk takes a hundred."""
 ROUND_BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0)
-"""Bucket bounds of forming in seconds: a round forms in a fraction of one, when workers have ended, or when a node is
-back."""
+"""Bucket bounds of forming in seconds: it takes a fraction of one, or until workers end or a node is back."""
 FIRST = Cause.FIRST.value
 BATCH_BOUNDS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0)
 

@@ -101,8 +101,7 @@ class Rendezvous:
         return self._reply(machine, request.agent_id, admission.differs(machine.run, request))
 
     async def _poll(self, request: messages.PollRequest, connection: Connection) -> messages.Reply:
-        """Answer a poll once the agent's directive is newer than the revision that it has seen, or when the hold
-        ends."""
+        """Answer a poll once the directive is newer than the revision that the agent has seen, or the hold ends."""
         key = (request.run_id, request.agent_id)
         self._check_sender(request)
         with self._bound(key, connection):
@@ -240,8 +239,7 @@ class Rendezvous:
 
     @contextmanager
     def _bound(self, key: Key, connection: Connection) -> Iterator[None]:
-        """Bind the connection to the agent, but unbind it if the request is refused, as that agent is not part of the
-        run."""
+        """Bind the connection to the agent; unbind it if the request is refused, unless the server is unavailable."""
         self.connections.bind(connection, key)
         try:
             yield

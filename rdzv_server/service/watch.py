@@ -400,8 +400,7 @@ class Watch:
         feed.publish({"server": self._server()})
 
     def _look_at_forming(self, feed: RunsFeed, runs: dict[str, Run]) -> None:
-        """Update the summaries of forming runs: what they wait for may change by a sign of life, which has no
-        effects."""
+        """Update the summaries of forming runs, as a sign of life has no effects but may change what they wait for."""
         for run_id, run in runs.items():
             if run.stage is Stage.FORMING:
                 feed.note(run_id)

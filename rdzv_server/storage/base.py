@@ -29,8 +29,7 @@ class StoreBroken(Exception):
 
 
 def of_another_format(place: str, found: str, own: int, way_on: str) -> StoreBroken:
-    """Error for a store at `place` in a format that this server does not read. `found`: "format N", or what stands
-    there."""
+    """Error for a store at `place` in another format. `found`: "format N", or whatever stands there."""
     number = found.removeprefix("format ")
     age = "another" if not number.isdecimal() else "an older" if int(number) < own else "a later"
     return StoreBroken(

@@ -62,8 +62,7 @@ KEYS_AT_ONCE = 10_000
 
 
 async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
-    """Write the format of a new cluster, or check it. Raises `StoreBroken` if it is another one, or
-    `StoreUnavailable`."""
+    """Write a new cluster's format, or check it. Raises `StoreBroken` if it is another one, or `StoreUnavailable`."""
     key, value = f"{prefix}/format".encode(), f"format {FORMAT}, {shards} shard{'s' * (shards != 1)}"
     is_new, _ = await client.transact([is_free(key), is_free(f"{prefix}/schema".encode())], [put(key, value.encode())])
     found, _ = await client.get(key)

@@ -1,8 +1,8 @@
 """Store in one SQLite file (WAL, synchronous): the default.
 
-It is written by a thread of its own, so that the event loop never waits for a disk. A batch is one transaction. The
-file is held exclusively for as long as the server runs. Every failure says what to do; a store that cannot be read is never
-replaced by an empty one in silence.
+A thread of its own writes it, so that the event loop never waits for a disk. A batch is one transaction. The file is
+held exclusively for as long as the server runs. Every failure says what to do; a file that cannot be read is never
+replaced by an empty one.
 """
 
 import asyncio
@@ -92,13 +92,11 @@ class SqliteStore:
         self._file: sqlite3.Connection | None = None
 
     async def load(self) -> Sequence[Record]:
-        """Open the file, create it if it is not there, and read all records. Raises `StoreBroken` or
-        `StoreUnavailable`."""
+        """Open or create the file, and read all records. Raises `StoreBroken` or `StoreUnavailable`."""
         return await self._call(self._load)
 
     async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
-        """Write a batch in one transaction. Raises `StoreUnavailable`: nothing was written, and trying again may
-        help."""
+        """Write a batch in one transaction. Raises `StoreUnavailable`, with nothing written; a retry may help."""
         statements = _inserts(records) + _event_inserts(events)
         await self._call(lambda: self._transact(*statements))
 
