@@ -33,7 +33,7 @@ class HttpServer(ABC):
     """Service with HTTP in front of it once `listen` is called, which imports what HTTP needs."""
 
     def __init__(self, service: Service, heard: Callable[[], None] = lambda: None) -> None:
-        """`heard` is called when agents can be heard: on a busy machine the imports take longer than a short lease."""
+        """Serve nothing yet. `heard` is called once agents can be heard: imports may take longer than a short lease."""
         self.service = service
         self._heard = heard
         self._gatekeeper: Gatekeeper | None = None

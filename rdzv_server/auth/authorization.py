@@ -106,7 +106,7 @@ class Caller:
 
 
 class ServerNames:
-    """Names by which this server may be asked for by a browser.
+    """Host names under which browsers may send requests to this server.
 
     A web page may have its own name resolve to this server's address, and its scripts may then read what the server
     answers (DNS rebinding). It cannot do so with an address, with a name that nobody can register, or with a name that

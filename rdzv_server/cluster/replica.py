@@ -63,9 +63,9 @@ class Replica:
         measurements: Measurements | None = None,
         follower: CordonFollower | None = None,
     ) -> None:
-        """`make_store`: makes the store of the leadership with a number. `name`: name of the shard, for the log.
+        """Set up, without leading. `make_store`: makes the store of a leadership, by its number.
 
-        `follower`: follows the cordons that shard 0 decides about; None for shard 0 itself.
+        `name`: name of the shard, for the log. `follower`: follower of shard 0's cordons; None for shard 0 itself.
         """
         self._follower = follower
         self.leadership = 0

@@ -44,7 +44,7 @@ class Sharding:
     """Answers to agents and operators about all shards, led here or elsewhere. `run` makes it work."""
 
     def __init__(self, client: EtcdClient, prefix: str, address: str, config: ServerConfig) -> None:
-        """`prefix`: prefix of the cluster's keys. `address`: HOST:PORT by which agents reach this server."""
+        """Set up the shards. `prefix`: prefix of the cluster's keys. `address`: this server's HOST:PORT, for agents."""
         self._client = client
         self._prefix = prefix
         self._membership = membership = Membership(client, prefix, address, config)

@@ -40,7 +40,7 @@ class NetworkPairs:
     """One test of a round's nodes: `next_pairs` and `note` in turns, until there are no more pairs. By agent id."""
 
     def __init__(self, order: Sequence[str], fit: Collection[str] = ()) -> None:
-        """`order`: ids of the agents to test. `fit`: agents that need no test, and serve others as peers."""
+        """Begin a test. `order`: ids of the agents. `fit`: those that need no test, and serve others as peers."""
         self.order = tuple(order)
         self.fit = {each for each in order if each in fit}
         self.failed: dict[str, dict[str, str]] = {}

@@ -64,7 +64,7 @@ class Registry:
         knows_all_runs: bool = True,
         exclusion: ExclusionPolicy | None = None,
     ) -> None:
-        """`exclusion`: policy by which the server keeps a node out by itself; None: never."""
+        """Begin without runs. `exclusion`: policy by which the server keeps a node out by itself; None: never."""
         self._retention_s = retention_s
         self._max_runs = max_runs
         self._machines: dict[Key, RunMachine] = {}

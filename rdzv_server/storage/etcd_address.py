@@ -56,7 +56,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _member(text: str, whole: str) -> str:
-    """One member with its port."""
+    """Address of one member, with its port."""
     for candidate in (text, f"{text}:{ETCD_PORT}", f"[{text}]:{ETCD_PORT}"):
         if is_address(candidate):
             return candidate
