@@ -70,7 +70,7 @@ async def a_worker_dies_while_its_host_is_cut_off(m: Monkey) -> None:
 
 @action(ANY)
 async def a_worker_dies_as_it_starts(m: Monkey) -> None:
-    """After the round for it was opened by another one's death, and before it has met its peers."""
+    """A worker dies after another one's death has opened the round for it, and before it has met its peers."""
     first, second = m.nodes(2)
     m.kill_workers(first)
     await m.kill_fresh_worker(second)
@@ -155,7 +155,7 @@ async def a_stopped_agent_is_replaced(m: Monkey) -> None:
 
 @action(ANY)
 async def an_agent_dies_while_a_round_forms(m: Monkey) -> None:
-    """And is replaced before the round is complete."""
+    """An agent dies, and is replaced before the round is complete."""
     held, failing, dying = m.nodes(3)
     async with m.worker_held(held):
         m.kill_workers(failing)
@@ -323,7 +323,7 @@ async def a_worker_dies_while_the_server_is_down(m: Monkey) -> None:
 
 @action(AGENT + HOST)
 async def the_server_dies_with_a_worker(m: Monkey) -> None:
-    """Within the time in which the failure is reported, written down and acted on."""
+    """The server dies in the time in which the failure is reported, written down and acted on."""
     m.kill_workers(*m.nodes(1))
     await m.pause(0.0, m.random.choice((0.05, 0.6)))
     async with m.server_down():

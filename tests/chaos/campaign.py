@@ -40,7 +40,7 @@ class Campaign:
         self._began = time.monotonic()
 
     async def run(self, folder: Path) -> None:
-        """Raises about the first thing that is not as it must be."""
+        """Play all steps; raises an error about the first thing that is not as it must be."""
         async with fleet(folder, self._setting) as patient:
             async with self._server_perhaps_down(patient, "begin"):
                 pass

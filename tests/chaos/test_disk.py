@@ -30,7 +30,7 @@ with open(sys.argv[1], "w") as file:
 
 
 class Writer(Program):
-    """Writes and syncs once for each line that it is given."""
+    """Program that writes and syncs once for each line that it is given."""
 
     async def sync_s(self) -> float:
         """Duration of a sync."""

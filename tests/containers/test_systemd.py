@@ -20,7 +20,7 @@ RUN ln -s /opt/rdzv/bin/rdzv-server /opt/rdzv/bin/node-agent /opt/rdzv/bin/rdzvc
 COPY tests/support/workers/signalled_worker.py /srv/train.py
 """
 CHANGES = {"SERVER:29400": "127.0.0.1:29400", "--nnodes 2 --nproc 8": "--nnodes 1 --max-restarts 0"}
-"""Between the run of the page and that of one machine."""
+"""Differences between the run of the page and that of one machine."""
 SERVER, AGENT = "rdzv-server.service", "node-agent@nightly.service"
 DROP_IN = "/etc/systemd/system/rdzv-server.service.d/watchdog.conf"
 

@@ -75,7 +75,7 @@ CHECKS = [
 
 
 class Fuzzer:
-    """Sends what the server's document describes, and what it rules out, in any order; checks every answer."""
+    """Fuzzer that sends what the server's document describes or rules out, in any order; checks every answer."""
 
     def __init__(self, url: str) -> None:
         self._url = url

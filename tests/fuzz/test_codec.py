@@ -1,4 +1,4 @@
-"""Whatever bytes come in: a message, or a refusal that a person can read; soon, and without taking much memory."""
+"""Fuzzed bytes become a message, or a refusal that a person can read; soon, and without taking much memory."""
 
 import time
 import tracemalloc

@@ -159,7 +159,7 @@ def _enter(path: Path) -> None:
 
 
 def _rows(table: str) -> list[str]:
-    """Without the head, what the calling thread sees of this table of its network."""
+    """Return the rows, without the head, of this table of the calling thread's network."""
     return Path("/proc/thread-self/net", table).read_text().splitlines()[1:]
 
 

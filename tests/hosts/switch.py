@@ -46,7 +46,7 @@ class Switch:
     # Faults. Each lasts until `heal`.
 
     def unplug(self, host: str) -> None:
-        """Nothing passes to or from the host, as if it were switched off."""
+        """Let nothing pass to or from the host, as if it were switched off."""
         self._unplugged.add(host)
 
     def cut(self, source: str, target: str) -> None:
@@ -57,7 +57,7 @@ class Switch:
         self._cut.add((source, target))
 
     def isolate(self, host: str) -> None:
-        """No packet passes between the host and the others."""
+        """Let no packet pass between the host and the others."""
         self._cut |= {pair for pair in permutations(self._ports, 2) if host in pair}
 
     def lose_three_of_ten(self) -> None:
@@ -77,7 +77,7 @@ class Switch:
         self._longest = mtu + ETHERNET_HEADER
 
     def heal(self) -> None:
-        """Nothing is wrong any more."""
+        """Heal all faults."""
         self._unplugged.clear()
         self._cut.clear()
         self._lossy, self._bad_link, self._delay_s, self._longest = False, "", 0.0, LONGEST_FRAME

@@ -41,7 +41,7 @@ except TimeoutError:
 
 
 QUIET_S = 0.3
-"""Without an answer for so long, none comes."""
+"""Time of silence after which no answer comes any more."""
 
 
 class Pair:

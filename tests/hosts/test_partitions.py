@@ -18,9 +18,9 @@ pytestmark = pytest.mark.hosts
 LEASE_S = 1.5
 SHORT_S, ROOMY_LEASE_S = 1.0, 3.0
 LONG_S = 4.0
-"""Longer than the lease."""
+"""Length of a partition that outlasts the lease."""
 RECONNECT_S = 3.0
-"""Between two SYNs of a connection attempt there are at most 2 s, and between two attempts 1 s."""
+"""Limit of a reconnection: at most 2 s between two SYNs of a connection attempt, and 1 s between two attempts."""
 
 
 async def passes(seconds: float, since: float) -> None:

@@ -55,7 +55,7 @@ def _run(out: Path) -> None:
 
 
 def _plain_environment() -> dict[str, str]:
-    """Without what changes how Python runs a program."""
+    """Return the environment without what changes how Python runs a program."""
     return {name: value for name, value in os.environ.items() if name == "PYTHONPATH" or not name.startswith("PYTHON")}
 
 

@@ -40,7 +40,7 @@ async def start(folder: Path, *command: str) -> Program:
 
 @pytest.mark.parametrize("name", ["recovery", "lost-noticed", "scale-up", "replacement"])
 async def test_a_measurement_sees_what_it_waits_for(name: str, tmp_path: Path) -> None:
-    """Whatever happens on this machine, node-agent recovers, and no process stays."""
+    """node-agent recovers, whatever happens on this machine, and no process stays."""
     measuring = await start(tmp_path, *COMMAND, name, "--json", str(tmp_path / "rows.json"))
     assert await measuring.exit_code(PATIENCE_S) == 0
     ours, floor = json.loads((tmp_path / "rows.json").read_text())["rows"]
@@ -64,7 +64,7 @@ async def test_operators_look_at_all_runs_while_a_neighbour_asks(tmp_path: Path)
 
 
 async def test_operators_that_are_gone_are_no_measurement(tmp_path: Path) -> None:
-    """Their process dies: nothing is measured, and the reason is said."""
+    """Operators whose process dies make no measurement, and the reason is said."""
     dies = [sys.executable, "-c", "raise SystemExit('too many watch')"]
     measuring = await start(tmp_path, sys.executable, "-c", BESIDE_OPERATORS.format(command=dies))
     assert await measuring.exit_code(2 * PATIENCE_S) == 1

@@ -21,7 +21,7 @@ from tests.support.worker_hub import Worker, WorkerHub, all_run, finish
 
 HOUR_S, DAY_S = 3600, 86_400
 SANE_S = 600.0
-"""No age in a test is above."""
+"""Limit of all ages in a test."""
 LEASE_S, WATCHED_S = 3.0, 2.5
 jumps = pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S], ids=["an hour on", "an hour back"])
 
@@ -71,7 +71,7 @@ def ages(value: Any, name: str = "") -> list[float]:
 
 
 async def watched(server: Server) -> None:
-    """Nothing is lost, restarted or absurd for a while, by the server's own time; every agent is heard in it."""
+    """Check for a while of the server's time: nothing is lost, restarted or absurd, and every agent is heard."""
     began_at = (await server.run())["age_s"]
     while (run := await server.run())["age_s"] < began_at + WATCHED_S:
         assert (run["round"], run["restart_count"], run["departures"]) == (1, 0, [])

@@ -16,7 +16,7 @@ from tests.support.worker_hub import Worker, of_agent, of_node, restart_count
 
 
 async def test_a_run_below_its_maximum_begins_soon_after_the_last_node_has_come(cluster: Cluster) -> None:
-    """Without `--last-call-timeout`, and without a node that would end the wait."""
+    """The run has no `--last-call-timeout`, and no node that would end the wait."""
     began_at = time.monotonic()
     workers = await cluster.nodes("ab", "--nnodes", "2:4", "--lease", "500")
     assert time.monotonic() - began_at >= LAST_CALL_QUIET_S

@@ -117,7 +117,7 @@ async def test_a_kill_for_lack_of_memory_is_named(tmp_path: Path, memory_cgroup:
 
 
 async def test_every_node_names_the_root_and_not_its_consequence(cluster: Cluster) -> None:
-    """Whichever report comes first."""
+    """The order in which reports arrive does not matter."""
     a, b = await cluster.nodes("ab", "--nnodes", "2", *PATIENT, nproc=1)
     names = {worker.rank: worker for worker in (a, b)}
     await names[1].tell("complain RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer")

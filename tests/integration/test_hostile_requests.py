@@ -227,7 +227,7 @@ async def test_pipelined_requests_are_answered_in_their_order(server: Server) ->
 
 @pytest.mark.parametrize("path", [*OPERATOR_PATHS, paths.OPENAPI])
 async def test_head_is_answered_without_a_body(server: Server, path: str) -> None:
-    """Else what follows on the connection is taken for something else."""
+    """A body would be taken for the answer to the next request on the connection."""
     answers = await exchange(server, f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + LAST)
     head, _, rest = answers.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200") and rest.startswith(b"HTTP/1.1 200") and rest.endswith(b"\r\n\r\nok\n")

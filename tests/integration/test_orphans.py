@@ -48,7 +48,7 @@ async def test_daemons_are_gone_when_the_next_round_begins_and_when_the_run_ends
 
 
 async def test_nothing_is_left_of_an_agent_that_is_killed(cluster: Cluster, tmp_path: Path) -> None:
-    """Neither workers and their descendants, nor its temporary folder."""
+    """Workers and their descendants end, and the agent's temporary folder is removed."""
     await cluster.node("a", env={"TMPDIR": str(tmp_path)})
     workers = await cluster.hub.group(2)
     pids = await descendants(workers)

@@ -150,7 +150,7 @@ def test_the_dashboard_is_what_grafanas_model_allows() -> None:
 
 
 async def test_every_query_of_the_dashboard_is_answered_by_a_real_prometheus(cluster: Cluster, tmp_path: Path) -> None:
-    """Without a Grafana, its variables are replaced by hand."""
+    """Variables are replaced by hand: there is no Grafana here."""
     prometheus = await Prometheus.watch(tmp_path, {"rdzv-server": [cluster.endpoint]})
     workers = await cluster.nodes("a", "--run-id", "shown")
     await prometheus.shows('rdzv_runs{phase="running"}', 1)

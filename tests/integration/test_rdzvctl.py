@@ -361,7 +361,7 @@ async def test_a_standby_is_admitted(cluster: Cluster) -> None:
 
 
 async def test_an_action_with_a_request_id_is_carried_out_once(lasting: Cluster) -> None:
-    """However often it is asked for, and at the next leader, too."""
+    """The action is asked for again and again, and at the next leader, too."""
     await lasting.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     words = ("restart", "r", "--request-id", "night-1", "--reason", "new data")
     first = (await rdzvctl(*words, endpoint=lasting.endpoint)).lines
@@ -566,7 +566,7 @@ async def test_who_may_look_may_not_act(hub: object, cluster: Cluster, tokens: d
 
 
 async def test_the_leader_is_followed(replicas: Replicas) -> None:
-    """Whichever server is asked, and while another one takes over."""
+    """Any server may be asked, also while another one takes over."""
     first, second = replicas.servers
     await replicas.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     for server in (first, second):

@@ -24,7 +24,7 @@ SHELLS = {
         f"function fish_prompt; echo '{PROMPT}'; end; rdzvctl --print-completion fish | source",
     ),
 }
-"""How each is started without anybody's configuration, and what its user types once to have the completion."""
+"""Command that starts each shell without anybody's configuration, and what its user types once for the completion."""
 
 
 async def offered(kind: str, begun: str = "", *, endpoint: str = "", **env: str) -> Sequence[str]:
@@ -86,7 +86,7 @@ async def test_no_name_acts_when_it_is_offered(cluster: Cluster) -> None:
 async def test_without_a_server_that_answers_in_time_nothing_is_offered_and_nothing_said(
     cluster: Cluster, authority: Authority, unused_tcp_port: int
 ) -> None:
-    """Also of one that takes the connection and is silent, for which other commands wait half a minute."""
+    """A server that takes the connection and is silent is given up, too; other commands wait for it half a minute."""
     pair = authority.issue("server")
     tls = await Server.listen("--tls-cert", pair.cert, "--tls-key", pair.key)
     async with TcpProxy(cluster.endpoint) as silent:

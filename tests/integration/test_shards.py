@@ -91,7 +91,7 @@ class OneNode:
 
 @pytest.fixture
 async def bare(hub: WorkerHub, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Shared]:
-    """No server yet."""
+    """Shards without a server yet."""
     async with Shared(hub, etcd, re.sub(r"\W+", "-", request.node.name)) as cluster:
         yield cluster
 

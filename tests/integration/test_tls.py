@@ -37,7 +37,7 @@ async def join(port: int, credentials: Credentials | None, host: str = "127.0.0.
 
 
 async def failure(port: int, credentials: Credentials | None, host: str = "127.0.0.1") -> Unreachable:
-    """Why a join did not come about: for good."""
+    """Return the reason why a join fails for good."""
     with pytest.raises(Unreachable) as raised:
         await join(port, credentials, host)
     assert raised.value.is_final

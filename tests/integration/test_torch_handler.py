@@ -195,7 +195,7 @@ async def test_a_spare_disturbs_nobody_and_takes_the_place_of_a_node_that_leaves
 
 
 async def test_a_node_that_leaves_while_its_workers_stop_says_why(site: Site) -> None:
-    """Not that its work is done."""
+    """The agent does not say that its work is done."""
     stays, goes = await site.joined(2, "1:3", last_call_timeout=0.5)
     third = waiting(site.handler("1:3", last_call_timeout=0.5))
     await asked_to_restart(stays, goes)

@@ -29,7 +29,7 @@ class Plan:
     nodes: int
     actions: tuple[tuple[Action, int], ...] = ()
     succeeds: bool = True
-    """Else a worker fails when no restart is left."""
+    """Whether the run succeeds; otherwise a worker fails when no restart is left."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> "Plan":
@@ -132,7 +132,7 @@ class Soak:
         self._rng = random.Random(seed)
 
     async def play(self) -> None:
-        """So many runs at once, to their ends. Raises `Unplanned`."""
+        """Play so many runs at once, to their ends. Raises `Unplanned`."""
         async with asyncio.TaskGroup() as attempts:
             for number in range(self._runs):
                 run_id = f"run-{number}" if number % 2 else f"run-{number}-{self.played + number}"

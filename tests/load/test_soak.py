@@ -1,4 +1,4 @@
-"""After many runs a server holds what it held before them. `SOAK_MINUTES=60 pytest --timeout 0` looks for longer."""
+"""Soak: after many runs a server holds what it held before them. For longer: `SOAK_MINUTES=60 pytest --timeout 0`."""
 
 import asyncio
 import gc

@@ -23,7 +23,7 @@ DEAF = 50
 READERS = 5
 POLLS = 200
 LONGEST_S = 2.0
-"""Less than a poll may take anyhow. The whole status takes the server half a second, and all of these 25 s."""
+"""Limit of a poll, below its timeout. The whole status takes the server half a second, and all of these 25 s."""
 EACH_MB = 1.0
 """One run's view at the most, and what the kernel and the server buffer of it; not the whole, of 17 MB."""
 WRITTEN = ("what the script wrote last " * 20)[:500]
@@ -106,7 +106,7 @@ async def test_no_agent_waits_for_those_who_do_not_read(server: Server) -> None:
 
 
 async def test_agents_have_their_turn_while_others_read(server: Server) -> None:
-    """Between any two runs of a status: so they are asked many times while it is made."""
+    """Agents are served between any two runs of a status: so they are asked many times while it is made."""
     async with Crowd(server) as crowd, aiohttp.ClientSession(f"http://{server.endpoint}") as session:
         reading = asyncio.gather(*(read_status(session) for _ in range(READERS)))
         beside: list[float] = []

@@ -106,7 +106,7 @@ def _starts(run: Run, since_s: float) -> int:
 
 
 def restart_count(stage: Stage, launcher: Launcher) -> Observation:
-    """After the crash of a worker: which restart count the workers of the new round read.
+    """Restart count that the workers of the new round read after the crash of a worker.
 
     The other node's worker does not notice by itself: it is between two collectives, say, or loads data.
     """
@@ -245,7 +245,7 @@ def last_call(stage: Stage, launcher: Launcher) -> Observation:
 
 
 LEAVE_SOONEST_S = KEEP_ALIVE_S * (KEEP_ALIVES - 1)
-"""Before this, no keep-alive of the one that left can have run out: what happens by then, it said itself."""
+"""Time before which no keep-alive of the one that left can have run out: what happens by then, it said itself."""
 LEAVE_LIMIT_S = 60.0
 
 

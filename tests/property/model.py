@@ -20,7 +20,7 @@ FATAL = 42
 START_S = 600.0
 """A failure within this time of the first round is one at its start."""
 HUNG = "whoever hangs"
-"""Stands for the agent that a hang is blamed on."""
+"""Stand-in for the agent that a hang is blamed on."""
 SCALE_UP_NOTICE_S = 60.0
 DRAIN_S = 30.0
 """Time that a drain leaves to workers, of which a notice takes four fifths."""
@@ -57,7 +57,7 @@ class Agent:
 
     @property
     def idle(self) -> bool:
-        """Takes no part in the last round: it waits, or leaves."""
+        """Whether it takes no part in the last round: it waits, or leaves."""
         return self.state in ("waiting", "cordoned", "draining")
 
     @property
@@ -120,7 +120,7 @@ class Model:
     fruitless: int = 0
     """Charged restarts since a round got the run further."""
     waits_until: float = 0.0
-    """No restart before."""
+    """Time before which no restart begins."""
     joins: int = 0
     joined_at: float = 0.0
     lost_at: float | None = None
@@ -481,7 +481,7 @@ class Model:
             raise Refused("nobody_waits")
 
     def _admitted(self) -> int:
-        """How many of those that wait a larger round would have room for."""
+        """Number of waiting agents that a larger round would have room for."""
         running = len(self.in_state("running"))
         return 0 if self.finished else self.fitting(running + len(self.in_state("waiting"))) - running
 

@@ -171,7 +171,7 @@ class AgentStory(RuleBasedStateMachine):
     @precondition(lambda self: self.workers and not self.settled)
     @rule(interrupted=st.sampled_from([False, False, True]))
     def the_workers_succeed(self, interrupted: bool) -> None:
-        """Or they had acknowledged that the round ends, and exited with 0."""
+        """Workers succeed, or exit with 0 after they have acknowledged that the round ends."""
         round_, self.workers = self.workers, 0
         self.handle(WorkersSucceeded(round_, interrupted))
 

@@ -46,7 +46,7 @@ def test_it_depends_on_the_facts_alone(shards, servers, leaders):
 
 @given(shards=SHARDS, servers=SERVERS, leaders=LEADERS, order=st.randoms(use_true_random=False))
 def test_moves_in_any_order_make_it_even_and_then_there_are_none(shards, servers, leaders, order):
-    """Between two of them everybody looks anew: the shard that is left has no leader for a while, others move on."""
+    """All servers look anew between two moves: the shard that is left has no leader for a while, others move on."""
     leaders = owners(shards, servers, {}) | {s: at for s, at in within(leaders, shards).items() if at in servers}
     left = fewest_moves(shards, servers, leaders)
     while moves := sorted(s for s, at in owners(shards, servers, leaders).items() if leaders[s] != at):

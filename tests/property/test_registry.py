@@ -47,7 +47,7 @@ steps = st.one_of(st.sampled_from([0.0, 1.0, 10.0, RETENTION_S, 1_000.0]), st.fl
 
 POLICY = ExclusionPolicy(after=2, window_s=400.0, for_s=150.0)
 TOGETHER, TOGETHER_S = 3, 30.0
-"""So many nodes that are lost within this time are lost together, and none of them is to blame."""
+"""Nodes that are lost within this time are lost together if they are so many: none of them is to blame."""
 AT_ONCE = ("hardware", "unfit")
 WALL_AT = 1_750_000_000.0
 
@@ -102,7 +102,7 @@ class KeptOut:
 
 
 class RegistryStory(RuleBasedStateMachine):
-    """Knows of each agent which attempt it joined, and who is kept out; everything else is read from the registry."""
+    """Story of many runs: which attempt each agent joined, and who is kept out; all else is the registry's."""
 
     @initialize()
     def start(self) -> None:

@@ -452,7 +452,7 @@ class RunStory(RuleBasedStateMachine):
 
     @rule(seconds=steps, silent=st.booleans())
     def time_passes(self, seconds: float, silent: bool) -> None:
-        """Usually those that are connected are heard."""
+        """Time passes; usually those that are connected are heard."""
         for name in list(self.run_.agents):
             if not silent and name not in self.run_.leases.absent_since:
                 self._hear(name)

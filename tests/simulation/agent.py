@@ -81,7 +81,7 @@ class AgentProcess:
 
     @property
     def is_live(self) -> bool:
-        """Neither dead nor exited."""
+        """Whether the agent is neither dead nor exited."""
         return not self.is_dead and self.exit_code is None
 
     @property

@@ -149,7 +149,7 @@ class Cluster:
                 self._suspect(other, workers, source, ())
 
     def _suspect(self, agent: AgentProcess, hung: Workers, source: str, ranks: tuple[int, ...]) -> None:
-        """Whoever is suspected still hangs, and whoever is not no longer does."""
+        """Let an agent suspect workers that still hang, or take that back for those that no longer do."""
         own = agent.workers if agent.is_training else None
         if own and self._is_one_round(own, hung) and bool(ranks) == (own.hung_since is not None):
             agent.suspect(own.round, source, ranks)

@@ -32,7 +32,7 @@ class Plan:
     work_s: tuple[float, float] | None
     faults: int
     spacing_s: float
-    """Between two faults, on average."""
+    """Average time between two faults."""
     exclusion: ExclusionPolicy | None
 
 
@@ -108,7 +108,7 @@ class Schedule:
         """Faults that are still to come: a failure in a moment, an agent that is started again."""
 
     def play(self) -> None:
-        """Raises `Violation` when something is not as it must be."""
+        """Play the schedule; raises `Violation` when something is not as it must be."""
         cluster, plan = self.cluster, self.plan
         for _ in range(plan.hosts):
             self._later(self._rng.expovariate(2.0), self._arrive)
@@ -159,7 +159,7 @@ class Schedule:
                 cluster.act(actions.UncordonRequest(node_id=host.name))
 
     def _patience_s(self) -> float:
-        """Within which all comes right: a copy arrives late, a ghost's lease runs out, a round forms or gives up."""
+        """Time for all to come right: a copy arrives late, a ghost's lease runs out, a round forms or gives up."""
         settings = self._settings
         last_call_s = LAST_CALL_MOST_S if settings.last_call_timeout_s is None else settings.last_call_timeout_s
         saves_s = SCALE_UP_NOTICE_S if settings.notice_timeout_s is None else settings.notice_timeout_s

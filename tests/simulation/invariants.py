@@ -73,7 +73,7 @@ class Seen:
 
 
 class Watch:
-    """Knows the truth, and compares it with what the server and the agents make of it."""
+    """Watch that knows the truth, and compares it with what the server and the agents make of it."""
 
     def __init__(self, clock: Clock, server: Server) -> None:
         self._clock, self._server, self._registry = clock, server, server.registry

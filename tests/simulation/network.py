@@ -40,7 +40,7 @@ class Host:
         self.is_cut = False
         self.is_frozen = False
         self.is_suspect = False
-        """Something happened to it that may make its agents silent."""
+        """Whether something happened to it that may make its agents silent."""
         self.is_disturbed = False
         """A connection of it broke, or a message came late or not at all."""
         self.stop_takes_s = QUICK_STOP_S

@@ -36,7 +36,7 @@ OPERATOR = "operator"
 
 _Told = JoinRequest | ReportRequest | SuspectRequest | LeaveRequest
 Respond = Callable[[bool, bytes], None]
-"""Sends an answer: whether it is one, else a refusal, and its bytes."""
+"""Callback that sends an answer: whether it is one, else a refusal, and its bytes."""
 
 
 class Loop(asyncio.BaseEventLoop):
@@ -87,7 +87,7 @@ class Loop(asyncio.BaseEventLoop):
 
 
 class TracedStore(MemoryStore):
-    """Tells what is written: whatever changes a run is."""
+    """Store that tells what is written: whatever changes a run is."""
 
     def __init__(self, trace: Callable[[str, Any], None]) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class TracedStore(MemoryStore):
 
 
 class ObservedRendezvous(Rendezvous):
-    """Knows since when agents have no connection."""
+    """Rendezvous that knows since when agents have no connection."""
 
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
@@ -136,7 +136,7 @@ class Server:
 
     @property
     def closed_at(self) -> dict[str, float]:
-        """Since when the last connection of each agent is closed: the truth."""
+        """Time at which each agent's last connection truly closed."""
         return self._rendezvous.closed_at
 
     @property

@@ -23,7 +23,7 @@ class Workers:
         self.hung: int | None = None
         """Rank of the worker that hangs, for which all others wait."""
         self.hung_since: float | None = None
-        """Since when these workers make no progress: one of all nodes' hangs."""
+        """Time since which these workers make no progress, because one of all nodes' workers hangs."""
         self.live = assignment.local_world_size
         """Processes that still run, stopping ones included."""
         self._host, self._rng, self._feed = host, rng, feed

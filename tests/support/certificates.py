@@ -18,7 +18,7 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """Somebody who vouches for servers and nodes. `ca` is the file by which it is trusted."""
+    """Certificate authority of servers and nodes. `ca` is the file by which it is trusted."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder

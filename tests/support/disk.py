@@ -23,7 +23,7 @@ class Disk:
         subprocess.run(["umount", "-l", self.path], check=True)
 
     def fill(self) -> None:
-        """Nothing can be written from now on."""
+        """Fill the disk: nothing can be written from now on."""
         descriptor = os.open(self._filler, os.O_WRONLY | os.O_CREAT)
         try:
             while True:

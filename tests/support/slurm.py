@@ -72,7 +72,7 @@ for address; do ip address add "$address/24" dev lo; done
 echo ready
 exec sleep infinity
 """
-"""Holds the namespaces. The addresses are no loopback addresses: the C library resolves no others without one."""
+"""Holder of the namespaces. Its addresses are no loopback ones: the C library resolves no others without one."""
 COMPUTE_NODE = """\
 mount --bind hosts /etc/hosts && hostname "$0" || exit
 slurmd -D -N "$0" &

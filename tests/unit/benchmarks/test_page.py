@@ -74,7 +74,7 @@ def test_a_page_without_both_markers_is_left_alone(written, text):
 
 
 def _parts(path):
-    """Before the first marker, between them, after the second."""
+    """Return the page's text before the first marker, between the two, and after the second."""
     before, _, rest = path.read_text().partition(page.BEGIN)
     part, _, after = rest.partition(page.END)
     return before, part, after

@@ -107,7 +107,7 @@ def test_a_slow_node_is_replaced_once_it_has_been_noticed():
 
 @pytest.mark.parametrize("kind", [Kind.DRAIN, Kind.SLOW])
 def test_what_workers_save_when_they_are_told_is_not_lost(kind):
-    """Neither when a node goes as was asked for, nor when it is back."""
+    """Nothing is lost when a node goes as was asked for, nor when it is back."""
     found = {
         notice_s: year_of(fault(kind), policy=replace(WITHOUT_SPARES, notice_s=notice_s)) for notice_s in (None, 60.0)
     }
@@ -165,7 +165,7 @@ def test_a_node_whose_fault_began_before_is_out_until_it_is_repaired(kind, stays
 
 
 def test_a_year_in_parts_is_as_the_whole_year(monkeypatch):
-    """But for what each part begins with: a run that forms."""
+    """Parts differ from the whole only by what each begins with: a run that forms."""
     scenario, notes = Scenario(about="", nodes=128, days=90.0), []
     (whole,) = scenarios.play_all([scenario], 2, notes.append)
     monkeypatch.setattr(scenarios, "VAST", 128)

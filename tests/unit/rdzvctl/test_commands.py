@@ -95,7 +95,7 @@ def without(value: Any, field: Field) -> Any:
 
 ANSWERS: tuple[type, ...] = (Status, EventPage, WorkerLog, WorkerStacks, Done)
 FIELDS = sorted({(kind.__name__, *field) for kind in ANSWERS for field in fields_of(inspect.type_info(kind))})
-"""Each with the name of the answer before it."""
+"""Fields of all answers, each with the name of its answer before it."""
 NO_SERVER = (("Status", "server"), ("Status", "runs"))
 """Fields without which an answer is not taken for an rdzv-server's."""
 NEWER = [field for field in FIELDS if field[-1] in UNTOLD or field[-1] in SAME_AS]

@@ -124,7 +124,7 @@ def reified(module: Any, log_dir: str, envs: dict[int, dict[str, str]], **given:
 )
 @pytest.mark.torch
 def test_reify_is_torchs(tmp_path: Path, given: dict[str, Any], has_files: bool) -> None:
-    """But that two attempts with one restart count are two folders here, where torch deletes the first one's logs."""
+    """Difference: two attempts with one restart count are two folders; torch deletes the first one's logs."""
     theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
     folder, answers = str(tmp_path) if has_files else "/dev/null", []
     for module in (theirs, node_agent):

@@ -60,7 +60,7 @@ def test_every_prefix_that_torchrun_resolves_means_the_same_here():
 
 @pytest.mark.torch
 def test_a_value_that_is_left_out_is_torchruns_default():
-    """Or None, where it is the run's, or follows from other flags."""
+    """A default may also be None, where it is the run's or follows from other flags."""
     theirs = {action.dest: action.default for action in torchruns_actions()}
     for dest, flag in FLAGS.items():
         if dest in theirs and DEFAULTS[dest] not in (None, {}) and flag.metavar and dest not in DEPENDS:

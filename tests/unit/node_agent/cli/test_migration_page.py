@@ -64,7 +64,7 @@ def nobody_looks_names_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def understood(words: list[str], environment: dict[str, str] | None = None) -> Arguments:
-    """Raises `UsageError` for what makes no sense."""
+    """Return the arguments as the agent understands them. Raises `UsageError` for what makes no sense."""
     asked = read(words, environment or {})
     if not rendezvous.is_for_the_scheduler(asked):
         rendezvous.find(asked)

@@ -57,7 +57,7 @@ def test_each_cause_is_news_once_an_outage():
 
 @pytest.mark.parametrize("refusal", KEEPS_OUT)
 def test_an_agent_that_is_kept_out_is_told_at_once_unless_it_has_been_in(refusal):
-    """Then somebody has made a mistake with tokens or certificates, and will mend it."""
+    """An agent that never joined is refused for a mistake with tokens or certificates, which somebody must mend."""
     with pytest.raises(type(refusal)):
         fail(Retry(), refusal)
     assert fail(Retry(has_joined=True), refusal).failure is refusal

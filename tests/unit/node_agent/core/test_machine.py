@@ -123,7 +123,7 @@ def gone(agent):
 
 RUNS = told(start(1))
 STOPPED = [RUNS, told(stop(1)), gone, told(stop(1), revision=2)]
-"""Told to stop in round 1, and joining the next one."""
+"""Steps of an agent that was told to stop in round 1, and joins the next one."""
 
 # fmt: off
 STORIES = {  # what happens, and what the agent does at the last of it

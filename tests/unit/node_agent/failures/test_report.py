@@ -164,7 +164,7 @@ def test_what_is_to_be_seen_first_is_marked():
 
 @given(st.builds(Finish, succeeded=st.just(False), reason=st.text(), failure=values(Failure | None)))
 def test_no_line_of_the_box_moves_a_cursor(end):
-    """Whatever the server sends, and through it a script of some other node."""
+    """No text of the server does so, and none of some other node's script, which comes through it."""
     lines = text(end)
     assert all(line.isprintable() for line in lines)
     assert max(map(len, (line for line in lines if set(line) <= {"=", "-"}))) <= WIDEST

@@ -180,7 +180,7 @@ async def test_an_agent_does_not_wait_for_ever_for_a_console_that_blocks(
 
 @pytest.mark.parametrize(("silence_s", "wait_s"), [(0.0, 0.02), (0.4, 0.1), (4.0, 1.0), (3600.0, 1.5)])
 def test_the_longer_the_silence_the_more_seldom_is_a_file_looked_at(silence_s: float, wait_s: float) -> None:
-    """Less than once a second in the end, and output is never late by much of the silence before it."""
+    """Files are looked at less than once a second in the end; output is late by little of the silence before it."""
     assert interval_s(silence_s) == pytest.approx(wait_s)
 
 

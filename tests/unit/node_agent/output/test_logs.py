@@ -158,7 +158,7 @@ async def test_a_template_may_use_all_names_that_there_are(make: Make) -> None:
 
 
 async def test_the_only_worker_that_is_shown_writes_as_it_comes(make: Make) -> None:
-    """Without a mark, nobody else's lines can be torn: not even the last one gets an end."""
+    """A worker that is shown alone has no mark: no other lines can be torn, and not even the last one gets an end."""
     agent = make(local_ranks=frozenset({1}))
     await agent.round("print('.', end='')")
     assert agent.console.text() == b"."

@@ -102,7 +102,7 @@ async def test_a_redraw_shows_up_to_its_latest_state_after_a_while(console, line
 
 
 async def test_a_line_that_is_still_being_written_is_not_shown_in_pieces(console, monkeypatch):
-    """However long: what counts is how long its writer has been silent in the middle of it."""
+    """The line's length does not matter: what counts is how long its writer has been silent in the middle of it."""
     monkeypatch.setattr(sinks, "UNFINISHED_S", 1_000.0)
     lines = Lines("", console, OUT)
     for _ in range(100):

@@ -9,7 +9,7 @@ import pytest
 from node_agent.workers.extension_locks import left_over, warning
 
 HOLD = "import os, sys; fd = os.open(sys.argv[1], os.O_CREAT | os.O_EXCL); print('held', flush=True); sys.stdin.read()"
-"""Holds a lock as `torch.utils.file_baton.FileBaton` does."""
+"""Program that holds a lock as `torch.utils.file_baton.FileBaton` does."""
 
 
 @pytest.fixture(params=["TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "HOME"])

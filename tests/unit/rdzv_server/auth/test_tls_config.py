@@ -55,7 +55,7 @@ def test_a_key_that_is_encrypted_is_not_asked_for_on_the_terminal(authority, tmp
 
 @pytest.mark.parametrize("days", [-40, 3, 400, 365 * 40])
 def test_when_a_certificate_expires(authority, days):
-    """After 2049 the date is written otherwise (RFC 5280, 4.1.2.5)."""
+    """Dates after 2049 are written otherwise (RFC 5280, 4.1.2.5)."""
     expiry = expires_at(authority.issue("server", days=days).cert)
     assert abs(expiry - datetime.now(UTC) - timedelta(days=days)) < timedelta(minutes=5)
 

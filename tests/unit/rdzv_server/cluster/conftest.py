@@ -24,7 +24,7 @@ async def until(is_so: Callable[[], object]) -> None:
 
 @pytest.fixture
 async def gates() -> AsyncIterator[Callable[..., Awaitable[Gated]]]:
-    """Makes clients of etcd members, the first of which is behind a gate."""
+    """Maker of clients of etcd members, the first of which is behind a gate."""
     from rdzv_server.storage.etcd_client import EtcdClient
 
     async with AsyncExitStack() as stack:

@@ -17,7 +17,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
 
 LEASE_S = 1
 LONG_LEASE_S = 60
-"""Longer than anybody's patience here: who waits for its end fails."""
+"""Lease that outlasts anybody's patience here: a test that waits for its end fails."""
 
 
 class Server:
@@ -71,7 +71,7 @@ async def start(client: EtcdClient, prefix: str, gates: object) -> AsyncIterator
 
 @pytest.fixture
 async def stranger(client: EtcdClient, prefix: str) -> Callable:
-    """Writes a key on a lease that nobody renews."""
+    """Writer of a key on a lease that nobody renews, as another server's."""
 
     async def write(key: str, value: bytes, ttl_s: int = 60) -> int:
         lease_id, _ = await client.grant(ttl_s)

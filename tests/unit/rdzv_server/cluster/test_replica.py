@@ -47,7 +47,7 @@ class GivenLeadership:
 
 
 class GivenElection:
-    """Wins when the test says so."""
+    """Election that this server wins when the test says so."""
 
     def __init__(self) -> None:
         self.wins: asyncio.Queue[GivenLeadership] = asyncio.Queue()

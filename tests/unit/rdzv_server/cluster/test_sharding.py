@@ -26,7 +26,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E40
 
 LEASE_S = 1
 LONG_LEASE_S = 60
-"""Longer than a busy machine holds anybody up: of servers that are not to lose a lease."""
+"""Lease of servers that are not to lose one: no busy machine holds anybody up for so long."""
 SETTLE_S = 0.3
 SHARDS = 4
 OPERATOR = Connection("operator")

@@ -146,7 +146,7 @@ def test_every_node_hears_the_same():
 
 
 def test_the_largest_story_stays_small():
-    """However many nodes, restarts and failures, and however much the scripts wrote."""
+    """No number of nodes, restarts and failures makes it large, nor do the scripts' texts."""
     line, names = WIDE * 1_024, [WIDE * 250 + str(index) for index in range(30)]
     evidence = {
         "cause": line,

@@ -209,7 +209,7 @@ def test_a_deserted_run_that_was_named_goes_on_with_its_next_agent(server):
 
 
 def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
-    """Other runs have a turn in between."""
+    """A batch of losses is limited, so that other runs have a turn in between."""
     many = 2 * DUE_AT_ONCE + 1
     for number in range(many):
         server.join(f"agent-{number}", settings=settings_of(f"{many}", lease_s=10.0))
@@ -431,7 +431,7 @@ def remembered(server) -> set[str]:
 
 
 def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
-    """However soon it is forgotten else: one that heard nothing would take the server for a new one, and begin anew."""
+    """An agent that did not hear how its run ended would take the server for a new one, and begin anew."""
     registry = Registry(retention_s=0.0)
     joins = [a_join(name, settings=settings_of("2", lease_s=20)) for name in ("a", "b")]
     for join in joins:

@@ -42,7 +42,7 @@ class Site:
         await self.server.stop()
 
     async def happens(self, times: int = 1, run_id: str = RUN) -> None:
-        """So many nodes join, and leave at once: two events each."""
+        """Let so many nodes join, and leave at once: two events each."""
         for _ in range(times):
             self.joined += 1
             name, settings = f"agent-{self.joined}", settings_of("90:100")
@@ -176,7 +176,7 @@ async def test_a_stream_goes_on_after_the_last_event_that_its_reader_has_seen(si
 
 
 async def test_what_happens_while_nobody_reads_the_store_is_sent_all_the_same(site, monkeypatch):
-    """More than the streams of a run share."""
+    """More events happen than the streams of a run share."""
     monkeypatch.setattr(events_endpoint, "RECENT", 4)
     monkeypatch.setattr(events_endpoint, "STREAM_PAGE", 3)
     await site.happens()

@@ -15,7 +15,7 @@ from rdzv_server.server import RendezvousServer, bind
 
 PATIENCE_S = 20.0
 FEW = 1_000
-"""More objects than a request makes."""
+"""Number of objects, few, and yet more than a request makes."""
 
 
 class Later:
@@ -80,7 +80,7 @@ async def looks() -> AsyncIterator["asyncio.Queue[int]"]:
 
 
 async def test_new_objects_are_looked_through_soon_after_a_request() -> None:
-    """Not when ten thousand more have been made than freed: by then a million may have been made."""
+    """Objects are not left until ten thousand more were made than freed: by then a million may have been made."""
     async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server, looks() as found:
         listener = bind("127.0.0.1", 0)
         await server.listen(listener)

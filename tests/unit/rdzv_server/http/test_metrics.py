@@ -170,7 +170,7 @@ async def test_others_have_a_turn_while_many_runs_are_looked_at(server, monkeypa
 
 
 class FullStore(MemoryStore):
-    """Refuses so many writes."""
+    """Store that refuses so many writes."""
 
     def __init__(self, refusals: int) -> None:
         super().__init__()

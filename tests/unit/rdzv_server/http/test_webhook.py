@@ -67,7 +67,7 @@ class NotingStore(MemoryStore):
 
 
 async def happens(server: RendezvousServer, run_id: str, first: int, times: int) -> None:
-    """So many nodes join and leave: two events each, and one of the run's creation."""
+    """Let so many nodes join and leave: two events each, and one of the run's creation."""
     for number in range(first, first + times):
         name, connection = f"agent-{number}", Connection(number)
         request = a_join(name, run_id=run_id, settings=settings_of("90:100"), explicit_run_id=True)

@@ -11,7 +11,7 @@ from rdzv_server.core.machine import RunMachine
 
 @pytest.fixture(autouse=True)
 def valid_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the service has told a run, also what it refuses, leaves no contradiction in the run's state."""
+    """Nothing that the service has told a run, nor what it refuses, leaves a contradiction in the run's state."""
 
     def checked(change: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(change)

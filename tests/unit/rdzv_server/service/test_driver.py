@@ -30,7 +30,7 @@ PATIENCE_S = 10.0
 
 
 class SlowStore(MemoryStore):
-    """Writes at once, unless the test holds it up."""
+    """Store that writes at once, unless the test holds it up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class SlowStore(MemoryStore):
 
 
 class FullStore(MemoryStore):
-    """Refuses to write when there is no room."""
+    """Store that refuses to write when there is no room."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ async def running(file: EventFile) -> AsyncIterator[None]:
 
 @contextmanager
 def full_disk(at_bytes: int) -> Iterator[None]:
-    """No file of this process may grow beyond this."""
+    """Let no file of this process grow beyond this size."""
     before, ignored = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (at_bytes, before[1]))
     try:

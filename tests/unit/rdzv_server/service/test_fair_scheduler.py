@@ -135,7 +135,7 @@ def test_who_waits_for_longer_is_held_up_until_it_has_its_turn(site):
 
 
 async def test_the_clock_says_when_those_who_have_spoken_are_not_heard(monkeypatch):
-    """Else the leases of live nodes would end because the server is busy with others."""
+    """Leases of live nodes would end otherwise, because the server is busy with others."""
     clock = Clock()
     clock.start([])
     assert not clock.was_held_up()

@@ -41,12 +41,12 @@ class Loop:
         self._timers.append((at, callback))
 
     def work(self, seconds: float) -> None:
-        """Somebody takes the loop's thread for so long."""
+        """Keep the loop's thread busy for so long."""
         self.now += seconds
         self.cpu_s += seconds
 
     def stand_still(self, seconds: float) -> None:
-        """Other processes have the processor for so long."""
+        """Give the processor to other processes for so long."""
         self.now += seconds
 
     def turn(self) -> None:
@@ -125,7 +125,7 @@ def test_operators_are_never_kept_from_all_of_it(site: Site) -> None:
 
 
 def test_operators_wait_while_a_request_is_on_its_way(site: Site) -> None:
-    """Also those who had a part of their slice: the request is answered in the next few turns."""
+    """Operators in the middle of a slice wait, too: the request is answered in the next few turns."""
     site.ask("a", SLICE_S / 4, STREAMS)
     site.turns_until(lambda: len(site.done) == 2)
     site.scheduler.give_way()

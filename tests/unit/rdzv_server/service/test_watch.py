@@ -116,7 +116,7 @@ class Story:
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def join(self, *names: str, run_id: str = RUN_ID, node: str | None = None, nodes: str = "2:4") -> None:
-        """Their joins are taken; the answers come when they come."""
+        """Join agents to the run; their answers come when they come."""
         settings = settings_of(nodes, last_call_timeout_s=0.0, max_restarts=3)
         for name in names:
             request = a_join(name, settings=settings, node=node, run_id=run_id)

@@ -11,7 +11,7 @@ from rdzv_server.storage.sqlite import SqliteStore
 from tests.support.etcd import need_etcd
 
 MakeStore = Callable[[], Awaitable[Store]]
-"""Makes the store of the next server."""
+"""Maker of the next server's store."""
 
 
 class Shared:

@@ -56,6 +56,6 @@ def test_an_address_is_put_together():
 
 
 def test_its_own_address_is_one_that_others_can_use():
-    """Also where etcd is on the same machine."""
+    """A server beside its etcd, on the same machine, has such an address, too."""
     own = EtcdPlace.parse("etcd://127.0.0.1").own_address()
     assert own == socket.gethostname() or not own.startswith("127.")
