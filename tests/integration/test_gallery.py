@@ -278,13 +278,13 @@ async def two_replicas(lighthouse: Lighthouse, folder: Path) -> tuple[Program, P
     first, second = folder / "first", folder / "second"
     survivor = await replica(lighthouse, first, *((f"step={step} ", 0, "wait") for step in (3, 30, 50)))
     await until(lambda: "interrupted: wait" in survivor.out, PATIENCE_S)
-    deeds = (("replicas=2", 0, "kill worker"), ("step=40 ", 0, "kill agent"))
-    killed = await replica(lighthouse, second, *deeds)
+    actions = (("replicas=2", 0, "kill worker"), ("step=40 ", 0, "kill agent"))
+    killed = await replica(lighthouse, second, *actions)
     for replicas, go in ((2, "go-0"), (3, "go-1")):
         await lighthouse.has_heard_of(replicas)
         (first / go).touch()
     assert await killed.exit_code(PATIENCE_S) == -9
-    killed = await replica(lighthouse, second, *deeds)
+    killed = await replica(lighthouse, second, *actions)
     await lighthouse.has_heard_of(4)
     (first / "go-2").touch()
     return survivor, killed

@@ -234,7 +234,7 @@ async def test_head_is_answered_without_a_body(server: Server, path: str) -> Non
 
 
 async def test_bodies_that_swell_are_not_inflated(server: Server) -> None:
-    """4 GB within a few MB, from strangers: refused before a byte of them is read, on every path."""
+    """4 GB within a few MB, from unauthenticated clients: refused before a byte of them is read, on every path."""
     part = gzip.compress(bytes(10_000_000))
 
     async def chunks() -> AsyncIterator[bytes]:

@@ -135,10 +135,10 @@ async def test_one_address_cannot_take_all_places_without_being_let_in(make_site
     site = await make_site(connections=8, token=b"right")
     agent = site.transport("right")
     assert isinstance(await agent.exchange(a_join("a", settings=ALONE)), Reply)
-    strangers = [await site.connect() for _ in range(4)]
-    for each in strangers:
+    unauthenticated = [await site.connect() for _ in range(4)]
+    for each in unauthenticated:
         assert await each.asks() == 200, "a probe lets nobody in"
-    for each in strangers:
+    for each in unauthenticated:
         newcomer = await site.connect()
         await each.is_cut()
         assert await newcomer.asks() == 200
@@ -337,10 +337,10 @@ async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> No
 async def test_a_path_is_a_path(make_site: MakeSite) -> None:
     """A peer that no path of ours has let in is unauthenticated, whatever else the server answers."""
     site = await make_site(connections=2)
-    stranger = await site.connect()
-    assert await stranger.asks(b"GET /v1x HTTP/1.1\r\nHost: x\r\n\r\n") == 404
+    unauthenticated = await site.connect()
+    assert await unauthenticated.asks(b"GET /v1x HTTP/1.1\r\nHost: x\r\n\r\n") == 404
     known = await site.connect()
-    await stranger.is_cut()
+    await unauthenticated.is_cut()
     assert await known.asks(STATUS) == 200
     assert await (await site.connect()).asks() == await known.asks() == 200
 

@@ -290,20 +290,20 @@ async def refused(place: Place, told: Told) -> None:
     tls = await Server.listen(*_shown(place.authority))
     names = ("--endpoint", f"localhost:{tls.port}", *TRAIN)
     plain = await start_agent(*names)
-    stranger = await start_agent(*names, "--tls-ca", Authority(path, "other").ca)
-    assert [await plain.exit_code(), await stranger.exit_code()] == [77, 77]
+    mistrusting = await start_agent(*names, "--tls-ca", Authority(path, "other").ca)
+    assert [await plain.exit_code(), await mistrusting.exit_code()] == [77, 77]
     clock = WallClock(path / "clock")
     clock.jump(-YEAR_S)
     slow = await start_agent(*names, "--tls-ca", place.authority.ca, env=clock.env)
     assert await slow.exit_code() == 77
     await told.by_rdzvctl("--endpoint", tls.endpoint, code=77)
-    stranger_ca = ("--tls-ca", str(path / "other.pem"))
-    await told.by_rdzvctl("--endpoint", tls.endpoint, *stranger_ca, code=77)
+    other_ca = ("--tls-ca", str(path / "other.pem"))
+    await told.by_rdzvctl("--endpoint", tls.endpoint, *other_ca, code=77)
     told["page"].append(await answer(tls, "/runs/train?plain=0"))
     certified = ("--endpoint", f"localhost:{tls.port}", "--tls-ca", place.authority.ca)
     await told.by_rdzvctl(*certified, code=77, env=clock.env)
     sweep()
-    told.of("node-agent", wrong, none, plain, stranger, slow)
+    told.of("node-agent", wrong, none, plain, mistrusting, slow)
     told.of("rdzv-server", server)
 
 

@@ -93,7 +93,7 @@ async def test_what_does_not_carry_the_mark_is_left_alone(cluster: Cluster) -> N
     """Neither the agent between two rounds nor the guardian ends a process without the mark."""
     first = await cluster.nodes(*ONE_NODE)
     await first[0].tell(f"unset {MARK}")
-    stranger = int(await first[0].tell("double-fork"))
+    unmarked = int(await first[0].tell("double-fork"))
     first[0].order_exit(3)
     second = await cluster.hub.group(2)
     orphan = int(await second[0].tell("double-fork"))
@@ -101,8 +101,8 @@ async def test_what_does_not_carry_the_mark_is_left_alone(cluster: Cluster) -> N
     guardian = await guardian_of(agent)
     await agent.kill()
     await all_ended(orphan, guardian)
-    assert is_running(stranger)
-    os.kill(stranger, signal.SIGKILL)
+    assert is_running(unmarked)
+    os.kill(unmarked, signal.SIGKILL)
 
 
 def test_the_mark_is_an_environment_variable_of_ours() -> None:

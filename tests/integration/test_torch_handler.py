@@ -301,11 +301,11 @@ async def test_a_server_that_asks_for_a_token(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
-    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     async with serving(TlsFiles(*authority.issue("server"), authority.ca).context()) as site:
         for conf, says in (
             ({}, "this server speaks TLS"),
-            ({"tls_ca": stranger.ca}, "from no authority in --tls-ca"),
+            ({"tls_ca": other.ca}, "from no authority in --tls-ca"),
             ({"tls_ca": authority.ca}, "asks for a certificate of this node"),
         ):
             with pytest.raises(RendezvousConnectionError, match=says):

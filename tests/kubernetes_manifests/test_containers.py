@@ -103,9 +103,9 @@ async def test_the_servers_pod_is_replaced_and_the_run_goes_on(hub: WorkerHub, t
     assert await agent.exit_code() == 0
     assert [line for line in agent.err if "round" in line] == [line for line in agent.err if "round 1:" in line]
     node.path("/token/token").write_text("another\n")
-    stranger = await node.start(PET_CONNECT_TIMEOUT="2")
-    assert KINDS[0].action(await stranger.exit_code()) == "FailJob"
-    assert "does not know this token" in stranger.err[-1]
+    unauthenticated = await node.start(PET_CONNECT_TIMEOUT="2")
+    assert KINDS[0].action(await unauthenticated.exit_code()) == "FailJob"
+    assert "does not know this token" in unauthenticated.err[-1]
 
 
 async def test_the_server_lives_without_rights_on_a_read_only_root(tmp_path: Path) -> None:

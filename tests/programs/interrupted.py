@@ -1,6 +1,6 @@
 """Another script, interrupted on its way: `interrupted.py SCRIPT [ARGUMENT ...]`, and what happens in INTERRUPTIONS.
 
-That is JSON, a list of `[text, rank, deed]`. When the script first prints a line with that text as that rank, this
+That is JSON, a list of `[text, rank, action]`. When the script first prints a line with that text as that rank, this
 process or its parent, the agent, gets SIGKILL (`kill worker`, `kill agent`), or it waits until there is a file
 `go-<number of the entry>` (`wait`). Each happens once, which a file in the current folder remembers, over restarts and
 lost nodes. What each rank prints stands in `printed-<RANK>` as well: an agent that is killed may not have read it yet.
@@ -23,18 +23,18 @@ def print_and_see(*words: Any, **how: Any) -> None:
     line = " ".join(map(str, words))
     with open(f"printed-{os.environ['RANK']}", "a") as file:
         write_line(line, file=file)
-    for number, (text, rank, deed) in enumerate(json.loads(os.environ.get("INTERRUPTIONS", "[]"))):
+    for number, (text, rank, action) in enumerate(json.loads(os.environ.get("INTERRUPTIONS", "[]"))):
         if text in line and str(rank) == os.environ["RANK"] and is_first(f"interruption-{number}"):
-            write_line(f"interrupted: {deed}", flush=True)
-            carry_out(deed, number)
+            write_line(f"interrupted: {action}", flush=True)
+            carry_out(action, number)
 
 
-def carry_out(deed: str, number: int) -> None:
-    if deed == "wait":
+def carry_out(action: str, number: int) -> None:
+    if action == "wait":
         while not os.path.exists(f"go-{number}"):
             time.sleep(0.01)
     else:
-        os.kill({"kill worker": os.getpid(), "kill agent": os.getppid()}[deed], signal.SIGKILL)
+        os.kill({"kill worker": os.getpid(), "kill agent": os.getppid()}[action], signal.SIGKILL)
         signal.pause()
 
 

@@ -26,11 +26,11 @@ class Line:
             found.add(int(line.makefile().readline().split()[0]))
         return found
 
-    def let_go(self) -> None:
+    def close_connections(self) -> None:
         for line in self._lines:
             line.close()
         self._lines.clear()
 
     def close(self) -> None:
-        self.let_go()
+        self.close_connections()
         self._listener.close()

@@ -299,7 +299,7 @@ def launching(line: Line, config: LaunchConfig, *args: Any) -> "asyncio.Task[dic
 async def test_the_async_form_lets_the_loop_go_on(line: Line) -> None:
     launch = launching(line, alone(2))
     await asyncio.to_thread(line.pids, 2)
-    line.let_go()
+    line.close_connections()
     assert await asyncio.wait_for(launch, PATIENCE_S) == {0: None, 1: None}
 
 
@@ -347,7 +347,7 @@ def test_a_signal_stops_the_workers_and_is_raised(line: Line) -> None:
 
 def test_handlers_of_the_programs_own_stay(line: Line) -> None:
     seen: list[int] = []
-    before = signal.signal(signal.SIGHUP, lambda signum, frame: (seen.append(signum), line.let_go()))
+    before = signal.signal(signal.SIGHUP, lambda signum, frame: (seen.append(signum), line.close_connections()))
     try:
         with signalled(line, signal.SIGHUP):
             assert elastic_launch(alone(2), functions.report_and_wait)(line.path) == {0: None, 1: None}

@@ -154,7 +154,7 @@ def test_pids_are_those_of_the_processes(method: str, line: Line) -> None:
     with waiting(line, 2, start_method=method) as context:
         assert line.pids(2) == set(context.pids().values())
         assert list(context.pids()) == [0, 1]
-        line.let_go()
+        line.close_connections()
         assert context.wait(PATIENCE_S) == RunProcsResult({0: None, 1: None}, {}, {0: "", 1: ""}, {0: "", 1: ""})
         assert len(context.pids()) == 2, "also when they are gone"
 
@@ -334,7 +334,7 @@ def test_waiting_has_a_limit(line: Line) -> None:
         line.pids(1)
         assert context.wait(0) is None
         assert context.wait(0.01) is None
-        line.let_go()
+        line.close_connections()
         assert context.wait() is not None
         assert context.wait(0) is not None, "and again"
 
@@ -395,7 +395,7 @@ async def test_the_async_form_lets_the_loop_go_on(line: Line) -> None:
             async with asyncio.timeout(0.01):
                 await context.wait_async()
         assert not ending.done()
-        line.let_go()
+        line.close_connections()
         result = await asyncio.wait_for(ending, PATIENCE_S)
     assert result.return_values == {0: None}
 
@@ -422,6 +422,6 @@ def test_contexts_do_not_disturb_each_other(line: Line) -> None:
     assert line.pids(3) == {context.pids()[0] for context in contexts}
     contexts[1].close()
     assert contexts[0].wait(0) is None and contexts[2].wait(0) is None
-    line.let_go()
+    line.close_connections()
     for context in (contexts[0], contexts[2]):
         assert context.wait(PATIENCE_S) == RunProcsResult({0: None}, {}, {0: ""}, {0: ""})

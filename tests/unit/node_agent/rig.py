@@ -35,7 +35,7 @@ class PlayedServer:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
         """If set, no request comes through."""
         self._revision = 0
         self._directive: Directive | None = None
@@ -46,8 +46,8 @@ class PlayedServer:
         return self
 
     async def connect(self) -> str:
-        if self.trouble:
-            raise self.trouble
+        if self.error:
+            raise self.error
         return "127.0.0.1"
 
     async def exchange(self, request: Request) -> Reply | Ack:

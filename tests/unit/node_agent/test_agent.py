@@ -159,7 +159,7 @@ async def test_a_program_that_is_not_there_is_a_failure_of_the_worker():
 async def test_the_server_goes_while_the_workers_finish():
     async with rig("read line; exit 0", connect_timeout_s=0.2) as agent:
         await has_started(agent)
-        agent.server.trouble = Unreachable("connect", "refused")
+        agent.server.error = Unreachable("connect", "refused")
         await agent.server.answers(Unreachable("HTTP", "closed"))
         assert await agent.exit_code() == 0
         said = "\n".join(agent.console.lines)
@@ -170,7 +170,7 @@ async def test_the_server_goes_while_the_workers_finish():
 async def test_a_leave_that_does_not_reach_the_server_is_said():
     async with rig("sleep 60", close_timeout_s=0.2, signals=("SIGUSR1",)) as agent:
         await has_started(agent)
-        agent.server.trouble = Unreachable("connect", "refused")
+        agent.server.error = Unreachable("connect", "refused")
         os.kill(os.getpid(), signal.SIGUSR1)
         assert await agent.exit_code() == ExitCode.START_AGAIN
         told = "could not tell rdzv-server at server:1 within 0.2 s that this node leaves: it will be missed instead"

@@ -27,7 +27,7 @@ class Site:
 
     def __init__(self) -> None:
         self.server = RendezvousServer()
-        self._links: list[HttpTransport] = []
+        self._transports: list[HttpTransport] = []
 
     async def open(self, *tokens: Token) -> None:
         listener = bind("127.0.0.1", 0)
@@ -36,35 +36,35 @@ class Site:
         await self.server.listen(listener, access=Access(tokens))
 
     def agent(self, name: str, token: str | None = None) -> "Agent":
-        return Agent(name, self.link(token))
+        return Agent(name, self.transport(token))
 
-    def link(self, token: str | None = None) -> HttpTransport:
+    def transport(self, token: str | None = None) -> HttpTransport:
         credentials = Credentials()
         credentials.token = token
-        self._links.append(HttpTransport("127.0.0.1", self.port, credentials))
-        return self._links[-1]
+        self._transports.append(HttpTransport("127.0.0.1", self.port, credentials))
+        return self._transports[-1]
 
     async def close(self) -> None:
-        for link in self._links:
-            await link.close()
+        for transport in self._transports:
+            await transport.close()
         await self.server.stop()
 
 
 class Agent:
     """One agent's side, message by message."""
 
-    def __init__(self, name: str, link: HttpTransport) -> None:
-        self.name, self.link = name, link
+    def __init__(self, name: str, transport: HttpTransport) -> None:
+        self.name, self.transport = name, transport
         self.revision = 0
 
     async def join(self, nodes: str = "1:2", after_round: int = 0, secret: str = "") -> Reply:
         settings = settings_of(nodes, **SETTINGS, last_call_timeout_s=0.0)
         join = a_join(self.name, settings=settings, after_round=after_round, secret=secret)
-        return self._heard(await self.link.exchange(join))
+        return self._heard(await self.transport.exchange(join))
 
     async def poll(self, *, hold: bool = True) -> Reply:
         poll = PollRequest(run_id=RUN_ID, agent_id=self.name, revision=self.revision, hold=hold)
-        return self._heard(await self.link.exchange(poll))
+        return self._heard(await self.transport.exchange(poll))
 
     async def told(self, kind: type) -> Reply:
         """The reply whose directive is a `kind`; poll until it comes."""
@@ -108,14 +108,14 @@ async def test_an_agent_whose_connection_closes_is_missed_at_once(site, is_parke
         poll.cancel()
         await asyncio.gather(poll, return_exceptions=True)
     else:
-        await b.link.close()
+        await b.transport.close()
     reply = await a.told(Stop)
     assert reply.directive.reason.startswith("node b lost: its connection closed")
 
 
 async def test_an_agent_that_comes_back_over_a_new_connection_is_not_missed(site):
     a, b = await two_running(site)
-    older, b.link = b.link, site.link()
+    older, b.transport = b.transport, site.transport()
     await b.poll(hold=False)
     await older.close()
     await the_grace_to_run_out()
@@ -124,9 +124,9 @@ async def test_an_agent_that_comes_back_over_a_new_connection_is_not_missed(site
 
 async def test_the_close_of_a_line_that_carries_reports_alone_is_nobodys_loss(site):
     a, _ = await two_running(site)
-    side_line = site.link()
-    await side_line.exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=None))
-    await side_line.close()
+    other_transport = site.transport()
+    await other_transport.exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=None))
+    await other_transport.close()
     await the_grace_to_run_out()
     assert isinstance((await a.poll(hold=False)).directive, Start)
 
@@ -140,7 +140,7 @@ async def test_a_poll_is_answered_the_moment_that_something_has_happened(site, i
     poll = asyncio.create_task(a.poll()) if is_parked else None
     if is_parked:
         await parked(site, 1)
-    await site.link().exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=a_failure("b")))
+    await site.transport().exchange(ReportRequest(run_id=RUN_ID, agent_id="b", round=1, failure=a_failure("b")))
     async with asyncio.timeout(2.0):  # well before the poll's hold ends
         assert isinstance((await (poll or a.poll())).directive, Stop)
 
@@ -155,12 +155,12 @@ async def test_a_join_that_has_to_wait_soon_says_what_for(site, monkeypatch):
 # Refusals.
 
 
-async def test_strangers_are_fenced_and_not_remembered(site):
-    stranger = site.agent("stranger")
+async def test_unknown_agents_are_fenced_and_not_remembered(site):
+    unknown = site.agent("unknown")
     for number in range(10):
-        stranger.name = f"stranger {number}"
+        unknown.name = f"unknown {number}"
         with pytest.raises(AgentFenced, match="run run is not known here"):
-            await stranger.poll()
+            await unknown.poll()
     assert not site.server.rendezvous.connections._connections
 
 
@@ -177,11 +177,11 @@ async def test_an_agents_id_does_not_let_others_speak_in_its_name(site, guess):
         a_join("b", settings=settings_of("2", **SETTINGS), after_round=1, secret=guess),
     ):
         with pytest.raises(AgentFenced, match="with another secret"):
-            await site.link().exchange(request)
+            await site.transport().exchange(request)
     (run,) = site.server.service.runs()
     assert run.stage.value == "running" and list(run.agents) == ["a", "b"]
     assert isinstance(
-        await site.link().exchange(LeaveRequest(run_id=RUN_ID, agent_id="b", secret="b's", reason="SIGTERM")), Ack
+        await site.transport().exchange(LeaveRequest(run_id=RUN_ID, agent_id="b", secret="b's", reason="SIGTERM")), Ack
     )
 
 
@@ -282,7 +282,7 @@ async def test_a_server_that_is_closing_answers_polls_at_once_until_it_has_stopp
 
 async def test_a_server_that_closes_takes_nobody_for_lost_whose_connection_it_closes_itself(site):
     a, b = await two_running(site)
-    await site.link().exchange(ReportRequest(run_id=RUN_ID, agent_id="a", round=1, failure=a_failure("a")))
+    await site.transport().exchange(ReportRequest(run_id=RUN_ID, agent_id="a", round=1, failure=a_failure("a")))
     await asyncio.gather(a.told(Stop), b.told(Stop))
     await site.server.stop()
     (run,) = site.server.rendezvous.runs()

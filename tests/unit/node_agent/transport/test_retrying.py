@@ -51,29 +51,29 @@ def impatient(monkeypatch):
 @pytest.mark.parametrize("trouble", [REFUSED, CLOSED, ServerUnavailable("shutting down")])
 async def test_trouble_below_the_protocol_is_tried_again_and_told_once(trouble):
     failures: list[Exception] = []
-    link = ScriptedTransport(trouble, trouble, trouble, REPLY, trouble, REPLY)
-    conversation = RetryingClient(link, failures.append)
-    assert await conversation.ask(POLL) == REPLY
+    transport = ScriptedTransport(trouble, trouble, trouble, REPLY, trouble, REPLY)
+    client = RetryingClient(transport, failures.append)
+    assert await client.ask(POLL) == REPLY
     assert failures == [trouble]
-    assert await conversation.ask(POLL) == REPLY
+    assert await client.ask(POLL) == REPLY
     assert failures == [trouble] * 2, "and once more in the next outage"
-    assert {replace(request, hold=True) for request in link.requests} == {POLL}
+    assert {replace(request, hold=True) for request in transport.requests} == {POLL}
 
 
 async def test_a_poll_after_an_outage_is_not_held() -> None:
     """The answer of such a poll tells that the server is back, which must not wait for the end of a hold."""
-    link = ScriptedTransport(CLOSED, CLOSED, REPLY, ServerUnavailable("shutting down"), REPLY)
-    client = RetryingClient(link)
+    transport = ScriptedTransport(CLOSED, CLOSED, REPLY, ServerUnavailable("shutting down"), REPLY)
+    client = RetryingClient(transport)
     for _ in range(2):
         assert await client.ask(POLL) == REPLY
-    assert [request.hold for request in link.requests] == [True, False, False, True, True]
+    assert [request.hold for request in transport.requests] == [True, False, False, True, True]
 
 
 async def test_a_refusal_is_an_answer_and_not_tried_again():
-    link = ScriptedTransport(AgentFenced("gone"), REPLY)
+    transport = ScriptedTransport(AgentFenced("gone"), REPLY)
     with pytest.raises(AgentFenced):
-        await RetryingClient(link).ask(POLL)
-    assert len(link.requests) == 1
+        await RetryingClient(transport).ask(POLL)
+    assert len(transport.requests) == 1
 
 
 async def test_who_is_kept_out_from_the_first_is_refused():
@@ -82,36 +82,36 @@ async def test_who_is_kept_out_from_the_first_is_refused():
 
 
 async def test_a_report_is_delivered_when_the_server_lets_the_agent_in_again():
-    link = ScriptedTransport(Unauthorized("no token"), Ack(epoch="e"))
+    transport = ScriptedTransport(Unauthorized("no token"), Ack(epoch="e"))
     report = ReportRequest(run_id="run", agent_id="a.1", round=1)
-    assert await RetryingClient(link, has_joined=True).ask(report) == Ack(epoch="e")
-    assert link.requests == [report] * 2
+    assert await RetryingClient(transport, has_joined=True).ask(report) == Ack(epoch="e")
+    assert transport.requests == [report] * 2
 
 
 @pytest.mark.parametrize(("given", "named"), [("", "10.0.0.7"), ("node-7", "node-7")])
 async def test_a_join_names_the_address_from_which_this_node_reaches_the_server(given, named):
-    link = ScriptedTransport(REPLY)
-    await RetryingClient(link).ask(join(addr=given))
-    assert link.requests == [join(addr=named)]
+    transport = ScriptedTransport(REPLY)
+    await RetryingClient(transport).ask(join(addr=given))
+    assert transport.requests == [join(addr=named)]
 
 
 async def test_what_is_asked_meanwhile_waits_for_its_turn():
-    link = ScriptedTransport(REPLY, REPLY)
-    conversation = RetryingClient(link)
+    transport = ScriptedTransport(REPLY, REPLY)
+    client = RetryingClient(transport)
     second = PollRequest(run_id="run", agent_id="a.1", revision=8)
-    await asyncio.gather(conversation.ask(POLL), conversation.ask(second))
-    assert link.requests == [POLL, second]
+    await asyncio.gather(client.ask(POLL), client.ask(second))
+    assert transport.requests == [POLL, second]
 
 
 async def test_news_of_another_server_ends_the_pause(monkeypatch):
     monkeypatch.setattr(backoff, "delay", lambda attempt, jitter: inf)
     news = asyncio.Event()
     asyncio.get_running_loop().call_later(0.01, news.set)
-    link = ScriptedTransport(Unreachable("leader", "hangs", news), REPLY)
-    assert await asyncio.wait_for(RetryingClient(link).ask(POLL), 10) == REPLY
+    transport = ScriptedTransport(Unreachable("leader", "hangs", news), REPLY)
+    assert await asyncio.wait_for(RetryingClient(transport).ask(POLL), 10) == REPLY
 
 
 async def test_closing_gives_the_connection_up():
-    link = ScriptedTransport(REPLY)
-    await RetryingClient(link).close()
-    assert link.is_closed
+    transport = ScriptedTransport(REPLY)
+    await RetryingClient(transport).close()
+    assert transport.is_closed

@@ -70,8 +70,8 @@ async def start(client: EtcdClient, prefix: str, gates: object) -> AsyncIterator
 
 
 @pytest.fixture
-async def stranger(client: EtcdClient, prefix: str) -> Callable:
-    """Writer of a key on a lease that nobody renews, as another server's."""
+async def write_key(client: EtcdClient, prefix: str) -> Callable:
+    """Writer of keys on leases that nobody renews."""
 
     async def write(key: str, value: bytes, ttl_s: int = 60) -> int:
         lease_id, _ = await client.grant(ttl_s)
@@ -164,8 +164,8 @@ async def test_compaction_of_what_etcd_remembers_ends_nothing(start, etcd, clien
     await follower.leads()
 
 
-async def test_its_own_former_life_is_no_address_to_send_agents_to(start, stranger):
-    await stranger("leaders/0", b"a:1", LEASE_S)
+async def test_its_own_former_life_is_no_address_to_send_agents_to(start, write_key):
+    await write_key("leaders/0", b"a:1", LEASE_S)
     server = start("a:1")
     await server.leads()
     assert set(server.followed) == {None}
@@ -190,8 +190,8 @@ async def test_a_leadership_that_its_server_does_not_exercise_is_taken_away(star
     assert (await client.get(key))[0] is None
 
 
-async def test_a_free_shard_is_left_for_a_moment_to_its_owner(start, stranger):
-    await stranger("servers/b:1", READY)
+async def test_a_free_shard_is_left_for_a_moment_to_its_owner(start, write_key):
+    await write_key("servers/b:1", READY)
     began = asyncio.get_running_loop().time()
     await start("a:1").leads()
     assert asyncio.get_running_loop().time() - began >= MOMENT_S

@@ -65,21 +65,21 @@ class SharedStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trouble: Exception | None = None
+        self.error: Exception | None = None
         self.may_write = asyncio.Event()
         self.may_write.set()
         self.is_writing = asyncio.Event()
 
     async def load(self) -> Sequence[Record]:
-        if self.trouble:
-            raise self.trouble
+        if self.error:
+            raise self.error
         return await super().load()
 
     async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
         self.is_writing.set()
         await self.may_write.wait()
-        if self.trouble:
-            raise self.trouble
+        if self.error:
+            raise self.error
         await super().append(records, events)
 
 
@@ -200,16 +200,16 @@ async def test_what_comes_too_late_is_kept_back_a_refusal_too(server):
     """An agent that is told that it is fenced stops its workers."""
     leadership = await server.lead()
     await server.join()
-    assert isinstance(await refusal(server.poll("stranger")), AgentFenced)
+    assert isinstance(await refusal(server.poll("unknown")), AgentFenced)
     server.store.may_write.clear()
     server.store.is_writing.clear()
     join = asyncio.create_task(refusal(server.join("b")))
     await server.store.is_writing.wait()
-    stranger = asyncio.create_task(refusal(server.poll("stranger")))
+    unknown = asyncio.create_task(refusal(server.poll("unknown")))
     await asyncio.sleep(0)
     leadership.is_certain = False
     server.store.may_write.set()
-    assert [type(error) for error in (await join, await stranger)] == [NotLeader, NotLeader]
+    assert [type(error) for error in (await join, await unknown)] == [NotLeader, NotLeader]
 
 
 async def test_a_parked_poll_is_not_told_what_is_not_written(server):
@@ -252,28 +252,28 @@ async def test_a_fenced_write_ends_it_and_is_acted_on_by_nobody(server):
     leadership = await server.lead(5)
     await server.join("a")
     poll = await server.parked("a")
-    server.store.trouble = StoreFenced("over")
+    server.store.error = StoreFenced("over")
     assert isinstance(await refusal(server.join("b")), NotLeader)
     assert isinstance(await poll, NotLeader)
     async with asyncio.timeout(PATIENCE_S):
         await leadership.has_resigned.wait()
-    server.store.trouble = None
+    server.store.error = None
     await server.lead(6)
     assert isinstance((await server.join("a")).directive, Wait), "b's join was never written"
 
 
 async def test_etcd_that_cannot_be_read_yet_is_no_reason_to_give_up(server):
-    server.store.trouble = StoreUnavailable("cannot use etcd")
+    server.store.error = StoreUnavailable("cannot use etcd")
     server.election.wins.put_nowait(GivenLeadership(5))
     assert isinstance(await refusal(server.join()), NotLeader)
-    server.store.trouble = None
+    server.store.error = None
     async with asyncio.timeout(PATIENCE_S):
         await server.replica.ask(LeaderRequest(after=4), Connection("a"))
     assert (await server.join(nodes="1")).leadership == 5
 
 
 async def test_damaged_records_end_the_server_and_its_leadership(server):
-    server.store.trouble = StoreBroken("damaged")
+    server.store.error = StoreBroken("damaged")
     leadership = GivenLeadership(5)
     server.election.wins.put_nowait(leadership)
     async with asyncio.timeout(PATIENCE_S):

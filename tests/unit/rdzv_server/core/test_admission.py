@@ -167,7 +167,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
         {"refused": "AgentFenced", "refusal": "agent a of node a is no longer part of run run"},
     ),
     "an agent that claims a past in this run is fenced": (
-        "2", "join a b; refused join stranger after_round=1", {"refused": "AgentFenced"},
+        "2", "join a b; refused join unknown after_round=1", {"refused": "AgentFenced"},
     ),
     "an agent keeps its node": (
         "2 max_restarts=1", "join a b; fail a; refused join a node=elsewhere", {"refused": "MalformedMessage"},

@@ -40,8 +40,8 @@ CORROBORATED = "node b lost: its connection closed and other nodes' workers fail
         "1:2 lease_s=10 disconnect_grace_s=60", "join a b; 9s; renew a; disconnect b; 1s",
         {"reason a": "node b lost: not heard for 10 s"},
     ),
-    "a stranger's connection means nothing": (
-        "1", "join a; ignored disconnect stranger; ignored renew stranger; ignored 100s", {"start": "a"},
+    "an unknown agent's connection means nothing": (
+        "1", "join a; ignored disconnect unknown; ignored renew unknown; ignored 100s", {"start": "a"},
     ),
     # by what others report
     "a failure elsewhere corroborates an earlier disconnect": (

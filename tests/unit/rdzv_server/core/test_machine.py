@@ -17,7 +17,7 @@ from tests.support.stories import check, stories
         "1:2", "join a b; leave b", {"stop": "a", "reason a": "node b left: SIGTERM"}, "join a", {"ranks": "a"},
     ),
     "leaving twice is leaving once": ("1:2", "join a b; leave b; ignored leave b", {"stop": "a"}),
-    "a stranger cannot leave": ("1", "join a; refused leave stranger", {"refused": "AgentFenced"}),
+    "an unknown agent cannot leave": ("1", "join a; refused leave unknown", {"refused": "AgentFenced"}),
     "a standby that leaves disturbs nobody": ("2", "join a b spare; leave spare", {"start": "a b"}),
     # growing
     "an arrival is admitted after a short window": (

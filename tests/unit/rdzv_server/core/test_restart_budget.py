@@ -144,10 +144,10 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
         "1:2 max_restarts=5", "join a b; fail a; join b; lose a", {"ranks": "b"},
         "refused fail b round=1", {"refused": "StaleRound"},
     ),
-    "a report from a stranger or a departed agent is fenced": (
-        "1:2", "join a b; leave b; refused fail stranger round=1", {"refused": "AgentFenced"},
+    "a report from an unknown or a departed agent is fenced": (
+        "1:2", "join a b; leave b; refused fail unknown round=1", {"refused": "AgentFenced"},
         "refused fail b round=1", {"refused": "AgentFenced"},
-        "refused succeed stranger round=1", {"refused": "AgentFenced"},
+        "refused succeed unknown round=1", {"refused": "AgentFenced"},
         "refused succeed b round=1", {"refused": "AgentFenced"},
     ),
 })  # fmt: skip

@@ -50,8 +50,8 @@ def test_an_agent_is_missed_when_its_last_connection_closes(connections, bound, 
 
 def test_the_agent_of_a_refused_poll_is_forgotten(connections):
     for number in range(100):
-        connections.bind(ONE, ("run", f"stranger {number}"))
-        connections.unbind(ONE, ("run", f"stranger {number}"))
+        connections.bind(ONE, ("run", f"unknown {number}"))
+        connections.unbind(ONE, ("run", f"unknown {number}"))
     connections.bind(ONE, A)
     assert len(connections._connections) == 1
     connections.lost(ONE)

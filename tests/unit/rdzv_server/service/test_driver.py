@@ -331,11 +331,11 @@ async def test_a_restarted_server_keeps_the_deadlines_that_it_had(started):
 @pytest.mark.parametrize(
     ("event", "refusal"),
     [
-        (NodeLeft("stranger", "SIGTERM"), AgentFenced),
+        (NodeLeft("unknown", "SIGTERM"), AgentFenced),
         (WorkersFailed("a", 7, a_failure("a")), StaleRound),
-        (WorkersSucceeded("stranger", 1), AgentFenced),
+        (WorkersSucceeded("unknown", 1), AgentFenced),
     ],
-    ids=["leave of a stranger", "stale report", "report of a stranger"],
+    ids=["leave of an unknown agent", "stale report", "report of an unknown agent"],
 )
 async def test_a_refusal_reaches_its_caller_and_changes_nothing(server, event, refusal):
     await server.join("a", "b")
@@ -348,7 +348,7 @@ async def test_a_refusal_reaches_its_caller_and_changes_nothing(server, event, r
 async def test_a_refusal_is_its_callers_alone(server):
     results = await asyncio.gather(
         server.join("a"),
-        server.driver.submit(RUN_ID, NodeLeft("stranger", "SIGTERM")),
+        server.driver.submit(RUN_ID, NodeLeft("unknown", "SIGTERM")),
         server.join("b"),
         return_exceptions=True,
     )

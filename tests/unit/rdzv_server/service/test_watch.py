@@ -97,7 +97,7 @@ async def test_one_who_is_slow_gets_the_document_anew_and_nothing_is_kept_for_it
     assert reader.kinds == ["snapshot", "patch", "patch", "snapshot", "patch"]
 
 
-def test_a_stranger_to_this_life_of_the_document_has_no_place_in_it() -> None:
+def test_a_number_of_another_life_of_the_document_has_no_place_in_it() -> None:
     feed = Feed()
     for wrong in ("", "1", f"{feed.life}.", f"{feed.life}.x", f"other.{1}", f"{feed.life}.-1", "é.²"):
         assert feed.place(wrong) is None
