@@ -73,7 +73,7 @@ async def test_a_peer_that_dies_amid_the_test() -> None:
 
 
 async def connected_to(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection of a stranger, as soon as somebody listens there."""
+    """Connect without knowing the nonce, as soon as somebody listens there."""
     while True:
         with suppress(ConnectionRefusedError):
             return await asyncio.open_connection("127.0.0.1", port)
