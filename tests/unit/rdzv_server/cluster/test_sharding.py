@@ -242,7 +242,7 @@ async def test_what_a_hand_deletes_is_written_again(start, client, prefix, what)
 
 
 async def test_a_node_that_no_shard_knows_is_not_drained(start, etcd, gates):
-    """Whichever server leads its runs. A request that was carried out is answered again, though the node is gone."""
+    """Any server may lead its runs. A request that was carried out is answered again, though the node is gone."""
     ways = [await gates(etcd.addresses[0]) for _ in range(2)]
     first = start("a:1", ways[0][0])
     await first.leads(4)
