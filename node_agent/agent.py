@@ -21,9 +21,9 @@ from node_agent.core.effects import (
     CheckNode,
     Exit,
     Level,
+    Log,
     MatchRules,
     OwnEffect,
-    Say,
     StartWorkers,
     StopWorkers,
     WriteFailureReport,
@@ -103,7 +103,7 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> ExitCode:
         if metrics:
             await metrics.close()
         for pid in orphans.close():
-            console.say(given_up(pid))
+            console.log(given_up(pid))
         console.close()
 
 
@@ -160,7 +160,7 @@ class Agent:
             joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available, queries=known(config)
         )
         self._queries = Queries(
-            config, self._specs, console.say, lambda: self._started, lambda *answer: self._runner.feed(Answer(*answer))
+            config, self._specs, console.log, lambda: self._started, lambda *answer: self._runner.feed(Answer(*answer))
         )
         self._told_to_start_at = 0.0
         self._metrics = metrics
@@ -227,7 +227,7 @@ class Agent:
         from node_agent.transport.cloud_metadata import PreemptionPoll
 
         assert self._config.preemption_poll
-        told = await PreemptionPoll(*self._config.preemption_poll, self._console.say).notice()
+        told = await PreemptionPoll(*self._config.preemption_poll, self._console.log).notice()
         self._tell_of_the_end()
         self._runner.feed(Signalled("SIGTERM", f"preempted: {told}"))
 
@@ -254,7 +254,7 @@ class Agent:
         return self._started.progress.summary(asyncio.get_running_loop().time()) if self._started else None
 
     def perform(self, effect: OwnEffect) -> None:
-        if self._live_line and not isinstance(effect, Say):
+        if self._live_line and not isinstance(effect, Log):
             self._live_line.clear()
         match effect:
             case StartWorkers(assignment):
@@ -265,8 +265,8 @@ class Agent:
                 self._match_rules(round_, failure)
             case CheckNode(after_failure):
                 self._check_node(after_failure)
-            case Say():
-                self._say(effect)
+            case Log():
+                self._log(effect)
             case WriteFailureReport():
                 self._write_failure_report(effect)
             case Ask(query):
@@ -280,7 +280,7 @@ class Agent:
         if self._check is None:
             assert self._config.node_check
             node_id, environment = self._config.join.node_id, self._config.environment
-            self._check = PreJoinCheck(self._config.node_check, node_id, environment, self._console.say)
+            self._check = PreJoinCheck(self._config.node_check, node_id, environment, self._console.log)
         self._check.start(after_failure, lambda unfit: self._runner.feed(NodeChecked(unfit)))
 
     def _start_workers(self, assignment: Assignment) -> None:
@@ -289,9 +289,9 @@ class Agent:
         if self._trace:
             self._trace.starting(assignment)
         if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
-            self._console.say(warning, Level.ROUTINE)
+            self._console.log(warning, Level.ROUTINE)
         if is_first and (wish := self._config.join.preferred_rank) not in (None, assignment.group_rank):
-            self._console.say(
+            self._console.log(
                 f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}", Level.NOTICE
             )
         if assignment.agent_store and assignment.group_rank == 0:
@@ -301,7 +301,7 @@ class Agent:
         for path in extension_locks.left_over(self._config.environment):
             if path not in self._locks_named:
                 self._locks_named.add(path)
-                self._console.say(extension_locks.warning(path))
+                self._console.log(extension_locks.warning(path))
         self._forget_workers()
         if self._logs.plugin or self._warm:
             self._starting = asyncio.create_task(self._prepare_and_start(assignment))
@@ -375,9 +375,9 @@ class Agent:
     def _notice_board(self, assignment: Assignment) -> NoticeBoard:
         return NoticeBoard(self._temp_dir, assignment.round, assignment.local_world_size, self._config.notice_signal)
 
-    def _say(self, said: Say) -> None:
+    def _log(self, said: Log) -> None:
         if not (self._live_line and said.event == WAITING):
-            self._console.say(said.text, said.level, said.event)
+            self._console.log(said.text, said.level, said.event)
         if self._manager:
             self._manager.status(said.text)
 
@@ -387,7 +387,7 @@ class Agent:
         if effect.finish:
             report.show(effect.finish, self._config, self._logs.kept_path, self._console)
         own = self._own_error_file(effect.failure)
-        error_file.leave(effect.error, effect.failure, own, self._config.environment, self._console.say)
+        error_file.leave(effect.error, effect.failure, own, self._config.environment, self._console.log)
 
     def _own_error_file(self, failure: Failure | None) -> str:
         """Path of the failed worker's error file; empty unless it was a worker of this node."""
@@ -421,7 +421,7 @@ class Agent:
         from traceback import format_exception
 
         text = f"this is a bug, please report it:\n{''.join(format_exception(error)).rstrip()}"
-        self._console.say(text, Level.ERROR)
+        self._console.log(text, Level.ERROR)
 
     def abort(self) -> None:
         if not self._exit_code.done():
@@ -460,9 +460,9 @@ class Agent:
 
             try:
                 report = self._timer_expired if self._hangs else None
-                self._file_timer = FileTimer(self._specs.timer_file, self._console.say, self._is_worker, report)
+                self._file_timer = FileTimer(self._specs.timer_file, self._console.log, self._is_worker, report)
             except OSError as error:
-                self._console.say(f"no file timer: {error}")
+                self._console.log(f"no file timer: {error}")
 
     def _is_worker(self, pid: int) -> bool:
         return self._local_rank(pid) is not None
@@ -519,7 +519,7 @@ class Agent:
         def matched(judged: Failure, problem: str) -> None:
             self._rule_match = None
             if problem:
-                self._console.say(f"warning: {problem}", Level.WARNING)
+                self._console.log(f"warning: {problem}", Level.WARNING)
             self._runner.feed(RulesMatched(round_, judged))
 
         if self._rule_match:
@@ -532,7 +532,7 @@ class Agent:
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         for pid in left:
-            self._console.say(given_up(pid))
+            self._console.log(given_up(pid))
         if self._started:
             self._started.progress.close()
         if self._orphans:
@@ -569,7 +569,7 @@ def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
     workers = config.join.local_world_size
     environment = {**config.environment, **defaults(config.environment, workers)}
     spare = int(_preloads_torch(config))  # becomes the store's helper
-    return WarmPool(config.preload, config.command.for_worker(0), environment, workers + spare, console.say)
+    return WarmPool(config.preload, config.command.for_worker(0), environment, workers + spare, console.log)
 
 
 async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | None":
@@ -578,7 +578,7 @@ async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | Non
         return None
     from node_agent.output.metrics import AgentMetrics
 
-    metrics = AgentMetrics(config.metrics_port, console.say)
+    metrics = AgentMetrics(config.metrics_port, console.log)
     await metrics.open()
     return metrics
 
@@ -587,7 +587,7 @@ def _span_export(config: AgentConfig, console: Console) -> "SpanExport":
     from rdzv_protocol.tracing import SpanExport
 
     about: Attributes = {"service.version": VERSION, "host.name": config.join.node_id, "process.pid": os.getpid()}
-    return SpanExport(PROGRAM, about, console.say)
+    return SpanExport(PROGRAM, about, console.log)
 
 
 def _round_trace(config: AgentConfig, spans: "SpanExport | None") -> "RoundTrace | None":

@@ -61,14 +61,14 @@ class Queries:
         self,
         config: AgentConfig,
         specs: SpecMaker,
-        say: Callable[..., None],
+        log: Callable[..., None],
         started: Callable[[], StartedWorkers | None],
         answered: Callable[[int, QueryAnswer], None],
     ) -> None:
         self._config = config
         self._node = f"node {config.join.node_id}"
         self._specs = specs
-        self._say = say
+        self._log = log
         self._started = started
         self._answered = answered
         self._log_reader: LogReader | None = None
@@ -125,7 +125,7 @@ class Queries:
         python = program if "python" in os.path.basename("".join(program)) else (sys.executable,)
         evidence = await gather(_targets(started), folder, python, self._config.environment, query.remaining_s)
         said = f"looked at the workers, {query.reason}" if query.reason else "looked at the workers"
-        self._say(f"{said}: {evidence.folder or '; '.join(evidence.problems)}")
+        self._log(f"{said}: {evidence.folder or '; '.join(evidence.problems)}")
         return evidence
 
     async def _tell_workers(self, notice: Notice) -> Noticed:
@@ -134,11 +134,11 @@ class Queries:
         if not started or not started.notices or started.logs.assignment.round != notice.round:
             return Noticed(listening=0, acknowledged=0)
         told_at = asyncio.get_running_loop().time()
-        answer = await started.notices.give(notice, started.group.pids, self._say)
+        answer = await started.notices.give(notice, started.group.pids, self._log)
         if answer.listening:
             after_s = asyncio.get_running_loop().time() - told_at
             of = f"{answer.acknowledged} of {answer.listening} workers that listen"
-            self._say(f"{notice.reason}: {of} have saved after {after_s:.1f} s", Level.NOTICE, "noticed")
+            self._log(f"{notice.reason}: {of} have saved after {after_s:.1f} s", Level.NOTICE, "noticed")
         return answer
 
     async def _test_network(self, query: PairTest) -> "PairTested | Refused":
@@ -151,7 +151,7 @@ class Queries:
         tested = await measure(query, least_mb_per_s)
         figures = f"{tested.mb_per_s:.0f} MB/s" + (f", {tested.latency_s * 1000:.2f} ms" if tested.latency_s else "")
         level = Level.WARNING if tested.problem else Level.ROUTINE
-        self._say(f"network test with node {query.peer}: {tested.problem or figures}", level)
+        self._log(f"network test with node {query.peer}: {tested.problem or figures}", level)
         return tested
 
 

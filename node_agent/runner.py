@@ -33,7 +33,7 @@ from rdzv_protocol.queries import Query
 from node_agent.config import AgentConfig, FailureRules
 from node_agent.core import events, wording
 from node_agent.core.backoff import ServerLost
-from node_agent.core.effects import Effect, Exit, Level, OwnEffect, Say
+from node_agent.core.effects import Effect, Exit, Level, Log, OwnEffect
 from node_agent.core.machine import AgentMachine, State
 from node_agent.output.ready_file import ReadyFile
 from node_agent.transport.base import Transport, raise_in_loop
@@ -200,7 +200,7 @@ class Runner:
         except (AgentFenced, StaleRound, ServerLost):
             pass
         except ProtocolError as error:
-            self._host.perform(Say(f"rdzv-server did not take it that workers may hang: {error}", Level.WARNING))
+            self._host.perform(Log(f"rdzv-server did not take it that workers may hang: {error}", Level.WARNING))
 
     async def close(self) -> None:
         """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections."""
@@ -210,7 +210,7 @@ class Runner:
         if self._notifications:
             _, late = await asyncio.wait(self._notifications, timeout=self._close_timeout_s)
             if self._leave in late and self._machine.is_known:
-                self._host.perform(Say(wording.not_told_of_leave(self._where, self._close_timeout_s), Level.WARNING))
+                self._host.perform(Log(wording.not_told_of_leave(self._where, self._close_timeout_s), Level.WARNING))
         leftover = self._notifications | self._exchanges
         for task in leftover:
             task.cancel()
@@ -274,7 +274,7 @@ class Runner:
         try:
             self._ready_file.show(self._machine.is_member)
         except OSError as error:
-            self._host.perform(Say(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING))
+            self._host.perform(Log(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING))
 
     def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)

@@ -24,14 +24,14 @@ async def server_of(
     """
     target, join = plan.target, plan.config.join
     for note in plan.notes:
-        console.say(note, Level.NOTICE)
+        console.log(note, Level.NOTICE)
     if target.endpoint is not None:
         host, port = target.endpoint
-        console.say(f"joining run {join.run_id} at {host}:{port} as node {join.node_id}", Level.ROUTINE)
+        console.log(f"joining run {join.run_id} at {host}:{port} as node {join.node_id}", Level.ROUTINE)
     if target.endpoint is None:
         from node_agent.transport.in_process import Standalone
 
-        async with Standalone(partial(console.say, level=Level.ROUTINE), page=page, warn=console.say) as alone:
+        async with Standalone(partial(console.log, level=Level.ROUTINE), page=page, warn=console.log) as alone:
             yield alone.transport, "localhost"
     elif target.hosts:
         from node_agent.transport.server_subprocess import HostedServer
@@ -48,5 +48,5 @@ async def server_of(
     else:
         from node_agent.transport.failover import Failover
 
-        servers = Failover([target.endpoint, *target.others], plan.credentials, console.say)
+        servers = Failover([target.endpoint, *target.others], plan.credentials, console.log)
         yield servers.transport, servers.name

@@ -50,10 +50,10 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     forwarding.ends()
     name = signal.Signals(-code).name
     if forwarding.has_forwarded or not plan.target.endpoint:
-        _say(plan, f"the agent was killed ({name})")
+        _log(plan, f"the agent was killed ({name})")
         return 128 - code
     run_id = plan.config.join.run_id
-    _say(plan, f"the agent was killed ({name}); waiting for the end of run {run_id}, which may go on without it")
+    _log(plan, f"the agent was killed ({name}); waiting for the end of run {run_id}, which may go on without it")
     exit_code = _Verdict(plan).wait()
     return 128 - code if exit_code is None else exit_code
 
@@ -69,7 +69,7 @@ def _become_agent(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
         exit_code = agent.run(plan, manager)
     except UsageError as error:
-        _say(plan, f"error: {error}", ERROR)
+        _log(plan, f"error: {error}", ERROR)
         exit_code = ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the agent's own handlers stood
         pass
@@ -118,12 +118,12 @@ class _Verdict:
             for server in self._servers:
                 for phase in self._phases(*server):
                     if phase in ENDS:
-                        _say(self._plan, f"run {self._run_id} has {phase}", INFO, f"run_{phase}")
+                        _log(self._plan, f"run {self._run_id} has {phase}", INFO, f"run_{phase}")
                         return ENDS[phase]
                     heard_at = time.monotonic()
             time.sleep(RETRY_S)
         said = f"no server has known run {self._run_id} for {PATIENCE_S:g} s: how it ended cannot be told"
-        _say(self._plan, said)
+        _log(self._plan, said)
         return None
 
     def _phases(self, host: str, port: int) -> Iterator[str]:
@@ -157,7 +157,7 @@ class _Verdict:
                         yield phase
 
 
-def _say(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> None:
+def _log(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> None:
     lines, join = plan.config.lines, plan.config.join
     if level >= lines.lowest:
         line = lines.line(text, level, time.time(), {"run_id": join.run_id, "node_id": join.node_id, "event": event})

@@ -123,9 +123,9 @@ class Session:
             yield found
 
     @property
-    def trouble(self) -> str:
+    def unhealthy_reason(self) -> str:
         """Sentences about servers that can decide nothing at present, and why; empty if all is well."""
-        return views.trouble(self._servers)
+        return views.unhealthy_reason(self._servers)
 
     def run(self, *, is_over: bool = False) -> Fields:
         """The run that is asked for, or the only one that goes on, or `is_over`. Raises `Refused` or `BadInput`."""
@@ -248,8 +248,8 @@ def why(session: Session) -> None:
 
 def _why(session: Session, run: Fields) -> views.Why:
     """The account of the run. Why it restarts is in its events alone until it has, and only a leader has those."""
-    if run["phase"] != "restarting" or session.trouble:
-        return views.why(run, session.endpoint, trouble=session.trouble)
+    if run["phase"] != "restarting" or session.unhealthy_reason:
+        return views.why(run, session.endpoint, unhealthy_reason=session.unhealthy_reason)
     events = session.client.latest_events(run["run_id"], LATEST).events
     opened = [event["reason"] for event in events if event["kind"] == "round_opened"]
     return views.why(run, session.endpoint, opened[-1] if opened else "")

@@ -287,14 +287,14 @@ class Why(NamedTuple):
     next: list[str]
 
 
-def why(run: Fields, endpoint: str, opened: str = "", trouble: str = "") -> Why:
+def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = "") -> Why:
     """Account of a run: its state, since when, for whom it waits until when, what failed first, and what to do next.
 
     `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the round that forms was opened, if known.
-    `trouble`: why the run's server can decide nothing at present; then nothing else helps.
+    `unhealthy_reason`: why the run's server can decide nothing at present; then nothing else helps.
     """
     cause = [f"It restarts because of this: {printable(opened)}."] if opened else []
-    sentences = [*([trouble] if trouble else []), _state(run), *cause, *_absent(run)]
+    sentences = [*([unhealthy_reason] if unhealthy_reason else []), _state(run), *cause, *_absent(run)]
     failure = run["first_failure"] or run["end_failure"]
     if failure:
         what = _sentence_of(failure)
@@ -306,14 +306,14 @@ def why(run: Fields, endpoint: str, opened: str = "", trouble: str = "") -> Why:
             sentences.append(f"{hint[:1].upper()}{hint[1:]}.")
     if count := sum(run["restarts"].values()):
         sentences.append(f"It has restarted {nodes(count, 'time')}: {_restarts(run)}.")
-    steps = [_MEND_SERVER] if trouble else _next(run, failure, endpoint)
+    steps = [_MEND_SERVER] if unhealthy_reason else _next(run, failure, endpoint)
     return Why(" ".join(sentences), evidence(failure) if failure else [], steps)
 
 
 _MEND_SERVER = "Mend the server first: until it can decide, nothing else helps. Workers keep running."
 
 
-def trouble(servers: Iterable[Fields]) -> str:
+def unhealthy_reason(servers: Iterable[Fields]) -> str:
     """Sentences that say which servers should decide and cannot, and why; empty if there is none."""
     stuck = [server for server in servers if not server["ready"] and (server["leads"] or _lacks_leader(server))]
     return " ".join(

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, ReportRequest
 
-from node_agent.core.effects import CheckNode, Effect, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import CheckNode, Effect, Log, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Event
 from node_agent.core.machine import AgentMachine
 
@@ -24,7 +24,7 @@ _OWN = frozenset(("_join", "_revision", "_reporter", "_effects", "_last_reason")
 """Attributes of an agent's machine that are its own, or that decide about words alone."""
 _ALIKE = (JoinRequest, PollRequest, StartWorkers, StopWorkers, CheckNode)
 """Effects that can be turned into those of another agent in the same state."""
-_WORDS = (Say, WriteFailureReport)
+_WORDS = (Log, WriteFailureReport)
 
 
 class Unlike(AssertionError):

@@ -134,7 +134,7 @@ class ApiConsole(Console):
         self._streams = {fd: _Text(stream) for fd, stream in pairs if _is_elsewhere(stream, fd)}
         super().__init__(LineFormat(name), loop)
 
-    def say(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
+    def log(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
         log.log(logging.INFO if level is Level.ROUTINE else logging.WARNING, "%s", text)
 
     def put(self, fd: int, view: memoryview) -> int:

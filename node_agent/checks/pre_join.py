@@ -43,12 +43,12 @@ def built_in(check: NodeCheck, *, is_brief: bool = False) -> Sequence[str]:
 
 
 class PreJoinCheck:
-    """Checks of one node, one at a time. `say` takes the agent's own lines."""
+    """Checks of one node, one at a time. `log` takes the agent's own lines."""
 
     def __init__(
-        self, check: NodeCheck, node_id: str, environment: Mapping[str, str], say: Callable[[str, Level, str], None]
+        self, check: NodeCheck, node_id: str, environment: Mapping[str, str], log: Callable[[str, Level, str], None]
     ) -> None:
-        self._check, self._node_id, self._environment, self._say = check, node_id, environment, say
+        self._check, self._node_id, self._environment, self._log = check, node_id, environment, log
         self._loop = asyncio.get_running_loop()
         self._left: list[tuple[str, Sequence[str]]] = []
         self._child: BoundedCommand | None = None
@@ -85,7 +85,7 @@ class PreJoinCheck:
         else:
             took_s = self._loop.time() - self._began_at
             if took_s >= QUIET_S:
-                self._say(f"this node has been checked, in {took_s:.1f} s", Level.NOTICE, WAITING)
+                self._log(f"this node has been checked, in {took_s:.1f} s", Level.NOTICE, WAITING)
             self._end("")
 
     def _ended(self, name: str) -> Callable[[int | None, str], None]:
@@ -105,13 +105,13 @@ class PreJoinCheck:
 
     def _warn(self, what: str) -> None:
         code = ExitCode.NODE_UNFIT.value
-        self._say(f"{what}; only exit code {code} says that a node is unfit: it joins", Level.WARNING, "check_failed")
+        self._log(f"{what}; only exit code {code} says that a node is unfit: it joins", Level.WARNING, "check_failed")
 
     def _tell_of_wait(self) -> None:
         running = [name for name, _ in commands(self._check)]
         name = running[len(running) - len(self._left) - 1]
         text = f"checking this node before it joins: {name} runs, for at most {self._check.limit_s:g} s"
-        self._say(text, Level.NOTICE, WAITING)
+        self._log(text, Level.NOTICE, WAITING)
 
     def _end(self, unfit: str) -> None:
         if self._quiet:

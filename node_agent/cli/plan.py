@@ -19,7 +19,7 @@ from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, No
 from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.hang import HangOptions
 from node_agent.core.log_options import NO_FILES, LogOptions
-from node_agent.output.folder import trouble_with
+from node_agent.output.folder import why_unusable
 from node_agent.output.line_prefix import PREFIX_TEMPLATE
 from node_agent.workers.environment import UNINTERRUPTIBLE
 
@@ -450,8 +450,8 @@ def _log_dir(arguments: Arguments) -> str | None:
             if getattr(arguments, argument):
                 source = arguments.source(argument)
                 raise UsageError(f"{source} copies lines to a file, and --log-dir {NO_FILES} means no files")
-    elif folder and (trouble := trouble_with(folder)):
-        raise UsageError(f"{arguments.source('log_dir')}: {trouble}: name a folder, or {NO_FILES} for no files")
+    elif folder and (problem := why_unusable(folder)):
+        raise UsageError(f"{arguments.source('log_dir')}: {problem}: name a folder, or {NO_FILES} for no files")
     return folder or None
 
 

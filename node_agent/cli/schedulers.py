@@ -44,7 +44,7 @@ def _of(*variables: str, read: Callable[[str], str] = str.strip) -> Source:
 
 
 NOTHING = Source(())
-NO_TROUBLE: Callable[[Environment], str] = lambda environment: ""  # noqa: E731
+NO_PROBLEM: Callable[[Environment], str] = lambda environment: ""  # noqa: E731
 
 
 class Scheduler(NamedTuple):
@@ -70,7 +70,7 @@ class Scheduler(NamedTuple):
     """A job has its nodes once and for all: none of them is ever replaced."""
     address_of: Callable[[str], str] = str
     """Address of a host by the scheduler's name for it."""
-    trouble: Callable[[Environment], str] = NO_TROUBLE
+    problem: Callable[[Environment], str] = NO_PROBLEM
     """Error in how this agent was started, and what to do, from its environment; empty if there is none."""
     without_host: str = "give --master-addr HOST"
     """Advice for the error message where the scheduler does not say who hosts the server."""
@@ -99,11 +99,11 @@ job, in which a worker would take the agent's place."""
 def _one_agent(variable: str, start: str) -> Callable[[Environment], str]:
     """Trouble of a launcher that has started as many processes on this node as the variable says."""
 
-    def trouble(environment: Environment) -> str:
+    def problem(environment: Environment) -> str:
         count = environment.get(variable, "1")
         return "" if count == "1" else f"{variable}={count}, and one agent a node starts all its workers: {start}"
 
-    return trouble
+    return problem
 
 
 def _first_word(text: str) -> str:
@@ -118,7 +118,7 @@ SPECIAL_STEPS = 0xFFFF_FFF0
 """Number from which on steps are not srun's: the batch script, an interactive shell, processes adopted by a login."""
 
 
-def _slurm_trouble(environment: Environment) -> str:
+def _slurm_problem(environment: Environment) -> str:
     step, nodes, tasks = (environment.get(f"SLURM_STEP_{name}", "") for name in ("ID", "NUM_NODES", "NUM_TASKS"))
     if not step.isdecimal() or int(step) >= SPECIAL_STEPS:
         return f"this is a job's script or shell, and not a step on each of its nodes: {SRUN}"
@@ -167,7 +167,7 @@ def _job_name(hostname: str) -> str:
     return re.sub(r"-\d+$", "", hostname.partition(".")[0])
 
 
-def _volcano_trouble(environment: Environment) -> str:
+def _volcano_problem(environment: Environment) -> str:
     tasks = sorted(name[3:-6].lower() for name in fnmatch.filter(environment, "VC_*_HOSTS"))
     if len(tasks) < 2:
         return ""
@@ -177,7 +177,7 @@ def _volcano_trouble(environment: Environment) -> str:
 # Other launchers.
 
 
-def _process_trouble(environment: Environment) -> str:
+def _process_problem(environment: Environment) -> str:
     if "LOCAL_RANK" not in environment:
         return ""
     return "LOCAL_RANK is set, too, so RANK may be a process's and not a node's: unset it, or give --endpoint HOST:PORT"
@@ -241,7 +241,7 @@ SCHEDULERS = (
         port=_of("MASTER_PORT"),
         job=(_of("PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "MASTER_ADDR"),),
         is_fixed=True,
-        trouble=_one_agent("OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun --map-by ppr:1:node -x MASTER_ADDR node-agent ..."),
+        problem=_one_agent("OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun --map-by ppr:1:node -x MASTER_ADDR node-agent ..."),
         without_host="give --master-addr HOST, or mpirun -x MASTER_ADDR=HOST, the host of rank 0",
     ),
     Scheduler(
@@ -256,7 +256,7 @@ SCHEDULERS = (
         order=_of("SLURM_TOPOLOGY_ADDR"),
         address_of=_slurm_address,
         is_fixed=True,
-        trouble=_slurm_trouble,
+        problem=_slurm_problem,
     ),
     Scheduler(
         "RANK and WORLD_SIZE of nodes",
@@ -267,7 +267,7 @@ SCHEDULERS = (
         port=_of("MASTER_PORT"),
         nproc=_of("NPROC_PER_NODE"),
         job=(_of("AIHC_JOB_NAME", "MASTER_ADDR"),),
-        trouble=_process_trouble,
+        problem=_process_problem,
     ),
     Scheduler(
         "Volcano",
@@ -276,7 +276,7 @@ SCHEDULERS = (
         rank=_of("VC_TASK_INDEX"),
         host=_of("VC_*_HOSTS", read=_first_word),
         job=(_of("VC_*_HOSTS", read=_first_word),),
-        trouble=_volcano_trouble,
+        problem=_volcano_problem,
         without_host="add its svc plug-in to the job, or give --master-addr HOST",
     ),
     Scheduler(
@@ -297,7 +297,7 @@ SCHEDULERS = (
         port=_of("MASTER_PORT"),
         job=(_of("PMI_JOBID", "MASTER_ADDR"),),
         is_fixed=True,
-        trouble=_one_agent("MPI_LOCALNRANKS", "mpiexec -ppn 1 -genv MASTER_ADDR ... node-agent ..."),
+        problem=_one_agent("MPI_LOCALNRANKS", "mpiexec -ppn 1 -genv MASTER_ADDR ... node-agent ..."),
         without_host="give --master-addr HOST, or mpiexec -genv MASTER_ADDR HOST, the host of rank 0",
     ),
 )
@@ -330,8 +330,8 @@ def find(arguments: Arguments, environment: Environment) -> Found:
             f"{flag}: there are no variables of a scheduler here (known: {known}): give --endpoint HOST:PORT and "
             "--nnodes, or --standalone"
         )
-    if trouble := row.trouble(environment):
-        raise UsageError(f"{flag}: {row.name}: {trouble}")
+    if problem := row.problem(environment):
+        raise UsageError(f"{flag}: {row.name}: {problem}")
     rank = row.rank.find(environment)
     if rank is None or not rank[1].isdecimal():
         raise UsageError(f"{flag}: {row.name}: {' or '.join(row.rank.variables)} does not say which node this is")
@@ -361,7 +361,7 @@ def find(arguments: Arguments, environment: Environment) -> Found:
 def nodes_of_job(environment: Environment) -> tuple[str, int] | None:
     """The variable that says that this job has several nodes, and how many; None: it has one, or nobody says so."""
     row = _row(environment)
-    if row and not row.trouble(environment) and (nodes := row.nodes.find(environment)):
+    if row and not row.problem(environment) and (nodes := row.nodes.find(environment)):
         return (nodes[0], int(nodes[1])) if nodes[1].isdecimal() and int(nodes[1]) > 1 else None
     return None
 

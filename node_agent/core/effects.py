@@ -66,7 +66,7 @@ WAITING = "waiting"
 """Event of the line that says what the agent waits for."""
 
 
-class Say(Struct, frozen=True):
+class Log(Struct, frozen=True):
     """One line for the person who watches."""
 
     text: str
@@ -104,6 +104,6 @@ class Exit(Struct, frozen=True):
     code: ExitCode
 
 
-OwnEffect = StartWorkers | StopWorkers | MatchRules | CheckNode | Say | WriteFailureReport | Ask | Exit
+OwnEffect = StartWorkers | StopWorkers | MatchRules | CheckNode | Log | WriteFailureReport | Ask | Exit
 """Effects that the agent carries out itself; the other ones are requests, which it sends to the server."""
 Effect = Request | OwnEffect

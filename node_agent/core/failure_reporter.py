@@ -12,7 +12,7 @@ from enum import Enum
 from rdzv_protocol.messages import Failure, LeaveRequest, ReportRequest
 
 from node_agent.core import wording
-from node_agent.core.effects import Effect, Level, MatchRules, Say
+from node_agent.core.effects import Effect, Level, Log, MatchRules
 
 
 class _Stage(Enum):
@@ -93,9 +93,9 @@ class FailureReporter:
         self._stage = _Stage.REPORTING
         return [*([self._tell(failure)] if self._is_late else []), self._make(self._round, failure)]
 
-    def _tell(self, failure: Failure) -> Say:
+    def _tell(self, failure: Failure) -> Log:
         self.said = failure.sentence
-        return Say(wording.failed(failure), Level.ERROR, "workers_failed")
+        return Log(wording.failed(failure), Level.ERROR, "workers_failed")
 
     def _release(self) -> list[Effect]:
         held, self._held_leave = self._held_leave, None

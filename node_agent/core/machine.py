@@ -56,7 +56,7 @@ from node_agent.core.effects import (
     Effect,
     Exit,
     Level,
-    Say,
+    Log,
     StartWorkers,
     StopWorkers,
     WriteFailureReport,
@@ -285,11 +285,11 @@ class AgentMachine:
         elif isinstance(error, RunSucceeded | RunFailed):
             self._effects += self._reporter.forget()
             succeeded = isinstance(error, RunSucceeded)
-            self._say(str(error), *_END[succeeded])
+            self._log_change(str(error), *_END[succeeded])
             self._end(ExitCode.SUCCEEDED if succeeded else ExitCode.FAILED)
         else:
             self._effects += self._reporter.forget()
-            self._say(f"error: {error}", Level.ERROR, "refused")
+            self._log_change(f"error: {error}", Level.ERROR, "refused")
             self._end(ExitCode.REFUSED)
         if not isinstance(error, AgentFenced | RunSucceeded):
             self._effects.append(WriteFailureReport(f"{type(error).__name__}: {error}"))
@@ -441,18 +441,18 @@ class AgentMachine:
             return
         self.state, self._has_workers, self._is_checked = State.RUNNING, True, not self._checks
         self.round = self._after_round = assignment.round
-        self._say(wording.started(assignment), Level.ROUTINE, "round_started")
+        self._log_change(wording.started(assignment), Level.ROUTINE, "round_started")
         self._effects.append(StartWorkers(assignment))
 
     def _stop(self, round_: int, reason: str, now: float) -> None:
         if round_ > self._after_round and self.state is State.JOINING:
-            self._say(f"round {round_} is over before it began here: {reason}", event="round_opened")
+            self._log_change(f"round {round_} is over before it began here: {reason}", event="round_opened")
             self._after_round, self._may_join = round_, True
             return
         if round_ != self._after_round or self._may_join or self.state in (State.JOINING, State.DRAINING):
             return
         why = "" if reason == self._reporter.said else f": {reason}"
-        self._say(f"stopping the workers of round {round_}{why}", event="round_opened")
+        self._log_change(f"stopping the workers of round {round_}{why}", event="round_opened")
         self._stop_workers()
         self.state, self._may_join = State.STOPPING, True
         self._keep_alive_at = now  # tells the server at once that the stop has arrived
@@ -466,7 +466,7 @@ class AgentMachine:
             self._is_unfit = True
             self._log(f"error: {drain.reason}", Level.ERROR, "node_unfit")
         else:
-            self._say(wording.drained(drain, has_workers=self._has_workers), event="node_drained")
+            self._log_change(wording.drained(drain, has_workers=self._has_workers), event="node_drained")
         if self._has_workers and not (is_first and self._stop_asked):
             self._stop_asked = True
             name = self._leaving.name if self._leaving else "SIGTERM"
@@ -480,8 +480,8 @@ class AgentMachine:
     def _finish(self, finish: Finish) -> None:
         self._effects += self._reporter.forget()
         if finish.time and finish.restart_total:
-            self._say(wording.account(finish.time), Level.ROUTINE)
-        self._say(wording.finished(finish), *_END[finish.succeeded])
+            self._log_change(wording.account(finish.time), Level.ROUTINE)
+        self._log_change(wording.finished(finish), *_END[finish.succeeded])
         self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish))
         is_undecided = self._exit_code in (ExitCode.FAILED, ExitCode.NO_PROGRESS)
         self._check_at_end = is_undecided and self._is_own(finish.failure)
@@ -499,7 +499,7 @@ class AgentMachine:
 
     def _join_anew(self, reason: str) -> None:
         """Stop the workers and come back as a newcomer: this agent is no longer part of the run."""
-        self._say(f"{reason}; joining anew", event="fenced")
+        self._log_change(f"{reason}; joining anew", event="fenced")
         self._stop_workers()
         self.state, self._may_join, self._keep_alive_at = State.STOPPING, True, None
         self.is_member = False
@@ -516,7 +516,9 @@ class AgentMachine:
         # They have saved and ended, as they were told: the round turns soon. So they have, it seems, if the agent was
         # told to leave by a signal: Slurm gives it to the workers as well, and it is no success.
         if interrupted or (self._leaving and not self._leaving.reason):
-            self._say("all workers have ended after the notice: waiting for the end of the round", event="noticed")
+            self._log_change(
+                "all workers have ended after the notice: waiting for the end of the round", event="noticed"
+            )
             return
         self.state = State.SUCCEEDED
         self._effects.append(self.report(round_, None))
@@ -537,7 +539,7 @@ class AgentMachine:
 
     def _suspected(self, event: events.Suspected) -> None:
         if event.round == self.round and self.state is State.RUNNING:
-            self._say(wording.suspected(event), Level.WARNING, "hang_suspected")
+            self._log_change(wording.suspected(event), Level.WARNING, "hang_suspected")
             told = SuspectRequest(
                 **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks
             )
@@ -568,7 +570,7 @@ class AgentMachine:
         elif self.state is not State.ENDING:
             self._go(signalled, now)
         elif self._has_workers:
-            self._say(f"{name} again: killing the workers", event="node_left")
+            self._log_change(f"{name} again: killing the workers", event="node_left")
             self._effects.append(StopWorkers(name, kill=True))
         else:
             self._check_at_end = False
@@ -582,7 +584,7 @@ class AgentMachine:
         assert self._notice_s is not None
         why, self._leaving = wording.asked_to_leave(signalled), signalled
         self._leaves_at, self._stops_at = now + self._notice_s + ANSWER_S, now + self._stop_s
-        self._say(
+        self._log_change(
             f"{why}: leaving the run; before, the workers of all nodes have {self._notice_s:g} s to save",
             event="node_left",
         )
@@ -593,7 +595,7 @@ class AgentMachine:
     def _go(self, signalled: events.Signalled, now: float) -> None:
         """Leave the run now."""
         name, why = signalled.name, wording.asked_to_leave(signalled)
-        self._say(f"{why}: leaving the run", event="node_left")
+        self._log_change(f"{why}: leaving the run", event="node_left")
         self._leave(why[:LONGEST_REASON])
         grace_s = max(0.0, self._stops_at - now) if self._leaving else None
         if self.state is State.DRAINING and self._has_workers:
@@ -606,7 +608,7 @@ class AgentMachine:
     def _crashed(self, reason: str) -> None:
         self._effects += self._reporter.forget()
         if self.state is not State.ENDING:
-            self._say(f"error: {reason}; leaving the run", Level.ERROR, "node_left")
+            self._log_change(f"error: {reason}; leaving the run", Level.ERROR, "node_left")
             self._leave(reason[:LONGEST_REASON])
             self._effects.append(WriteFailureReport(reason))
         self._end(ExitCode.FAILED)
@@ -641,12 +643,13 @@ class AgentMachine:
 
     # Words.
 
-    def _say(self, text: str, level: Level = Level.NOTICE, event: str = "") -> None:
+    def _log_change(self, text: str, level: Level = Level.NOTICE, event: str = "") -> None:
+        """Log what has changed, after which a wait is logged again, also one for the same reason as before."""
         self._last_reason = ""
         self._log(text, level, event)
 
     def _log(self, text: str, level: Level, event: str) -> None:
-        self._effects.append(Say(text, level, event))
+        self._effects.append(Log(text, level, event))
 
     def _wait(self, wait: Wait) -> None:
         """Say what is waited for when it changes, not when only the time that is left does."""
@@ -655,5 +658,5 @@ class AgentMachine:
             self._give_up(f"{wait.reason.removeprefix(STANDING_BY)}; replace this node", ExitCode.NODE_UNFIT)
             return
         if wait.reason != self._last_reason:
-            self._say(wait.sentence, event=WAITING)
+            self._log_change(wait.sentence, event=WAITING)
             self._last_reason = wait.reason

@@ -81,7 +81,7 @@ def content_of(failure: Failure) -> dict[str, Any]:
 
 
 def leave(
-    error: str, failure: Failure | None, recorded: str, environment: Mapping[str, str], say: Callable[[str], None]
+    error: str, failure: Failure | None, recorded: str, environment: Mapping[str, str], log: Callable[[str], None]
 ) -> None:
     """Write what ended the run into the agent's own TORCHELASTIC_ERROR_FILE, if it has one: the failure, or the error.
 
@@ -93,7 +93,7 @@ def leave(
     try:
         write(path, (copy(recorded, failure.exit_code) or content_of(failure)) if failure else content(error))
     except (OSError, ValueError) as problem:
-        say(f"cannot write the error file {path} ({VARIABLE}): {getattr(problem, 'strerror', None) or problem}")
+        log(f"cannot write the error file {path} ({VARIABLE}): {getattr(problem, 'strerror', None) or problem}")
 
 
 def write(path: str, what: dict[str, Any]) -> None:

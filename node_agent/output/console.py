@@ -36,7 +36,7 @@ _Queue = SimpleQueue[tuple[int, bytes] | None]
 
 
 class Console:
-    """The process's stdout and stderr. `say` and `write` never block."""
+    """The process's stdout and stderr. `log` and `write` never block."""
 
     def __init__(self, form: LineFormat, loop: asyncio.AbstractEventLoop) -> None:
         self._form = form
@@ -50,7 +50,7 @@ class Console:
         self._err_screen = OUT if _same_file(OUT, ERR) else ERR
         self._screens: dict[int, _Screen] = {}
 
-    def say(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
+    def log(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
         """Write a line of the agent's own to stderr, if its level is asked for. `event`: kind of what has happened."""
         if level.number >= self._form.lowest:
             line = self._form.line(text, level.number, time(), {**self.context, "event": event})
@@ -59,7 +59,7 @@ class Console:
     def show(self, text: str, block: bytes, event: str) -> None:
         """Write a block of several lines to stderr, or in JSON one line that holds its text."""
         if self.is_json:
-            self.say(text, Level.ERROR, event)
+            self.log(text, Level.ERROR, event)
         else:
             self.write(ERR, block)
 

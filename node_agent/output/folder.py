@@ -71,7 +71,7 @@ def wants_files(options: LogOptions) -> bool:
     return any(streams) or bool(options.stdout_filters or options.stderr_filters)
 
 
-def trouble_with(log_dir: str) -> str | None:
+def why_unusable(log_dir: str) -> str | None:
     """Reason why no files can be written to the folder, which is made; None if they can."""
     try:
         os.makedirs(log_dir, exist_ok=True)

@@ -49,7 +49,7 @@ class LogFiles:
         text = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
         if text not in self._problems:
             self._problems.add(text)
-            self.console.say(f"log files: {path}: {text}; {self._outlook}")
+            self.console.log(f"log files: {path}: {text}; {self._outlook}")
 
     def follow(self, file: "LogFile") -> None:
         """Look at the file from now on."""

@@ -172,7 +172,7 @@ class AgentLogs:
         has_files = bool(routing.filtered_stdout) and wants_files(self._options)
         if has_files and not self._is_announced:
             self._is_announced = True
-            self._console.say(f"logs: {self._folder.path}", Level.ROUTINE)
+            self._console.log(f"logs: {self._folder.path}", Level.ROUTINE)
         return self._round(assignment, routing)
 
     async def ask(self, assignment: Assignment, environments: Sequence[Mapping[str, str]]) -> RoundLogs:
@@ -184,7 +184,7 @@ class AgentLogs:
     async def close(self) -> None:
         """Show what is still to be shown, as long as the console takes it: the workers are gone."""
         if behind := await self._files.drain():
-            self._console.say(f"the console was too slow for the last {behind:,} bytes: see {self._folder.path}")
+            self._console.log(f"the console was too slow for the last {behind:,} bytes: see {self._folder.path}")
         self._files.close()
         if self.plugin:
             await self.plugin.close()

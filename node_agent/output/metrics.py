@@ -68,17 +68,17 @@ class Facts(NamedTuple):
 class AgentMetrics:
     """Counters of one agent, and the port at which Prometheus scrapes them.
 
-    `say` is told of the port, and of what goes wrong. Raises `UsageError` if the port cannot be had.
+    `log` is told of the port, and of what goes wrong. Raises `UsageError` if the port cannot be had.
     """
 
-    def __init__(self, place: tuple[str, int], say: Callable[[str, Level], None]) -> None:
+    def __init__(self, place: tuple[str, int], log: Callable[[str, Level], None]) -> None:
         self.read: Callable[[], Facts] | None = None
         """Function that gives the agent's state; None before there is an agent."""
         self.rounds = self.failures = 0
         self.spawn = Histogram(SPAWN_BOUNDS_S)
         self._lost_s = 0.0
         self._answered_at: float | None = None
-        self._say = say
+        self._log = log
         self._connections: set[asyncio.Task[None]] = set()
         self._socket = _bind(*place)
         self._server: asyncio.Server | None = None
@@ -87,7 +87,7 @@ class AgentMetrics:
         """Begin to answer scrapes."""
         self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEADER_BYTES)
         host, port = self._socket.getsockname()[:2]
-        self._say(f"metrics: http://{f'[{host}]' if ':' in host else host}:{port}{PATH}", Level.ROUTINE)
+        self._log(f"metrics: http://{f'[{host}]' if ':' in host else host}:{port}{PATH}", Level.ROUTINE)
 
     async def close(self) -> None:
         if self._server:
@@ -138,7 +138,7 @@ class AgentMetrics:
         except (OSError, TimeoutError, h11.RemoteProtocolError):
             pass  # whoever asks so is not answered
         except Exception as error:
-            self._say(f"metrics could not be told: {type(error).__name__}: {error}", Level.WARNING)
+            self._log(f"metrics could not be told: {type(error).__name__}: {error}", Level.WARNING)
         finally:
             writer.transport.abort()
 

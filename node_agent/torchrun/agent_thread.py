@@ -17,7 +17,7 @@ from rdzv_protocol.messages import Assignment, Failure, Finish, Reply
 
 from node_agent.config import AgentConfig
 from node_agent.core.backoff import ServerLost
-from node_agent.core.effects import Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
 from node_agent.transport.base import ThreadLoop, Transport
@@ -141,7 +141,7 @@ class AgentThread:
                 self._changed.set()
             case StopWorkers():
                 self.round_is_over.set()
-            case Say(text, level, event):
+            case Log(text, level, event):
                 is_known = level is Level.ERROR and event != "gave_up"  # the program tells of failures and refusals
                 self._log.log(INFO if is_known else min(level.number, WARNING), text)
             case WriteFailureReport(error, is_server_lost=True):  # others are known, or are told by the program

@@ -83,7 +83,7 @@ class HostedServer:
         self._gone.clear()
         asyncio.get_running_loop().add_reader(self._process.socket, self._relay, self._process)
         reach = "which only agents of this machine can reach" if self._is_for_this_machine else "at every address"
-        self._console.say(
+        self._console.log(
             f"hosting rdzv-server at port {self._port} (process {self._process.pid}), {reach}", Level.NOTICE
         )
 
@@ -105,9 +105,9 @@ class HostedServer:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
                 asyncio.get_running_loop().add_signal_handler(signum, self._release)
         if self._run_has_ended and not await self._is_gone(PATIENCE_S):
-            self._console.say("waiting until the other nodes have heard of the end", Level.NOTICE)
+            self._console.log("waiting until the other nodes have heard of the end", Level.NOTICE)
             if not await self._is_gone(timeout_s):
-                self._console.say(f"some have not after {timeout_s:g} s; rdzv-server goes on without this agent")
+                self._console.log(f"some have not after {timeout_s:g} s; rdzv-server goes on without this agent")
         self._release()
 
     async def _is_gone(self, within_s: float) -> bool:

@@ -154,8 +154,8 @@ class EtcdClient:
             call = member.watch.Watch(wait_for_ready=True)
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(rpc.WatchRequest(create_request=create))
-                while (news := await call.read()) is not grpc.aio.EOF:
-                    if news.events or news.canceled:  # canceled: what is asked for has been compacted away
+                while (response := await call.read()) is not grpc.aio.EOF:
+                    if response.events or response.canceled:  # canceled: what is asked for has been compacted away
                         call.cancel()
                         return
             await asyncio.sleep(WATCH_RETRY_S)

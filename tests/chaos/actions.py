@@ -143,13 +143,13 @@ async def a_stopped_agent_is_replaced(m: Monkey) -> None:
     """The scheduler takes it for dead, starts another one, and then kills it."""
     (node,) = m.nodes(1)
     stopped = m.fleet.agents[node]
-    m.say(f"stop the agent of {node}")
+    m.log(f"stop the agent of {node}")
     stopped.signal(signal.SIGSTOP)
     await m.start_agents(node)
     m.ledger.node_lost(node)
     await m.fleet.takes_part(node)
     await m.calm()
-    m.say(f"kill the agent of {node} that is stopped")
+    m.log(f"kill the agent of {node} that is stopped")
     await stopped.end()
 
 

@@ -65,7 +65,7 @@ class Campaign:
 
     async def _end(self, patient: Fleet) -> None:
         async with self._server_perhaps_down(patient, "end"):
-            self._say("the run may finish")
+            self._log("the run may finish")
             await patient.finish_work()
         await patient.ends_well()
         _check_training(patient, len(self.ledger.entries))
@@ -86,14 +86,14 @@ class Campaign:
             yield
 
     def _monkey(self, patient: Fleet, seed: str) -> Monkey:
-        return Monkey(patient, self.ledger, random.Random(seed), self._say)
+        return Monkey(patient, self.ledger, random.Random(seed), self._log)
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         self.log.append(f"{time.monotonic() - self._began:7.2f}  {text}")
 
     @asynccontextmanager
     async def _noted(self, step: Step) -> AsyncIterator[None]:
-        self._say(str(step))
+        self._log(str(step))
         began, is_well = time.monotonic(), False
         try:
             yield

@@ -22,13 +22,13 @@ WAYS = ("both ways", "inwards", "outwards")
 
 
 class Monkey:
-    """`random` decides what is left open; `say` is told each thing that is done."""
+    """`random` decides what is left open; `log` is told each thing that is done."""
 
-    def __init__(self, fleet: Fleet, ledger: Ledger, random_: random.Random, say: Callable[[str], None]) -> None:
+    def __init__(self, fleet: Fleet, ledger: Ledger, random_: random.Random, log: Callable[[str], None]) -> None:
         self.fleet = fleet
         self.ledger = ledger
         self.random = random_
-        self.say = say
+        self.log = log
 
     def nodes(self, number: int) -> list[str]:
         return self.random.sample(NODES, number)
@@ -47,7 +47,7 @@ class Monkey:
 
     def kill_helpers(self, kind: str, *nodes: str) -> None:
         pids = [pid for node in nodes for pid in traces.helpers(self.fleet.agents[node].pid, kind)]
-        self.say(f"kill the {kind} of {', '.join(nodes)}: {pids}")
+        self.log(f"kill the {kind} of {', '.join(nodes)}: {pids}")
         for pid in pids:
             with suppress(ProcessLookupError):  # the fork server's helper, for one, ends by itself
                 os.kill(pid, signal.SIGKILL)
@@ -69,7 +69,7 @@ class Monkey:
     def kill_workers(self, *nodes: str) -> None:
         """One on each of these nodes, all at once."""
         chosen = [self.random.choice(self.fleet.workers_of(node)) for node in nodes]
-        self.say(f"kill rank {', '.join(str(worker.rank) for worker in chosen)} on {', '.join(nodes)}")
+        self.log(f"kill rank {', '.join(str(worker.rank) for worker in chosen)} on {', '.join(nodes)}")
         for worker in chosen:
             with suppress(ProcessLookupError):  # its agent has heard of the one before, and has ended it
                 os.kill(worker.pid, signal.SIGKILL)
@@ -78,27 +78,27 @@ class Monkey:
     async def kill_fresh_worker(self, node: str) -> None:
         """One that has just been started."""
         pid = await self.fleet.fresh_worker(node)
-        self.say(f"kill a fresh worker on {node}")
+        self.log(f"kill a fresh worker on {node}")
         os.kill(pid, signal.SIGKILL)
 
     async def kill_agents(self, *nodes: str) -> None:
-        self.say(f"kill the agents of {', '.join(nodes)}")
+        self.log(f"kill the agents of {', '.join(nodes)}")
         await self.fleet.kill_agents(*nodes)
         self.ledger.node_lost(*nodes)
 
     async def dismiss_agents(self, *nodes: str, with_children: bool = False) -> None:
         """The server hears of it, or the agents say that they could not tell it."""
-        self.say(f"end {'every process' if with_children else 'the agents'} of {', '.join(nodes)}")
+        self.log(f"end {'every process' if with_children else 'the agents'} of {', '.join(nodes)}")
         unheard = await self.fleet.dismiss_agents(*nodes, with_children=with_children)
         if heard := [node for node in nodes if node not in unheard]:
             self.ledger.node_left(*heard)
         if unheard:
-            self.say(f"not answered by the server: {', '.join(unheard)}")
+            self.log(f"not answered by the server: {', '.join(unheard)}")
             self.ledger.node_unheard(*unheard)
 
     async def start_agents(self, *nodes: str) -> None:
         """Start an agent on each node, as the cluster's scheduler does."""
-        self.say(f"start agents on {', '.join(nodes)}")
+        self.log(f"start agents on {', '.join(nodes)}")
         for node in nodes:
             await self.fleet.start_agent(node)
 
@@ -125,10 +125,10 @@ class Monkey:
     @asynccontextmanager
     async def agent_stopped(self, node: str) -> AsyncIterator[None]:
         agent = self.fleet.agents[node]
-        self.say(f"stop the agent of {node}")
+        self.log(f"stop the agent of {node}")
         agent.signal(signal.SIGSTOP)
         yield
-        self.say(f"wake the agent of {node}")
+        self.log(f"wake the agent of {node}")
         with suppress(ProcessLookupError):  # it was killed meanwhile
             agent.signal(signal.SIGCONT)
 
@@ -136,10 +136,10 @@ class Monkey:
     async def worker_held(self, node: str) -> AsyncIterator[None]:
         """A worker that does not stop when it is told to: a round that forms must wait for it."""
         worker = self.random.choice(self.fleet.workers_of(node))
-        self.say(f"hold rank {worker.rank} on {node}")
+        self.log(f"hold rank {worker.rank} on {node}")
         os.kill(worker.pid, signal.SIGSTOP)
         yield
-        self.say(f"let go of rank {worker.rank}")
+        self.log(f"let go of rank {worker.rank}")
         os.kill(worker.pid, signal.SIGCONT)
 
     # The network.
@@ -147,22 +147,22 @@ class Monkey:
     @asynccontextmanager
     async def cut_off(self, host: str) -> AsyncIterator[None]:
         way = self.random.choice(WAYS)
-        self.say(f"cut {host} off, {way}")
+        self.log(f"cut {host} off, {way}")
         for other in self.fleet.network.hosts:
             if way != "outwards":
                 self.fleet.switch.cut(other, host)
             if way != "inwards":
                 self.fleet.switch.cut(host, other)
         yield
-        self.say("heal the network")
+        self.log("heal the network")
         self.fleet.switch.heal()
 
     @asynccontextmanager
     async def network_lossy(self) -> AsyncIterator[None]:
-        self.say("lose three frames of ten")
+        self.log("lose three frames of ten")
         self.fleet.switch.lose_three_of_ten()
         yield
-        self.say("heal the network")
+        self.log("heal the network")
         self.fleet.switch.heal()
 
     # The server and its disk.
@@ -170,42 +170,42 @@ class Monkey:
     @asynccontextmanager
     async def server_down(self) -> AsyncIterator[None]:
         if self.random.random() < 0.7:
-            self.say("kill the server")
+            self.log("kill the server")
             await self.fleet.kill_server()
         else:
-            self.say("end the server")
+            self.log("end the server")
             await self.fleet.end_server()
         yield
         for _ in range(self.random.choice((0, 0, 1, 3))):
             seconds = self.random.uniform(0.0, 0.6)
-            self.say(f"start the server, and kill it after {seconds:.2f} s")
+            self.log(f"start the server, and kill it after {seconds:.2f} s")
             await self.fleet.start_server_for(seconds)
-        self.say("start the server")
+        self.log("start the server")
         await self.fleet.start_server()
 
     @asynccontextmanager
     async def server_stopped(self) -> AsyncIterator[None]:
-        self.say("stop the server")
+        self.log("stop the server")
         self.fleet.server.signal(signal.SIGSTOP)
         yield
-        self.say("wake the server")
+        self.log("wake the server")
         self.fleet.server.signal(signal.SIGCONT)
 
     @asynccontextmanager
     async def disk_full(self) -> AsyncIterator[None]:
-        self.say("fill the disk")
+        self.log("fill the disk")
         self.fleet.disk.fill()
         yield
-        self.say("free the disk")
+        self.log("free the disk")
         self.fleet.disk.free()
 
     @asynccontextmanager
     async def disk_slow(self, least_s: float, most_s: float) -> AsyncIterator[None]:
         delay_s = self.random.uniform(least_s, most_s)
-        self.say(f"slow the disk: {delay_s:.2f} s a sync")
+        self.log(f"slow the disk: {delay_s:.2f} s a sync")
         async with SlowCalls(self.fleet.server.pid, delay_s):
             yield
-        self.say("the disk is fast again")
+        self.log("the disk is fast again")
 
 
 Act = Callable[[Monkey], Awaitable[None]]

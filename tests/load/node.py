@@ -11,7 +11,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
-from node_agent.core.effects import Exit, Level, OwnEffect, Say, StartWorkers, StopWorkers
+from node_agent.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers
 from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
 from node_agent.runner import Runner
 from node_agent.transport.http import HttpTransport
@@ -93,7 +93,7 @@ class Node:
                 self._changed()
             case StopWorkers():
                 asyncio.get_running_loop().call_soon(self._finish_round, WorkersStopped(self._work.round))
-            case Say(text, level, event) if level is Level.WARNING or event == "gave_up":
+            case Log(text, level, event) if level is Level.WARNING or event == "gave_up":
                 self.warnings.append(text)
             case Exit(code):
                 self.exit_code = code

@@ -18,7 +18,7 @@ from rdzv_protocol.messages import (
 )
 from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, Query, QueryAnswer, Refused
 
-from node_agent.core.effects import Ask, Effect, Exit, Say, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.effects import Ask, Effect, Exit, Log, StartWorkers, StopWorkers, WriteFailureReport
 from node_agent.core.events import Answer as QueryAnswered
 from node_agent.core.events import (
     Answered,
@@ -147,7 +147,7 @@ class AgentProcess:
                 self._tell_workers(notice)
             case Ask(query):
                 self.host.later(self._cluster.rng.choice(LOOKS_UP_S), lambda: self._look_up(query))
-            case Say():
+            case Log():
                 pass
             case _:
                 raise AssertionError(f"an effect that nobody carries out: {effect}")

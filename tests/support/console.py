@@ -28,11 +28,11 @@ class FakeConsole:
         self._owners: dict[int, object] = {}
         self.context: Context = {}
         self.has_live_line = self.is_json = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
-    def say(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
+    def log(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
         self.lines.append(text)
-        self._news.set()
+        self._changed.set()
 
     def show(self, text: str, block: bytes, event: str) -> None:
         self.write(ERR, block)
@@ -40,7 +40,7 @@ class FakeConsole:
     def write(self, fd: int, chunk: bytes, owner: object = None) -> None:
         self.chunks.append((fd, chunk))
         self._owners[fd] = None if chunk.endswith(b"\n") else owner
-        self._news.set()
+        self._changed.set()
 
     def owns_line(self, fd: int, owner: object) -> bool:
         return self._owners.get(fd) is owner
@@ -51,7 +51,7 @@ class FakeConsole:
 
     def when_drained(self, resume: Callable[[], None]) -> None:
         self.paused.append(resume)
-        self._news.set()
+        self._changed.set()
 
     def text(self, fd: int = 1) -> bytes:
         return b"".join(chunk for written, chunk in self.chunks if written == fd)
@@ -60,8 +60,8 @@ class FakeConsole:
         """Return once something that was written makes it so."""
         async with asyncio.timeout(PATIENCE_S):
             while not holds():
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
 
 def command_spec(

@@ -307,4 +307,4 @@ def test_who_watches_is_told_of_trouble_that_comes_and_goes(server: OtherServer,
         for reason in (None, "disk full", None):
             server.lacks(unhealthy_reason=reason)
             next(changes)
-            assert ("can decide nothing at present: disk full" in session.trouble) is bool(reason)
+            assert ("can decide nothing at present: disk full" in session.unhealthy_reason) is bool(reason)

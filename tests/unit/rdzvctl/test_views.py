@@ -281,8 +281,8 @@ def a_server(reason: str | None, *leaders: str | None, leads: bool = False) -> d
 def test_of_a_server_that_cannot_decide_why_says_so_first_and_advises_nothing_else(
     server: dict[str, Any], says: str
 ) -> None:
-    assert views.trouble([server]) == says
+    assert views.unhealthy_reason([server]) == says
     run = told(check(("3", "join a; 10s")))
-    found, without = views.why(run, SERVER, trouble=says), views.why(run, SERVER)
+    found, without = views.why(run, SERVER, unhealthy_reason=says), views.why(run, SERVER)
     assert found.text == f"{says} {without.text}".strip()
     assert (found.next == without.next) is not says.startswith("rdzv-server")

@@ -18,14 +18,14 @@ class Checked:
         self.said: list[str] = []
         self.unfit: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         check = NodeCheck(command=command, limit_s=limit_s)
-        self.check = PreJoinCheck(check, "a", {"PATH": "/usr/bin:/bin"}, self._say)
+        self.check = PreJoinCheck(check, "a", {"PATH": "/usr/bin:/bin"}, self._log)
 
     async def run(self, *, after_failure: bool = False) -> str:
         self.check.start(after_failure, self.unfit.set_result)
         async with asyncio.timeout(30):
             return await self.unfit
 
-    def _say(self, text: str, level: Level, event: str) -> None:
+    def _log(self, text: str, level: Level, event: str) -> None:
         self.said.append(text)
 
 

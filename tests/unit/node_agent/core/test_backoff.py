@@ -1,4 +1,4 @@
-"""Retry policy of a transport: the next try, and the failures that are news."""
+"""Retry policy of a transport: the next try, and the failures that are reported."""
 
 from itertools import count
 

@@ -25,8 +25,8 @@ from node_agent.core.effects import (
     CheckNode,
     Exit,
     Level,
+    Log,
     MatchRules,
-    Say,
     StartWorkers,
     StopWorkers,
     WriteFailureReport,
@@ -66,20 +66,20 @@ from tests.unit.node_agent.story import (
 )
 
 STOP, KILL = StopWorkers("SIGTERM"), StopWorkers("SIGINT", kill=True)
-FAILED_SAID = Say("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5", Level.ERROR, "workers_failed")
-STOPPING_SAID = Say("stopping the workers of round 1: node b left: SIGTERM", event="round_opened")
-SUCCEEDED_SAID = Say("run succeeded: all workers of 3 nodes exited 0", Level.ROUTINE, "run_succeeded")
-WARNED = Say("look", Level.WARNING, "warned")
-OVER_SAID = Say("run r has already succeeded", Level.ROUTINE, "run_succeeded")
-REFUSED_SAID = Say("error: no", Level.ERROR, "refused")
-KILLING_SAID = Say("SIGINT again: killing the workers", event="node_left")
-waits, drains = partial(Say, event="waiting"), partial(Say, event="node_drained")
-begins = partial(Say, level=Level.ROUTINE, event="round_started")
+FAILED_SAID = Log("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5", Level.ERROR, "workers_failed")
+STOPPING_SAID = Log("stopping the workers of round 1: node b left: SIGTERM", event="round_opened")
+SUCCEEDED_SAID = Log("run succeeded: all workers of 3 nodes exited 0", Level.ROUTINE, "run_succeeded")
+WARNED = Log("look", Level.WARNING, "warned")
+OVER_SAID = Log("run r has already succeeded", Level.ROUTINE, "run_succeeded")
+REFUSED_SAID = Log("error: no", Level.ERROR, "refused")
+KILLING_SAID = Log("SIGINT again: killing the workers", event="node_left")
+waits, drains = partial(Log, event="waiting"), partial(Log, event="node_drained")
+begins = partial(Log, level=Level.ROUTINE, event="round_started")
 NODE_UNFIT, START_AGAIN, REFUSED = ExitCode.NODE_UNFIT, ExitCode.START_AGAIN, ExitCode.REFUSED
 FAILED = finish(succeeded=False, failure=a_failure(node_id="b"))
-SPENT = [Say("run failed: spent", Level.ERROR, "run_failed"), WriteFailureReport("spent", FAILED)]
-SIGTERM = [Say("SIGTERM: leaving the run", event="node_left"), leave()]
-DRAIN_SAID = Say("leaving the run: node a is drained; its workers have 60 s", event="node_drained")
+SPENT = [Log("run failed: spent", Level.ERROR, "run_failed"), WriteFailureReport("spent", FAILED)]
+SIGTERM = [Log("SIGTERM: leaving the run", event="node_left"), leave()]
+DRAIN_SAID = Log("leaving the run: node a is drained; its workers have 60 s", event="node_drained")
 DRAIN_REPORT = WriteFailureReport("node a is drained")
 SIGTERM_REPORT = WriteFailureReport("SignalException: the agent got SIGTERM")
 AFTER_ELSEWHERE = "worker rank 9 on node b failed: exit code 1"
@@ -148,7 +148,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "only one request is under way": ([happens(TimePassed()), happens(Started())], []),
     "a round that was over before the agent heard of it is joined after":
         ([told(stop(1, AFTER_ELSEWHERE))],
-         [Say(f"round 1 is over before it began here: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
+         [Log(f"round 1 is over before it began here: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
 
     # running
     "an agent whose workers run keeps polling": ([RUNS, told(start(1), revision=1)], [poll(revision=1)]),
@@ -169,7 +169,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "an agent whose run succeeds exits 0": ([RUNS, succeeds, told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     "a failure elsewhere restarts an agent that has finished":
         ([RUNS, succeeds, told(stop(1, AFTER_ELSEWHERE))],
-         [Say(f"stopping the workers of round 1: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
+         [Log(f"stopping the workers of round 1: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
     **{f"an end of another round's workers is not reported: {type(event).__name__}":
         ([told(start(2)), happens(event)], []) for event in (WorkersSucceeded(1), WorkerFailed(1, a_failure()))},
 
@@ -191,7 +191,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
         ([RUNS, fails, reported, told(stop(1)), told(stop(1), revision=2), gone], [join(after_round=1)]),
     "a failure is said once":
         ([RUNS, fails, reported, gone, told(stop(1, a_failure().sentence))],
-         [Say("stopping the workers of round 1", event="round_opened"), join(after_round=1)]),
+         [Log("stopping the workers of round 1", event="round_opened"), join(after_round=1)]),
     "a failed run ends with the evidence of it": ([RUNS, fails, gone, told(FAILED)], [*SPENT, Exit(1)]),
     "the workers are stopped before the evidence is left": ([RUNS, told(FAILED)], [SPENT[0], STOP, SPENT[1]]),
 
@@ -215,16 +215,16 @@ STORIES = {  # what happens, and what the agent does at the last of it
 
     # fenced
     "a fenced agent stops its workers":
-        ([told(start(4)), refused(AgentFenced("gone"))], [Say("gone; joining anew", event="fenced"), STOP]),
+        ([told(start(4)), refused(AgentFenced("gone"))], [Log("gone; joining anew", event="fenced"), STOP]),
     "and joins anew as another": ([told(start(4)), refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
     "it takes whatever its new run tells it":
         ([told(start(9), revision=50), refused(AgentFenced("gone")), gone, told(start(1), revision=1)],
          [begins("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3"),
           StartWorkers(an_assignment(1)), poll("a.2", revision=1)]),
     "without workers it joins anew at once":
-        ([refused(AgentFenced("gone"))], [Say("gone; joining anew", event="fenced"), join("a.2", returning=True)]),
+        ([refused(AgentFenced("gone"))], [Log("gone; joining anew", event="fenced"), join("a.2", returning=True)]),
     "fenced while its workers stop, it does not stop them twice":
-        ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [Say("gone; joining anew", event="fenced")]),
+        ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [Log("gone; joining anew", event="fenced")]),
 
     # refused
     "an agent that comes after the success exits 0":
@@ -288,7 +288,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "a standby exits with the run": ([told(wait("standing by")), told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     **{f"{name} makes the agent leave and stop its workers with the same signal":
         ([RUNS, signalled(name)],
-         [Say(f"{name}: leaving the run", event="node_left"), leave(reason=name), StopWorkers(name),
+         [Log(f"{name}: leaving the run", event="node_left"), leave(reason=name), StopWorkers(name),
           WriteFailureReport(f"SignalException: the agent got {name}")]) for name in ("SIGTERM", "SIGINT")},
     "and exits when they are gone": ([RUNS, signalled(), gone], [Exit(START_AGAIN)]),
     "a second signal kills the workers":
@@ -353,21 +353,21 @@ def test_a_fenced_agent_has_nothing_to_keep_alive():
 CONNECT = "connect: 10.0.0.1: Connection refused"
 UNKNOWN = Unreachable("TLS", "of an unknown authority", is_final=True)
 LOST_5 = f"no rdzv-server at host:1 within 5 s ({CONNECT}): {HINTS['connect']}"
-LEAVING_SAID = Say(
+LEAVING_SAID = Log(
     "SIGTERM: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING, "node_left"
 )
-ALL_SUCCEEDED = Say("all workers of this node exited 0; how the run ended is not known", Level.WARNING, "server_lost")
-WITHIN_300 = Say(
+ALL_SUCCEEDED = Log("all workers of this node exited 0; how the run ended is not known", Level.WARNING, "server_lost")
+WITHIN_300 = Log(
     f"error: no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", Level.ERROR, "gave_up"
 )
 
 
 def warned(text):
-    return Say(text, Level.WARNING, "server_reached" if text.startswith("reached") else "server_lost")
+    return Log(text, Level.WARNING, "server_reached" if text.startswith("reached") else "server_lost")
 
 
 def errs(text):
-    return Say(f"error: {text}", Level.ERROR, "gave_up")
+    return Log(f"error: {text}", Level.ERROR, "gave_up")
 
 
 WITHIN_300 = errs(f"no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}")
@@ -466,7 +466,7 @@ FIT, UNFIT_CHECK = happens(NodeChecked()), "node a is unfit: --check disk says s
 unfit = happens(NodeChecked(UNFIT_CHECK))
 CHECKED_RUN = [FIT, RUNS]
 TOLD_UNFIT = [join("a.1", unfit=UNFIT_CHECK), leave(reason=UNFIT_CHECK, unfit=True)]
-UNFIT_SAID = [Say(f"error: {UNFIT_CHECK}", Level.ERROR, "gave_up"), WriteFailureReport(UNFIT_CHECK), Exit(NODE_UNFIT)]
+UNFIT_SAID = [Log(f"error: {UNFIT_CHECK}", Level.ERROR, "gave_up"), WriteFailureReport(UNFIT_CHECK), Exit(NODE_UNFIT)]
 OWN_END = finish(succeeded=False, failure=a_failure())
 # fmt: off
 CHECKS = {  # what happens to an agent whose node is checked, and what it does at the last of it
@@ -488,7 +488,7 @@ CHECKS = {  # what happens to an agent whose node is checked, and what it does a
         ([*CHECKED_RUN, fails, told(OWN_END), gone], [CheckNode(after_failure=True)]),
     "whose code says that it is unfit":
         ([*CHECKED_RUN, fails, told(OWN_END), gone, unfit],
-         [Say(f"error: {UNFIT_CHECK}", Level.ERROR, "node_unfit"), Exit(NODE_UNFIT)]),
+         [Log(f"error: {UNFIT_CHECK}", Level.ERROR, "node_unfit"), Exit(NODE_UNFIT)]),
     "or how the run ended": ([*CHECKED_RUN, fails, told(OWN_END), gone, FIT], [Exit(1)]),
     "a signal is not kept waiting for that": ([*CHECKED_RUN, fails, told(OWN_END), gone, signalled()], [Exit(1)]),
     "a run that ends over another node's does not": ([*CHECKED_RUN, told(FAILED), gone], [Exit(1)]),
@@ -496,7 +496,7 @@ CHECKS = {  # what happens to an agent whose node is checked, and what it does a
         ([*CHECKED_RUN, told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
     "a node that has run nothing since need not be checked again":
         ([FIT, told(stop(1, AFTER_ELSEWHERE))],
-         [Say(f"round 1 is over before it began here: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
+         [Log(f"round 1 is over before it began here: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
 }
 # fmt: on
 
@@ -573,7 +573,7 @@ def test_what_an_agent_does_whose_user_has_rules_about_failures(events, does):
 
 FATAL_42 = {"settings": RequestedSettings(fatal_exit_codes=(42,))}
 BY_42 = a_failure(exit_code=42, cause="exit code 42")
-SAID_42 = Say("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 42", Level.ERROR, "workers_failed")
+SAID_42 = Log("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 42", Level.ERROR, "workers_failed")
 fails_with_42 = happens(WorkerFailed(1, BY_42))
 # fmt: off
 FATAL_EXIT_CODES = {  # what happens to an agent for whose run exit code 42 is fatal, and what it does at the last of it
@@ -624,7 +624,7 @@ def test_workers_that_end_by_the_signal_that_their_agent_got_have_not_succeeded(
     agent.handle(Signalled("SIGUSR1"))
     agent.handle(WorkersSucceeded(1))
     assert agent.effects == [
-        Say("all workers have ended after the notice: waiting for the end of the round", event="noticed")
+        Log("all workers have ended after the notice: waiting for the end of the round", event="noticed")
     ]
 
 
@@ -640,7 +640,7 @@ def test_an_agent_whose_node_the_network_test_has_found_unfit_leaves_and_says_so
     agent = Story()
     why = "node a is unfit: its network test failed with node b: 0.3 MB/s, fewer than 10"
     agent.is_told(Drain(reason=why, remaining_s=0.0, unfit=True))
-    said = Say(f"error: {why}", Level.ERROR, "node_unfit")
+    said = Log(f"error: {why}", Level.ERROR, "node_unfit")
     assert agent.effects == [said, WriteFailureReport(why), leave(reason="found unfit"), Exit(NODE_UNFIT)]
 
 
@@ -655,7 +655,7 @@ def test_an_excluded_agent_stands_by_or_makes_room_for_another_node():
     agent = Story(exits_when_excluded=True)
     agent.is_told(excluded())
     why = "node a is excluded: why; replace this node"
-    said = Say(f"error: {why}", Level.ERROR, "gave_up")
+    said = Log(f"error: {why}", Level.ERROR, "gave_up")
     assert agent.effects == [leave(reason="excluded"), said, WriteFailureReport(why), Exit(NODE_UNFIT)]
 
 

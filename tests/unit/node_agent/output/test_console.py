@@ -62,8 +62,8 @@ async def called(console: Console) -> None:
 
 
 async def test_the_agents_own_lines_say_whose_they_are(console, capfd):
-    console.say("joining the run")
-    console.say("name with \udcff in it")
+    console.log("joining the run")
+    console.log("name with \udcff in it")
     await asyncio.to_thread(console.close)
     said = rf"{TIME} node-agent: joining the run\n{TIME} node-agent: name with \\udcff in it\n"
     assert re.fullmatch(said, capfd.readouterr().err)
@@ -185,7 +185,7 @@ from rdzv_protocol.log_lines import LineFormat
 async def main():
     console = Console(LineFormat("node-agent"), asyncio.get_running_loop())
     console.write(OUT, b"10%", "worker")
-    console.say("hello")
+    console.log("hello")
     console.write(OUT, b"20%\\n", "worker")
     console.close()
 asyncio.run(main())
@@ -222,7 +222,7 @@ async def test_an_exception_in_its_thread_reaches_the_loop_and_later_lines_are_t
 
     monkeypatch.setattr(console, "put", boom)
     for _ in range(2):
-        console.say("hello")
+        console.log("hello")
         assert await asyncio.wait_for(failures.get(), PATIENCE_S) == "boom"
     await asyncio.to_thread(console.close)  # its thread tells of the exception before it counts the line as done
     assert console.pending == 0

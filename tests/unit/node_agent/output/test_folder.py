@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from node_agent.core.log_options import LogOptions, Std
-from node_agent.output.folder import LONGEST_NAME, RunFolder, folder_name, trouble_with, wants_files
+from node_agent.output.folder import LONGEST_NAME, RunFolder, folder_name, wants_files, why_unusable
 from node_agent.workers.temp_dir import TempDir
 
 
@@ -109,7 +109,7 @@ def test_a_map_of_nothing_asks_for_no_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log_dir", "trouble"),
+    ("log_dir", "problem"),
     [
         ("{}/a/b", None),
         ("{}/file", "{}/file is a file"),
@@ -117,16 +117,16 @@ def test_a_map_of_nothing_asks_for_no_file() -> None:
         ("/proc/x", "/proc/x cannot be made: No such file or directory"),
     ],
 )
-def test_a_log_dir_is_made_or_what_is_wrong_with_it_is_said(tmp_path: Path, log_dir: str, trouble: str | None) -> None:
+def test_a_log_dir_is_made_or_what_is_wrong_with_it_is_said(tmp_path: Path, log_dir: str, problem: str | None) -> None:
     (tmp_path / "file").touch()
     path = log_dir.format(tmp_path)
-    assert trouble_with(path) == (trouble and trouble.format(tmp_path))
-    assert os.path.isdir(path) == (trouble is None)
+    assert why_unusable(path) == (problem and problem.format(tmp_path))
+    assert os.path.isdir(path) == (problem is None)
 
 
 def test_a_log_dir_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root, everything can
-    assert trouble_with(str(tmp_path)) == f"{tmp_path} may not be written to by this user"
+    assert why_unusable(str(tmp_path)) == f"{tmp_path} may not be written to by this user"
 
 
 # Names.
