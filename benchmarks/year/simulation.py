@@ -331,7 +331,7 @@ class Simulation:
             if node.agent is not agent or node.parked is not request or not node.hears:
                 continue
             if type(request) is PollRequest and (run := self._lives_on_in(agent.agent_id)):
-                if self._has_news(run, agent, request):
+                if self._has_changed(run, agent, request):
                     answered.append(node)
             else:
                 self._reply(answered)
@@ -348,14 +348,14 @@ class Simulation:
             return machine
         return self.registry.machine_of(RUN_ID, agent_id)
 
-    def _has_news(self, run: Run, agent: Agent, poll: PollRequest) -> bool:
+    def _has_changed(self, run: Run, agent: Agent, poll: PollRequest) -> bool:
         """Whether the server answers the poll at once."""
         if not poll.hold:
             return True
         part, queries = run.agents.get(agent.agent_id), run.queries
         if part is None or part.revision > agent.revision:
             return True
-        return bool(queries.by_agent) and queries.has_news(agent.agent_id, poll.asked)
+        return bool(queries.by_agent) and queries.has_changed(agent.agent_id, poll.asked)
 
     def _take(self, node: Node, agent: Agent, request: JoinRequest | PollRequest) -> None:
         """Let the server take a join or a poll; it is answered at once if there is something to say."""
@@ -370,7 +370,7 @@ class Simulation:
             self.later(LATENCY_S, self._feed, node, agent, agent_events.Answered(error))
             return
         if isinstance(request, PollRequest):
-            holds = not self._has_news(run, agent, request)
+            holds = not self._has_changed(run, agent, request)
         else:
             part = run.agents.get(agent.agent_id)
             holds = agent.machine.is_known and part is not None and part.has_joined

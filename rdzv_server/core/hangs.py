@@ -64,8 +64,8 @@ def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> eve
         raise StaleRound(f"round {event.round} of run {run.run_id} is over")
     run.leases.renew(event.agent_id, now)
     ranks = range(seat.first_rank, seat.first_rank + seat.local_world_size)
-    if stranger := [rank for rank in event.ranks if rank not in ranks]:
-        raise MalformedMessage(f"rank {stranger[0]} is none of node {agent.node_id}'s, {ranks[0]} to {ranks[-1]}")
+    if foreign := [rank for rank in event.ranks if rank not in ranks]:
+        raise MalformedMessage(f"rank {foreign[0]} is none of node {agent.node_id}'s, {ranks[0]} to {ranks[-1]}")
     suspicions = run.hang.suspicions if run.hang else {}
     known = suspicions.get(_key(event))
     if (

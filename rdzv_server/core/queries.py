@@ -66,7 +66,7 @@ class Queries:
             return ()
         return tuple(replace(each.query, remaining_s=max(0.0, each.until - now)) for each in asked.values())
 
-    def has_news(self, agent_id: str, known: Iterable[int]) -> bool:
+    def has_changed(self, agent_id: str, known: Iterable[int]) -> bool:
         """Whether the agent has open queries beside those with the `known` numbers."""
         return not self.by_agent.get(agent_id, _NOTHING).keys() <= set(known)
 

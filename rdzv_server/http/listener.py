@@ -121,9 +121,9 @@ class Listener:
             return False
         return True
 
-    def _warn(self, trouble: str) -> None:
+    def _warn(self, problem: str) -> None:
         if not self._has_warned:
-            log.warning("%s; those that have been let in go on", trouble)
+            log.warning("%s; those that have been let in go on", problem)
         self._has_warned = True
 
     def _evict(self, connection: HttpConnection) -> None:

@@ -169,7 +169,7 @@ class Pages:
         shown = await plain(permit, run_id, number_of("plain", first, 0, 0, LAST_ROW))
         return await self._show(
             f"plain_{name}", caller, run_id=run_id, path=path, at=_utc(time.time()),
-            trouble=self._service.state().unhealthy_reason, **shown,
+            unhealthy_reason=self._service.state().unhealthy_reason, **shown,
         )  # fmt: skip
 
     async def _plain_runs(self, permit: Permit, _: str, first: int) -> Shown:

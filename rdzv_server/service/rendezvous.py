@@ -109,8 +109,8 @@ class Rendezvous:
         if probe := self._probes.pop(key, None):
             probe.set()
         agent = machine.run.agents.get(request.agent_id)
-        has_news = agent is None or agent.revision > request.revision
-        if request.hold and not has_news and not machine.run.queries.has_news(request.agent_id, request.asked):
+        has_changed = agent is None or agent.revision > request.revision
+        if request.hold and not has_changed and not machine.run.queries.has_changed(request.agent_id, request.asked):
             await self._park(machine, request.agent_id, _hold_s(machine.run.settings), connection)
         return self._reply(machine, request.agent_id)
 

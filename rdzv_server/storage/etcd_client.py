@@ -162,17 +162,17 @@ class EtcdClient:
 
     async def _ask(self, ask: Callable[[_Member], Awaitable[T]]) -> T:
         """Return the answer of the first member that gives one; each is asked once."""
-        trouble = ""
+        problem = ""
         for member in list(self._members):
             try:
                 return await ask(member)
             except (grpc.aio.AioRpcError, EOFError) as error:
-                trouble = _words(member, error)
+                problem = _words(member, error)
                 if isinstance(error, grpc.aio.AioRpcError) and error.code() in _HOPELESS:
-                    raise StoreBroken(f"{self.name} refuses: {trouble}") from None
+                    raise StoreBroken(f"{self.name} refuses: {problem}") from None
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
-        raise StoreUnavailable(f"cannot use {self.name}: {trouble}")
+        raise StoreUnavailable(f"cannot use {self.name}: {problem}")
 
 
 def end_of(folder: bytes) -> bytes:

@@ -64,13 +64,13 @@ def test_numbers_rise_also_within_an_instant_and_over_a_restart_of_the_server():
     assert before[0] < before[1] < asked(run, "a")[0].number
 
 
-def test_it_has_news_until_it_names_the_numbers_that_it_knows():
+def test_it_has_changed_until_it_names_the_numbers_that_it_knows():
     run = running("1", "a")
     queries = run.run.queries
-    assert not queries.has_news("a", ())
+    assert not queries.has_changed("a", ())
     asks(run)
     (query,) = asked(run, "a")
-    assert queries.has_news("a", ()) and not queries.has_news("a", (query.number,))
+    assert queries.has_changed("a", ()) and not queries.has_changed("a", (query.number,))
 
 
 def test_a_query_whose_time_is_over_ends_without_an_answer():
