@@ -538,7 +538,7 @@ class AgentMachine:
             self.state, self._has_failed, self._last_reason = State.STOPPING, True, ""
 
     def _suspected(self, event: events.Suspected) -> None:
-        if event.round == self.round and self.state is State.RUNNING:
+        if event.round == self.round and self.state is State.RUNNING and self._has_workers:
             self._log_change(wording.suspected(event), Level.WARNING, "hang_suspected")
             told = SuspectRequest(
                 **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks

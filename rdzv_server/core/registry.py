@@ -76,6 +76,8 @@ class Registry:
         self._life = Life()
         self.cordons = Cordons()
         self._exclusion = exclusion
+        self._excluding: set[str] = set()
+        """Nodes that are being excluded: their other runs, which are told of it, may lose and blame them meanwhile."""
         self.knows_all_runs = knows_all_runs
         """Whether there are no other shards; else all shards have been asked before whether a node is known."""
 
@@ -326,11 +328,16 @@ class Registry:
         """Cordon the node if it is to be excluded, unless an operator has, or there is no room for more."""
         node_id = blame.node_id
         why = self.cordons.history.verdict(blame, now, policy)
-        if not why or node_id in self.cordons.by_node or len(self.cordons.by_node) >= MOST_CORDONS:
+        is_kept_out = node_id in self.cordons.by_node or node_id in self._excluding
+        if not why or is_kept_out or len(self.cordons.by_node) >= MOST_CORDONS:
             return []
         wall_at = machine.run.wall_clock(now)
         event = events.NodeCordoned(why, EXCLUDER, node_id=node_id, for_s=policy.for_s, wall_at=wall_at)
-        return self._operate_on_node(event, now, machine)
+        self._excluding.add(node_id)
+        try:
+            return self._operate_on_node(event, now, machine)
+        finally:
+            self._excluding.remove(node_id)
 
     def _begins_anew(self, run: Run, join: JoinRequest) -> bool:
         if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended

@@ -247,7 +247,8 @@ class Model:
         recurs: str = "unknown",
     ) -> None:
         """`verdict`: that of a rule of the user's. `recurs`: where such an error comes again, start or step."""
-        if not self.over and self._is_news(name, round, is_fatal=verdict == "fatal"):
+        is_fatal = exit_code == FATAL or verdict == "fatal"
+        if not self.over and self._is_news(name, round, is_fatal=is_fatal):
             reporter = self.find(name)
             assert reporter is not None
             self._heard(reporter, now)
@@ -255,7 +256,7 @@ class Model:
             self.failed.add(name)
             self.reports.append((name, is_consequence))
             self.kinds[name] = verdict, recurs
-            if exit_code == FATAL or verdict == "fatal":
+            if is_fatal:
                 self.stage = "failed"
             elif self.stage == "running":
                 self._answer(name, is_consequence, now)

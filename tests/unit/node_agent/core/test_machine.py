@@ -42,6 +42,7 @@ from node_agent.core.events import (
     RulesMatched,
     Signalled,
     Started,
+    Suspected,
     TimePassed,
     WorkerFailed,
     WorkersStopped,
@@ -212,6 +213,9 @@ STORIES = {  # what happens, and what the agent does at the last of it
           told(stop(2), revision=4)], []),
     "a stop that was obeyed before is no reason to join again":
         ([*STOPPED, told(stop(1), revision=2)], [poll(revision=2)]),
+
+    "workers that have all ended do not hang":
+        ([RUNS, happens(WorkersSucceeded(1, True)), happens(Suspected(1, "progress", "stuck", (0,)))], []),
 
     # fenced
     "a fenced agent stops its workers":

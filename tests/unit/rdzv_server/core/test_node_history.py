@@ -246,6 +246,17 @@ def test_the_memory_is_bounded_so_that_a_snapshot_is_one_value_of_etcd() -> None
     assert len(pack(snapshot)[1]) < 1.25 * (1 << 20), "etcd takes 1.5 MiB"
 
 
+def test_a_node_that_another_run_loses_while_it_is_excluded_is_excluded_once() -> None:
+    cluster = Cluster(ExclusionPolicy(after=2, window_s=3_600.0, for_s=600.0))
+    cluster.fails("before", cluster.run("before", "a", "b")["b"])
+    for run_id in ("one", "two"):
+        cluster.run(run_id, "b", lease_s=30.0, max_restarts=3)
+    cluster.passes(100.0)
+    journal = [record.fact for record in cluster.records if record.run_id == JOURNAL]
+    assert [type(fact) for fact in journal] == [NodeBlamed, NodeBlamed, NodeBlamed, NodeCordoned]
+    assert [record.run_id for record in cluster.records if isinstance(record.fact, NodeCordoned)].count("two") == 1
+
+
 def test_every_blame_is_recorded_before_its_exclusion() -> None:
     cluster = Cluster()
     cluster.fails("run", cluster.run("run", "a", "b", max_restarts=3)["b"], blame="node")
