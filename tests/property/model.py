@@ -612,7 +612,7 @@ class Model:
         self.ended = now
         self.opened, self.enough, self.scale_up_at, self.verdict_at, self.lost_at = now, None, None, None, None
         self.waits_until, in_row = 0.0, self._in_row(now)
-        if cause in ("worker_failure", "hang", "retried") and in_row:
+        if cause in ("worker_failure", "hang", "retried") and in_row and self.backoff:
             self.waits_until = now + min(self.backoff * 2 ** (in_row - 1), self.backoff_max)
         self.suspected, self.judge_at, self.is_judged = {}, None, False
         for agent in self.in_state("running", "succeeded"):
