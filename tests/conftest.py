@@ -1,5 +1,8 @@
-"""Hypothesis profiles: `ci` is the same on every machine and every day, `quick` the first part of it, for `make check`,
-and `thorough` looks further. Real programs."""
+"""Hypothesis profiles, and the real programs that tests start.
+
+`ci` tries the same examples on every machine and every day, as long as the sources and the set of collected tests are
+the same; `quick` the first part of them, for `make check`; `thorough` looks further.
+"""
 
 import faulthandler
 import os

@@ -41,7 +41,7 @@ from rdzv_server.core import (
 )
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.liveness import Leases
-from rdzv_server.core.node_history import Blame
+from rdzv_server.core.node_history import Blame, Fault
 from rdzv_server.core.run import (
     Agent,
     AgentState,
@@ -87,9 +87,11 @@ class RunMachine:
         self._agreed: RequestedSettings | None = None
         """Settings that the last new agent asked for: nearly all of them ask for the same."""
         self.blamed: list[Blame] = []
-        """Blames on nodes that the registry has not taken yet: it enters them in the node history, and empties this."""
+        """Blames on nodes that the registry has not taken yet, for the node history."""
+        self.is_judged = False
+        """Whether the registry may exclude the nodes that are blamed: then no round completes before it has judged."""
         self.awaits_verdict = False
-        """Whether no round completes while `blamed` is not empty: the registry may exclude a waiting node first."""
+        """Whether a node was blamed, and the registry has not judged yet: a waiting node may be excluded."""
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 
@@ -105,6 +107,16 @@ class RunMachine:
             self._ask_agents(now)
             self.deadline = self.next_deadline()
         return self._taken()
+
+    def blame(self, node_id: str, fault: Fault, reason: str) -> None:
+        """Blame a node for what it has cost the run: no round completes until the registry has judged it."""
+        self.blamed.append(Blame(node_id, fault, reason))
+        self.awaits_verdict = self.is_judged
+
+    def take_blames(self) -> list[Blame]:
+        """Return the blames that have not been taken yet, and empty the list."""
+        blamed, self.blamed = self.blamed, []
+        return blamed
 
     def _ask_agents(self, now: float) -> None:
         """Send agents the queries that follow from the facts; never done in a replay."""
@@ -184,7 +196,7 @@ class RunMachine:
     def _may_complete(self) -> bool:
         run = self.run
         is_forming = run.stage is Stage.FORMING and run.network.pairs is None
-        return is_forming and not (self.awaits_verdict and self.blamed)
+        return is_forming and not self.awaits_verdict
 
     def _forget_at(self, ended_at: float) -> float:
         at, sooner = ended_at + self._retention_s, self.run.forget_at
@@ -362,7 +374,7 @@ class RunMachine:
 
     def note_unfit(self, node_id: str, reason: str) -> None:
         """Remember the node that leaves, has left, or does not join, because a check has found it unfit."""
-        self.blamed.append(Blame(node_id, "unfit", reason))
+        self.blame(node_id, "unfit", reason)
         completion.note_unfit(self.run, node_id, reason)
 
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
@@ -406,7 +418,7 @@ class RunMachine:
         remember(run.departures, departure)
         self.tell("node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank)
         if not left:
-            self.blamed.append(Blame(agent.node_id, "lost", reason))
+            self.blame(agent.node_id, "lost", reason)
         self.left_its_place(agent, was, cause, reason, now)
 
     def left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:

@@ -15,7 +15,6 @@ from rdzv_protocol.queries import Notice, Noticed, Query, QueryAnswer
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import completion, events, queries
-from rdzv_server.core.node_history import Blame
 from rdzv_server.core.run import Agent, AgentState, Cause, Leaving, OpenNotice, Replacement, Run, Stage
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ def ended(machine: "RunMachine", fact: events.NoticeEnded, now: float) -> None:
 
 def blame_straggler(machine: "RunMachine", slow: Replacement) -> None:
     """Blame a straggler, so that the registry excludes it from the next round."""
-    machine.blamed.append(Blame(slow.node_id, "slow", slow.slow))
+    machine.blame(slow.node_id, "slow", slow.slow)
 
 
 def release(machine: "RunMachine", now: float) -> None:

@@ -5,7 +5,7 @@ and `--rerun` starts it again. After a failure, or without an explicit run id, a
 one that finds a run which every node has left, if nobody asked for that run by name or its settings are others.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush, nsmallest
 
 from msgspec.structs import replace
@@ -76,8 +76,8 @@ class Registry:
         self._life = Life()
         self.cordons = Cordons()
         self._exclusion = exclusion
-        self._excluding: set[str] = set()
-        """Nodes that are being excluded: their other runs, which are told of it, may lose and blame them meanwhile."""
+        self._suspects: dict[str, list[tuple[RunMachine, Blame]]] = {}
+        """Blames on each node, and the attempts that they came from, which await the verdict."""
         self.knows_all_runs = knows_all_runs
         """Whether there are no other shards; else all shards have been asked before whether a node is known."""
 
@@ -100,12 +100,14 @@ class Registry:
             if cordon := self.cordons.by_node.get(event.join.node_id):
                 event = replace(event, cordon=cordon)
         elif isinstance(event, events.NodeOperation):
-            return None, self._operate_on_node(event, now)
+            effects = self._operate_on_node(event, now)
+            return None, effects + self._judge_all(now)
         elif isinstance(event, events.RunForgotten):
             return None, self._forget_run(event, now)
         else:
             machine = self._machine_for(run_id, event)
-        return machine, effects + self._tell(machine, event, now)
+        effects += self._tell(machine, event, now)
+        return machine, effects + self._judge_all(now) if self._suspects else effects
 
     def renew(self, run_id: str, event: events.LeaseRenewed, now: float) -> RunMachine | None:
         """Take a sign of life from which nothing but a fresh lease follows; None, with nothing changed, if more
@@ -118,12 +120,10 @@ class Registry:
 
     def pass_time(self, now: float) -> list[Effect]:
         """Let every run whose deadline has come draw its conclusions."""
-        effects: list[Effect] = []
-        for key in self._due(now):
-            effects += self._let_go(self._machines[key], TimePassed(), now)
+        effects = self._pass_due(now) + self._judge(now)
         for node_id in self.cordons.expired(now):
             effects += self._operate_on_node(events.NodeUncordoned("its time is over", node_id=node_id), now)
-        return effects
+        return effects + self._judge(now)
 
     def answer_to(self, run_id: str, request_id: str) -> str:
         """Sentence that answered an operator's request; empty if the request is not known."""
@@ -131,9 +131,11 @@ class Registry:
         answer = latest.run.answers.get(request_id) if latest else None
         return answer or self.cordons.answers.get(request_id, "")
 
-    def _operate_on_node(self, event: events.NodeFact, now: float, blaming: RunMachine | None = None) -> list[Effect]:
-        """Act on a node in all its runs, and in the `blaming` one though the node may be gone from it, then for later
-        runs.
+    def _operate_on_node(
+        self, event: events.NodeFact, now: float, blaming: Collection[RunMachine] = ()
+    ) -> list[Effect]:
+        """Act on a node in all its runs, and in the `blaming` ones though the node may be gone from them, then for
+        later runs.
 
         The request is remembered last: if only a part of the batch is written, a repetition carries the rest out.
         """
@@ -142,7 +144,7 @@ class Registry:
         concerned = [
             machine
             for machine in self._machines.values()
-            if _concerns(event, machine.run) or (machine is blaming and not machine.run.stage.is_end)
+            if _concerns(event, machine.run) or (machine in blaming and not machine.run.stage.is_end)
         ]
         is_known = concerned or event.node_id in self.cordons.by_node or not self.knows_all_runs
         if isinstance(event, events.NodeDrained) and not is_known:
@@ -173,11 +175,17 @@ class Registry:
             self._forget((run.run_id, run.attempt))
         else:
             happened = [effect for effect in happened if not isinstance(effect, ForgetRun)]
-        return happened + self._judge(machine, now) if machine.blamed else happened
+        return happened + self._note_blames(machine, now) if machine.blamed else happened
 
     def _keep(self, fact: events.NodeFact | events.RunForgotten, now: float) -> list[Effect]:
         self.cordons.apply(fact, now)
         return [Record(JOURNAL, 0, now, fact)]
+
+    def _pass_due(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for key in self._due(now):
+            effects += self._let_go(self._machines[key], TimePassed(), now)
+        return effects
 
     def _due(self, now: float) -> list[Key]:
         """Attempts whose deadline has come, each once, those of a run in their order.
@@ -219,7 +227,8 @@ class Registry:
         else:
             assert not isinstance(record.fact, CordonsKept | events.NodeBlamed)
             effects = self._machines[key].replay(record.fact, record.at)
-            self._machines[key].blamed.clear()  # the journal has it
+            self._machines[key].take_blames()  # the journal has them, and their verdicts
+            self._machines[key].awaits_verdict = False
         self._arm(self._machines[key], self._machines[key].next_deadline())
         return [effect.event for effect in effects if isinstance(effect, Happened)]
 
@@ -300,44 +309,55 @@ class Registry:
     def _tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
         effects = machine.handle(event, now)
         self._arm(machine, machine.deadline)
-        return effects + self._judge(machine, now) if machine.blamed else effects
+        return effects + self._note_blames(machine, now) if machine.blamed else effects
 
-    def _judge(self, machine: RunMachine, now: float) -> list[Effect]:
-        """Remember what nodes are blamed for, and exclude those that have been blamed enough.
-
-        All that has happened at once is remembered first: nodes that are lost together are not to blame.
-        """
-        blamed, machine.blamed = machine.blamed, []
+    def _note_blames(self, machine: RunMachine, now: float) -> list[Effect]:
+        """Remember what an attempt blames nodes for; `_judge` decides what follows."""
         run, effects = machine.run, list[Effect]()
         wall_at = run.wall_clock(now)
-        for blame in blamed:
+        for blame in machine.take_blames():
             fact = events.NodeBlamed(
                 node_id=blame.node_id, fault=blame.fault, run_id=run.run_id, reason=clip(blame.reason, REASON_BYTES),
                 wall_at=wall_at, life=self._life,
             )  # fmt: skip
             self.cordons.apply(fact, now)
             effects.append(Record(JOURNAL, 0, now, fact))
-        for blame in {blame.node_id: blame for blame in blamed}.values():
-            if policy := self._exclusion or (SLOW_NODES if blame.fault == "slow" else None):
-                effects += self._exclude(blame, policy, machine, now)
-        if self._exclusion:
-            effects += self._let_go(machine, TimePassed(), now)  # a round that was ready waited for the verdict
+            self._suspects.setdefault(blame.node_id, []).append((machine, blame))
         return effects
 
-    def _exclude(self, blame: Blame, policy: ExclusionPolicy, machine: RunMachine, now: float) -> list[Effect]:
-        """Cordon the node if it is to be excluded, unless an operator has, or there is no room for more."""
-        node_id = blame.node_id
-        why = self.cordons.history.verdict(blame, now, policy)
-        is_kept_out = node_id in self.cordons.by_node or node_id in self._excluding
-        if not why or is_kept_out or len(self.cordons.by_node) >= MOST_CORDONS:
+    def _judge_all(self, now: float) -> list[Effect]:
+        """Judge the nodes that are blamed, if any, with those that other runs lose in the same instant."""
+        return self._pass_due(now) + self._judge(now) if self._suspects else []
+
+    def _judge(self, now: float) -> list[Effect]:
+        """Exclude the nodes that have been blamed enough, once all blames of this instant are known.
+
+        Nodes that are lost together are not to blame, also if each is lost by another run.
+        """
+        effects: list[Effect] = []
+        machines: dict[RunMachine, None] = {}
+        while self._suspects:
+            node_id = next(iter(self._suspects))
+            blames = self._suspects.pop(node_id)
+            effects += self._exclude(node_id, blames, now)
+            machines |= dict.fromkeys(machine for machine, _ in blames)
+        for machine in machines:
+            if machine.awaits_verdict:
+                machine.awaits_verdict = False
+                effects += self._let_go(machine, TimePassed(), now)
+        return effects + self._judge(now) if self._suspects else effects
+
+    def _exclude(self, node_id: str, blames: Sequence[tuple[RunMachine, Blame]], now: float) -> list[Effect]:
+        """Cordon the node if one of the blames excludes it, unless it is cordoned, or there is no room for more."""
+        if node_id in self.cordons.by_node or len(self.cordons.by_node) >= MOST_CORDONS:
             return []
-        wall_at = machine.run.wall_clock(now)
-        event = events.NodeCordoned(why, EXCLUDER, node_id=node_id, for_s=policy.for_s, wall_at=wall_at)
-        self._excluding.add(node_id)
-        try:
-            return self._operate_on_node(event, now, machine)
-        finally:
-            self._excluding.remove(node_id)
+        for machine, blame in blames:
+            policy = self._exclusion or (SLOW_NODES if blame.fault == "slow" else None)
+            if policy and (why := self.cordons.history.verdict(blame, now, policy)):
+                wall_at, blaming = machine.run.wall_clock(now), [each for each, _ in blames]
+                event = events.NodeCordoned(why, EXCLUDER, node_id=node_id, for_s=policy.for_s, wall_at=wall_at)
+                return self._operate_on_node(event, now, blaming)
+        return []
 
     def _begins_anew(self, run: Run, join: JoinRequest) -> bool:
         if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended
@@ -354,7 +374,7 @@ class Registry:
 
     def _create(self, created: RunCreated, now: float) -> RunMachine:
         machine = RunMachine(created, now, self._retention_s)
-        machine.awaits_verdict = self._exclusion is not None
+        machine.is_judged = self._exclusion is not None
         self._machines[created.run_id, created.attempt] = machine
         self._attempts.setdefault(created.run_id, []).append(created.attempt)
         return machine

@@ -8,7 +8,7 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import events, failed_rounds, final_report, restart_budget
-from rdzv_server.core.node_history import Blame, Fault
+from rdzv_server.core.node_history import Fault
 from rdzv_server.core.run import AgentState, Cause, FailureRecord, Stage
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def failed(machine: "RunMachine", fact: events.WorkersFailed, now: float) -> Non
     is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry"
     if run.first_of_round is record and not is_excused:
         fault: Fault = "hardware" if failure.blame == "node" else "failed"
-        machine.blamed.append(Blame(agent.node_id, fault, f"{reason}{failure.hint and f' ({failure.hint})'}"))
+        machine.blame(agent.node_id, fault, f"{reason}{failure.hint and f' ({failure.hint})'}")
     verdict = restart_budget.verdict(run, failure, now)
     if restart_budget.is_fatal(run, failure):
         assert verdict

@@ -313,7 +313,8 @@ class AgentStory(RuleBasedStateMachine):
                 assert after_round >= max(self.started, default=0), "joined after a round that is not its last"
             case PollRequest(agent_id=agent_id, hold=hold, asked=asked):
                 assert set(asked) <= self.taken_up, "says that it knows of a query that it has not taken up"
-                assert hold or self.workers or self.checking, "a short poll without workers that stop"
+                keeps_alive = self.workers or self.checking or self.matching or self.reporting
+                assert hold or keeps_alive, "a short poll though a join could be sent"
                 self.ask(agent_id)
             case StartWorkers(assignment):
                 assert not self.workers, "started workers beside others"

@@ -63,12 +63,12 @@ class KeptOut:
 
     def follow(self, journal: Sequence[Record]) -> None:
         """Do what the journal has of one event; whom the server may exclude, and when, only this model says."""
-        suspects: dict[str, str] = {}
+        suspects: dict[str, list[str]] = {}
         for record in journal:
             match record.fact:
                 case NodeBlamed(node_id=node, fault=fault):
                     self.blamed.append((node, fault, record.at))
-                    suspects[node] = fault
+                    suspects.setdefault(node, []).append(fault)
                 case NodeCordoned(node_id=node, by=by, for_s=for_s):
                     if by == EXCLUDER:
                         assert node not in self.until and self._is_excluded(node, suspects[node], record.at)
@@ -84,17 +84,17 @@ class KeptOut:
         if journal:
             self._none_is_spared(suspects, journal[-1].at)
 
-    def _none_is_spared(self, suspects: dict[str, str], now: float) -> None:
+    def _none_is_spared(self, suspects: dict[str, list[str]], now: float) -> None:
         while suspects:
-            node, fault = suspects.popitem()
-            assert node in self.until or not self._is_excluded(node, fault, now), f"{node} should have been excluded"
+            node, faults = suspects.popitem()
+            assert node in self.until or not self._is_excluded(node, faults, now), f"{node} should have been excluded"
 
-    def _is_excluded(self, node: str, last: str, now: float) -> bool:
+    def _is_excluded(self, node: str, latest: list[str], now: float) -> bool:
         own = [(fault, at) for each, fault, at in self.blamed if each == node]
         while "excluded" in (faults := [fault for fault, _ in own]):
             own = own[faults.index("excluded") + 1 :]
         counted = [(fault, at) for fault, at in own if at > now - POLICY.window_s and not self._is_shared(fault, at)]
-        return last in AT_ONCE or len(counted) >= POLICY.after
+        return any(fault in AT_ONCE for fault in latest) or len(counted) >= POLICY.after
 
     def _is_shared(self, fault: str, at: float) -> bool:
         lost = {node for node, each, when in self.blamed if each == "lost" and abs(when - at) <= TOGETHER_S}
@@ -154,10 +154,10 @@ class RegistryStory(RuleBasedStateMachine):
         elif refusal is RunSucceeded:
             assert latest.stage is Stage.SUCCEEDED and latest.explicit and explicit and not rerun
 
-    @rule(run_id=runs, agent=agents, failed=st.booleans())
-    def its_workers_end(self, run_id: str, agent: str, failed: bool) -> None:
+    @rule(run_id=runs, agent=agents, failed=st.booleans(), blame=st.sampled_from(["unknown", "node", "program"]))
+    def its_workers_end(self, run_id: str, agent: str, failed: bool, blame: str) -> None:
         round_ = self._round(run_id, agent)
-        failure = a_failure(agent)
+        failure = a_failure(agent, blame=blame)
         self._handle(run_id, WorkersFailed(agent, round_, failure) if failed else WorkersSucceeded(agent, round_))
 
     @rule(run_id=runs, agent=agents, event=st.sampled_from([LeaseRenewed, AgentDisconnected]))

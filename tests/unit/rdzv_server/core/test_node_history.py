@@ -17,6 +17,7 @@ from rdzv_server.core.events import (
     NodeJoined,
     NodeLeft,
     NodeUncordoned,
+    RoundCompleted,
     WorkersFailed,
 )
 from rdzv_server.core.node_history import MOST_INCIDENTS, MOST_NODES, MOST_OF_A_NODE, Incident, NodeHistory, span
@@ -255,6 +256,46 @@ def test_a_node_that_another_run_loses_while_it_is_excluded_is_excluded_once() -
     journal = [record.fact for record in cluster.records if record.run_id == JOURNAL]
     assert [type(fact) for fact in journal] == [NodeBlamed, NodeBlamed, NodeBlamed, NodeCordoned]
     assert [record.run_id for record in cluster.records if isinstance(record.fact, NodeCordoned)].count("two") == 1
+
+
+def test_nodes_that_are_lost_together_by_different_runs_are_not_to_blame() -> None:
+    cluster = Cluster(ExclusionPolicy(after=2, window_s=3_600.0, for_s=600.0))
+    for node in ("a", "b", "c"):
+        cluster.fails(f"before {node}", cluster.run(f"before {node}", node)[node])
+    for node in ("a", "b", "c"):
+        cluster.run(f"run of {node}", node, lease_s=30.0)
+    cluster.passes(100.0)  # the rack that they share
+    faults = [[each.fault for each in blames] for blames in cluster.registry.cordons.history.by_node.values()]
+    assert faults == [["failed", "lost"]] * 3
+    assert cluster.excluded == {}
+
+
+def test_evidence_counts_though_another_agent_of_the_node_is_lost_in_the_same_instant() -> None:
+    cluster = Cluster()
+    settings = settings_of("1:2", lease_s=30.0, max_restarts=3)
+    for agent in ("b.1", "b.2"):
+        cluster.join("run", "b", agent, settings=settings)
+    cluster.passes(20.0)
+    cluster.handle("run", LeaseRenewed("b.1"))
+    cluster.now += 15.0  # the lease of b.2 is over, but the server was busy
+    cluster.fails("run", "b.1", blame="node", hint="drain it")
+    blamed = [each.fault for each in cluster.registry.cordons.history.by_node["b"]]
+    assert blamed == ["hardware", "lost", "excluded"]
+    assert list(cluster.excluded) == ["b"]
+
+
+def test_no_round_completes_with_a_node_that_is_excluded_in_the_same_instant() -> None:
+    cluster = Cluster(ExclusionPolicy(after=1, window_s=600.0, for_s=60.0))
+    settings = settings_of("2", lease_s=10.0, max_restarts=3)
+    cluster.run("run", "a", "b", lease_s=10.0, max_restarts=3)
+    cluster.passes(2.0)
+    for node in ("a", "b", "c"):
+        cluster.join("run", node, f"{node}.9", settings=settings)
+        cluster.handle("run", LeaseRenewed(f"{node}.9"))
+    cluster.passes(8.5)  # the first agents of a and b have not been heard
+    assert list(cluster.excluded) == ["a", "b"]
+    rounds = [record.at for record in cluster.records if isinstance(record.fact, RoundCompleted)]
+    assert rounds == [0.0], "b and c would be enough, but b is excluded as well"
 
 
 def test_every_blame_is_recorded_before_its_exclusion() -> None:
