@@ -48,7 +48,7 @@ class Examination(Struct):
     hangs: bool | None
     """Whether the run hangs; None: nobody knows."""
     evidence: dict[str, Evidence]
-    """Evidence by node id; `silent` has the ranks that did not answer, by node id, too."""
+    """Evidence by node id; `silent` has the ranks that did not answer or cannot be asked, by node id, too."""
     silent: dict[str, list[int]]
 
 
@@ -76,11 +76,11 @@ def begin(
         if not ranks:
             continue
         agent = run.agents.get(seat.agent_id)
-        if agent is None or not queries.knows(agent, Examine):
+        if agent is None:
             continue
-        try:
-            number = queries.ask(machine, agent, Examine, within_s, partial(_closed, asked), now, reason=reason)
-        except TooManyRequests:
+        number = _ask(machine, agent, within_s, partial(_closed, asked), now, reason)
+        if number is None:
+            asked.silent.setdefault(agent.node_id, []).extend(ranks)
             continue
         asked.left += 1
         opened.append((agent.agent_id, number))
@@ -88,6 +88,18 @@ def begin(
     if not asked.left:
         done(machine, StackSummary(sentence="no agent of this run can be asked for stacks"), now)
     return opened
+
+
+def _ask(
+    machine: "RunMachine", agent: "Agent", within_s: float, closed: queries.Closed, now: float, reason: str
+) -> int | None:
+    """Number of the query to the agent; None if it cannot be asked: it is too old, or is asked too much already."""
+    if not queries.knows(agent, Examine):
+        return None
+    try:
+        return queries.ask(machine, agent, Examine, within_s, closed, now, reason=reason)
+    except TooManyRequests:
+        return None
 
 
 def _ranks(seat: "Seat", only: int | None) -> range:

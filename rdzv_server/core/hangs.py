@@ -147,8 +147,10 @@ def judge(run: Run, now: float) -> events.HangFound | None:
         return None
     guilty = _guilty(run)
     seat, rank = run.seat_of(guilty.agent_id), guilty.ranks[0]
-    if summary.culprits and not guilty.source.startswith(_SURE):
-        rank = summary.culprits[0].rank
+    culprits = [culprit.rank for culprit in summary.culprits]
+    is_one_of_them = rank in culprits and not summary.stack  # else the first one's stack tells people more
+    if culprits and not is_one_of_them and not guilty.source.startswith(_SURE):
+        rank = culprits[0]
         seat = _seat_of_rank(run, rank) or seat
     return events.HangFound(seat.agent_id if seat else guilty.agent_id, _failure(run, guilty, seat, rank, summary, now))
 

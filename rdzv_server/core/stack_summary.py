@@ -348,8 +348,8 @@ def _sentence(
     if more := sum(len(each.ranks) for each in facts.clusters) - sum(len(each.ranks) for each in named):
         parts.append(f"{more} more elsewhere")
     if silent:
-        nodes = list(silent)
-        others = f" and {len(nodes) - 1} more nodes" if len(nodes) > 1 else ""
+        nodes, more = list(silent), len(silent) - 1
+        others = f" and {more} more node{'s' * (more > 1)}" if more else ""
         parts.append(f"nothing of {_who(sorted(facts.silent), facts.count)} (node {clip(nodes[0], 64)}{others})")
     if not parts:
         return ["no stacks could be had"]

@@ -211,6 +211,7 @@ class Cluster:
         if isinstance(request, DrainRequest):
             self.watch.drained_nodes.add(request.node_id)
         self.server.act(request)
+        self._check()
 
     # Time.
 

@@ -163,7 +163,7 @@ class Watch:
         if was_told and (code == ExitCode.START_AGAIN or (code == 0 and self._has_succeeded(process))):
             return  # a signal ends an agent; cut off from the server, it exits by its workers' result
         if code == ExitCode.NODE_UNFIT:
-            unfit = process.host.name in self.excluded_nodes or self._is_hardware(process)
+            unfit = process.host.name in self.excluded_nodes or self._is_hardware(process.host.name)
             assert unfit, f"{process.name} says that its node is unfit, and it was not excluded"
             return
         try:
@@ -174,12 +174,11 @@ class Watch:
         expected = {Stage.SUCCEEDED: 0, Stage.FAILED: failed}.get(run.stage)
         assert code == expected, f"{process.name} exits with {code}, and the run is {run.stage}"
 
-    def _is_hardware(self, process: AgentProcess) -> bool:
-        """Whether a worker of this agent has failed by its node's fault."""
+    def _is_hardware(self, node_id: str) -> bool:
+        """Whether a worker of the node, by whichever of its agents, has failed by the node's fault."""
         of_rounds = [failures for seen in self._attempts.values() for failures in seen.failed.values()]
-        return any(
-            failures[each].blame == "node" for failures in of_rounds for each in failures if _name(each) == process.name
-        )
+        failed = [failure for failures in of_rounds for failure in failures.values()]
+        return any(failure.blame == "node" and failure.node_id == node_id for failure in failed)
 
     def _has_succeeded(self, process: AgentProcess) -> bool:
         """Whether all workers of this agent's last round exited 0."""
@@ -207,6 +206,8 @@ class Watch:
             if run.stage.is_end:
                 self._check_end(run, seen)
             _check_time(run, self._clock.now)
+        cordons = self._registry.cordons.by_node
+        self.excluded_nodes |= {node for node, cordon in cordons.items() if cordon.excludes}
         self._check_events()
 
     def _check_agent(self, run: Run, agent: Agent) -> None:
@@ -350,8 +351,6 @@ class Watch:
             seen.notice_at = event.at
         elif event.kind == "notice_ended":
             self._check_told(event, seen)
-        elif event.kind == "node_cordoned" and event.by == EXCLUDER:
-            self.excluded_nodes.add(event.node_id)
         elif event.kind in ENDS:
             (run,) = (run for run in self._registry.runs() if run.attempt == event.attempt)
             assert event.kind == f"run_{run.stage}" and event.reason == run.end_reason
@@ -362,13 +361,14 @@ class Watch:
             self._done.add(key)
 
     def _check_hang(self, event: RunEvent, seen: Seen) -> None:
-        """One of the ranks that really hung is named, if stacks told of it; what follows is what the policy says."""
+        """One of the ranks that really hung is named, if stacks tell which; what follows is what the policy says."""
         place = self._server.events.index(event)
         rest = [each for each in self._server.events[place + 1 :] if each.attempt == event.attempt]
         run = next(run for run in self._registry.runs() if run.attempt == event.attempt)
         hung = seen.hung.get(event.round)
         assert hung, f"nobody hung: {event}"
-        assert HANGS_AT not in event.reason or event.failure.rank in hung, f"{hung} hung: {event}"
+        is_told = HANGS_AT in event.reason and "cannot be told" not in event.reason
+        assert not is_told or event.failure.rank in hung, f"{hung} hung: {event}"
         follows = next((each.kind for each in rest if each.kind in (*ENDS, "round_opened", "round_started")), None)
         if run.settings.on_hang == "report":
             assert not rest or rest[0].at > event.at or follows is None

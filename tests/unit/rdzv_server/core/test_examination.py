@@ -120,6 +120,20 @@ def test_agents_that_know_no_such_question_are_not_asked():
     assert [summary.sentence for summary in examined.found] == ["no agent of this run can be asked for stacks"]
 
 
+def test_what_agents_that_cannot_be_asked_leave_unknown_is_said():
+    run = running("3", "a", "b", "c")
+    for name in "ab":
+        agent = run.run.agents[name]
+        agent.join = replace(agent.join, queries=("tail_log",))
+    examined = Examined(run)
+    examined.answers("c", evidence(2, LOADING))
+    (summary,) = examined.found
+    assert summary.sentence == (
+        "rank 2 in load at data.py:31; nothing of ranks 0 and 1 (node a and 1 more node); "
+        "which rank the others wait for cannot be told"
+    )
+
+
 def test_a_run_that_ends_ends_it():
     examined = three()
     examined.run.handle(RunStopped("enough", "me", "1"))

@@ -256,6 +256,13 @@ def test_whom_the_others_wait_for_is_blamed(
     assert run.run.first_of_round and run.run.first_of_round.agent_id == blamed
 
 
+def test_of_several_ranks_that_the_evidence_blames_the_suspected_one_is_named() -> None:
+    run = running("4", "a", "b", "c", "d", max_restarts=1)
+    suspects(run, "c", 2)
+    judged(run, {"a": ALIVE, "b": STOPPED, "c": STOPPED, "d": ALIVE})
+    assert run.run.first_of_round and run.run.first_of_round.agent_id == "c"
+
+
 def test_a_node_that_is_lost_explains_the_hang() -> None:
     run = running("1:2", "a", "b", max_restarts=1)
     suspects(run, "a", 0)
