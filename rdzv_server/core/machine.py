@@ -424,7 +424,7 @@ class RunMachine:
     def left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:
         """Draw the conclusions for the round from an agent that is gone or leaves. `was`: its state before."""
         run = self.run
-        if was is AgentState.RUNNING:
+        if was is AgentState.RUNNING or notices.has_lost_its_reason(run):
             self.open_round(cause, reason, now)
             run.opening.lost_at = now
         elif run.stage is Stage.FORMING and run.seat_of(agent.agent_id):

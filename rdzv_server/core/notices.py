@@ -4,7 +4,8 @@ A round is about to end because a participant says that it goes (`LeaveAnnounced
 because a straggler is replaced, or, with `--scale-up on-notice`, because a node has arrived. Why, and until when, are
 facts. That the agents have been asked, and what they answered, are signs: after a restart of the server the same agents
 are asked again. As soon as every worker that listens has acknowledged, else at the deadline, `NoticeEnded` ends the
-round. A notice is never taken back: a worker that has acknowledged one may end, and counts as interrupted.
+round. A notice is never taken back, also if whoever was about to leave has succeeded and is gone: a worker that has
+acknowledged one may end, and counts as interrupted.
 """
 
 from functools import partial
@@ -53,6 +54,12 @@ def pending(run: Run) -> Pending | None:
 def may_end(run: Run) -> bool:
     """Whether anything is about to end the round: `ends_at` says when."""
     return bool(run.leaving) or run.replacement is not None or run.scale_up_at is not None
+
+
+def has_lost_its_reason(run: Run) -> bool:
+    """Whether workers were told that the running round ends, and nothing is about to end it any more."""
+    is_given = run.stage is Stage.RUNNING and run.notice_since is not None
+    return is_given and run.verdict_at is None and pending(run) is None
 
 
 def ends_at(run: Run) -> float | None:

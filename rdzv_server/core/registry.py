@@ -120,9 +120,10 @@ class Registry:
 
     def pass_time(self, now: float) -> list[Effect]:
         """Let every run whose deadline has come draw its conclusions."""
-        effects = self._pass_due(now) + self._judge(now)
-        for node_id in self.cordons.expired(now):
+        effects: list[Effect] = []
+        for node_id in self.cordons.expired(now):  # before a round is completed without it
             effects += self._operate_on_node(events.NodeUncordoned("its time is over", node_id=node_id), now)
+        effects += self._pass_due(now)
         return effects + self._judge(now)
 
     def answer_to(self, run_id: str, request_id: str) -> str:

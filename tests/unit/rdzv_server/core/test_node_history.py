@@ -298,6 +298,15 @@ def test_no_round_completes_with_a_node_that_is_excluded_in_the_same_instant() -
     assert rounds == [0.0], "b and c would be enough, but b is excluded as well"
 
 
+def test_a_node_whose_exclusion_ends_in_the_instant_in_which_a_round_completes_takes_part() -> None:
+    cluster = Cluster()
+    cluster.fails("before", cluster.run("before", "b")["b"], blame="node")
+    agents = cluster.run("next", "a", "b", nnodes="1:2", lease_s=5_000.0, last_call_timeout_s=POLICY.for_s)
+    assert cluster.directive("next", agents["b"]).excluded
+    cluster.passes(POLICY.for_s)
+    assert [cluster.directive("next", agent).assignment.round for agent in agents.values()] == [1, 1]
+
+
 def test_every_blame_is_recorded_before_its_exclusion() -> None:
     cluster = Cluster()
     cluster.fails("run", cluster.run("run", "a", "b", max_restarts=3)["b"], blame="node")

@@ -196,6 +196,35 @@ def test_a_notice_is_not_taken_back_when_who_arrived_is_gone():
     assert run.told(Stop) == {"a"}
 
 
+@pytest.mark.parametrize("way", ["node_left", "node_lost", "node_drained"])
+def test_a_notice_is_not_taken_back_when_who_leaves_has_finished_and_is_gone(way: str):
+    """The workers of c have acknowledged it, and ended: only the next round starts them again."""
+    run = noticing("1:3", "a", "b", "c", notice_timeout_s=20.0)
+    run.handle(drained(300.0))
+    answers(run, "c")
+    run.succeeds("b")
+    if way == "node_left":
+        run.leaves("b")
+    elif way == "node_lost":
+        run.is_lost("b")
+    else:
+        run.handle(drained(10.0))
+    assert run.stage is Stage.FORMING and run.told(Stop) == {"a", "c"}
+    run.join("a", "c")
+    assert run.participants() == ["a", "c"] and run.ledger() == [(way, False)]
+
+
+def test_who_leaves_and_is_gone_meanwhile_does_not_hide_why_a_worker_has_failed():
+    run = noticing("1:3", "a", "b", "c", notice_timeout_s=20.0, max_restarts=0)
+    run.handle(drained(300.0))
+    run.succeeds("b")
+    run.fails("a", consequence=True)
+    run.leaves("b")
+    assert run.stage is Stage.RUNNING, "the cause may come yet"
+    run.fails("c")
+    assert run.stage is Stage.FAILED and run.run.end_failure and run.run.end_failure.node_id == "c"
+
+
 def test_a_leave_that_is_announced_again_or_after_the_end_changes_nothing():
     run = noticing("1:2", "a", "b")
     announces(run, "b")
