@@ -52,7 +52,8 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_id: Id
     attempt: Count
     round: Round
-    """The round that was forming or running; with `round_opened` the one that forms from now on."""
+    """The round that was forming or running; with `round_opened` the one that forms from now on, with
+    `workers_failed` the one of these workers."""
     kind: EventKind
     """`node_joined`: an agent that is new to the attempt; nobody who rejoins. `workers_failed`: a node's workers.
     `warning`: what a person should look at, though the run goes on. `hang_suspected`, `hang_found`: workers seem to

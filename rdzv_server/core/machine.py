@@ -536,8 +536,8 @@ class RunMachine:
         run = self.run
         run.event_number += 1
         event = RunEvent(
-            number=run.event_number, run_id=run.run_id, attempt=run.attempt, round=run.round, kind=kind, reason=reason,
-            at=run.wall_clock(now), **more,
+            number=run.event_number, run_id=run.run_id, attempt=run.attempt, kind=kind, reason=reason,
+            at=run.wall_clock(now), **({"round": run.round} | more),
         )  # fmt: skip
         self._effects.append(Happened(event))
 

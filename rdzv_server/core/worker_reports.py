@@ -130,4 +130,6 @@ def _tell_of_failure(machine: "RunMachine", record: FailureRecord, reason: str, 
     told = (final_report.details if is_remembered else final_report.summary)(failure)
     seat = run.seat_of(record.agent_id)
     group_rank = seat.group_rank if seat else None
-    machine.tell("workers_failed", reason, now, node_id=failure.node_id, group_rank=group_rank, failure=told)
+    machine.tell(
+        "workers_failed", reason, now, round=record.round, node_id=failure.node_id, group_rank=group_rank, failure=told
+    )

@@ -319,8 +319,9 @@ class Watch:
             is_spent = _is_given_up(run) or (_budget_is_spent(run) if most is None else used == most)
             assert run.settings.on_hang == "fail" or is_spent, "the run failed with restarts left"
         elif run.end_failure:
-            assert seen.failed.get(run.membership.round if run.membership else 0), "the run failed for no failure"
             fatal = any(record.failure.exit_code in run.settings.fatal_exit_codes for record in run.failures)
+            of_round = seen.failed.get(run.membership.round if run.membership else 0)
+            assert of_round or fatal, "the run failed for no failure"  # a fatal one may be of an earlier round
             assert fatal or _is_given_up(run) or _budget_is_spent(run), "the run failed with restarts left"
             _check_blame(run, seen)
 
@@ -343,8 +344,7 @@ class Watch:
             charged = {restart.round: restart.charged for restart in run.ledger}
             assert event.charged is charged.get(event.round, False), f"the ledger tells it otherwise: {event}"
         elif event.kind == "workers_failed":
-            of_rounds = [seen.failed.get(round_, {}).values() for round_ in (event.round, event.round - 1)]
-            assert any(event.failure in failures for failures in of_rounds), f"never happened: {event}"
+            assert event.failure in seen.failed.get(event.round, {}).values(), f"never happened: {event}"
         elif event.kind == "hang_found":
             self._check_hang(event, seen)
         elif event.kind == "notice_given":

@@ -59,6 +59,13 @@ def test_a_failure_is_told_with_its_evidence_and_the_ninth_of_a_round_by_its_nam
     assert {failure.error for failure in failed} == {"ValueError: boom"}
 
 
+def test_a_failure_is_told_with_its_own_round_though_the_next_one_forms_already():
+    run = running("2", "a", "b", max_restarts=1)
+    run.fails("a")
+    run.fails("b", round=1)
+    assert [event.round for event in run.events if event.kind == "workers_failed"] == [1, 1]
+
+
 def test_who_rejoins_and_who_is_merely_heard_is_no_event():
     run = running("2", "a", "b", max_restarts=1)
     run.fails("a")
