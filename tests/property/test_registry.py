@@ -75,19 +75,14 @@ class KeptOut:
                         self.blamed.append((node, "excluded", record.at))
                     self.until[node] = by, None if for_s is None else record.at + for_s
                 case NodeUncordoned(node_id=node, by=by):
-                    self._none_is_spared(suspects, record.at)
                     _, until = self.until.pop(node, (by, None))
                     if by:
                         self.blamed = [each for each in self.blamed if each[0] != node]
                     else:
                         assert until is not None and until <= record.at
-        if journal:
-            self._none_is_spared(suspects, journal[-1].at)
-
-    def _none_is_spared(self, suspects: dict[str, list[str]], now: float) -> None:
-        while suspects:
-            node, faults = suspects.popitem()
-            assert node in self.until or not self._is_excluded(node, faults, now), f"{node} should have been excluded"
+        for node, faults in suspects.items():
+            is_spared = self._is_excluded(node, faults, journal[-1].at) and node not in self.until
+            assert not is_spared, f"{node} should have been excluded"
 
     def _is_excluded(self, node: str, latest: list[str], now: float) -> bool:
         own = [(fault, at) for each, fault, at in self.blamed if each == node]
