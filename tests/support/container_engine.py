@@ -34,7 +34,15 @@ PYTHON = ("python3", "python3-venv", "python3-pip", "python-is-python3", "ca-cer
 SYSTEMD = ("systemd", "systemd-sysv", "dbus")
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 """Certificates of this machine, which may reach the package index by a proxy with a certificate of its own."""
-PROGRAMS = ("podman", "runc", "mmdebstrap", "conmon", "/usr/lib/podman/netavark", "/usr/lib/podman/aardvark-dns")
+PROGRAMS = (
+    "podman",
+    "runc",
+    "mmdebstrap",
+    "conmon",
+    "/usr/lib/podman/netavark",
+    "/usr/lib/podman/aardvark-dns",
+    "iptables",
+)
 SHARED = ("/run/containers", "/run/netns")
 """Folders that all engines of a machine share: their networks, and the process that knows the names of containers."""
 NAME_SERVER = "run/containers/networks/aardvark-dns/aardvark.pid"

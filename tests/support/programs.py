@@ -40,6 +40,7 @@ class Program:
         self.out: list[str] = []
         self.err: list[str] = []
         self._changed = asyncio.Condition()
+        self._open_streams = 2
         self._readers = [
             asyncio.create_task(self._collect(process.stdout, self.out)),
             asyncio.create_task(self._collect(process.stderr, self.err)),
@@ -95,12 +96,16 @@ class Program:
         return self.process.returncode is None
 
     async def line(self, pattern: str, within_s: float = PATIENCE_S) -> re.Match[str]:
-        """The first line, written or yet to be written, on stderr or stdout that matches."""
+        """The first line, written or yet to be written, on stderr or stdout that matches.
+
+        AssertionError: both have ended without it.
+        """
         async with asyncio.timeout(within_s), self._changed:
             while True:
                 for line in [*self.err, *self.out]:
                     if match := re.search(pattern, line):
                         return match
+                assert self._open_streams, f"nothing it has written matches {pattern!r}; see its output below"
                 await self._changed.wait()
 
     async def exit_code(self, within_s: float = PATIENCE_S) -> int:
@@ -135,6 +140,9 @@ class Program:
             async with self._changed:
                 lines.append(line.decode(errors="replace").rstrip("\n"))
                 self._changed.notify_all()
+        async with self._changed:
+            self._open_streams -= 1
+            self._changed.notify_all()
 
 
 @asynccontextmanager
