@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.integration.conftest import etcd
 from tests.integration.replicas import Replicas
@@ -82,6 +82,18 @@ class Tab:
     async def shows(self, selector: str, text: str | re.Pattern[str]) -> None:
         """Wait until an element holds the text."""
         await self.page.locator(selector, has_text=text).first.wait_for()
+
+    async def counts(self, selector: str, count: int) -> None:
+        """Wait until so many elements are there.
+
+        (`Page.wait_for_function` evaluates text within the page, which the server's Content-Security-Policy refuses.)
+        """
+        await expect(self.page.locator(selector)).to_have_count(count, timeout=1e3 * PATIENCE_S)
+
+    async def focuses(self, button: str) -> None:
+        """Wait until a button has the keyboard's focus."""
+        located = self.page.get_by_role("button", name=button, exact=True)
+        await expect(located).to_be_focused(timeout=1e3 * PATIENCE_S)
 
     async def text(self, selector: str) -> str:
         return await self.page.inner_text(selector)

@@ -41,7 +41,7 @@ async def test_nothing_stands_in_anybodys_way(cluster: Cluster, new_tab: NewTab,
         await tab.page.keyboard.press("Escape")
 
         await tab.open(cluster, "/runs/pretrain-7b")
-        await tab.page.wait_for_function("document.querySelectorAll('.node').length === 66")
+        await tab.counts(".node", 66)
         await tab.shows("#states-legend", "2 standby")
         await nodes[40].gone()
         await tab.shows("#reason", "round 3 runs on 64 nodes")

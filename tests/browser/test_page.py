@@ -210,15 +210,14 @@ async def test_a_node_that_no_run_has_is_uncordoned_by_button_and_by_keyboard(cl
     await tab.shows("#dialog-title", "Uncordon: node n<b>8")
     assert await tab.page.evaluate("document.activeElement.id") == "ask-reason"
     await press("Escape")
-    focused = "document.activeElement.ariaLabel"
-    assert await tab.page.evaluate(focused) == "Uncordon node n<b>8", "an accident can be taken back"
+    await tab.focuses("Uncordon node n<b>8")
     await press("Enter")
     await tab.page.keyboard.type("a <b>new</b> fan")
     await press("Enter")
     await tab.shows("#done", "Uncordon: done")
     await cluster.server.line(r"node n<b>8 is uncordoned by an operator: a <b>new</b> fan \(by 127\.0\.0\.1\)")
     await tab.page.locator("#cordons tr", has_text="n<b>8").wait_for(state="detached")
-    await tab.page.wait_for_function(f"{focused} === 'Uncordon node n9'")
+    await tab.focuses("Uncordon node n9")
     await tab.act("Uncordon", of="node n9")
     await tab.act("Uncordon", of="node n7")
     await tab.page.wait_for_selector("#kept-out", state="hidden")
@@ -414,11 +413,8 @@ async def test_whatever_a_run_or_a_node_is_called_and_has_written_it_is_text(clu
             await crowd.run(run_id, [run_id], max_restarts=1)
             await crowd.fail(run_id, error=run_id, stderr_tail=(run_id, "<b>bold</b>"))
         await tab.open(cluster)
-        links = tab.page.locator("#runs a")
-        await tab.page.wait_for_function(
-            "count => document.querySelectorAll('#runs a').length === count", arg=len(HOSTILE)
-        )
-        assert sorted(await links.all_text_contents()) == sorted(HOSTILE)
+        await tab.counts("#runs a", len(HOSTILE))
+        assert sorted(await tab.page.locator("#runs a").all_text_contents()) == sorted(HOSTILE)
         for run_id in HOSTILE:
             await tab.open(cluster)
             await tab.page.locator("#runs a").get_by_text(run_id, exact=True).click()
