@@ -8,11 +8,10 @@ a server has decided that was stopped in the middle of it, or cut off, counts fo
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable
-from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply, LeaderRequest
 from rdzv_protocol.timing import LEADER_HOLD_S
 
@@ -23,7 +22,7 @@ from rdzv_server.core.cordons import CordonStatus
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.driver import STOPPED, Driver
-from rdzv_server.service.interface import Answer, AnyRequest, Connection, Observer
+from rdzv_server.service.interface import Answer, Answered, AnyRequest, Connection, Observer
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import Store, StoreFenced
@@ -137,9 +136,13 @@ class Replica:
         """The leader's answer. Raises `NotLeader` while that is another server, or the leader's own refusal."""
         if isinstance(request, LeaderRequest):
             return await self._name_leader(request, connection)
+        return await self.in_term(lambda term: term.rendezvous.ask(request, connection))
+
+    async def in_term(self, work: Callable[[Term], Awaitable[Answered]]) -> Answered:
+        """Have some work done in this server's term. Raises `NotLeader` while another server leads, or its refusal."""
         term = await self._find_term()
         try:
-            answer = await term.rendezvous.ask(request, connection)
+            answer = await work(term)
         except ProtocolError:
             if self._is_certain(term):
                 raise
@@ -147,20 +150,6 @@ class Replica:
         if not self._is_certain(term):
             raise self._not_leader()
         return answer
-
-    async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        """The leader's events of the run. Raises `NotLeader` while that is another server, or the leader's refusal."""
-        term = await self._find_term()
-        events = await term.rendezvous.read_events(run_id, after, most)
-        if not self._is_certain(term):
-            raise self._not_leader()
-        return events
-
-    async def read_delivered(self, run_id: str) -> int:
-        return await (await self._find_term()).rendezvous.read_delivered(run_id)
-
-    async def write_delivered(self, run_id: str, number: int) -> None:
-        await (await self._find_term()).rendezvous.write_delivered(run_id, number)
 
     def observe(self, observer: Observer) -> None:
         """Tell `observer` of what happens in every term of this server."""

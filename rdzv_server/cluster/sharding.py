@@ -5,7 +5,7 @@ Every server stands for every shard. It answers for those that it leads, and nam
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -13,7 +13,6 @@ from math import inf
 
 from rdzv_protocol.actions import DrainRequest
 from rdzv_protocol.errors import ServerUnavailable
-from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
 
@@ -28,7 +27,18 @@ from rdzv_server.core.cordons import JOURNAL
 from rdzv_server.core.registry import Registry, unknown_node
 from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
-from rdzv_server.service.interface import Action, Answer, AnyRequest, Connection, Load, Observer, ServerState, ShardView
+from rdzv_server.service.interface import (
+    Action,
+    Answer,
+    Answered,
+    AnyRequest,
+    Connection,
+    EventStore,
+    Load,
+    Observer,
+    ServerState,
+    ShardView,
+)
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd import EtcdStore, read_attempts_with, settle_format
@@ -128,14 +138,8 @@ class Sharding:
             registry.replay(record)
         return _have_node(registry.runs(), node_id)
 
-    async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        return await self._of(run_id).read_events(run_id, after, most)
-
-    async def read_delivered(self, run_id: str) -> int:
-        return await self._of(run_id).read_delivered(run_id)
-
-    async def write_delivered(self, run_id: str, number: int) -> None:
-        await self._of(run_id).write_delivered(run_id, number)
+    async def with_events(self, run_id: str, work: Callable[[EventStore], Awaitable[Answered]]) -> Answered:
+        return await self._of(run_id).in_term(lambda term: work(term.driver))
 
     def observe(self, observer: Observer) -> None:
         for replica in self._replicas:

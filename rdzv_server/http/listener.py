@@ -17,6 +17,7 @@ from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.garbage import GarbageCollector
 from rdzv_server.http.limits import peer_of
 from rdzv_server.service.timeouts import Timeouts
+from rdzv_server.storage.outage import Outage
 
 log = logging.getLogger("rdzv_server")
 
@@ -51,6 +52,7 @@ class Listener:
         self._unauthenticated: dict[HttpConnection, None] = {}
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
         self._has_warned = False
+        self._outage = Outage(over="connections are taken again")
         self._garbage = GarbageCollector()
 
     def open(self) -> None:
@@ -80,11 +82,12 @@ class Listener:
                 if error.errno not in _PASSING:
                     self._pause(error)
                 return
+            self._outage.end()
             self._receive(accepted, peer_of(str(address[0])))
 
     def _pause(self, error: OSError) -> None:
         """Leave new connections in the system's queue for a while: the system has no room for more."""
-        log.error("cannot take connections (%s); trying again", error.strerror or error)
+        self._outage.begin(f"cannot take connections ({error.strerror or error})")
         self._loop.remove_reader(self._socket)
         self._loop.call_later(PAUSE_S, self._resume)
 

@@ -8,10 +8,10 @@ Nothing is set aside in memory: what is to be sent is read from the store when i
 import asyncio
 import hashlib
 import hmac
-import logging
 import random
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import aiohttp
 import msgspec
@@ -21,10 +21,9 @@ from rdzv_protocol.events import SIGNATURE, EventDelivery
 from yarl import URL
 
 from rdzv_server.core.effects import Effect, Happened
-from rdzv_server.service.interface import Service
+from rdzv_server.service.interface import EventStore, Service
+from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
-
-log = logging.getLogger("rdzv_server")
 
 MOST_AT_ONCE = 100
 """Most events of one request."""
@@ -43,7 +42,7 @@ class Webhook:
         self.secret = secret
         """Secret that later requests are signed with; may be replaced."""
         self._service = service
-        self._url, self._name = url, f"{URL(url).origin()}"
+        self._url, self._name = url, f"--webhook {URL(url).origin()}"
         self._pending: dict[str, None] = {}
         """Ids of runs with events that have not been sent."""
         self._sending: set[str] = set()
@@ -51,6 +50,9 @@ class Webhook:
         """Number of the last acknowledged event, by run id, where it has been read from the store."""
         self._changed = asyncio.Event()
         self._failures = 0
+        self._outage = Outage(
+            "runs go on, and events are sent again until it takes them", f"{self._name} answers again; nothing was lost"
+        )
 
     def observe(self, effects: Sequence[Effect]) -> None:
         """Note the runs with new events."""
@@ -79,7 +81,7 @@ class Webhook:
         while True:
             run_id = await self._next()
             try:
-                has_more = await self._send_some(session, run_id)
+                has_more = await self._service.with_events(run_id, partial(self._send_some, session, run_id))
             except ProtocolError:
                 continue  # it is forgotten, or another server leads; or the sweep finds it again
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -115,12 +117,12 @@ class Webhook:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _send_some(self, session: aiohttp.ClientSession, run_id: str) -> bool:
+    async def _send_some(self, session: aiohttp.ClientSession, run_id: str, store: EventStore) -> bool:
         """Send the next events of the run; return whether there may be more."""
         after = self._acknowledged.get(run_id)
         if after is None:
-            after = self._acknowledged[run_id] = await self._service.read_delivered(run_id)
-        events = await self._service.read_events(run_id, after, MOST_AT_ONCE)
+            after = self._acknowledged[run_id] = await store.read_delivered(run_id)
+        events = await store.read_events(run_id, after, MOST_AT_ONCE)
         if not events:
             return False
         body = msgspec.json.encode(EventDelivery(run_id=run_id, events=tuple(events)))
@@ -128,18 +130,15 @@ class Webhook:
         async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as answer:
             if not 200 <= answer.status < 300:
                 raise aiohttp.ClientError(f"it answers {answer.status} {answer.reason or ''}".rstrip())
-        if self._failures:
-            log.info("--webhook %s answers again; nothing was lost", self._name)
+        self._outage.end()
         self._failures = 0
-        await self._service.write_delivered(run_id, events[-1].number)
+        await store.write_delivered(run_id, events[-1].number)
         self._acknowledged[run_id] = events[-1].number
         return len(events) == MOST_AT_ONCE
 
     async def _back_off(self, error: Exception) -> None:
         self._failures += 1
-        if self._failures == 1:
-            why = str(error) or type(error).__name__
-            log.error("--webhook %s: %s; runs go on, and events are sent again until it takes them", self._name, why)
+        self._outage.begin(f"{self._name}: {str(error) or type(error).__name__}")
         longest = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures - 1, 10))
         await asyncio.sleep(longest * random.uniform(0.5, 1.0))
 

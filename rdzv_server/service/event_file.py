@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from rdzv_server.core.effects import Effect, Happened
+from rdzv_server.storage.outage import Outage
 
 log = logging.getLogger("rdzv_server")
 
@@ -28,7 +29,7 @@ class EventFile:
         self._descriptor = _open(path)
         self._waiting = bytearray()
         self._left_out = 0
-        self._is_failing = False
+        self._outage = Outage("runs go on, and events wait", f"--event-log {path} can be written again")
         self._must_reopen = False
         self._called = asyncio.Event()
 
@@ -88,12 +89,13 @@ class EventFile:
         return written, None
 
     def _note(self, error: OSError | None) -> None:
-        if error and not self._is_failing:
-            log.error("--event-log %s: %s; runs go on, and events wait", self._path, error.strerror or error)
-        if self._is_failing and not error:
-            log.info("--event-log %s can be written again; %d events were left out", self._path, self._left_out)
+        if error:
+            self._outage.begin(f"--event-log {self._path}: {error.strerror or error}")
+            return
+        self._outage.end()
+        if self._left_out:
+            log.warning("--event-log %s: %d events were left out", self._path, self._left_out)
             self._left_out = 0
-        self._is_failing = error is not None
 
 
 def _open(path: str) -> int:

@@ -1,7 +1,7 @@
 """Interface between the server's transports (HTTP, or the same process) and whoever answers: one server, or several."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, StacksRequest, WorkerLog, WorkerStacks
@@ -13,6 +13,8 @@ from rdzv_server.core.cordons import JOURNAL, CordonStatus
 from rdzv_server.core.effects import Effect
 from rdzv_server.core.run import Run
 from rdzv_server.service.measurements import Measurements
+
+Answered = TypeVar("Answered")
 
 
 class Action(Struct, frozen=True):
@@ -94,15 +96,33 @@ class Load(NamedTuple):
     """Number of shards that this server leads."""
 
 
+class EventStore(Protocol):
+    """Events of runs that are written down, and how far the webhook's receiver has acknowledged them.
+
+    Each method raises `UnknownRun`, or `ServerUnavailable` if the store cannot be used.
+    """
+
+    async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
+        """Events of the run with numbers above `after`, at most so many, the oldest first.
+
+        All that is returned is written; one that has just been written may come before its observers hear of it.
+        """
+
+    async def read_delivered(self, run_id: str) -> int:
+        """Number of the run's last event that the webhook's receiver has acknowledged."""
+
+    async def write_delivered(self, run_id: str, number: int) -> None:
+        """Write the number that `read_delivered` returns."""
+
+
 class Service(Protocol):
     """Service that answers agents and operators, and shows its runs."""
 
     measurements: Measurements
 
     def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
-        """Answer a request: a `Reply` to a join and a poll, `Done` to an action, a `WorkerLog` or
-        `WorkerStacks` to a question, a `LeaderReply`
-        to a `LeaderRequest`, else an `Ack`.
+        """Answer a request: a `Reply` to a join and a poll, `Done` to an action, a `WorkerLog` or `WorkerStacks` to a
+        question, a `LeaderReply` to a `LeaderRequest`, else an `Ack`.
 
         Raises the `ProtocolError` that refuses the request.
         """
@@ -115,17 +135,13 @@ class Service(Protocol):
     def observe(self, observer: Observer) -> None:
         """Tell `observer` of what happens to the runs that this server leads at the time."""
 
-    def read_events(self, run_id: str, after: int, most: int) -> Coroutine[Any, Any, Sequence[RunEvent]]:
-        """Events of the run with numbers above `after`, at most so many, the oldest first.
+    def with_events(
+        self, run_id: str, work: Callable[[EventStore], Awaitable[Answered]]
+    ) -> Coroutine[Any, Any, Answered]:
+        """Have some work done with the events of the run.
 
-        Raises `UnknownRun`, or `NotLeader` on a server that does not lead the run.
+        Raises what the work raises, or `NotLeader` on a server that does not lead the run.
         """
-
-    def read_delivered(self, run_id: str) -> Coroutine[Any, Any, int]:
-        """Number of the run's last event that the webhook's receiver has acknowledged. Raises as `read_events`."""
-
-    def write_delivered(self, run_id: str, number: int) -> Coroutine[Any, Any, None]:
-        """Write the number that `read_delivered` returns. Raises as `read_events`."""
 
     def now(self, run_id: str = "") -> float:
         """Time in seconds by the clock of this run."""

@@ -6,7 +6,7 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -20,7 +20,6 @@ from rdzv_protocol.errors import (
     QueryRefused,
     ServerUnavailable,
 )
-from rdzv_protocol.events import RunEvent
 from rdzv_protocol.queries import LogTail, Refused
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
@@ -34,7 +33,18 @@ from rdzv_server.core.run import Run
 from rdzv_server.core.stack_summary import StackSummary
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.interface import Action, Answer, AnyRequest, Connection, Load, Observer, Question, ServerState
+from rdzv_server.service.interface import (
+    Action,
+    Answer,
+    Answered,
+    AnyRequest,
+    Connection,
+    EventStore,
+    Load,
+    Observer,
+    Question,
+    ServerState,
+)
 from rdzv_server.service.long_polls import Key
 
 log = logging.getLogger("rdzv_server")
@@ -188,14 +198,8 @@ class Rendezvous:
     def observe(self, observer: Observer) -> None:
         self._driver.observe(observer)
 
-    async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        return await self._driver.read_events(run_id, after, most)
-
-    async def read_delivered(self, run_id: str) -> int:
-        return await self._driver.read_delivered(run_id)
-
-    async def write_delivered(self, run_id: str, number: int) -> None:
-        await self._driver.write_delivered(run_id, number)
+    async def with_events(self, run_id: str, work: Callable[[EventStore], Awaitable[Answered]]) -> Answered:
+        return await work(self._driver)
 
     def state(self) -> ServerState:
         return ServerState(

@@ -1,4 +1,4 @@
-"""Outages of a store: failed work is tried again, and logged once."""
+"""Outages of a store, and of whatever else the server may lack for a while: each is logged once, however long it is."""
 
 import asyncio
 import logging
@@ -13,21 +13,21 @@ T = TypeVar("T")
 
 
 class Outage:
-    """Outage of a store, logged when it begins, with its consequence, and when it is over."""
+    """Outage, logged when it begins, with its consequence, and when it is over."""
 
     def __init__(self, consequence: str = "trying again", over: str = "etcd answers") -> None:
         self.reason: str | None = None
-        """Reason why the store cannot be used; None while it can."""
+        """Reason of the outage; None while there is none."""
         self._consequence, self._over = consequence, over
 
     def begin(self, reason: object) -> None:
-        """Note that the store cannot be used, now or still."""
+        """Note that there is an outage, now or still."""
         if self.reason is None:
             log.error("%s; %s", reason, self._consequence)
         self.reason = str(reason)
 
     def end(self) -> None:
-        """Note that the store can be used, again or still."""
+        """Note that there is none, again or still."""
         if self.reason is not None:
             log.info(self._over)
         self.reason = None

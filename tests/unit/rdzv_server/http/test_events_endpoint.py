@@ -233,7 +233,7 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_goes_on_by_number(monk
         return [RunEvent(**{**fields, "number": after + 1 + place}) for place in range(most)]
 
     fields = {name: getattr(event, name) for name in RunEvent.__struct_fields__}
-    monkeypatch.setattr(site.server.rendezvous, "read_events", read_events)
+    monkeypatch.setattr(site.server.rendezvous._driver, "read_events", read_events)
     try:
         with socket.socket() as lazy:
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
