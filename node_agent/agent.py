@@ -363,7 +363,7 @@ class Agent:
             raise
         self._started = StartedWorkers(group, readable, progress, notices)
         if self._hangs and self.has_workers:
-            self._hangs.start(assignment.ranks, self._runner.answer_gap_s)
+            self._hangs.start(assignment.ranks, self._runner.machine.answer_gap_s)
         if self._events:
             self._events.started(assignment, group.pids)
         if self._metrics:
@@ -401,7 +401,7 @@ class Agent:
         if self._manager and isinstance(answer, Reply):
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
         if self._metrics:
-            self._metrics.answered(self._runner.silent_s)
+            self._metrics.answered(self._silent_s())
         if self._trace and isinstance(answer, Reply):
             self._trace.answered()
         match answer:
@@ -437,15 +437,18 @@ class Agent:
         return Facts(
             run_id=join.run_id,
             node_id=join.node_id,
-            is_member=self._runner.is_member,
+            is_member=self._runner.machine.is_member,
             round=self._runner.round,
             world_size=assignment.world_size if assignment else 0,
             restart_count=assignment.restart_count if assignment else 0,
             workers=assignment.local_world_size if assignment else 0,
             workers_running=len(group.pids) if group else 0,
             last_output_at=group.last_output_at if group else None,
-            silent_s=self._runner.silent_s,
+            silent_s=self._silent_s(),
         )
+
+    def _silent_s(self) -> float:
+        return self._runner.machine.outages.silent_s(asyncio.get_running_loop().time())
 
     # What happens to the workers.
 

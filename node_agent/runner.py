@@ -10,7 +10,6 @@ traceback, the workers are stopped, the agent leaves the run and exits with 1. I
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from rdzv_protocol.messages import (
     Progress,
     Reply,
     ReportRequest,
+    Request,
     SuspectRequest,
 )
 from rdzv_protocol.queries import Query
@@ -93,7 +93,7 @@ class Runner:
         queries: tuple[type[Query], ...] = (),
     ) -> None:
         """`queries`: the kinds that the host answers."""
-        self._machine = AgentMachine(
+        self.machine = AgentMachine(
             replace(
                 config.join,
                 agent_id=f"{config.join.node_id[:64]}-{os.urandom(6).hex()}",
@@ -131,30 +131,15 @@ class Runner:
     @property
     def round(self) -> int:
         """The round of the workers that were started last; 0 for none."""
-        return self._machine.round
-
-    @property
-    def is_member(self) -> bool:
-        """Whether the server counts this agent in."""
-        return self._machine.is_member
-
-    @property
-    def silent_s(self) -> float:
-        """Time for which the server, which has answered before, does not answer."""
-        return self._machine.silent_s(self._loop.time())
-
-    @property
-    def answer_gap_s(self) -> float:
-        """Longest time between two answers of a server that answers."""
-        return self._machine.answer_gap_s
+        return self.machine.round
 
     async def report(self, failure: Failure) -> None:
         """Report a failure of the last round, whatever was reported before."""
-        await self._notify(self._machine.report(self.round, failure))
+        await self._deliver(self.machine.report(self.round, failure))
 
     def feed(self, event: events.Event) -> None:
         """Tell the machine what happened."""
-        for effect in self._machine.handle(event, self._loop.time()):
+        for effect in self.machine.handle(event, self._loop.time()):
             self._perform(effect)
         self._show_membership()
         self._arm()
@@ -167,8 +152,8 @@ class Runner:
                 self._host.crashed(error)
             self.feed(events.Crashed(f"internal error: {type(error).__name__}: {error}"))
             if not self._host.has_workers:  # whoever was to say so may be what has failed
-                self.feed(events.WorkersStopped(self._machine.round))
-            if self._machine.state is State.EXITED:
+                self.feed(events.WorkersStopped(self.machine.round))
+            if self.machine.state is State.EXITED:
                 self._host.perform(Exit(ExitCode.FAILED))  # its own effect may be lost
             elif self._abort_timer is None:
                 self._abort_timer = self._loop.call_later(self._grace_s + CRASH_MARGIN_S, self._host.abort)
@@ -176,31 +161,28 @@ class Runner:
             self._host.abort()
             raise
 
-    async def _notify(self, message: ReportRequest | LeaveRequest | JoinRequest) -> None:
-        """Deliver a message that needs no answer; among joins that is the one of an unfit node."""
+    async def _deliver(self, message: Request) -> None:
+        """Deliver a message whose answer says nothing; among joins that is the one of an unfit node.
+
+        A query is open until it is answered, and nothing depends on it: a server that does not take the answer may be.
+        """
+        limit_s = ANSWER_TIMEOUT_S if isinstance(message, AnswerRequest) else None
         try:
-            await self._side_client.ask(message)
-        except (AgentFenced, StaleRound, ServerLost):
+            async with asyncio.timeout(limit_s):
+                await self._side_client.ask(message)
+        except (AgentFenced, StaleRound, ServerLost, TimeoutError):
             pass  # the run has gone on without it; the answer to the next poll says what to do
         except ProtocolError as error:
-            self.feed(events.GaveUp(f"rdzv-server refused what this node had to say: {error}", ExitCode.REFUSED))
+            self._not_taken(message, error)
         if isinstance(message, ReportRequest):
             self.feed(events.Reported(message.round))
 
-    async def _answer(self, answer: AnswerRequest) -> None:
-        """Answer a query. It is open until then, and nothing depends on it: a server that does not take it may be."""
-        with suppress(ProtocolError, ServerLost, TimeoutError):
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                await self._side_client.ask(answer)
-
-    async def _suspect(self, message: SuspectRequest) -> None:
-        """Deliver a suspicion, of which nothing here depends; an older server knows none."""
-        try:
-            await self._side_client.ask(message)
-        except (AgentFenced, StaleRound, ServerLost):
-            pass
-        except ProtocolError as error:
+    def _not_taken(self, message: Request, error: ProtocolError) -> None:
+        """Give up over a message that the server refuses, but for those on which nothing depends."""
+        if isinstance(message, SuspectRequest):  # an older server knows none
             self._host.perform(Log(f"rdzv-server did not take it that workers may hang: {error}", Level.WARNING))
+        elif not isinstance(message, AnswerRequest):
+            self.feed(events.GaveUp(f"rdzv-server refused what this node had to say: {error}", ExitCode.REFUSED))
 
     async def close(self) -> None:
         """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections."""
@@ -209,7 +191,7 @@ class Runner:
                 timer.cancel()
         if self._notifications:
             _, late = await asyncio.wait(self._notifications, timeout=self._close_timeout_s)
-            if self._leave in late and self._machine.is_known:
+            if self._leave in late and self.machine.outages.is_known:
                 self._host.perform(Log(wording.not_told_of_leave(self._where, self._close_timeout_s), Level.WARNING))
         leftover = self._notifications | self._exchanges
         for task in leftover:
@@ -227,13 +209,13 @@ class Runner:
                 self._spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
                 told = replace(effect, progress=self._host.progress())
-                self._spawn(self._notify(told), self._notifications)
-            case AnswerRequest():
-                self._spawn(self._answer(effect), self._exchanges)
+                self._spawn(self._deliver(told), self._notifications)
             case SuspectRequest():
-                self._spawn(self._suspect(effect), self._notifications)
+                self._spawn(self._deliver(effect), self._notifications)
             case LeaveRequest():
-                self._leave = self._spawn(self._notify(effect), self._notifications)
+                self._leave = self._spawn(self._deliver(effect), self._notifications)
+            case AnswerRequest():
+                self._spawn(self._deliver(effect), self._exchanges)
             case _:
                 self._host.perform(effect)
 
@@ -246,7 +228,7 @@ class Runner:
         if isinstance(port, str):
             self.feed(events.Signalled(port))
         elif join.unfit:
-            self._spawn(self._notify(replace(join, port=port)), self._notifications)
+            self._spawn(self._deliver(replace(join, port=port)), self._notifications)
         else:
             self._spawn(self._exchange(replace(join, port=port)), self._exchanges)
 
@@ -267,12 +249,12 @@ class Runner:
         if self._timer:
             self._timer.cancel()
             self._timer = None
-        if (at := self._machine.next_deadline()) is not None:
+        if (at := self.machine.next_deadline()) is not None:
             self._timer = self._loop.call_at(at, self.feed, events.TimePassed())
 
     def _show_membership(self) -> None:
         try:
-            self._ready_file.show(self._machine.is_member)
+            self._ready_file.show(self.machine.is_member)
         except OSError as error:
             self._host.perform(Log(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING))
 

@@ -20,7 +20,7 @@ from node_agent.core.machine import AgentMachine
 
 CHECK_EVERY = 509
 """Agents of which one is a witness, another one at each instant: it is played by itself, and compared."""
-_OWN = frozenset(("_join", "_revision", "_reporter", "_effects", "_last_reason"))
+_OWN = frozenset(("_join", "_revision", "_reporter", "outages", "_effects", "_last_reason"))
 """Attributes of an agent's machine that are its own, or that decide about words alone."""
 _ALIKE = (JoinRequest, PollRequest, StartWorkers, StopWorkers, CheckNode)
 """Effects that can be turned into those of another agent in the same state."""
@@ -196,13 +196,14 @@ def _copy(agent: Agent) -> AgentMachine:
     """A machine of the agent's own."""
     machine = object.__new__(AgentMachine)
     vars(machine).update(vars(agent.machine), _join=agent.join, _revision=agent.revision)
-    machine._reporter = copy(machine._reporter)
+    machine.outages, machine._reporter = copy(machine.outages), copy(machine._reporter)
     machine._reporter._make = machine.report
     return machine
 
 
 def _key(machine: AgentMachine) -> tuple[Hashable, ...]:
-    return tuple([value for name, value in vars(machine).items() if name not in _OWN])
+    alike = [value for name, value in vars(machine).items() if name not in _OWN]
+    return (*alike, *vars(machine.outages).values())
 
 
 def _as_of(agent: Agent, effect: Effect, event: Any) -> Effect:

@@ -373,7 +373,7 @@ class Simulation:
             holds = not self._has_changed(run, agent, request)
         else:
             part = run.agents.get(agent.agent_id)
-            holds = agent.machine.is_known and part is not None and part.has_joined
+            holds = agent.machine.outages.is_known and part is not None and part.has_joined
         if not holds:
             self._reply([node])
 

@@ -14,10 +14,8 @@ A node that is to be checked is checked before it joins, and again when its work
 found fit, goes on telling the server meanwhile that it lives, and leaves if it is found unfit. A check holds until
 workers have run here.
 
-A join or a leave follows the report of a failure, which may take its time (`failure_reporter`).
-
-How long it goes on without the server depends on its workers. While they run: as long as the user allows, by default
-for ever. Without workers nobody gains by waiting: as long as for the first answer. Then it exits by their result.
+A join or a leave follows the report of a failure, which may take its time (`failure_reporter`). How long the agent
+goes on without the server depends on its workers (`server_outages`); when it gives up it exits by their result.
 """
 
 from enum import Enum
@@ -48,7 +46,7 @@ from rdzv_protocol.text import clip
 from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
 
 from node_agent.core import events, wording
-from node_agent.core.backoff import HINTS, Unreachable
+from node_agent.core.backoff import Unreachable
 from node_agent.core.effects import (
     WAITING,
     Ask,
@@ -62,20 +60,15 @@ from node_agent.core.effects import (
     WriteFailureReport,
 )
 from node_agent.core.failure_reporter import FailureReporter
+from node_agent.core.server_outages import QUIET_S, ServerOutages
 
 LONGEST_REASON = 500
-STANDING_BY = "standing by: "
-"""Beginning of the server's reason for an agent that has no place."""
 NOT_STARTED = 127
 """Exit code of a worker that could not be started, as a shell's."""
-FIRST_TRY_S = 1.0
-"""Seconds that the first try may take, however short the user's limit."""
 SOONER_S = 1.0
 """Seconds by which a drain's deadline must be sooner than the one before to make it another drain."""
 ANSWER_S = 1.0
 """Time beyond a notice's deadline within which the server says that this agent may go; then it goes anyway."""
-QUIET_S = 2.0
-"""Silence after which a person is told what the agent waits for."""
 _END = {True: (Level.ROUTINE, "run_succeeded"), False: (Level.ERROR, "run_failed")}
 
 
@@ -117,8 +110,9 @@ class AgentMachine:
         """The round of the workers that were started last; 0 for none."""
         self._join = join
         self._server = server
-        self._connect_timeout_s = connect_timeout_s
-        self._server_lost_timeout_s = server_lost_timeout_s
+        self.outages = ServerOutages(
+            server, connect_timeout_s=connect_timeout_s, server_lost_timeout_s=server_lost_timeout_s
+        )
         self._notice_s, self._stop_s = notice_s, stop_s
         self._leaving: events.Signalled | None = None
         """The signal because of which this agent leaves as soon as all workers have saved."""
@@ -132,7 +126,6 @@ class AgentMachine:
         """Whether a join or a poll is under way."""
         self._may_join = True
         """Whether the server expects a join: this agent is new, or was told to stop, or was fenced."""
-        self._has_workers = False
         self._stop_asked = False
         self._checks = checks
         self._exits_when_excluded = exits_when_excluded
@@ -152,16 +145,6 @@ class AgentMachine:
         """Reason for waiting that was said last."""
         self.is_member = False
         """Whether the server counts this agent in: it takes part in a round, forming or formed, or stands by."""
-        self.is_known = False
-        """Whether the server has answered at least once: then it knows of this agent."""
-        self._silent_since: float | None = None
-        """Beginning of the time without an answer; None while the server answers."""
-        self._idle_since = 0.0
-        """Beginning of the time without workers."""
-        self._outage: Unreachable | ProtocolError | None = None
-        """Latest failure of the connection since the server has answered; None: there was none."""
-        self._notice_at: float | None = None
-        """Time to say that the server has not answered yet."""
         self._reporter = FailureReporter(
             self.report, has_rules=has_rules, fatal_exit_codes=join.settings.fatal_exit_codes or ()
         )
@@ -180,17 +163,21 @@ class AgentMachine:
         """Longest time between two answers of a server that answers: polls are held for so long."""
         return min(self._lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S) + QUIET_S
 
+    @property
+    def _has_workers(self) -> bool:
+        return self.outages.idle_since is None
+
     def report(self, round_: int, failure: Failure | None) -> ReportRequest:
         """Report of how the workers of the round have ended."""
         return ReportRequest(**self._sender(), round=round_, failure=failure)
 
     def next_deadline(self) -> float | None:
         """Time at which `TimePassed` is due: a keep-alive while workers stop, or the end of the wait for the server."""
-        keep_alive_at = None if self._busy else self._keep_alive_at
-        is_over = self.state in (State.ENDING, State.EXITED) or self._leaves_at == inf
-        leaves_at = None if is_over else self._leaves_at
-        due = [at for at in (keep_alive_at, self._notice_at, self._gives_up_at(), leaves_at) if at is not None]
-        return min(due, default=None)
+        if self.state in (State.ENDING, State.EXITED):
+            return None
+        keep_alive_at = inf if self._busy or self._keep_alive_at is None else self._keep_alive_at
+        due = min(keep_alive_at, self._leaves_at, self.outages.next_deadline())
+        return None if due == inf else due
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Apply an event and say what to do."""
@@ -205,7 +192,8 @@ class AgentMachine:
     def _apply(self, event: events.Event, now: float) -> None:
         match event:
             case events.Answered(answer):
-                self._reached(now)
+                self._busy = False
+                self._log_outage(self.outages.answered(now), "server_reached")
                 if isinstance(answer, ProtocolError):
                     self._refused(answer, now)
                 else:
@@ -236,7 +224,7 @@ class AgentMachine:
             case events.Crashed(reason):
                 self._crashed(reason)
             case events.Started():
-                self._expect_server(now)
+                self._begin(now)
             case events.TimePassed():
                 self._time_passed(now)
 
@@ -280,18 +268,18 @@ class AgentMachine:
     def _refused(self, error: ProtocolError, now: float) -> None:
         if self.state is State.ENDING:
             return
+        self._effects += self._reporter.forget()
         if isinstance(error, AgentFenced):
             self._fenced(str(error), now)
-        elif isinstance(error, RunSucceeded | RunFailed):
-            self._effects += self._reporter.forget()
+            return
+        if isinstance(error, RunSucceeded | RunFailed):
             succeeded = isinstance(error, RunSucceeded)
             self._log_change(str(error), *_END[succeeded])
             self._end(ExitCode.SUCCEEDED if succeeded else ExitCode.FAILED)
         else:
-            self._effects += self._reporter.forget()
             self._log_change(f"error: {error}", Level.ERROR, "refused")
             self._end(ExitCode.REFUSED)
-        if not isinstance(error, AgentFenced | RunSucceeded):
+        if not isinstance(error, RunSucceeded):
             self._effects.append(WriteFailureReport(f"{type(error).__name__}: {error}"))
 
     def _proceed(self, now: float) -> None:
@@ -348,98 +336,55 @@ class AgentMachine:
     def _checked(self, unfit: str, now: float) -> None:
         self._is_checking, self._is_checked, self._has_failed = False, True, False
         if not unfit:
-            self._expect_server(now)
+            self._begin(now)
         elif self.state is State.ENDING:
             if self._check_at_end:
                 self._log(f"error: {unfit}", Level.ERROR, "node_unfit")
                 self._exit_code = ExitCode.NODE_UNFIT
         elif self.state is not State.DRAINING:
             evidence = clip(unfit, LONGEST_REASON)
-            if not self.is_known:
+            if not self.outages.is_known:
                 self._effects.append(replace(self._join, agent_id=self.agent_id, unfit=evidence))
             self._leave(evidence, unfit=True)  # also for a server that knows no unfit join, and has let it in
             self._give_up(unfit, ExitCode.NODE_UNFIT)
 
     # The server comes and goes.
 
-    def _expect_server(self, now: float) -> None:
-        """Wait for the server's first answer from now on, unless the node is checked first."""
-        if self._is_checked and not self.is_known and self._silent_since is None:
-            self._silent_since, self._notice_at = now, now + QUIET_S
-
-    def silent_s(self, now: float) -> float:
-        """Time for which the server, which has answered before, does not answer."""
-        return now - self._silent_since if self.is_known and self._silent_since is not None else 0.0
-
-    def _reached(self, now: float) -> None:
-        """Note that the server has answered the request under way."""
-        self._busy = False
-        if self._outage and self._silent_since is not None and self.state is not State.ENDING:
-            self._log(
-                f"reached rdzv-server at {self._server} after {now - self._silent_since:.1f} s",
-                Level.WARNING,
-                "server_reached",
-            )
-        self.is_known, self._silent_since, self._outage, self._notice_at = True, None, None, None
+    def _begin(self, now: float) -> None:
+        """Begin to wait for the server's first answer, unless the node is checked first."""
+        if self._is_checked:
+            self.outages.expect_first_answer(now)
 
     def _connection_failed(self, error: Unreachable | ProtocolError, now: float) -> None:
         if self.state is State.ENDING:
             return
-        if isinstance(error, Unreachable) and error.is_final and not self.is_known:
+        if isinstance(error, Unreachable) and error.is_final and not self.outages.is_known:
             text = f"cannot use rdzv-server at {self._server} ({error})"
             self._give_up(text, ExitCode.REFUSED, is_server_lost=True)
             return
-        is_first, self._outage, self._notice_at = self._outage is None, error, None
-        if self._silent_since is None:
-            self._silent_since = now
-        limit_s = self._longest_outage_s()
-        if now >= self._silent_since + limit_s and not self.is_known:
-            self._give_up_on_server()
-            return
-        limit = wording.limit(limit_s)
-        if not is_first:
-            text = f"still no rdzv-server at {self._server} ({error})"
-        elif self.is_known:
-            goes_on = "workers keep running, " if self._has_workers else ""
-            text = f"lost rdzv-server at {self._server} ({error}); {goes_on}trying again{limit}"
+        said = self.outages.failed(error, now)
+        if now < self.outages.gives_up_at:
+            self._log_outage(said)
         else:
-            text = f"cannot reach rdzv-server at {self._server} yet ({error}); trying{limit or ' again'}"
-        self._log(text, Level.WARNING, "server_lost")
+            self._give_up(self.outages.reason_to_give_up, ExitCode.START_AGAIN, is_server_lost=True)
 
     def _time_passed(self, now: float) -> None:
-        if self._notice_at is not None and now >= self._notice_at:
-            self._notice_at = None
-            self._log(f"waiting for rdzv-server at {self._server} to answer", Level.WARNING, "server_lost")
-        gives_up_at = self._gives_up_at()
-        if gives_up_at is not None and now >= gives_up_at:
-            self._give_up_on_server()
+        if self.state is State.ENDING:
+            return
+        self._log_outage(self.outages.unanswered(now))
+        if now >= self.outages.gives_up_at:
+            self._give_up(self.outages.reason_to_give_up, ExitCode.START_AGAIN, is_server_lost=True)
 
-    def _give_up_on_server(self) -> None:
-        outage = self._outage or Unreachable("HTTP", "no answer")
-        hint = HINTS[outage.stage if isinstance(outage, Unreachable) else "server"]
-        text = f"no rdzv-server at {self._server} within {self._longest_outage_s():g} s ({outage}): {hint}"
-        self._give_up(text, ExitCode.START_AGAIN, is_server_lost=True)
-
-    def _longest_outage_s(self) -> float:
-        """Limit of the wait for a server that does not answer; endless only while workers run."""
-        may_be_endless = self.is_known and (self._has_workers or self._server_lost_timeout_s < inf)
-        return self._server_lost_timeout_s if may_be_endless else self._connect_timeout_s
-
-    def _gives_up_at(self) -> float | None:
-        longest_s = self._longest_outage_s()
-        if self._silent_since is None or longest_s == inf or self.state in (State.ENDING, State.EXITED):
-            return None
-        if not self.is_known:
-            return self._silent_since + max(longest_s, FIRST_TRY_S)
-        is_idle = self._server_lost_timeout_s == inf
-        return (max(self._silent_since, self._idle_since) if is_idle else self._silent_since) + longest_s
+    def _log_outage(self, text: str, event: str = "server_lost") -> None:
+        if text and self.state is not State.ENDING:
+            self._log(text, Level.WARNING, event)
 
     # What the server says.
 
     def _start(self, assignment: Assignment) -> None:
         if self.state is not State.JOINING or self._may_join or assignment.round <= self._after_round:
             return
-        self.state, self._has_workers, self._is_checked = State.RUNNING, True, not self._checks
+        self.state, self.outages.idle_since, self._is_checked = State.RUNNING, None, not self._checks
         self.round = self._after_round = assignment.round
         self._log_change(wording.started(assignment), Level.ROUTINE, "round_started")
         self._effects.append(StartWorkers(assignment))
@@ -489,7 +434,6 @@ class AgentMachine:
             self._effects.append(WriteFailureReport(finish.reason, finish))
 
     def _fenced(self, reason: str, now: float) -> None:
-        self._effects += self._reporter.forget()
         if self._leaving:
             self._go(self._leaving, now)
         elif self.state is State.DRAINING:
@@ -512,7 +456,7 @@ class AgentMachine:
     def _workers_succeeded(self, round_: int, interrupted: bool, now: float) -> None:
         if round_ != self.round or self.state is not State.RUNNING:
             return
-        self._has_workers, self._idle_since = False, now
+        self.outages.idle_since = now
         # They have saved and ended, as they were told: the round turns soon. So they have, it seems, if the agent was
         # told to leave by a signal: Slurm gives it to the workers as well, and it is no success.
         if interrupted or (self._leaving and not self._leaving.reason):
@@ -522,10 +466,11 @@ class AgentMachine:
             return
         self.state = State.SUCCEEDED
         self._effects.append(self.report(round_, None))
-        if self._outage:
-            limit = wording.limit(self._longest_outage_s())
-            text = f"all workers exited 0, but rdzv-server at {self._server} is out of reach: waiting for it{limit}"
-            self._log(text, Level.WARNING, "server_lost")
+        if self.outages.failure:
+            limit = wording.limit(self.outages.longest_s)
+            self._log_outage(
+                f"all workers exited 0, but rdzv-server at {self._server} is out of reach: waiting for it{limit}"
+            )
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         is_first = self.state is State.RUNNING
@@ -547,8 +492,7 @@ class AgentMachine:
 
     def _workers_stopped(self, round_: int, now: float) -> None:
         if round_ == self.round:
-            self._idle_since = now
-            self._has_workers = self._stop_asked = False
+            self.outages.idle_since, self._stop_asked = now, False
 
     def _stop_workers(self, signal_name: str = "SIGTERM", grace_s: float | None = None) -> None:
         if self._has_workers and not self._stop_asked:
@@ -561,7 +505,7 @@ class AgentMachine:
         name = signalled.name
         if self._can_give_notice():
             self._give_notice(signalled, now)
-        elif self.state is State.SUCCEEDED and self._outage:
+        elif self.state is State.SUCCEEDED and self.outages.failure:
             self._log(
                 f"{name}: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING, "node_left"
             )
@@ -578,7 +522,7 @@ class AgentMachine:
     def _can_give_notice(self) -> bool:
         """Whether the workers of all nodes can be told before this agent goes, and have not been."""
         is_running = self.state is State.RUNNING and self._has_workers and self.is_member
-        return self._notice_s is not None and is_running and self._leaving is None and self._outage is None
+        return self._notice_s is not None and is_running and self._leaving is None and self.outages.failure is None
 
     def _give_notice(self, signalled: events.Signalled, now: float) -> None:
         assert self._notice_s is not None
@@ -619,7 +563,7 @@ class AgentMachine:
         if self.state is State.ENDING:
             return
         if is_server_lost and self.state is State.SUCCEEDED:
-            self._log("all workers of this node exited 0; how the run ended is not known", Level.WARNING, "server_lost")
+            self._log_outage("all workers of this node exited 0; how the run ended is not known")
             self._end(ExitCode.SUCCEEDED)
         else:
             self._end(exit_code)
@@ -630,7 +574,7 @@ class AgentMachine:
         root, verdict = finish.failure, ExitCode.NO_PROGRESS if finish.no_progress else ExitCode.FAILED
         if root is None or not self._is_own(root):
             return verdict
-        is_unfit = root.blame == "node" or root.hint == wording.UNFIT or (root.pid, root.exit_code) == (0, NOT_STARTED)
+        is_unfit = root.blame == "node" or (root.pid, root.exit_code) == (0, NOT_STARTED)
         return ExitCode.NODE_UNFIT if is_unfit else verdict
 
     def _is_own(self, root: Failure | None) -> bool:
@@ -639,7 +583,7 @@ class AgentMachine:
     def _end(self, exit_code: ExitCode) -> None:
         self._stop_workers()
         self.state, self._exit_code, self.is_member = State.ENDING, exit_code, False
-        self._keep_alive_at = self._notice_at = None
+        self._keep_alive_at = None
 
     # Words.
 
@@ -655,7 +599,7 @@ class AgentMachine:
         """Say what is waited for when it changes, not when only the time that is left does."""
         if wait.excluded and self._exits_when_excluded and not self._has_workers:
             self._leave("excluded")
-            self._give_up(f"{wait.reason.removeprefix(STANDING_BY)}; replace this node", ExitCode.NODE_UNFIT)
+            self._give_up(f"replace this node: rdzv-server keeps it out ({wait.reason})", ExitCode.NODE_UNFIT)
             return
         if wait.reason != self._last_reason:
             self._log_change(wait.sentence, event=WAITING)

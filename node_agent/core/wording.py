@@ -6,9 +6,6 @@ from rdzv_protocol.messages import Assignment, Drain, Failure, Finish, RunTime
 
 from node_agent.core.events import Signalled, Suspected
 
-UNFIT = "this node's hardware has failed: drain it, and start the agent on another"
-"""Hint of failures after which a node should not be used again."""
-
 
 def started(assignment: Assignment) -> str:
     """Place of this node in the round that starts."""

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from msgspec import Struct
 from rdzv_protocol.messages import Blame, Recurs
 
-from node_agent.core.wording import UNFIT
-
 LONGEST_TEXT = 4_096
 
 
@@ -96,7 +94,7 @@ TABLE = (
     Advice(
         r"uncorrectable (NVLink|ECC) error|GPU has fallen off the bus|CUDA error: system not yet initialized"
         r"|GPU is lost|unable to determine the device handle for GPU|nvidia-smi.{0,99}(timed out|timeout)",
-        UNFIT,
+        "this node's hardware has failed: drain it, and start the agent on another",
         blame="node",
     ),
     Advice(

@@ -49,7 +49,6 @@ from node_agent.core.events import (
     WorkersSucceeded,
 )
 from node_agent.core.machine import NOT_STARTED
-from node_agent.core.wording import UNFIT
 from tests.unit.node_agent.story import (
     LEASE_S,
     Story,
@@ -285,10 +284,10 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "also if it has failed": ([RUNS, told(FAILED), gone], [Exit(1)]),
     **{f"a node {why} is unfit":
         ([RUNS, told(finish(succeeded=False, failure=a_failure(**failure))), gone], [Exit(NODE_UNFIT)])
-       for why, failure in (("whose hardware fails", {"hint": UNFIT}), ("that is to blame", {"blame": "node"}),
+       for why, failure in (("that is to blame", {"blame": "node"}),
                             ("that cannot start a worker", {"pid": 0, "exit_code": NOT_STARTED}))},
     "another one's failing hardware is not this node's":
-        ([RUNS, told(finish(succeeded=False, failure=a_failure(node_id="b", hint=UNFIT))), gone], [Exit(1)]),
+        ([RUNS, told(finish(succeeded=False, failure=a_failure(node_id="b", blame="node"))), gone], [Exit(1)]),
     "a standby exits with the run": ([told(wait("standing by")), told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     **{f"{name} makes the agent leave and stop its workers with the same signal":
         ([RUNS, signalled(name)],
@@ -658,7 +657,7 @@ def test_an_excluded_agent_stands_by_or_makes_room_for_another_node():
     assert agent.effects == [waits("standing by: node a is excluded: why; uncordoned in 60 s"), poll()]
     agent = Story(exits_when_excluded=True)
     agent.is_told(excluded())
-    why = "node a is excluded: why; replace this node"
+    why = "replace this node: rdzv-server keeps it out (standing by: node a is excluded: why)"
     said = Log(f"error: {why}", Level.ERROR, "gave_up")
     assert agent.effects == [leave(reason="excluded"), said, WriteFailureReport(why), Exit(NODE_UNFIT)]
 

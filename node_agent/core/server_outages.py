@@ -1,0 +1,104 @@
+"""Outages of the server as an agent sees them: what is said of them, and when the agent gives the server up.
+
+How long it goes on without the server depends on its workers. While they run: as long as the user allows, by default
+for ever. Without workers nobody gains by waiting: as long as for the first answer.
+"""
+
+from math import inf
+
+from rdzv_protocol.errors import ProtocolError
+
+from node_agent.core import wording
+from node_agent.core.backoff import HINTS, Unreachable
+
+FIRST_TRY_S = 1.0
+"""Seconds that the first try may take, however short the user's limit."""
+QUIET_S = 2.0
+"""Silence after which a person is told what the agent waits for."""
+
+
+class ServerOutages:
+    """Knowledge of one agent about its server: whether that answers, and since when it does not.
+
+    `server` names the server for people.
+    """
+
+    def __init__(self, server: str, *, connect_timeout_s: float, server_lost_timeout_s: float) -> None:
+        self.is_known = False
+        """Whether the server has answered at least once: then it knows of this agent."""
+        self.failure: Unreachable | ProtocolError | None = None
+        """Latest failure of the connection since the server has answered; None: there was none."""
+        self.idle_since: float | None = 0.0
+        """Beginning of the time without workers; None while there are any."""
+        self._server = server
+        self._connect_timeout_s = connect_timeout_s
+        self._server_lost_timeout_s = server_lost_timeout_s
+        self._silent_since: float | None = None
+        """Beginning of the time without an answer; None while the server answers."""
+        self._notice_at: float | None = None
+        """Time to say that the server has not answered yet."""
+
+    @property
+    def longest_s(self) -> float:
+        """Limit of the wait for a server that does not answer; endless only while workers run."""
+        may_be_endless = self.is_known and (self.idle_since is None or self._server_lost_timeout_s < inf)
+        return self._server_lost_timeout_s if may_be_endless else self._connect_timeout_s
+
+    @property
+    def gives_up_at(self) -> float:
+        """Time at which the agent gives the server up; infinite while it answers, or is waited for without a limit."""
+        if self._silent_since is None:
+            return inf
+        if not self.is_known:
+            first_try_s = 0.0 if self.failure else FIRST_TRY_S
+            return self._silent_since + max(self.longest_s, first_try_s)
+        is_idle = self._server_lost_timeout_s == inf and self.idle_since is not None
+        return (max(self._silent_since, self.idle_since or 0.0) if is_idle else self._silent_since) + self.longest_s
+
+    @property
+    def reason_to_give_up(self) -> str:
+        """What the agent says when it gives the server up, with advice."""
+        failure = self.failure or Unreachable("HTTP", "no answer")
+        hint = HINTS[failure.stage if isinstance(failure, Unreachable) else "server"]
+        return f"no rdzv-server at {self._server} within {self.longest_s:g} s ({failure}): {hint}"
+
+    def silent_s(self, now: float) -> float:
+        """Time for which the server, which has answered before, does not answer."""
+        return now - self._silent_since if self.is_known and self._silent_since is not None else 0.0
+
+    def next_deadline(self) -> float:
+        """Time at which `unanswered` has something to say, or the server is given up; infinite for never."""
+        return min(self.gives_up_at, inf if self._notice_at is None else self._notice_at)
+
+    def expect_first_answer(self, now: float) -> None:
+        """Wait for the server's first answer from now on, if that has not come or been waited for."""
+        if not self.is_known and self._silent_since is None:
+            self._silent_since, self._notice_at = now, now + QUIET_S
+
+    def answered(self, now: float) -> str:
+        """Note that the server has answered. Returns the line about the end of an outage; empty if there was none."""
+        silent_since, failure = self._silent_since, self.failure
+        self.is_known, self._silent_since, self.failure, self._notice_at = True, None, None, None
+        if failure is None or silent_since is None:
+            return ""
+        return f"reached rdzv-server at {self._server} after {now - silent_since:.1f} s"
+
+    def failed(self, error: Unreachable | ProtocolError, now: float) -> str:
+        """Note that the connection has failed. Returns the line about it."""
+        is_first, self.failure, self._notice_at = self.failure is None, error, None
+        if self._silent_since is None:
+            self._silent_since = now
+        limit = wording.limit(self.longest_s)
+        if not is_first:
+            return f"still no rdzv-server at {self._server} ({error})"
+        if self.is_known:
+            goes_on = "workers keep running, " if self.idle_since is None else ""
+            return f"lost rdzv-server at {self._server} ({error}); {goes_on}trying again{limit}"
+        return f"cannot reach rdzv-server at {self._server} yet ({error}); trying{limit or ' again'}"
+
+    def unanswered(self, now: float) -> str:
+        """The line that the server has not answered yet, once it is due; empty if it is not."""
+        if self._notice_at is None or now < self._notice_at:
+            return ""
+        self._notice_at = None
+        return f"waiting for rdzv-server at {self._server} to answer"
