@@ -158,7 +158,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     log_dir: Line = ""
     """Folder on the node with the workers' log files, for people; empty: they write to the agent's console."""
     command: Fingerprint = ""
-    """Short hash of the workers' command, without what differs between nodes: all nodes of a run have the same."""
+    """Short hash of the workers' command, without what differs between nodes. An agent whose hash is another than that
+    of the run's first gets a `warning`, and joins all the same."""
     drains: bool = False
     """Whether the agent knows the directive `drain`."""
     queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
@@ -171,7 +172,8 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Progress of a node's workers in `round`, as they have told it by `node_agent.progress`."""
+    """Progress of a node's workers in `round`, as they have told it by `node_agent.progress`. It travels with messages
+    that are sent anyway."""
 
     round: Round
     lowest_step: Step | None = None
@@ -203,7 +205,7 @@ class PollRequest(Struct, frozen=True, kw_only=True):
 
 
 class ReportRequest(Struct, frozen=True, kw_only=True):
-    """End of the agent's workers of `round`: `failure` is None when every one exited 0."""
+    """End of the agent's workers of `round`: without a `failure` if every one has exited 0."""
 
     run_id: Id
     agent_id: Id
@@ -215,7 +217,8 @@ class ReportRequest(Struct, frozen=True, kw_only=True):
 
 
 class SuspectRequest(Struct, frozen=True, kw_only=True):
-    """Suspicion that workers of this node hang in `round`, by one source; without ranks it is taken back."""
+    """Suspicion that workers of this node hang in `round`, by one source; without ranks it is taken back. The server
+    makes one failure of what all nodes suspect, and the agent does nothing by itself."""
 
     run_id: Id
     agent_id: Id
@@ -348,7 +351,7 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     join_timed_out: bool = False
     """Whether the run failed because too few nodes had joined in time."""
     no_progress: bool = False
-    """Whether the run failed because restarts got it no further."""
+    """Whether the run failed because restarts got it no further; the agent then exits with 70."""
     time: RunTime | None = None
     """Time of the run by what it went into; None if it took none."""
 
@@ -363,7 +366,8 @@ class Drain(Struct, frozen=True, kw_only=True, tag_field="tag", tag="drain"):
     remaining_s: Seconds
     """Seconds that the workers have left after SIGTERM, for a checkpoint; then they are killed."""
     unfit: bool = False
-    """Whether the server's network test has found the node unfit: `reason` has the evidence."""
+    """Whether the server's network test has found the node unfit: `reason` has the evidence, and the agent exits with
+    71."""
 
 
 Directive = Wait | Start | Stop | Drain | Finish
@@ -392,7 +396,7 @@ class Ack(Struct, frozen=True, kw_only=True):
 
 
 class ErrorReply(Struct, frozen=True, kw_only=True):
-    """A refusal: a stable code of `rdzv_protocol.errors` and one line for a person."""
+    """A refusal: a stable code, and one line for a person."""
 
     code: Name
     message: Sentence
@@ -411,7 +415,7 @@ class LeaderRequest(Struct, frozen=True, kw_only=True):
 
 
 class LeaderReply(Struct, frozen=True, kw_only=True):
-    """The latest leadership that the server knows of, and the leader's HOST:PORT; None if it does not know it now."""
+    """The latest leadership that the server knows of, and the leader's HOST:PORT, if it is known now."""
 
     leadership: Revision
     leader: Address | None = None

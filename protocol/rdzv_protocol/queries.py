@@ -66,8 +66,9 @@ class Notice(Struct, frozen=True, kw_only=True, tag_field="tag", tag="notice"):
 class PairTest(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_test"):
     """Measure the network between this node and another one, which gets the same query; answered with `PairTested`.
 
-    One of the two listens at its own reserved port, and takes one connection that begins with `nonce`. The other
-    connects and sends the nonce, then single bytes that come back, and `PAIR_TEST_BYTES` of zeros; it gets as many.
+    One of the two listens at its own reserved port, and takes the one connection that begins with `nonce`. The other
+    connects and sends the nonce, then 16 single bytes, each of which comes back before the next, then 4,194,304 zeros.
+    The one that listens then sends as many, and gets one more byte.
     """
 
     number: QueryNumber

@@ -51,7 +51,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """Longest time in seconds that a round may stay below `min_nodes` before the run fails."""
     last_call_timeout_s: Seconds | None = None
     """Seconds that a round waits for more nodes after it has `min_nodes`. None: until none has joined for
-    `LAST_CALL_QUIET_S`, and `LAST_CALL_MOST_S` at the most."""
+    `LAST_CALL_QUIET_S` s, and `LAST_CALL_MOST_S` s at the most."""
     shrink_after_s: Seconds = 0.0
     """Seconds for a replacement of a lost participant to come before the run goes on with fewer nodes."""
     fixed_nodes: NodeCount | None = None
@@ -74,7 +74,7 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """Whether a failure that a restart is known not to cure ends the run."""
     notice_timeout_s: Seconds | None = None
     """Longest time in seconds for which workers that are told of the round's end may save their work. None: they are
-    not told of nodes that go, and have `SCALE_UP_NOTICE_S` before an arrival with `on-notice`."""
+    not told of nodes that go, and have `SCALE_UP_NOTICE_S` s before an arrival with `on-notice`."""
     rank_policy: RankPolicy = "sticky"
     """Order of the group ranks of a new round: those of before in their order, by the nodes' places in the network
     (`sort_key`), or those of before while the last ones move into the gaps."""

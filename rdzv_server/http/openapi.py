@@ -1,16 +1,23 @@
 """OpenAPI 3.1 document, derived from the routes, the messages with their limits, the refusals and who may do what."""
 
+import ast
+import inspect
 import re
+import sys
+from collections.abc import Iterable
 from functools import cache
 from http import HTTPStatus
+from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import rdzv_protocol
-from msgspec import json
+from msgspec import Struct, json
 from rdzv_protocol import paths
 from rdzv_protocol.errors import Forbidden, ProtocolError, ServerUnavailable, TlsRequired, TooManyRequests, Unauthorized
 from rdzv_protocol.events import SIGNATURE, EventDelivery, RunEvent
 from rdzv_protocol.messages import ErrorReply
+from rdzv_protocol.settings import RequestedSettings, RunSettings
 
 from rdzv_server.auth.authorization import Role, roles_for
 from rdzv_server.http.routes import Route
@@ -56,6 +63,9 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
         by_path.setdefault(route.path, {})[route.method.lower()] = _operation(route)
     kinds = {kind for route in routes for kind in (route.request, route.answer) if kind not in (None, str, dict)}
     _, schemas = json.schema_components([*kinds, ErrorReply, EventDelivery, RunEvent], ref_template=REFERENCE)
+    for kind in _subclasses(Struct):
+        for name, text in meanings(kind).items() if kind.__name__ in schemas else ():
+            schemas[kind.__name__]["properties"][name].setdefault("description", text)
     return {
         "openapi": "3.1.0",
         "info": INFO,
@@ -70,6 +80,36 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
             },
         },
     }
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """Meanings of a message's fields, which the docstrings below them in its source tell."""
+    extended = [RunSettings] if kind is RequestedSettings else []  # their fields mean the same
+    found: dict[str, str] = {}
+    for each in [*extended, *reversed(kind.__mro__)]:
+        if each.__module__.startswith("rdzv_protocol."):
+            module = sys.modules[each.__module__]
+            for field, text in pairwise(_definitions(module)[each.__name__].body):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    found[ast.unparse(field.target)] = _on_the_wire(ast.literal_eval(text.value), vars(module))
+    return found
+
+
+def _on_the_wire(text: str, constants: dict[str, Any]) -> str:
+    """The docstring on one line, with JSON's null, and with the values of constants in place of their names."""
+    told = re.sub("`([A-Z][A-Z_]+)`", lambda name: f"{constants[name[1]]:g}", text.replace("None", "null"))
+    return " ".join(told.split())
+
+
+@cache
+def _definitions(module: ModuleType) -> dict[str, ast.ClassDef]:
+    return {each.name: each for each in ast.parse(inspect.getsource(module)).body if isinstance(each, ast.ClassDef)}
+
+
+def _subclasses(kind: type[Struct]) -> Iterable[type[Struct]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _subclasses(each)
 
 
 def _operation(route: Route) -> Schema:

@@ -73,6 +73,15 @@ def test_the_page_for_people_names_every_request_and_every_refusal() -> None:
     assert [wanted for wanted in requests | {f"`{code}`" for code in refusals} if wanted not in page] == []
 
 
+def test_what_the_fields_of_messages_mean_is_there() -> None:
+    schemas = document()["components"]["schemas"]
+    for name, field, meaning in (
+        ("StopRequest", "reason", "Reason, for the people whose run it is."),
+        ("RequestedSettings", "last_call_timeout_s", "null: until none has joined for 5 s, and 30 s at the most."),
+    ):
+        assert schemas[name]["properties"][field]["description"].endswith(meaning)
+
+
 # The schemas and the codec.
 
 

@@ -13,12 +13,16 @@ from rdzv_protocol.messages import Message
 
 KINDS: tuple[Any, ...] = get_args(Message)
 """Everything that is sent as a whole."""
-PARTS = [
-    kind
-    for kind in (vars(messages) | vars(queries) | vars(evidence)).values()
-    if getattr(kind, "__struct_fields__", ())
-]
-PARTS = [*dict.fromkeys(PARTS), *get_args(ActionRequest), LogsRequest, Done, WorkerLog, StacksRequest, WorkerStacks]
+AGENT_PARTS = sorted(
+    {
+        kind: None
+        for kind in (vars(messages) | vars(queries) | vars(evidence)).values()
+        if getattr(kind, "__struct_fields__", ())
+    },
+    key=lambda kind: kind.__module__ != messages.__name__,
+)
+"""Everything that agents send or are sent, whole or as a part."""
+PARTS = [*AGENT_PARTS, *get_args(ActionRequest), LogsRequest, Done, WorkerLog, StacksRequest, WorkerStacks]
 """Everything that is sent, whole or as a part."""
 
 

@@ -1,70 +1,91 @@
-"""The page about the wire says what the types, the paths and the refusals say."""
+"""The page about the wire says what the types, the paths and the refusals say.
+
+Its messages are derived from the types: `python -m tests.unit.protocol.test_readme` writes them anew.
+"""
 
 import re
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import pytest
-from msgspec import NODEFAULT, inspect
-from rdzv_protocol import constraints, errors, paths
+from msgspec import NODEFAULT, inspect, json
+from rdzv_protocol import constraints, errors, paths, queries
 from rdzv_protocol.codec import words
+from rdzv_protocol.exit_codes import ExitCode
 
-from tests.support.messages import PARTS
+from rdzv_server.http.openapi import meanings
+from rdzv_server.http.routes import ROUTES
+from tests.support.messages import AGENT_PARTS
 
-PAGE = (Path(__file__).parents[3] / "protocol" / "README.md").read_text()
-DEFAULTS = {None: "null", True: "true", False: "false", (): "[]"}
+FILE = Path(__file__).parents[3] / "protocol" / "README.md"
+PAGE = FILE.read_text()
+BEGIN = "\n### "
 
 
-def section(name: str) -> str:
-    return PAGE.partition(f"\n### `{name}`\n")[2].partition("\n### ")[0]
+def message(kind: Any) -> str:
+    """Section of the page about a message."""
+    info: Any = inspect.type_info(kind)
+    tag = f" Its `tag` is `{info.tag}`." if info.tag else ""
+    told = meanings(kind)
+    fields = [
+        ". ".join([f"- `{each.name}`{default_of(each)}: {value_of(each.type)}", *filter(None, [told.get(each.name)])])
+        for each in info.fields
+    ]
+    return "\n".join(
+        [f"### `{kind.__name__}`", "", " ".join(kind.__doc__.replace("None", "null").split()) + tag, "", *fields, ""]
+    )
 
 
 def value_of(expected: Any) -> str:
     types = expected.types if isinstance(expected, inspect.UnionType) else (expected,)
     maps = [f"`{each.cls.__name__}`" for each in types if isinstance(each, inspect.StructType)]
-    items = [f" {value_of(each.item_type)}" for each in types if is_list_of_maps(each)]
-    return " or ".join(maps) or words(expected) + "".join(items)
-
-
-def is_list_of_maps(expected: Any) -> bool:
-    is_list = isinstance(expected, inspect.VarTupleType)
-    return is_list and isinstance(expected.item_type, inspect.StructType | inspect.UnionType)
+    items = [f": {value_of(each.item_type)}" for each in types if isinstance(each, inspect.VarTupleType)]
+    return (" or ".join(maps) or words(expected)) + "".join(items)
 
 
 def default_of(field: inspect.Field) -> str:
     if field.required:
         return ""
-    if field.default_factory is not NODEFAULT:
-        return "`{}`"
-    is_plain = isinstance(field.default, str) or type(field.default) in (int, float)
-    shown = f'"{field.default}"' if isinstance(field.default, str) else field.default
-    if isinstance(field.default, Enum):
-        shown, is_plain = f'"{field.default.value}"', True
-    return f"`{shown if is_plain else DEFAULTS[field.default]}`"
+    default = {} if field.default is NODEFAULT else field.default
+    return f" (`{json.encode(default).decode()}`)"
 
 
-@pytest.mark.parametrize("kind", PARTS, ids=lambda kind: kind.__name__)
-def test_every_message_is_there_with_each_field_its_value_and_its_default(kind: Any) -> None:
-    info: Any = inspect.type_info(kind)
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*)\|$", section(kind.__name__), re.MULTILINE)
-    assert [name for name, *_ in rows] == [field.name for field in info.fields]
-    for (_, value, default), field in zip(rows, info.fields, strict=True):
-        assert value.startswith(value_of(field.type)) and default.strip() == default_of(field), field.name
-    assert info.tag is None or f"`tag` is `{info.tag}`" in section(kind.__name__)
+def whole() -> str:
+    """The page with its messages as the types have them."""
+    return "\n".join([PAGE.partition(BEGIN)[0], *map(message, AGENT_PARTS)])
 
 
-def test_every_path_is_there() -> None:
-    known = [value for name, value in vars(paths).items() if name.isupper() and str(value).startswith("/")]
-    assert len(known) > 10 and [path for path in known if path not in PAGE] == []
+def test_the_messages_are_those_of_the_types() -> None:
+    assert whole() == PAGE, f"python -m {__name__} writes them anew"
 
 
-def test_every_refusal_is_there_with_its_status() -> None:
-    for kind in vars(errors).values():
-        if isinstance(kind, type) and kind is not errors.ProtocolError:
-            assert re.search(rf"^\| {kind.status} \| .*`{kind.code}`", PAGE, re.MULTILINE), kind.code
+def test_every_path_of_agents_is_there() -> None:
+    assert [route.path for route in ROUTES if route.path.startswith(paths.AGENT) and route.path not in PAGE] == []
 
 
-def test_the_limits_are_there() -> None:
-    for limit in (constraints.MAX_MESSAGE_BYTES, constraints.MAX_DEPTH, constraints.MAX_ITEMS, paths.DEFAULT_PORT):
-        assert re.search(rf"\b({limit}|{limit:,})\b", PAGE), limit
+def test_every_refusal_of_agents_is_there_with_its_status() -> None:
+    common = [
+        errors.Unauthorized,
+        errors.Forbidden,
+        errors.TlsRequired,
+        errors.TooManyRequests,
+        errors.ServerUnavailable,
+    ]
+    for kind in [*common, *(each for route in ROUTES if route.path.startswith(paths.AGENT) for each in route.refusals)]:
+        assert re.search(rf"^\| {kind.status} \| .*`{kind.code}`", PAGE, re.MULTILINE), kind.code
+
+
+def test_a_refusal_that_ends_an_agent_is_there_with_the_agents_exit_code() -> None:
+    exits = re.findall(r"`(\w+)` \| .*: exit with (\d+) \|", PAGE)
+    assert dict(exits) == {
+        kind.code: f"{ExitCode.REFUSED:d}" for kind in (errors.SettingsConflict, errors.NodeRankTaken)
+    }
+
+
+def test_the_numbers_are_there() -> None:
+    limits = (constraints.MAX_MESSAGE_BYTES, constraints.MAX_DEPTH, constraints.MAX_ITEMS, paths.DEFAULT_PORT)
+    for number in (*limits, queries.PAIR_TEST_PINGS, queries.PAIR_TEST_BYTES):
+        assert re.search(rf"\b({number}|{number:,})\b", PAGE), number
+
+
+if __name__ == "__main__":
+    FILE.write_text(whole())
