@@ -5,7 +5,7 @@ import glob
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 
 
@@ -78,12 +78,18 @@ def adopt_orphans() -> None:
 
 
 def children() -> list[int]:
-    """Pids of this process's own children."""
-    pids: list[int] = []
-    for path in glob.glob("/proc/self/task/*/children"):
-        with open(path, encoding="ascii") as file:
-            pids += map(int, file.read().split())
-    return pids
+    """Pids of this process's own children, whichever of its threads started them.
+
+    A thread that ends leaves its children to another one, which may have been looked at already: then all are again.
+    """
+    while True:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return [pid for path in glob.glob("/proc/self/task/*/children") for pid in _pids(path)]
+
+
+def _pids(path: str) -> list[int]:
+    with open(path, encoding="ascii") as file:
+        return [int(pid) for pid in file.read().split()]
 
 
 def _status(path: str) -> dict[str, int]:
