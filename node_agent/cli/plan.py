@@ -506,14 +506,16 @@ def _check_script(script: str) -> None:
     try:
         with open(script, "rb") as file:
             first = file.readline(256)
-            if first.startswith(b"#!") and os.path.basename(first.split()[-1].decode(errors="replace")) in SHELLS:
+            interpreter = os.path.basename(first.split()[-1]) if first.startswith(b"#!") else b""
+            if interpreter.decode(errors="replace") in SHELLS or script.endswith(".sh"):
                 compile(first + file.read(), script, "exec", dont_inherit=True)
     except FileNotFoundError:
         raise UsageError(f"there is no script {script} {_where('looked in')}") from None
     except OSError as error:
         raise UsageError(f"script {script} cannot be read: {error.strerror}") from None
     except (SyntaxError, ValueError):
-        raise UsageError(f"{script} is a shell script, not Python: give --no-python before it") from None
+        before = "--no-python" if interpreter else "--no-python bash"
+        raise UsageError(f"{script} is a shell script, not Python: give {before} before it") from None
 
 
 def _program(name: str, environment: Mapping[str, str]) -> str:

@@ -54,6 +54,8 @@ def test_what_cannot_be_executed_is_told_in_one_line(tmp_path):
     (tmp_path / "run.sh").write_text("#!/usr/bin/env bash\nset -e\npython train.py\n")
     (tmp_path / "folder").mkdir()
     assert complaint("run.sh") == "run.sh is a shell script, not Python: give --no-python before it"
+    (tmp_path / "lines.sh").write_text("python train.py\n")
+    assert complaint("lines.sh") == "lines.sh is a shell script, not Python: give --no-python bash before it"
     assert complaint("--no-python", "./run.sh") == (
         "./run.sh may not be executed: chmod +x ./run.sh, or leave --no-python out for a Python script"
     )
