@@ -75,11 +75,9 @@ WAYS_IN = {
 }
 
 
-def test_every_row_of_the_threat_model_names_tests_that_there_are() -> None:
+def test_every_row_of_the_threat_model_names_tests() -> None:
+    """That there are such tests, `tests/unit/docs` looks up, for every page."""
     table = PAGE[PAGE.index("| way in |") :].split("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip(" *") for cell in line.strip("|").split(" | ")] for line in table]
     assert {row[0] for row in rows} - {""} == WAYS_IN
-    tests = "".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
-    for row in rows:
-        named = re.findall(r"`(test_\w+)`", row[-1])
-        assert named and [name for name in named if f"def {name}(" not in tests] == [], row
+    assert [row for row in rows if not re.search(r"`test_\w+`", row[-1])] == []

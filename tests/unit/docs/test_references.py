@@ -1,0 +1,57 @@
+"""What the pages refer to is there: files, headings, tests, decision records and layers."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("rdzv_server", "node_agent", "rdzvctl", "protocol", "tests", "benchmarks", "examples", "deploy", "docs")
+PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
+NAMED = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
+LINKED = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+TESTED = re.compile(r"\btest_\w+")
+DECIDED = re.compile(r"\bADR (\d+)")
+TESTS = [*(ROOT / "tests").rglob("test_*.py")]
+KNOWN_TESTS = {path.stem for path in TESTS} | {
+    name for path in TESTS for name in re.findall(r"def (test_\w+)", path.read_text())
+}
+RECORDS = {int(path.name[:4]) for path in (ROOT / "docs/adr").glob("0*.md")}
+
+
+def headings(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    lines = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    missing = [name for name in NAMED.findall(text) if not (ROOT / name).exists()]
+    for path, heading in LINKED.findall(text):
+        linked = page.parent / path if path else page
+        if not linked.exists() or (heading and heading not in headings(linked)):
+            missing.append(f"{path}#{heading}")
+    missing += {name for name in TESTED.findall(text) if name not in KNOWN_TESTS}
+    missing += {f"ADR {number}" for number in DECIDED.findall(text) if int(number) not in RECORDS}
+    assert missing == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_decision_records_that_the_code_names_are_there(folder: str) -> None:
+    named = {int(number) for path in (ROOT / folder).rglob("*.py") for number in DECIDED.findall(path.read_text())}
+    assert named - RECORDS == set()
+
+
+def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    declared = {
+        contract["containers"][0]: " > ".join(contract["layers"])
+        for contract in contracts
+        if contract["type"] == "layers"
+    }
+    page = (ROOT / "docs/architecture.md").read_text()
+    shown = dict(re.findall(r"^(\w+) +(__main__ .+)$", page, re.MULTILINE))
+    assert shown == declared
