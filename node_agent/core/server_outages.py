@@ -57,7 +57,7 @@ class ServerOutages:
 
     @property
     def reason_to_give_up(self) -> str:
-        """What the agent says when it gives the server up, with advice."""
+        """Sentence of an agent that gives the server up, with advice."""
         failure = self.failure or Unreachable("HTTP", "no answer")
         hint = HINTS[failure.stage if isinstance(failure, Unreachable) else "server"]
         return f"no rdzv-server at {self._server} within {self.longest_s:g} s ({failure}): {hint}"

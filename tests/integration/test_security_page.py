@@ -76,7 +76,7 @@ WAYS_IN = {
 
 
 def test_every_row_of_the_threat_model_names_tests() -> None:
-    """That there are such tests, `tests/unit/docs` looks up, for every page."""
+    """Tests that any page names are looked up by `tests/unit/docs`."""
     table = PAGE[PAGE.index("| way in |") :].split("\n\n")[0].splitlines()[2:]
     rows = [[cell.strip(" *") for cell in line.strip("|").split(" | ")] for line in table]
     assert {row[0] for row in rows} - {""} == WAYS_IN

@@ -1,4 +1,4 @@
-"""What the pages refer to is there: files, headings, tests, decision records and layers."""
+"""Files, headings, tests, decision records and layers that the pages name are there."""
 
 import re
 import tomllib
