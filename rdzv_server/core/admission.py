@@ -8,6 +8,7 @@ newcomer. Agents of one node id that join together live: those of one machine ha
 
 from hmac import compare_digest
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +18,11 @@ from rdzv_protocol.settings import SCALE_UP_NOTICE_S, RequestedSettings, RunSett
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core import legal_sizes
+from rdzv_server.core.events import NodeJoined
 from rdzv_server.core.run import Agent, AgentState, Run
+
+if TYPE_CHECKING:
+    from rdzv_server.core.machine import RunMachine
 
 MOST_AGENTS = 100_000
 """Most agents of one run, those that stand by included: as many as a round may have nodes."""
@@ -58,7 +63,38 @@ def settings_of(join: JoinRequest) -> RunSettings:
     return settings
 
 
-def check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None:
+def check_join(machine: "RunMachine", event: NodeJoined, now: float) -> NodeJoined | None:
+    """Join as a fact, with the agents that it replaces; None if nothing follows from it but a sign of life, or a probe.
+
+    Raises the `ProtocolError` that refuses it.
+    """
+    run, join = machine.run, event.join
+    _check(run, join, machine.agreed)
+    if run.stage.is_end:
+        return None  # an agent of the run has joined late, and its Finish stands
+    if join.agent_id not in run.agents:
+        return _check_newcomer(machine, event, now)
+    if _is_rejoining(run, join):
+        return replace(event, replaces=()) if event.replaces else event
+    if run.leases.counts_copies_of(join.agent_id):
+        run.leases.renew(join.agent_id, now)
+    return None
+
+
+def _check_newcomer(machine: "RunMachine", event: NodeJoined, now: float) -> NodeJoined | None:
+    run, join = machine.run, event.join
+    claimed = _claim(run, join, now)
+    for agent_id in claimed.probes:
+        run.leases.probe(agent_id, _answers_until(run, agent_id, now))
+    if claimed.probes:
+        machine.wake([run.agents[agent_id] for agent_id in claimed.probes])
+    if claimed.is_undecided:
+        return None
+    machine.agreed = join.settings
+    return event if claimed.replaces == event.replaces else replace(event, replaces=claimed.replaces)
+
+
+def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None:
     """Raise the refusal that this join deserves, if any. `agreed`: settings that are known to agree with the run's."""
     if agent := run.agents.get(join.agent_id):
         if not compare_digest(join.secret, agent.join.secret):
@@ -85,7 +121,7 @@ def conflicts(run: Run, join: JoinRequest) -> list[str]:
     return asked.conflicts(run.settings)
 
 
-def claim(run: Run, join: JoinRequest, now: float) -> Claim:
+def _claim(run: Run, join: JoinRequest, now: float) -> Claim:
     """Claim of a newcomer. Raises `NodeRankTaken` if an agent that lives has its `--node-rank`."""
     namesakes = run.node_ids.get(join.node_id)
     holder = None if join.node_rank is None else run.node_ranks.get(join.node_rank)
@@ -119,7 +155,7 @@ def _has_just_joined(run: Run, agent_id: str, now: float) -> bool:
     )
 
 
-def answers_until(run: Run, agent_id: str, now: float) -> float:
+def _answers_until(run: Run, agent_id: str, now: float) -> float:
     """Deadline by which an agent that lives answers if it is asked for a sign of life now.
 
     An agent polls at once when it is woken, or, while it stops its workers, twice in a lease.
@@ -140,7 +176,7 @@ def differs(run: Run, join: JoinRequest) -> str:
     return f"node {join.node_id} runs another command than node {first.node_id}: set --run-id if these are two runs"
 
 
-def is_rejoining(run: Run, join: JoinRequest) -> bool:
+def _is_rejoining(run: Run, join: JoinRequest) -> bool:
     """Whether a known agent has stopped the workers of its last round and is ready for the next.
 
     Any other join of a known agent is a repeated or delayed copy of one that has been taken.
@@ -152,7 +188,7 @@ def is_rejoining(run: Run, join: JoinRequest) -> bool:
 def choose(run: Run) -> list[Agent]:
     """The waiting agents that get a seat: participants of the round before first, then by order of joining."""
     seats = legal_sizes.fitting(run.settings, len(run.waiting))
-    taken = run.membership.seats if run.membership else {}
+    taken = run.seats
     old = [agent for agent_id, agent in run.waiting.items() if agent_id in taken] if taken else []
     new = (agent for agent_id, agent in run.waiting.items() if agent_id not in taken)
     if len(old) > seats:  # resized, or not enough for a larger legal size: who has the first ranks keeps them

@@ -121,12 +121,12 @@ def standby(run: Run, now: float) -> Wait:
         remaining_s = max(0.0, ends_at - now)
         return Wait(reason=f"round {run.round} ends to admit this node", remaining_s=remaining_s, ending="ends")
     if run.succeeded:
-        return Wait(reason=f"standing by: {len(run.succeeded)} of {count(_seated(run))} finished their work")
+        return Wait(reason=f"standing by: {len(run.succeeded)} of {count(len(run.seats))} finished their work")
     if len(run.running) < legal_sizes.largest(run.settings) and not admission.free_seats(run):
-        return Wait(reason=f"standing by: round {run.round} has its {count(_seated(run))}{_sizes(run)}")
+        return Wait(reason=f"standing by: round {run.round} has its {count(len(run.seats))}{_sizes(run)}")
     if len(run.running) < legal_sizes.largest(run.settings):
         return Wait(reason=f"standing by: round {run.round} runs, and scale-up is {run.settings.scale_up}")
-    return Wait(reason=f"standing by: round {run.round} has its {count(_seated(run))}")
+    return Wait(reason=f"standing by: round {run.round} has its {count(len(run.seats))}")
 
 
 def cordoned(run: Run, node_id: str, now: float) -> Wait:
@@ -142,15 +142,11 @@ def cordoned(run: Run, node_id: str, now: float) -> Wait:
 
 def running_reason(run: Run) -> str:
     """The sentence about a running round, for status."""
-    seated, done = count(_seated(run)), len(run.succeeded)
+    seated, done = count(len(run.seats)), len(run.succeeded)
     finished = f"; {done} finished their work" if done else ""
     told = "; its workers are told that it ends soon" if run.notice_since is not None else ""
-    spare = f" of {len(run.waiting) + _seated(run)}{_sizes(run)}" if run.waiting and _sizes(run) else ""
+    spare = f" of {len(run.waiting) + len(run.seats)}{_sizes(run)}" if run.waiting and _sizes(run) else ""
     return f"round {run.round} runs on {seated}{spare}{finished}{told}"
-
-
-def _seated(run: Run) -> int:
-    return len(run.membership.seats) if run.membership else 0
 
 
 def _last_call(run: Run, now: float) -> str:

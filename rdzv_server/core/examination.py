@@ -22,7 +22,7 @@ from rdzv_server.core.stack_summary import StackSummary, summarise
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
-    from rdzv_server.core.run import Agent, Run, Seat
+    from rdzv_server.core.run import Agent, Run
 
 REASON_BYTES = 240
 EXAMINED_WITHIN_S = 10.0
@@ -68,44 +68,23 @@ def begin(
     that were asked, each with its query's number.
     """
     run = machine.run
-    seats = list(run.membership.seats.values()) if run.membership else []
     asked = Examination(done=done, ranks={}, left=0, hangs=hangs, evidence={}, silent={})
     opened = []
-    for seat in seats:
-        ranks = _ranks(seat, rank)
-        if not ranks:
-            continue
+    for seat in run.seats.values():
         agent = run.agents.get(seat.agent_id)
-        if agent is None:
+        ranks = seat.ranks if rank is None else range(rank, rank + (rank in seat.ranks))
+        if agent is None or not ranks:
             continue
-        number = _ask(machine, agent, within_s, partial(_closed, asked), now, reason)
-        if number is None:
+        if not queries.knows(agent, Examine):
             asked.silent.setdefault(agent.node_id, []).extend(ranks)
             continue
+        number = queries.ask(machine, agent, Examine, within_s, partial(_closed, asked), now, reason=reason)
         asked.left += 1
         opened.append((agent.agent_id, number))
         asked.ranks[agent.agent_id] = ranks
     if not asked.left:
         done(machine, StackSummary(sentence="no agent of this run can be asked for stacks"), now)
     return opened
-
-
-def _ask(
-    machine: "RunMachine", agent: "Agent", within_s: float, closed: queries.Closed, now: float, reason: str
-) -> int | None:
-    """Number of the query to the agent; None if it cannot be asked: it is too old, or is asked too much already."""
-    if not queries.knows(agent, Examine):
-        return None
-    try:
-        return queries.ask(machine, agent, Examine, within_s, closed, now, reason=reason)
-    except TooManyRequests:
-        return None
-
-
-def _ranks(seat: "Seat", only: int | None) -> range:
-    """Ranks of the seat that are to be examined."""
-    ranks = range(seat.first_rank, seat.first_rank + seat.local_world_size)
-    return ranks if only is None else range(only, only + (only in ranks))
 
 
 def end(machine: "RunMachine", opened: Iterable[Asked], reason: str, now: float) -> None:
@@ -177,9 +156,7 @@ def ask_for_stacks(machine: "RunMachine", event: events.StacksAsked, now: float)
 def _check_can_be_asked(run: "Run", rank: int | None) -> None:
     if run.stage.is_end:
         raise RunEnded(f"run {run.run_id} is over, it has {run.stage}, and its workers are gone")
-    seats = list(run.membership.seats.values()) if run.membership else []
-    if rank is not None:
-        seats = [queries.seat_of_rank(run, rank)]
+    seats = list(run.seats.values()) if rank is None else [queries.seat_of_rank(run, rank)]
     if run.stage is not Stage.RUNNING:
         raise QueryRefused(f"run {run.run_id} has no workers at present: a round forms")
     agents = [agent for seat in seats if (agent := run.agents.get(seat.agent_id))]

@@ -31,7 +31,6 @@ from rdzv_server.core.run import (
     Seat,
     Stage,
     Suspicion,
-    remember,
 )
 from rdzv_server.core.stack_summary import StackSummary
 
@@ -63,7 +62,7 @@ def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> eve
     if agent is None or seat is None or run.stage is not Stage.RUNNING or event.round != run.round:
         raise StaleRound(f"round {event.round} of run {run.run_id} is over")
     run.leases.renew(event.agent_id, now)
-    ranks = range(seat.first_rank, seat.first_rank + seat.local_world_size)
+    ranks = seat.ranks
     if foreign := [rank for rank in event.ranks if rank not in ranks]:
         raise MalformedMessage(f"rank {foreign[0]} is none of node {agent.node_id}'s, {ranks[0]} to {ranks[-1]}")
     suspicions = run.hang.suspicions if run.hang else {}
@@ -151,7 +150,7 @@ def judge(run: Run, now: float) -> events.HangFound | None:
     is_one_of_them = rank in culprits and not summary.stack  # else the first one's stack tells people more
     if culprits and not is_one_of_them and not guilty.source.startswith(_SURE):
         rank = culprits[0]
-        seat = _seat_of_rank(run, rank) or seat
+        seat = run.seat_of_rank(rank) or seat
     return events.HangFound(seat.agent_id if seat else guilty.agent_id, _failure(run, guilty, seat, rank, summary, now))
 
 
@@ -159,11 +158,6 @@ def _guilty(run: Run) -> Suspicion:
     """Suspicion that the hang is put down to, by the suspicions alone."""
     assert run.hang
     return min(_believed(run, run.hang), key=lambda each: _order(run, each))
-
-
-def _seat_of_rank(run: Run, rank: int) -> Seat | None:
-    seats = run.membership.seats.values() if run.membership else ()
-    return next((each for each in seats if 0 <= rank - each.first_rank < each.local_world_size), None)
 
 
 def found(machine: "RunMachine", fact: events.HangFound, now: float) -> None:
@@ -178,22 +172,12 @@ def found(machine: "RunMachine", fact: events.HangFound, now: float) -> None:
     )  # fmt: skip
     if run.settings.on_hang == "report":
         return
-    record = FailureRecord(run.round, fact.agent_id, now, failure)
-    _blame(run, record)
+    restart_budget.note_hang(run, FailureRecord(run.round, fact.agent_id, now, failure))
     verdict = restart_budget.verdict_on_hang(run, now)
     if verdict:
         machine.fail(failure, verdict, now)
     else:
         machine.open_round(Cause.HANG, failure.sentence, now)
-
-
-def _blame(run: Run, record: FailureRecord) -> None:
-    """Make the hang the root of its round: whatever fails when the workers are stopped follows from it."""
-    run.first_failure = run.first_failure or record
-    run.first_of_round = record
-    remember(run.failures, record)
-    node_id = record.failure.node_id
-    run.failures_by_node[node_id] = run.failures_by_node.get(node_id, 0) + 1
 
 
 def _key(suspected: events.HangSuspected) -> str:

@@ -22,12 +22,11 @@ class Leases:
     def __init__(self, lease_s: float, grace_s: float) -> None:
         self._lease_s = lease_s
         self._grace_s = grace_s
-        self._resumed_at = float("-inf")
         self.renewed_at: OrderedDict[str, float] = OrderedDict()
         self.uncertain: OrderedDict[str, None] = OrderedDict()
         """Agents that get no seat until their leases are renewed."""
         self.absent_since: OrderedDict[str, float] = OrderedDict()
-        """Times at which the connections of agents that have none were closed."""
+        """Times at which the connections of agents that have none were closed, or from which their grace counts."""
         self.probed_until: dict[str, float] = {}
         self._proven_at: dict[str, float] = {}
 
@@ -52,16 +51,25 @@ class Leases:
         self.probed_until.setdefault(agent_id, until)
         self.uncertain[agent_id] = None
 
+    def counts_copies_of(self, agent_id: str) -> bool:
+        """Whether a repeated join, which may be a late copy, is a sign of life: no copy answers a probe."""
+        if agent_id not in self.uncertain:
+            return True
+        return agent_id in self.absent_since and agent_id not in self.probed_until
+
     def is_proven(self, agent_id: str, now: float) -> bool:
         """Whether the agent has answered a probe within the last lease, and is not uncertain again."""
         return agent_id not in self.uncertain and now < self._proven_at.get(agent_id, float("-inf")) + self._lease_s
 
     def resume(self, now: float) -> None:
-        """Begin every lease, grace and probe anew: no agent could be heard until now."""
-        self._resumed_at = now
+        """Give every agent a fresh lease, or a fresh grace: none could be heard until now."""
+        for times in (self.renewed_at, self.absent_since):
+            times.update(dict.fromkeys(times, now))
+        for agent_id, until in self.probed_until.items():
+            self.probed_until[agent_id] = max(until, now + self._grace_s)
 
     def restart(self, agent_ids: Iterable[str], now: float) -> None:
-        """Give every agent a fresh lease: the server has been started again, and holds no connection yet."""
+        """Give every agent a fresh lease after a restart of the server, which holds no connection yet."""
         for agent_id in agent_ids:
             self.renew(agent_id, now)
             self.uncertain[agent_id] = None
@@ -85,19 +93,19 @@ class Leases:
     def ends_at(self, agent_id: str) -> float | None:
         """End of the agent's lease; None if it has none."""
         renewed_at = self.renewed_at.get(agent_id)
-        return None if renewed_at is None else max(renewed_at, self._resumed_at) + self._lease_s
+        return None if renewed_at is None else renewed_at + self._lease_s
 
     def expired(self, now: float) -> tuple[str, str] | None:
         """Id of an agent that is lost by now, and the cause in words; None while none is."""
         for agent_id, since in self.absent_since.items():
-            if now >= max(since, self._resumed_at) + self._grace_s:
+            if now >= since + self._grace_s:
                 return agent_id, f"its connection closed and it was not back within {self._grace_s:g} s"
             break
         for agent_id, until in self.probed_until.items():
-            if now >= max(until, self._resumed_at + self._grace_s):
+            if now >= until:
                 return agent_id, "another agent of its node joined, and it gave no sign of life"
         for agent_id, renewed_at in self.renewed_at.items():
-            if now >= max(renewed_at, self._resumed_at) + self._lease_s:
+            if now >= renewed_at + self._lease_s:
                 return agent_id, f"{NOT_HEARD} {self._lease_s:g} s"
             break
         return None
@@ -106,10 +114,9 @@ class Leases:
         """Time at which the next agent is lost unless its lease is renewed before."""
         if not self.renewed_at:
             return None  # who has no lease is neither absent nor probed
-        resumed_at = self._resumed_at
-        at = max(next(iter(self.renewed_at.values())), resumed_at) + self._lease_s
+        at = next(iter(self.renewed_at.values())) + self._lease_s
         if self.absent_since:
-            at = min(at, max(next(iter(self.absent_since.values())), resumed_at) + self._grace_s)
+            at = min(at, next(iter(self.absent_since.values())) + self._grace_s)
         if self.probed_until:
-            at = min(at, max(min(self.probed_until.values()), resumed_at + self._grace_s))
+            at = min(at, *self.probed_until.values())
         return at

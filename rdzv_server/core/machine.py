@@ -9,7 +9,7 @@
 An event that is refused raises a `ProtocolError` and changes nothing. A repeated one is accepted and changes nothing.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -84,7 +84,7 @@ class RunMachine:
         self._effects: list[Effect] = []
         """Effects that are to be returned next: at first that of the run's creation."""
         self.tell("run_created", self.run.opening.reason, now)
-        self._agreed: RequestedSettings | None = None
+        self.agreed: RequestedSettings | None = None
         """Settings that the last new agent asked for: nearly all of them ask for the same."""
         self.blamed: list[Blame] = []
         """Blames on nodes that the registry has not taken yet, for the node history."""
@@ -97,7 +97,9 @@ class RunMachine:
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
-        if (fact := _CHECKS[type(event)](self, event, now)) is not None:
+        check, _ = _EVENTS[type(event)]
+        assert check, f"{event} follows from other events, and does not come from outside"
+        if (fact := check(self, event, now)) is not None:
             self._apply(fact, now)
         self._complete_if_ready(now)
         self._ask_agents(now)
@@ -127,7 +129,10 @@ class RunMachine:
             hangs.attend(self, now)
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
-        """Take a `LeaseRenewed` if only a fresh lease follows from it; else return False, with nothing changed."""
+        """Take a `LeaseRenewed` if only a fresh lease follows from it; else return False, with nothing changed.
+
+        The run's deadline is left as it is: it turns out to have moved on when it comes.
+        """
         run, agent_id = self.run, event.agent_id
         if run.stage.is_end or agent_id in run.leases.uncertain or agent_id not in run.agents:
             return False
@@ -246,47 +251,11 @@ class RunMachine:
         self.run.leases.disconnect(event.agent_id, now)
         self.lose_corroborated((event.agent_id,), now)
 
-    def _time_passed(self, event: events.TimePassed, now: float) -> None:
-        pass  # `handle` looks what is due after every event
-
-    def _check_join(self, event: events.NodeJoined, now: float) -> events.NodeJoined | None:
-        run, join = self.run, event.join
-        admission.check(run, join, self._agreed)
-        if join.agent_id not in run.agents:
-            return self._check_newcomer(event, now)
-        if run.stage.is_end:
-            return None  # a delayed join: the agent's Finish stands
-        if admission.is_rejoining(run, join):
-            return replace(event, replaces=()) if event.replaces else event
-        leases, agent_id = run.leases, join.agent_id
-        if agent_id not in leases.uncertain or (
-            agent_id in leases.absent_since and agent_id not in leases.probed_until
-        ):
-            leases.renew(agent_id, now)  # but a copy, which may be late, answers no probe
-        return None
-
-    def _check_newcomer(self, event: events.NodeJoined, now: float) -> events.NodeJoined | None:
-        run, join = self.run, event.join
-        if run.stage.is_end:
-            return None
-        claim = admission.claim(run, join, now)
-        if claim.probes:
-            for agent_id in claim.probes:
-                run.leases.probe(agent_id, admission.answers_until(run, agent_id, now))
-            self._effects.append(WakeAgents(run.run_id, claim.probes))
-        if claim.is_undecided:
-            return None
-        self._agreed = join.settings
-        return event if claim.replaces == event.replaces else replace(event, replaces=claim.replaces)
-
     def _check_leave(self, event: events.NodeLeft, now: float) -> events.NodeLeft | None:
         if self.run.stage.is_end or event.agent_id in self.run.departed_ids:
             return None
         self.agent(event.agent_id)
         return event
-
-    def _check_end(self, event: events.RunSuperseded, now: float) -> events.Fact | None:
-        return None if self.run.stage.is_end else event
 
     def lose_corroborated(self, agent_ids: Iterable[str], now: float, reporter: str | None = None) -> None:
         """Declare absent participants among `agent_ids` lost if workers of another one have failed, which that
@@ -313,12 +282,14 @@ class RunMachine:
 
     def _transit(self, fact: events.Fact, now: float) -> None:
         self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
-        _TRANSITIONS[type(fact)](self, fact, now)
+        _, apply = _EVENTS[type(fact)]
+        assert apply
+        apply(self, fact, now)
         self._settle(now)
 
     def _may_end_round(self, fact: events.Fact) -> bool:
         if isinstance(fact, events.WorkersSucceeded):
-            return len(self.run.succeeded) + 1 == len(self.run.membership.seats if self.run.membership else ())
+            return len(self.run.succeeded) + 1 == len(self.run.seats)
         return not isinstance(fact, _ENDING_NO_ROUND)
 
     def _measured(self, fact: events.ProgressMeasured, now: float) -> None:
@@ -355,7 +326,7 @@ class RunMachine:
             run.move(agent, AgentState.WAITING)
             run.opening.joined_at = now
         run.leases.renew(agent.agent_id, now)
-        self.direct(agent, None)
+        self._note_directive(agent, None)
 
     def _told_of_unfit(self, join: JoinRequest, now: float) -> None:
         """Remember a node that takes no part because its own check found it unfit before it joined."""
@@ -394,8 +365,7 @@ class RunMachine:
         run.move_all(ordered, AgentState.RUNNING)
         for agent in ordered:
             agent.round = run.round
-            self.direct(agent, None)
-        self.wake(ordered)
+        self.direct(ordered, None)
         opening = run.opening
         self.tell(
             "round_started", fact.reason, now, cause=opening.cause.value, nodes=len(ordered),
@@ -419,9 +389,16 @@ class RunMachine:
         self.tell("node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank)
         if not left:
             self.blame(agent.node_id, "lost", reason)
-        self.left_its_place(agent, was, cause, reason, now)
+        self._left_its_place(agent, was, cause, reason, now)
 
-    def left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:
+    def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
+        """Have an agent leave: its workers are gone by `until`, and no round counts with it any more."""
+        was = agent.state
+        self.run.drain(agent, until)
+        self.direct([agent], Drain(reason=reason, remaining_s=max(0.0, until - now), unfit=unfit))
+        self._left_its_place(agent, was, cause, reason, now)
+
+    def _left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:
         """Draw the conclusions for the round from an agent that is gone or leaves. `was`: its state before."""
         run = self.run
         if was is AgentState.RUNNING or notices.has_lost_its_reason(run):
@@ -448,11 +425,8 @@ class RunMachine:
         stopped = [
             agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()
         ]
-        stop = Stop(round=ending, reason=reason)
         run.move_all(stopped, AgentState.STOPPING)
-        for agent in stopped:
-            self.direct(agent, stop)
-        self.wake(stopped)
+        self.direct(stopped, Stop(round=ending, reason=reason))
         self.tell("round_opened", reason, now, cause=cause.value)
 
     def _settle(self, now: float) -> None:
@@ -465,7 +439,7 @@ class RunMachine:
             if run.settings.fixed_nodes is not None and (why := completion.too_few_fit(run, run.settings.fixed_nodes)):
                 self.end(Stage.FAILED, why, None, now)
         elif run.stage is Stage.RUNNING:
-            if run.membership and len(run.succeeded) == len(run.membership.seats):
+            if len(run.succeeded) == len(run.seats):
                 self.end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
             elif run.verdict_at is None:
                 was, run.scale_up_at = run.scale_up_at, admission.next_scale_up(run, now)
@@ -495,9 +469,7 @@ class RunMachine:
         time_ledger.settle(run, now)
         run.leases.clear()
         finish = final_report.finish(run)
-        for agent in run.agents.values():
-            self.direct(agent, finish)
-        self.wake(run.agents.values())
+        self.direct(run.agents.values(), finish)
         queries.close_all(self, run.agents.values(), f"run {run.run_id} has {stage}: {reason}", now)
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
         kind: EventKind = "run_succeeded" if stage is Stage.SUCCEEDED else "run_failed"
@@ -521,7 +493,13 @@ class RunMachine:
         except KeyError:
             raise AgentFenced(f"agent {agent_id} is no longer part of run {self.run.run_id}") from None
 
-    def direct(self, agent: Agent, directive: Directive | None) -> None:
+    def direct(self, agents: Collection[Agent], directive: Directive | None) -> None:
+        """Tell agents what to do; None: what their state says."""
+        for agent in agents:
+            self._note_directive(agent, directive)
+        self.wake(agents)
+
+    def _note_directive(self, agent: Agent, directive: Directive | None) -> None:
         self.run.revision += 1
         agent.directive, agent.revision = directive, self.run.revision
 
@@ -554,57 +532,41 @@ _ENDING_NO_ROUND = (
     events.StacksAsked,
 )
 
-_CHECKS: dict[type[events.Event], Callable[[RunMachine, Any, float], events.Fact | None]] = {
-    events.NodeJoined: RunMachine._check_join,
-    events.NodeLeft: RunMachine._check_leave,
-    events.LeaveAnnounced: notices.check,
-    events.WorkersFailed: worker_reports.check_failure,
-    events.WorkersSucceeded: worker_reports.check_success,
-    events.HangSuspected: hangs.check,
-    events.ArrivalsAdmitted: operations.check_admission,
-    events.RunStopped: operations.check_stop,
-    events.RunRestarted: operations.check,
-    events.RunResized: operations.check_resize,
-    events.RunForgotten: operations.check_forgotten,
-    events.NodeCordoned: operations.check_node,
-    events.NodeUncordoned: operations.check_node,
-    events.NodeDrained: operations.check_node,
-    events.RunSuperseded: RunMachine._check_end,
-    events.LogAsked: queries.ask_for_log,
-    events.StacksAsked: examination.ask_for_stacks,
-    events.QueryAnswered: queries.answered,
-    events.LeaseRenewed: RunMachine._renewed,
-    events.AgentDisconnected: RunMachine._disconnected,
-    events.TimePassed: RunMachine._time_passed,
-}
-"""Events from outside, each with its check."""
+Check = Callable[[RunMachine, Any, float], events.Fact | None]
+Apply = Callable[[RunMachine, Any, float], None]
 
-_TRANSITIONS: dict[type[events.Fact], Callable[[RunMachine, Any, float], None]] = {
-    events.NodeJoined: RunMachine._joined,
-    events.NodeLost: RunMachine._lost,
-    events.NodeLeft: RunMachine._left,
-    events.LeaveAnnounced: notices.announced,
-    events.NoticeEnded: notices.ended,
-    events.WorkersFailed: worker_reports.failed,
-    events.WorkersSucceeded: worker_reports.succeeded,
-    events.HangSuspected: hangs.suspect,
-    events.HangFound: hangs.found,
-    events.ProgressMeasured: RunMachine._measured,
-    events.StragglersFound: stragglers.found,
-    events.StacksAsked: examination.asked_for,
-    events.StragglerReplaced: stragglers.replaced,
-    events.NetworkTested: network_check.found,
-    events.RoundCompleted: RunMachine._completed,
-    events.JoinTimedOut: RunMachine._timed_out,
-    events.CauseNotFound: worker_reports.cause_not_found,
-    events.ArrivalsAdmitted: operations.admit,
-    events.RunStopped: operations.stop,
-    events.RunRestarted: operations.restart,
-    events.RunResized: operations.resize,
-    events.RunForgotten: operations.forget,
-    events.NodeCordoned: operations.cordon,
-    events.NodeUncordoned: operations.uncordon,
-    events.NodeDrained: operations.drain,
-    events.RunSuperseded: RunMachine._superseded,
+_EVENTS: dict[type[events.Event], tuple[Check | None, Apply | None]] = {
+    events.NodeJoined: (admission.check_join, RunMachine._joined),
+    events.NodeLost: (None, RunMachine._lost),
+    events.NodeLeft: (RunMachine._check_leave, RunMachine._left),
+    events.LeaveAnnounced: (notices.check, notices.announced),
+    events.NoticeEnded: (None, notices.ended),
+    events.WorkersFailed: (worker_reports.check_failure, worker_reports.failed),
+    events.WorkersSucceeded: (worker_reports.check_success, worker_reports.succeeded),
+    events.CauseNotFound: (None, worker_reports.cause_not_found),
+    events.HangSuspected: (hangs.check, hangs.suspect),
+    events.HangFound: (None, hangs.found),
+    events.ProgressMeasured: (None, RunMachine._measured),
+    events.StragglersFound: (None, stragglers.found),
+    events.StragglerReplaced: (None, stragglers.replaced),
+    events.NetworkTested: (None, network_check.found),
+    events.RoundCompleted: (None, RunMachine._completed),
+    events.JoinTimedOut: (None, RunMachine._timed_out),
+    events.ArrivalsAdmitted: (operations.check_admission, operations.admit),
+    events.RunStopped: (operations.check_stop, operations.stop),
+    events.RunRestarted: (operations.check, operations.restart),
+    events.RunResized: (operations.check_resize, operations.resize),
+    events.RunForgotten: (operations.check_forgotten, operations.forget),
+    events.NodeCordoned: (operations.check_node, operations.cordon),
+    events.NodeUncordoned: (operations.check_node, operations.uncordon),
+    events.NodeDrained: (operations.check_node, operations.drain),
+    events.RunSuperseded: (lambda machine, event, now: event, RunMachine._superseded),
+    events.StacksAsked: (examination.ask_for_stacks, examination.asked_for),
+    events.LogAsked: (queries.ask_for_log, None),
+    events.QueryAnswered: (queries.answered, None),
+    events.LeaseRenewed: (RunMachine._renewed, None),
+    events.AgentDisconnected: (RunMachine._disconnected, None),
+    events.TimePassed: (lambda machine, event, now: None, None),
 }
-"""Facts, each with its transition, both when it happens and when it is replayed."""
+"""Events, each with its check, None for a fact that follows from other events, and with its transition, which applies
+it both when it happens and when it is replayed, None for a sign."""

@@ -12,7 +12,7 @@ from hmac import new as hmac
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
-from rdzv_protocol.messages import Drain, JoinRequest
+from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.queries import PairTest, PairTested, Query, QueryAnswer, Refused
 from rdzv_protocol.text import clip, printable
 
@@ -108,13 +108,9 @@ def found(machine: "RunMachine", fact: events.NetworkTested, now: float) -> None
         machine.tell("warning", fact.warning, now)
     for agent_id, why in fact.unfit:
         agent = run.agents[agent_id]
-        was = agent.state
         machine.tell("node_unfit", why, now, node_id=agent.node_id)
-        run.drain(agent, now)
-        machine.direct(agent, Drain(reason=why, remaining_s=0.0, unfit=True))
-        machine.wake([agent])
         machine.note_unfit(agent.node_id, why)
-        machine.left_its_place(agent, was, Cause.NODE_LEFT, why, now)
+        machine.drain(agent, now, Cause.NODE_LEFT, why, now, unfit=True)
 
 
 # Signs.

@@ -11,7 +11,6 @@ acknowledged one may end, and counts as interrupted.
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from rdzv_protocol.messages import Drain
 from rdzv_protocol.queries import Notice, Noticed, Query, QueryAnswer
 from rdzv_protocol.text import clip
 
@@ -149,11 +148,8 @@ def release(machine: "RunMachine", now: float) -> None:
 
 
 def _release(machine: "RunMachine", agent: Agent, now: float) -> None:
-    run, was, leaving = machine.run, agent.state, machine.run.leaving[agent.agent_id]
-    run.drain(agent, leaving.stop_until)
-    machine.direct(agent, Drain(reason=leaving.reason, remaining_s=max(0.0, leaving.stop_until - now)))
-    machine.wake([agent])
-    machine.left_its_place(agent, was, leaving.cause, leaving.reason, now)
+    leaving = machine.run.leaving[agent.agent_id]
+    machine.drain(agent, leaving.stop_until, leaving.cause, leaving.reason, now)
 
 
 # Signs.

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, NobodyWaits, RunEnded
 from rdzv_protocol.events import EventKind
-from rdzv_protocol.messages import Drain
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip
 
@@ -160,28 +159,19 @@ def drain(machine: "RunMachine", fact: events.NodeDrained, now: float) -> None:
             leaving = Leaving(now + notice_s, now + fact.deadline_s, Cause.NODE_DRAINED, sentence)
             notices.leaves(machine, agent, leaving, now)
         elif agent.join.drains:
-            _drain(machine, agent, sentence, now + fact.deadline_s, now)
+            until = now + fact.deadline_s
+            if agent.state is not AgentState.DRAINING or until < agent.drain_until:
+                machine.drain(agent, until, Cause.NODE_DRAINED, sentence, now)
         else:
             machine.wake([agent])
             machine.depart(agent, Cause.NODE_DRAINED, "drained", now)
 
 
-def _drain(machine: "RunMachine", agent: Agent, sentence: str, until: float, now: float) -> None:
-    run, was = machine.run, agent.state
-    if was is AgentState.DRAINING and until >= agent.drain_until:
-        return
-    run.drain(agent, until)
-    machine.direct(agent, Drain(reason=sentence, remaining_s=until - now))
-    machine.wake([agent])
-    machine.left_its_place(agent, was, Cause.NODE_DRAINED, sentence, now)
-
-
 def _move(machine: "RunMachine", agents: list[Agent], state: AgentState) -> None:
     for agent in agents:
         machine.run.move(agent, state)
-        machine.direct(agent, None)
     if agents:
-        machine.wake(agents)
+        machine.direct(agents, None)
 
 
 # Words.

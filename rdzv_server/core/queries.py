@@ -164,8 +164,7 @@ def seat_of_rank(run: "Run", rank: int) -> "Seat":
     """Seat that had the rank in the last round. Raises `UnknownRank`."""
     if run.membership is None:
         raise UnknownRank(f"run {run.run_id} has no ranks yet: its first round has not started")
-    for seat in run.membership.seats.values():
-        if seat.first_rank <= rank < seat.first_rank + seat.local_world_size:
-            return seat
+    if seat := run.seat_of_rank(rank):
+        return seat
     most = run.membership.world_size - 1
     raise UnknownRank(f"run {run.run_id} has no rank {rank}: those of round {run.membership.round} are 0 to {most}")

@@ -24,7 +24,7 @@ def order(run: Run, chosen: list[Agent]) -> list[Agent]:
     policy = run.settings.rank_policy
     keys = {agent.join.agent_id: agent.join.node_rank for agent in chosen if agent.join.node_rank is not None}
     taken = set(keys.values())
-    seats = run.membership.seats if run.membership else {}
+    seats = run.seats
     for agent in chosen if seats and policy != "topology" else ():
         agent_id = agent.join.agent_id
         seat = None if agent_id in keys else seats.get(agent_id)

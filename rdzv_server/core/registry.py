@@ -109,15 +109,6 @@ class Registry:
         effects += self._tell(machine, event, now)
         return machine, effects + self._judge_all(now) if self._suspects else effects
 
-    def renew(self, run_id: str, event: events.LeaseRenewed, now: float) -> RunMachine | None:
-        """Take a sign of life from which nothing but a fresh lease follows; None, with nothing changed, if more
-        follows.
-
-        The run's deadline is left as it is: it turns out to have moved on when it comes.
-        """
-        machine = self._machine_with(run_id, event.agent_id)
-        return machine if machine is not None and machine.renew(event, now) else None
-
     def pass_time(self, now: float) -> list[Effect]:
         """Let every run whose deadline has come draw its conclusions."""
         effects: list[Effect] = []
@@ -164,13 +155,13 @@ class Registry:
             raise RunGoesOn(f"run {event.run_id} goes on ({latest.run.stage}): stop it first (POST /v1/runs/stop)")
         effects: list[Effect] = []
         for attempt in list(self._attempts[event.run_id]):
-            effects += self._let_go(self._machines[event.run_id, attempt], event, now)
+            effects += self._tell(self._machines[event.run_id, attempt], event, now)
         return effects + self._keep(event, now)
 
-    def _let_go(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
-        """Let the machine handle an event after which it may be forgotten."""
+    def _tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
+        """Let the machine handle an event, and forget the run if its time has come."""
         happened, run = machine.handle(event, now), machine.run
-        if not any(isinstance(effect, ForgetRun) for effect in happened):
+        if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
             self._arm(machine, machine.deadline)
         elif self._is_first(run):
             self._forget((run.run_id, run.attempt))
@@ -185,7 +176,7 @@ class Registry:
     def _pass_due(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for key in self._due(now):
-            effects += self._let_go(self._machines[key], TimePassed(), now)
+            effects += self._tell(self._machines[key], TimePassed(), now)
         return effects
 
     def _due(self, now: float) -> list[Key]:
@@ -224,13 +215,14 @@ class Registry:
         key = (record.run_id, record.attempt)
         effects: Sequence[Effect] = ()
         if isinstance(record.fact, RunCreated):
-            self._create(record.fact, record.at)
+            machine = self._create(record.fact, record.at)
         else:
             assert not isinstance(record.fact, CordonsKept | events.NodeBlamed)
-            effects = self._machines[key].replay(record.fact, record.at)
-            self._machines[key].take_blames()  # the journal has them, and their verdicts
-            self._machines[key].awaits_verdict = False
-        self._arm(self._machines[key], self._machines[key].next_deadline())
+            machine = self._machines[key]
+            effects = machine.replay(record.fact, record.at)
+            machine.take_blames()  # the journal has them, and their verdicts
+            machine.awaits_verdict = False
+        self._arm(machine, machine.next_deadline())
         return [effect.event for effect in effects if isinstance(effect, Happened)]
 
     def resume_numbers(self, last: Mapping[Key, int]) -> None:
@@ -307,11 +299,6 @@ class Registry:
         """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
         return [] if machine.run.stage.is_end else self._tell(machine, RunSuperseded(), now)
 
-    def _tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
-        effects = machine.handle(event, now)
-        self._arm(machine, machine.deadline)
-        return effects + self._note_blames(machine, now) if machine.blamed else effects
-
     def _note_blames(self, machine: RunMachine, now: float) -> list[Effect]:
         """Remember what an attempt blames nodes for; `_judge` decides what follows."""
         run, effects = machine.run, list[Effect]()
@@ -345,7 +332,7 @@ class Registry:
         for machine in machines:
             if machine.awaits_verdict:
                 machine.awaits_verdict = False
-                effects += self._let_go(machine, TimePassed(), now)
+                effects += self._tell(machine, TimePassed(), now)
         return effects + self._judge(now) if self._suspects else effects
 
     def _exclude(self, node_id: str, blames: Sequence[tuple[RunMachine, Blame]], now: float) -> list[Effect]:

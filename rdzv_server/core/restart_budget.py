@@ -40,6 +40,17 @@ def note(run: Run, record: FailureRecord) -> None:
         run.first_of_round = record
     if run.seat_of(record.agent_id):  # a drained node may have none in this round any more
         run.failed.add(record.agent_id)
+    _count(run, record)
+
+
+def note_hang(run: Run, record: FailureRecord) -> None:
+    """Make a hang the root of its round: whatever fails when the workers are stopped follows from it."""
+    run.first_failure = run.first_failure or record
+    run.first_of_round = record
+    _count(run, record)
+
+
+def _count(run: Run, record: FailureRecord) -> None:
     if len(run.failed) <= FAILURES_OF_A_ROUND or record is run.first_of_round:
         remember(run.failures, record)
     node_id = record.failure.node_id

@@ -127,6 +127,11 @@ class Seat(Struct, frozen=True):
     first_role_rank: int
     role_world_size: int
 
+    @property
+    def ranks(self) -> range:
+        """Ranks of the participant's workers."""
+        return range(self.first_rank, self.first_rank + self.local_world_size)
+
 
 class Membership(Struct, frozen=True):
     """The participants of a completed round, by agent id, and what all of them are told alike."""
@@ -464,9 +469,18 @@ class Run(RunState, kw_only=True):
     def running(self) -> OrderedDict[str, Agent]:
         return self.by_state[_RUNNING]
 
+    @property
+    def seats(self) -> dict[str, Seat]:
+        """Seats of the last completed round, by agent id and in the order of group ranks; none before the first."""
+        return self.membership.seats if self.membership else {}
+
     def seat_of(self, agent_id: str) -> Seat | None:
         """The agent's seat in the last completed round."""
-        return self.membership.seats.get(agent_id) if self.membership else None
+        return self.seats.get(agent_id)
+
+    def seat_of_rank(self, rank: int) -> Seat | None:
+        """Seat of the worker that had the rank in the last completed round."""
+        return next((seat for seat in self.seats.values() if rank in seat.ranks), None)
 
     def is_survivor(self, agent: Agent) -> bool:
         return agent.state is not AgentState.DRAINING and self.seat_of(agent.agent_id) is not None
@@ -542,7 +556,7 @@ class Run(RunState, kw_only=True):
             if agent.has_joined
         )
         assert len(self.answers) <= REQUESTS and self.settings.min_nodes <= self.settings.max_nodes
-        seats = membership.seats if membership else {}
+        seats = self.seats
         assert self.survivors == sum(self.is_survivor(agent) for agent in agents.values())
         assert self.succeeded | self.failed <= seats.keys()
         if self.stage is Stage.FORMING:

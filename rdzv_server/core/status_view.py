@@ -194,9 +194,8 @@ def nodes(run: Run, now: float, first: int = 0, most: int | None = None) -> Iter
 
 def agents(run: Run) -> list[Agent]:
     """Agents of the run by group rank, then those without a seat."""
-    seats = run.membership.seats if run.membership else {}  # by group rank
-    seated = [run.agents[agent_id] for agent_id in seats if agent_id in run.agents]
-    others = [agent for agent_id, agent in run.agents.items() if agent_id not in seats]
+    seated = [run.agents[agent_id] for agent_id in run.seats if agent_id in run.agents]
+    others = [agent for agent_id, agent in run.agents.items() if agent_id not in run.seats]
     return seated + sorted(others, key=lambda agent: agent.node_id)
 
 
@@ -255,7 +254,7 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         node_rank=agent.join.node_rank,
         local_world_size=agent.join.local_world_size,
         group_rank=seat.group_rank if seat else None,
-        ranks=[seat.first_rank, seat.first_rank + seat.local_world_size - 1] if seat else [],
+        ranks=[seat.ranks[0], seat.ranks[-1]] if seat else [],
         lease_age_s=None if renewed_at is None else _round(now - renewed_at),
         lease_left_s=None if lease_until is None else _round(lease_until - now),
         failures=run.failures_by_node.get(agent.node_id, 0),

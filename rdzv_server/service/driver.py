@@ -179,14 +179,15 @@ class Driver:
         finally:
             del self._unanswered[done]
 
-    async def renew(self, run_id: str, event: LeaseRenewed) -> RunMachine:
+    async def renew(self, run_id: str, event: LeaseRenewed, machine: RunMachine | None) -> RunMachine:
         """Renew an agent's lease, without a batch if nothing else follows: 10,000 idle nodes do nothing else.
 
-        Raises the `ProtocolError` that refuses it.
+        `machine`: that of the agent's attempt; None: it is not known. Raises the `ProtocolError` that refuses it.
         """
         is_all = not self._inbox and self._is_written.is_set() and not self._has_stopped
-        machine = self._registry.renew(run_id, event, self._clock.now()) if is_all else None
-        return machine or await self.submit(run_id, event)
+        if machine and is_all and machine.renew(event, self._clock.now()):
+            return machine
+        return await self.submit(run_id, event)
 
     async def written(self, machine: RunMachine, agent_id: str) -> None:
         """Return once everything that the core has for the agent is written down: the agent may not be told before."""

@@ -93,7 +93,7 @@ class Rendezvous:
                 if isinstance(wanted, actions.StacksRequest):
                     return await self._ask_for_stacks(wanted, by, connection)
                 return await self._ask_for_log(wanted, by, connection)
-        self._check_sender(request)
+        self._machine_of_sender(request)
         if isinstance(request, messages.ReportRequest) and request.progress:
             self._driver.notify(request.run_id, events.LeaseRenewed(request.agent_id, request.progress))
         await self._driver.submit(request.run_id, _event(request))
@@ -113,9 +113,10 @@ class Rendezvous:
     async def _poll(self, request: messages.PollRequest, connection: Connection) -> messages.Reply:
         """Answer a poll once the directive is newer than the revision that the agent has seen, or the hold ends."""
         key = (request.run_id, request.agent_id)
-        self._check_sender(request)
+        heard = events.LeaseRenewed(request.agent_id, request.progress)
+        sender = self._machine_of_sender(request)
         with self._bound(key, connection):
-            machine = await self._driver.renew(request.run_id, events.LeaseRenewed(request.agent_id, request.progress))
+            machine = await self._driver.renew(request.run_id, heard, sender)
         if probe := self._probes.pop(key, None):
             probe.set()
         agent = machine.run.agents.get(request.agent_id)
@@ -278,14 +279,19 @@ class Rendezvous:
             queries=run.queries.of(agent_id, now),
         )
 
-    def _check_sender(self, request: messages.PollRequest | _Told) -> None:
-        """Raise `AgentFenced` if the request does not bear the secret with which its agent has joined."""
+    def _machine_of_sender(self, request: messages.PollRequest | _Told) -> RunMachine | None:
+        """Machine of the attempt that the agent is part of; None: its run is not known.
+
+        Raises `AgentFenced` if the request does not bear the secret with which its agent has joined.
+        """
         try:
-            agent = self._driver.machine_of(request.run_id, request.agent_id).run.agents.get(request.agent_id)
+            machine = self._driver.machine_of(request.run_id, request.agent_id)
         except AgentFenced:
-            return  # unless its join is on the way, the driver says the same
+            return None  # unless its join is on the way, the driver says the same
+        agent = machine.run.agents.get(request.agent_id)
         if agent and not hmac.compare_digest(agent.join.secret, digest(request.secret)):
             raise AgentFenced(f"agent {request.agent_id} has joined run {request.run_id} with another secret")
+        return machine
 
     def _disconnected(self, key: Key) -> None:
         run_id, agent_id = key

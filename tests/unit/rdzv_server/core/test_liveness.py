@@ -140,6 +140,20 @@ def test_the_next_deadline_is_the_soonest_of_lease_and_grace():
     assert leases.next_deadline() == 14.5
 
 
+def test_after_a_hang_of_the_server_every_lease_grace_and_probe_begins_anew():
+    leases = Leases(lease_s=10, grace_s=1)
+    for name, at in (("a", 0.0), ("b", 2.0), ("c", 3.0)):
+        leases.renew(name, at)
+    leases.disconnect("b", 4.0)
+    leases.probe("c", 5.0)
+    leases.resume(100.0)
+    assert (leases.expired(100.9), leases.next_deadline(), leases.ends_at("a")) == (None, 101.0, 110.0)
+    leases.renew("b", 100.9)
+    leases.renew("c", 100.9)
+    assert (leases.expired(109.9), leases.next_deadline()) == (None, 110.0)
+    assert leases.expired(110.0) == ("a", "not heard for 10 s")
+
+
 def test_a_dropped_agent_has_no_deadline():
     leases = Leases(lease_s=10, grace_s=1)
     leases.renew("a", 0.0)

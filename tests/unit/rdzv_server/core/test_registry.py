@@ -397,6 +397,8 @@ def test_a_later_attempt_with_shorter_leases_is_forgotten_after_the_earlier_one(
     server.fails("b")
     server.passes(2 * RETENTION_S - 1)
     assert [attempt for _, attempt, _ in server.attempts()] == [1, 2]
+    server.handle("run", LeaseRenewed("b"))
+    assert server.effects == [], "nor is it dropped from the store when one of its agents is heard"
     server.join("c", settings=settings_of("1", max_restarts=0))
     assert [attempt for _, attempt, _ in server.attempts()] == [1, 2, 3], "no number is given twice"
     server.passes(1)

@@ -319,7 +319,7 @@ async def test_a_restarted_server_keeps_the_deadlines_that_it_had(started):
     await before.join("a", join_timeout_s=0.05)
     await before.driver.stop()
     after = await started(store)
-    await after.driver.renew(RUN_ID, LeaseRenewed("a"))
+    await after.driver.renew(RUN_ID, LeaseRenewed("a"), after.registry.machine_of(RUN_ID, "a"))
     async with asyncio.timeout(PATIENCE_S):
         while after.driver.runs()[0].stage is not Stage.FAILED:
             await after.long_polls.park((RUN_ID, "a"), PATIENCE_S)
