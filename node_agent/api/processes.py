@@ -36,6 +36,7 @@ from node_agent.api.loop_thread import ApiConsole, Awaited, LoopThread, done
 from node_agent.api.signals import SignalWatch
 from node_agent.config import SIGNALS
 from node_agent.core.log_options import Std
+from node_agent.failures.diagnose import exit_status
 from node_agent.output.console import ERR, OUT
 from node_agent.output.line_prefix import default_prefix
 from node_agent.output.log_files import LogFiles
@@ -363,7 +364,7 @@ class AllOrNothing(ProcessGroup):
         if worker.exit_code != 0:
             failure = worker.failure()
             if self._stopping:
-                failure = replace(failure, cause=f"{failure.cause.partition(':')[0]}: it was told to go")
+                failure = replace(failure, cause=f"{exit_status(failure.exit_code).status}: it was told to go")
             self.failures[local_rank] = failure
         if not self._alive:
             self._all_stopped()

@@ -7,7 +7,7 @@ and falls back to the variable `PET_A_B`.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
@@ -73,7 +73,7 @@ class Flag(NamedTuple):
     variable: str = ""
     """Variable of torch's that the flag falls back to besides."""
     repeats: bool = False
-    """Whether the flag may be given several times: the texts given are joined, a line each."""
+    """Whether the flag may be given several times; its reader gets a list of the texts."""
     argument: str = ""
     """Name of the argument."""
 
@@ -365,6 +365,10 @@ class Arguments(NamedTuple):
     terms: Mapping[str, str] = {}
     """Names of arguments where they are not flags, for messages."""
 
+    def filled(self, values: Mapping[str, object], sources: Mapping[str, str]) -> "Arguments":
+        """These arguments and further ones, which their readers have read, with the givers of them."""
+        return Arguments._make({**self._asdict(), **values, "sources": {**self.sources, **sources}}.values())
+
     def source(self, argument: str) -> str:
         """The flag, variable or field that gave the value, or would have to."""
         return self.sources.get(argument) or self.terms.get(argument) or FLAGS[argument].names[0]
@@ -412,10 +416,8 @@ def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mappin
         elif key not in given:
             sources[key] = f"{sources['rdzv_conf']}: {key}"
             values[key] = read(key, sources[key], value)
-    found = cast(dict[str, Any], values)
-    return Arguments(
-        **found, script=script, args=tuple(args), ignored=tuple(ignored), sources=sources, terms=terms or {}
-    )
+    given_none = Arguments(script=script, args=tuple(args), ignored=tuple(ignored), terms=terms or {})
+    return given_none.filled(values, sources)
 
 
 def read(argument: str, source: str, value: object) -> object:

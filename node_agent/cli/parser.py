@@ -139,12 +139,11 @@ def _instead_of(word: str) -> str:
 
 
 class _Store(argparse.Action):
-    """Keeps the text and how the flag was spelled."""
+    """Keeps how the flag was spelled and its text, or a list of all its texts if it may be given several times."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, spelling: str | None = None
     ) -> None:
         text = values if isinstance(values, str) else "true"
-        if FLAGS[self.dest].repeats and hasattr(namespace, self.dest):
-            text = f"{getattr(namespace, self.dest)[1]}\n{text}"
-        setattr(namespace, self.dest, (spelling, text))
+        _, before = getattr(namespace, self.dest, (None, []))
+        setattr(namespace, self.dest, (spelling, [*before, text] if FLAGS[self.dest].repeats else text))

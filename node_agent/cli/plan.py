@@ -7,13 +7,13 @@ from contextlib import suppress
 from math import inf
 
 from msgspec.structs import replace
-from rdzv_protocol.credentials import Credentials, TlsFiles
+from rdzv_protocol.credentials import Credentials, TlsFiles, TlsNames
 from rdzv_protocol.log_lines import LineFormat, lowest_level
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
-from node_agent.cli.arguments import FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
+from node_agent.cli.arguments import LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
 from node_agent.cli.values import known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
@@ -72,9 +72,9 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         from node_agent.cli import schedulers
 
         found = schedulers.find(arguments, environment)
-        arguments, inherited = found.arguments, found.environment
-    target = rendezvous.find(arguments)
-    if found is None:
+        arguments, target, inherited = found.arguments, found.target, found.environment
+    else:
+        target = rendezvous.find(arguments)
         _check_loopback(arguments, target, environment)
     command = _command(arguments, environment, use_env) if arguments.script else Command(())
     config = _config(arguments, target, inherited, command)
@@ -397,10 +397,7 @@ def credentials(arguments: Arguments, target: Target) -> Credentials:
     try:
         found.context()
     except ValueError as error:
-        line = str(error)
-        for argument in TLS_FILES:  # its flags become what the user has written in their place
-            line = line.replace(f"{FLAGS[argument].names[0]} ", f"{arguments.source(argument)} ")
-        raise UsageError(line) from None
+        raise UsageError(str(error)) from None
     return found
 
 
@@ -416,13 +413,13 @@ def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:
     if target.endpoint is None or target.is_on_a_node:
         raise UsageError(
             f"{first}: a server that a node hosts speaks no TLS; start rdzv-server with --tls-cert, and name it "
-            "with --endpoint (and --rdzv-backend rdzv-server)"
+            f"with {arguments.own('rdzv_endpoint')} (and {arguments.own('rdzv_backend')} rdzv-server)"
         )
     if (cert is None) != (key is None):
         raise UsageError(f"{arguments.source('tls_cert')} and {arguments.source('tls_key')} belong together")
     if ca is None:
         raise UsageError(f"{first} needs {arguments.own('tls_ca')}, too: a file of authorities, or system")
-    return TlsFiles(ca, cert, key)
+    return TlsFiles(ca, cert, key, TlsNames(*map(arguments.source, TLS_FILES)))
 
 
 # Output.

@@ -137,11 +137,16 @@ def _c10d(arguments: Arguments) -> Target:
         )
     if port == 0:
         return _alone(arguments, "rdzv_endpoint")
-    if (hosts := arguments.is_host) is None:
+    return on_named_node(arguments, (host, port), is_host=arguments.is_host)
+
+
+def on_named_node(arguments: Arguments, endpoint: Endpoint, *, is_host: bool | None) -> Target:
+    """A server that the named node hosts; `is_host`: whether this is the node, None to see whether it has the name."""
+    if is_host is None:
         from node_agent.transport import this_machine
 
-        hosts = this_machine.names_this_machine(host)
-    return _on_a_node(arguments, (host, port), hosts=hosts)._replace(preferred_rank=_written_rank(arguments))
+        is_host = this_machine.names_this_machine(endpoint[0])
+    return _on_a_node(arguments, endpoint, hosts=is_host)._replace(preferred_rank=_written_rank(arguments))
 
 
 def _static(arguments: Arguments) -> Target:

@@ -8,12 +8,15 @@ import fnmatch
 import re
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 from zlib import crc32
 
+from rdzv_protocol import flag_values
+
+from node_agent.cli import rendezvous
 from node_agent.cli.arguments import Arguments, read
 from node_agent.cli.values import sort_key
-from node_agent.config import UsageError
+from node_agent.config import Target, UsageError
 
 Environment = Mapping[str, str]
 FIRST_PORT, PORTS = 20_480, 8_192
@@ -308,6 +311,8 @@ class Found(NamedTuple):
 
     arguments: Arguments
     """Arguments of the command line, with those that were not given filled in."""
+    target: Target
+    """Server at which the nodes of the job meet."""
     line: str
     """Line for the console: the variables that were used, and what came of them."""
     sort_key: str
@@ -338,7 +343,7 @@ def find(arguments: Arguments, environment: Environment) -> Found:
     filled = _fill(arguments, row, environment)
     if filled.nnodes is None:
         raise UsageError(f"{flag}: {row.name} does not say how many nodes there are: give --nnodes")
-    filled, server = _with_server(filled, row, environment, flag, hosts=int(rank[1]) == 0)
+    target, server = _target(filled, row, environment, flag, hosts=int(rank[1]) == 0)
     nodes = ":".join(map(str, dict.fromkeys((filled.nnodes or ())[:2])))
     workers, run = filled.nproc_per_node, filled.rdzv_id or "none"
     said = [
@@ -351,6 +356,7 @@ def find(arguments: Arguments, environment: Environment) -> Found:
     order = row.order.find(environment)
     return Found(
         filled,
+        target,
         f"{flag}: {row.name}: {', '.join(each for each in said if each)}",
         sort_key((order or rank)[1]),
         {name: value for name, value in environment.items() if not name.startswith(AGENTS_ALONE)},
@@ -383,9 +389,8 @@ def _fill(arguments: Arguments, row: Scheduler, environment: Environment) -> Arg
     if (nproc := facts["nproc_per_node"]) and nproc[1] == "0":  # no GPUs: as without the variable
         facts["nproc_per_node"] = None
     missing = {name: fact for name, fact in facts.items() if fact and name not in arguments.sources}
-    values: dict[str, Any] = {name: read(name, *fact) for name, fact in missing.items()}
-    sources = {**arguments.sources, **{name: variable for name, (variable, _) in missing.items()}}
-    return arguments._replace(**values, sources=sources)
+    values = {name: read(name, *fact) for name, fact in missing.items()}
+    return arguments.filled(values, {name: variable for name, (variable, _) in missing.items()})
 
 
 def _fixed_nodes(arguments: Arguments, row: Scheduler, environment: Environment) -> tuple[str, str] | None:
@@ -398,14 +403,14 @@ def _fixed_nodes(arguments: Arguments, row: Scheduler, environment: Environment)
     return nodes if most <= int(nodes[1]) else None
 
 
-def _with_server(
+def _target(
     arguments: Arguments, row: Scheduler, environment: Environment, flag: str, *, hosts: bool
-) -> tuple[Arguments, str]:
-    """The arguments, and words for people, with the server's place. `hosts`: by its rank this node hosts it."""
+) -> tuple[Target, str]:
+    """The server's place, and words for people about it. `hosts`: by its rank this node hosts it."""
     if server := arguments.rdzv_endpoint.partition("@")[2]:
-        return arguments._replace(rdzv_endpoint=server), f"rdzv-server at {server}"
+        return rendezvous.find(arguments._replace(rdzv_endpoint=server)), f"rdzv-server at {server}"
     if arguments.nnodes and arguments.nnodes[1] == 1:
-        return arguments._replace(rdzv_backend="c10d", rdzv_endpoint=""), "rdzv-server in this agent"
+        return Target(local_addr=arguments.local_addr or None), "rdzv-server in this agent"
     found = row.host.find(environment)
     if arguments.master_addr and arguments.source("master_addr") not in row.host.variables:
         source, host = arguments.source("master_addr"), arguments.master_addr.strip("[]")
@@ -415,10 +420,12 @@ def _with_server(
         is_host = hosts if arguments.is_host is None else arguments.is_host
     else:
         raise UsageError(f"{flag}: {row.name} does not say who hosts rdzv-server: {row.without_host}")
+    if not flag_values.is_host(host):
+        raise UsageError(f"{flag}: {row.name}: {source}: {host!r:.80} is no name or address of a host")
     port = _port(arguments, row, environment)
+    target = rendezvous.on_named_node(arguments, (host, port), is_host=is_host)
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    where = f"rdzv-server at {shown} ({source})" + (", hosted here" if is_host else "")
-    return arguments._replace(rdzv_backend="c10d", rdzv_endpoint=shown, is_host=is_host), where
+    return target, f"rdzv-server at {shown} ({source})" + (", hosted here" if is_host else "")
 
 
 def _port(arguments: Arguments, row: Scheduler, environment: Environment) -> int:

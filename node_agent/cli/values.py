@@ -6,8 +6,9 @@ Each raises `ValueError` with one line that says what the argument takes.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import cast
 
-from rdzv_protocol.flag_values import node_counts
+from rdzv_protocol.flag_values import checked_counts, node_counts
 
 from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import Std
@@ -154,8 +155,7 @@ def _is_positive(number: str) -> bool:
 
 def log_rules(given: object) -> tuple[LogRule, ...]:
     """Rules, a line each: `first=600,every=60: step (\\d+)`."""
-    lines = given.splitlines() if isinstance(given, str) else [text(each) for each in _parts(given)]
-    return tuple(_log_rule(line.strip()) for line in lines if line.strip())
+    return tuple(map(_log_rule, _lines(given)))
 
 
 def _log_rule(line: str) -> LogRule:
@@ -178,8 +178,7 @@ def _log_rule(line: str) -> LogRule:
 
 def patterns(given: object) -> tuple[str, ...]:
     """Regular expressions, a line each."""
-    lines = given.splitlines() if isinstance(given, str) else [text(each) for each in _parts(given)]
-    found = tuple(_pattern(line.strip()) for line in lines if line.strip())
+    found = tuple(map(_pattern, _lines(given)))
     if long := [pattern for pattern in found if len(pattern.encode()) > LONGEST_PATTERN]:
         raise ValueError(f"a regular expression of at most {LONGEST_PATTERN} bytes, not of {len(long[0].encode())}")
     return found
@@ -191,6 +190,12 @@ def _pattern(pattern: str) -> str:
     except re.error as error:
         raise ValueError(f"{pattern!r:.80} is no regular expression: {error}") from None
     return pattern
+
+
+def _lines(given: object) -> list[str]:
+    """Lines of a text, or of several, that are not blank."""
+    texts = [given] if isinstance(given, str) else map(text, _parts(given))
+    return [line.strip() for each in texts for line in each.splitlines() if line.strip()]
 
 
 def one_of(*choices: str) -> Read:
@@ -212,11 +217,13 @@ def place(given: object) -> tuple[str, int]:
 
 def nodes(given: object) -> tuple[int, ...]:
     """Numbers of nodes, of N, MIN:MAX or legal sizes N,N,N: the fewest, the most, then the legal sizes if listed."""
-    if not isinstance(given, str) or "," not in given:
-        return node_counts(given)
-    parts = [part.strip() for part in given.split(",")]
+    if isinstance(given, tuple):  # a program's minimum and maximum
+        return checked_counts(*cast(tuple[int, int], tuple(map(whole(1, 100_000), given))))
+    if "," not in (shown := text(given)):
+        return node_counts(shown)
+    parts = [part.strip() for part in shown.split(",")]
     if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= 100_000 for part in parts):
-        raise ValueError(f"{given!r} is no list of numbers of nodes, such as 8,16,32")
+        raise ValueError(f"{shown!r} is no list of numbers of nodes, such as 8,16,32")
     sizes = sorted(set(map(int, parts)))
     if len(sizes) > MOST_SIZES:
         raise ValueError(f"{len(sizes)} legal sizes: {MOST_SIZES} at the most; --node-unit N for all multiples of N")

@@ -112,8 +112,16 @@ class ExitStatus(NamedTuple):
 
     signal: str
     """Name of the signal, such as `SIGKILL`; empty where it was none."""
-    cause: str
+    status: str
+    """The exit code or the signal, as a person reads it."""
+    meaning: str
+    """Reason that such an end usually has; empty if it tells none."""
     hint: str
+
+    @property
+    def cause(self) -> str:
+        """The status, and the reason for it if there is one."""
+        return f"{self.status}: {self.meaning}" if self.meaning else self.status
 
 
 def exit_status(exit_code: int, out_of_memory: str = "") -> ExitStatus:
@@ -127,7 +135,7 @@ def exit_status(exit_code: int, out_of_memory: str = "") -> ExitStatus:
         meaning, hint = _SIGNALS.get(name, ("", ""))
         if name == "SIGKILL" and out_of_memory:
             meaning, hint = out_of_memory, _MORE_MEMORY
-    return ExitStatus(name, f"{status}: {meaning}" if meaning else status, hint)
+    return ExitStatus(name, status, meaning, hint)
 
 
 def _fit(lines: Sequence[str], most_lines: int) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.paths import DEFAULT_PORT
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from node_agent.cli.arguments import make
+from node_agent.cli.arguments import SETTINGS, make
 from node_agent.cli.plan import CONNECT_TIMEOUT_S, first, settings
 from node_agent.cli.plan import credentials as read_credentials
 from node_agent.cli.rendezvous import endpoints
@@ -57,7 +57,7 @@ def read(params: RendezvousParameters) -> HandlerConfig:
         "rdzv_conf": ("--rdzv-conf", conf),
     }
     try:
-        arguments = make(given)
+        arguments = make(given, terms={key: f"--rdzv-conf: {key}" for key in SETTINGS})
         servers = endpoints(arguments, DEFAULT_PORT)
         asked, credentials = settings(arguments), read_credentials(arguments, Target(servers[0], tuple(servers[1:])))
     except UsageError as error:

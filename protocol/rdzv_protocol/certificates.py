@@ -15,17 +15,19 @@ class BadCertificate(ValueError):
     """Fault of a PEM file, in one line that names the flag and the file."""
 
 
-def load_own(context: ssl.SSLContext, cert: str, key: str) -> None:
+def load_own(
+    context: ssl.SSLContext, cert: str, key: str, cert_flag: str = "--tls-cert", key_flag: str = "--tls-key"
+) -> None:
     """Load the certificate that is shown to the other side, with its key. Raises `BadCertificate`."""
-    _certificate("--tls-cert", cert)
-    if "PRIVATE KEY-----" not in _text("--tls-key", key):
-        raise BadCertificate(f"--tls-key {key}: there is no private key in it (PEM)")
+    _certificate(cert_flag, cert)
+    if "PRIVATE KEY-----" not in _text(key_flag, key):
+        raise BadCertificate(f"{key_flag} {key}: there is no private key in it (PEM)")
     try:
-        context.load_cert_chain(cert, key, password=lambda: _is_encrypted(key))
+        context.load_cert_chain(cert, key, password=lambda: _is_encrypted(key_flag, key))
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise BadCertificate(f"--tls-key {key} does not belong to --tls-cert {cert}") from None
-        raise BadCertificate(f"--tls-cert {cert}, --tls-key {key}: {_reason(error)}") from None
+            raise BadCertificate(f"{key_flag} {key} does not belong to {cert_flag} {cert}") from None
+        raise BadCertificate(f"{cert_flag} {cert}, {key_flag} {key}: {_reason(error)}") from None
 
 
 def load_authorities(context: ssl.SSLContext, flag: str, path: str) -> None:
@@ -75,8 +77,8 @@ def _text(flag: str, path: str) -> str:
         raise BadCertificate(f"{flag} {path}: {error.strerror or error}") from None
 
 
-def _is_encrypted(key: str) -> str:
-    raise BadCertificate(f"--tls-key {key} is encrypted, and nobody is there to unlock it: openssl pkey -in {key}")
+def _is_encrypted(flag: str, key: str) -> str:
+    raise BadCertificate(f"{flag} {key} is encrypted, and nobody is there to unlock it: openssl pkey -in {key}")
 
 
 def _reason(error: ssl.SSLError) -> str:

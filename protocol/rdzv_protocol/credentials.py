@@ -11,9 +11,17 @@ _BAD_CERTIFICATES = {
     9: "is not valid yet: compare the clocks",
     10: "has expired",
     **dict.fromkeys((62, 64), "is not for {host}: name it in --endpoint as the certificate does"),
-    **dict.fromkeys((2, 18, 19, 20, 21), "is from no authority in --tls-ca {ca}"),
+    **dict.fromkeys((2, 18, 19, 20, 21), "is from no authority in {flag} {ca}"),
 }
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
+
+
+class TlsNames(NamedTuple):
+    """Names by which a user gives the files, for messages: flags, or a program's settings."""
+
+    ca: str = "--tls-ca"
+    cert: str = "--tls-cert"
+    key: str = "--tls-key"
 
 
 class TlsFiles(NamedTuple):
@@ -22,6 +30,7 @@ class TlsFiles(NamedTuple):
     ca: str
     cert: str | None = None
     key: str | None = None
+    names: TlsNames = TlsNames()
 
     def context(self) -> ssl.SSLContext:
         """Context of a new connection. Raises `rdzv_protocol.certificates.BadCertificate`."""
@@ -32,26 +41,28 @@ class TlsFiles(NamedTuple):
         if self.ca == SYSTEM:
             context.load_default_certs()
         else:
-            load_authorities(context, "--tls-ca", self.ca)
+            load_authorities(context, self.names.ca, self.ca)
         if self.cert and self.key:
-            load_own(context, self.cert, self.key)
+            load_own(context, self.cert, self.key, self.names.cert, self.names.key)
         return context
 
     def explain(self, error: Exception, host: str) -> str | None:
         """Reason why a connection to `host` failed, if TLS is to blame, so that the next try fails too; else None."""
         if isinstance(error, ssl.SSLCertVerificationError):
             why = _BAD_CERTIFICATES.get(error.verify_code, f"is no good: {error.verify_message}")
-            return f"the server's certificate {why.format(host=host, ca=self.ca)}"
+            return f"the server's certificate {why.format(host=host, flag=self.names.ca, ca=self.ca)}"
         if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return None
         reason = error.reason or str(error)
         if reason in _NO_TLS:
-            return "the server there speaks no TLS: leave --tls-ca out, or start it with --tls-cert and --tls-key"
+            leave_out = f"leave {self.names.ca} out"
+            return f"the server there speaks no TLS: {leave_out}, or start it with --tls-cert and --tls-key"
         if self.cert is None and ("CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason):
-            return "the server asks for a certificate of this node: give --tls-cert and --tls-key"
+            return f"the server asks for a certificate of this node: give {self.names.cert} and {self.names.key}"
         _, is_alert, last = reason.rpartition("ALERT_")
         words = last.replace("_", " ").lower()
-        return f"the server refuses this node's TLS ({words}): see --tls-cert" if is_alert else f"TLS fails: {words}"
+        refusal = f"the server refuses this node's TLS ({words}): see {self.names.cert}"
+        return refusal if is_alert else f"TLS fails: {words}"
 
 
 class Credentials:

@@ -30,9 +30,14 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
             raise ValueError(f"{text!r} has no port: give HOST:PORT, such as {text or 'HOST'}:{DEFAULT_PORT}")
         host, port = text, str(default_port)
     is_port = port.isascii() and port.isdigit() and lowest <= int(port) <= 65_535
-    if not host.strip("[]") or not host.isprintable() or set(host) & set(" /") or not is_port:
+    if not is_host(host) or not is_port:
         raise ValueError(f"{text!r} is not HOST:PORT with a port from {lowest} to 65535")
     return host.strip("[]"), int(port)
+
+
+def is_host(text: str) -> bool:
+    """Whether this can be a host's name or address, which may stand in brackets."""
+    return bool(text.strip("[]")) and text.isprintable() and not set(text) & set(" /")
 
 
 def endpoints(text: str, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:
@@ -40,16 +45,21 @@ def endpoints(text: str, default_port: int | None = None, lowest: int = 1) -> li
     return list(dict.fromkeys(endpoint(each.strip(), default_port, lowest) for each in text.split(",")))
 
 
-def node_counts(given: object) -> tuple[int, int]:
-    """Minimum and maximum of N, of MIN:MAX, or of such a pair. Raises `ValueError`."""
-    shown = str(given) if not isinstance(given, tuple) else ":".join(map(str, given))
-    low, colon, high = shown.partition(":")
+def node_counts(text: str) -> tuple[int, int]:
+    """Minimum and maximum of N, or of MIN:MAX. Raises `ValueError`."""
+    low, colon, high = text.partition(":")
     try:
         nodes = int(low), int(high if colon else low)
     except ValueError:
-        raise ValueError(f"{shown!r} is neither a number of nodes nor MIN:MAX") from None
-    if nodes[0] > nodes[1]:
-        raise ValueError(f"{shown}: MIN is above MAX; did you mean {high}:{low}?")
-    if nodes[0] < 1 or nodes[1] > 100_000:
-        raise ValueError(f"{shown}: from 1 to 100000 nodes")
-    return nodes
+        raise ValueError(f"{text!r} is neither a number of nodes nor MIN:MAX") from None
+    return checked_counts(*nodes, text)
+
+
+def checked_counts(low: int, high: int, text: str = "") -> tuple[int, int]:
+    """The minimum and the maximum, which `text` gave. Raises `ValueError` if there can be no such numbers of nodes."""
+    text = text or f"{low}:{high}"
+    if low > high:
+        raise ValueError(f"{text}: MIN is above MAX; did you mean {high}:{low}?")
+    if low < 1 or high > 100_000:
+        raise ValueError(f"{text}: from 1 to 100000 nodes")
+    return low, high

@@ -276,13 +276,20 @@ def test_one_failure_stops_the_others(method: str) -> None:
     assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {1: 3}
 
 
-def test_commands_that_were_stopped_are_failures_too() -> None:
-    result = run("sh", ("-c", "exec sleep 1000"), ("-c", "exit 3"))
-    assert list(result.failures) == [1, 0], "first failed first"
-    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: -15, 1: 3}
+ODD = "trap 'exit 5' TERM; echo '{' > $TORCHELASTIC_ERROR_FILE; echo > ready; sleep 1000 & wait"
+"""Command that leaves an error file which cannot be read, and an exit code of its own when it is told to go."""
+
+
+def test_commands_that_were_stopped_are_failures_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("ready")
+    result = run("sh", ("-c", "exec sleep 1000"), ("-c", "read _ < ready; exit 3"), ("-c", ODD))
+    assert next(iter(result.failures)) == 1, "first failed first"
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: -15, 1: 3, 2: 5}
     stopped = result.failures[0]
     assert stopped.message == f"Signal 15 (SIGTERM) received by PID {stopped.pid}", "torch's words"
-    assert stopped.details and stopped.details.cause == "signal 15 (SIGTERM): it was told to go"
+    causes = {rank: failure.details and failure.details.cause for rank, failure in result.failures.items()}
+    assert (causes[0], causes[2]) == ("signal 15 (SIGTERM): it was told to go", "exit code 5: it was told to go")
 
 
 def test_a_grandchild_that_keeps_everything_open_hides_no_end(method: str) -> None:

@@ -4,10 +4,10 @@ import os
 from dataclasses import MISSING, fields
 from pathlib import Path
 from re import escape
+from ssl import SSLError
 from typing import Any
 
 import pytest
-from rdzv_protocol.credentials import TlsFiles
 
 from node_agent import DefaultLogsSpecs, LaunchConfig, Std, elastic_launch
 from node_agent.api.launch_config import Plan, make_plan
@@ -118,7 +118,11 @@ def test_a_program_names_its_run() -> None:
 
 def test_a_server_that_speaks_tls() -> None:
     made = plan(1, 2, 1, rdzv_endpoint="h:1", rdzv_backend="rdzv-server", rdzv_configs={"tls_ca": "system"})
-    assert made.launch.credentials.tls == TlsFiles("system")
+    tls = made.launch.credentials.tls
+    assert tls and tls.ca == "system"
+    refusal = SSLError()
+    refusal.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    assert tls.explain(refusal, "h") == ("the server asks for a certificate of this node: give tls_cert and tls_key")
 
 
 @pytest.mark.parametrize(

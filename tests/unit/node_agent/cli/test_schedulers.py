@@ -279,6 +279,8 @@ def test_a_job_without_a_headless_service_has_no_name_for_its_first_pod(monkeypa
         (VOLCANO | {"VC_MASTER_HOSTS": "j-master-0.j"},
          "Volcano: pods of several tasks (master, worker) have no common index: add its pytorch plug-in, "
          "which sets RANK"),
+        (LWS | {"LWS_LEADER_ADDRESS": "lws 0"},
+         "LeaderWorkerSet: LWS_LEADER_ADDRESS: 'lws 0' is no name or address of a host"),
         (INDEXED | {"PET_NNODES": ""}, "Kubernetes Job does not say how many nodes there are: give --nnodes"),
         (NODES | {"LOCAL_RANK": "0"},
          "RANK and WORLD_SIZE of nodes: LOCAL_RANK is set, too, so RANK may be a process's and not a node's: unset it, "

@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from rdzv_protocol.credentials import TlsFiles  # noqa: E402
 from torch.distributed.elastic.rendezvous import RendezvousParameters  # noqa: E402
 
 from node_agent.torchrun.options import HandlerConfig, read  # noqa: E402
@@ -72,16 +71,10 @@ def test_token_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("conf", "says"),
     [
-        (
-            {"tls_cert": "c", "tls_key": "k"},
-            "--rdzv-conf: tls_cert needs --tls-ca, too: a file of authorities.*",
-        ),
-        ({"tls_ca": "system", "tls_key": "k"}, "--tls-cert and --rdzv-conf: tls_key belong together"),
+        ({"tls_cert": "c", "tls_key": "k"}, "--rdzv-conf: tls_cert needs --rdzv-conf: tls_ca, too: a file of .*"),
+        ({"tls_ca": "system", "tls_key": "k"}, "--rdzv-conf: tls_cert and --rdzv-conf: tls_key belong together"),
         ({"tls_ca": "/nowhere"}, "--rdzv-conf: tls_ca /nowhere: No such file or directory"),
-        (
-            {"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"},
-            "--rdzv-conf: tls_cert /c: No such file.*",
-        ),
+        ({"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"}, "--rdzv-conf: tls_cert /c: No such file.*"),
     ],
 )
 def test_tls_files_that_are_no_good_are_refused_by_name(conf: dict[str, str], says: str) -> None:
@@ -91,4 +84,4 @@ def test_tls_files_that_are_no_good_are_refused_by_name(conf: dict[str, str], sa
 
 def test_tls_files() -> None:
     assert config().credentials.tls is None
-    assert config(tls_ca="system").credentials.tls == TlsFiles("system")
+    assert config(tls_ca="system").credentials.tls.ca == "system"
