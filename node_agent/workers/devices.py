@@ -93,4 +93,6 @@ def _ask_torch(kind: str, environment: Mapping[str, str], *, wants_addresses: bo
         raise DeviceError(f"torch cannot tell what devices there are: {why}") from None
     except OSError as error:
         raise DeviceError(f"{python}: {error.strerror}") from None
+    except (ValueError, IndexError):
+        raise DeviceError("torch cannot tell what devices there are: it ended the process that asked it") from None
     return answer

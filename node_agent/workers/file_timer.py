@@ -11,21 +11,24 @@ import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Annotated
 
-from msgspec import Struct, json
+from msgspec import Meta, Struct, json
 
 from node_agent.workers.environment import TIMER_FILE
 
 READ_BYTES = 1 << 16
+CInt = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
+"""Number that the kernel may be asked about; a larger one is an `OverflowError` there."""
 
 
 class Request(Struct, frozen=True):
     """One line from a worker."""
 
-    pid: int
+    pid: CInt
     scope_id: str
     expiration_time: float
-    signal: int
+    signal: CInt
 
 
 class FileTimer:

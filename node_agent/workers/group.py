@@ -16,13 +16,10 @@ from rdzv_protocol.messages import Failure
 from node_agent.config import SIGNALS
 from node_agent.core.machine import NOT_STARTED
 from node_agent.output.streams import Stream
-from node_agent.workers.process import Start, signal_group
+from node_agent.workers.process import KILL_TIMEOUT_S, Start, signal_group
 
 if TYPE_CHECKING:
     from node_agent.failures.oom import OomWatch
-
-KILL_TIMEOUT_S = 30.0
-"""Time that a worker may take to go after SIGKILL: one in uninterruptible sleep may not."""
 
 CAUSE_TIMEOUT_S = 0.5
 """Wait of a failure that may have a cause elsewhere: another worker's end, or a signal to the whole node."""

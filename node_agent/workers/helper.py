@@ -5,7 +5,7 @@ import signal
 import socket
 from collections.abc import Callable
 
-from node_agent.workers.process import ChildProcess, signal_group
+from node_agent.workers.process import KILL_TIMEOUT_S, ChildProcess, signal_group
 
 
 class Helper:
@@ -40,11 +40,11 @@ class Helper:
         signal_group(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the program, if it still runs, and wait for that."""
+        """End the program, if it still runs, and wait for that, though not for ever."""
         if self.exit_code is None:
-            self._ended = lambda helper: None
-            self.kill()
-            self._exited()
+            self._loop.remove_reader(self._process.fileno())
+            self.exit_code = self._process.end(KILL_TIMEOUT_S)
+            self._hang_up()
 
     def release(self) -> None:
         """Let the program go on by itself, if it still runs: nobody here waits for it any more."""

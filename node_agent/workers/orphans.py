@@ -17,10 +17,9 @@ from functools import partial
 from time import monotonic
 
 from node_agent.workers import orphans_helper
-from node_agent.workers.group import KILL_TIMEOUT_S
 from node_agent.workers.helper import Helper
 from node_agent.workers.orphans_helper import has_ended, is_marked
-from node_agent.workers.process import STDERR, CommandProcess, own_children
+from node_agent.workers.process import KILL_TIMEOUT_S, STDERR, CommandProcess, outlived_kill, own_children
 
 MARK = "NODE_AGENT_ID"
 """Variable in the environment of every worker, and so of whatever it starts."""
@@ -72,13 +71,14 @@ class Orphans:
         return len(ended)
 
     def close(self) -> list[int]:
-        """End the guardian, for the agent ends well. Returns pids that `end` could not end, after waiting for them."""
+        """End the guardian, for the agent ends well. Returns pids of helpers and orphans that nothing could end."""
         self._is_closed = True
         self._loop.remove_signal_handler(signal.SIGCHLD)
         if self._guardian:
             self._guardian.close()  # killed before its stdin ends, which it would take for the agent's death
         until = monotonic() + KILL_TIMEOUT_S
-        return [pid for pid in self._killed & children() - own_children if not has_ended(pid, until - monotonic())]
+        left = self._killed & children() - own_children
+        return [*outlived_kill, *(pid for pid in left if not has_ended(pid, until - monotonic()))]
 
     def _guardian_ended(self, environment: Mapping[str, str], folder: str, guardian: Helper) -> None:
         """Replace a guardian that was killed; one that gave up by itself would do so again."""

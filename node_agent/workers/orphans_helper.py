@@ -34,12 +34,17 @@ def has_ended(pid: int, within_s: float) -> bool:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    end = select.poll()
-    end.register(descriptor, select.POLLIN)
     try:
-        return bool(end.poll(1000 * max(0.0, within_s)))
+        return becomes_readable(descriptor, within_s)
     finally:
         os.close(descriptor)
+
+
+def becomes_readable(descriptor: int, within_s: float) -> bool:
+    """Whether the descriptor is readable in time; that of a process is when it has ended."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(1000 * max(0.0, within_s)))
 
 
 def _end(mark: bytes) -> int:

@@ -8,7 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from node_agent.workers.orphans_helper import becomes_readable
+
 STDERR = 2
+KILL_TIMEOUT_S = 30.0
+"""Time that a child may take to go after SIGKILL: one in uninterruptible sleep may not."""
 _PR_SET_PDEATHSIG = 1
 _STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
 """States of /proc/PID/stat in which a process outlives SIGKILL."""
@@ -29,6 +33,8 @@ class Process(Protocol):
 
 own_children: set[int] = set()
 """Children that somebody here waits for: nobody else may reap them."""
+outlived_kill: set[int] = set()
+"""Children that SIGKILL has not ended in time, and that nobody waits for any more."""
 
 Start = Callable[[int, int], Process]
 """Starts a child whose stdout and stderr are these descriptors. Raises `OSError` with one line that says why not."""
@@ -56,6 +62,15 @@ class ChildProcess:
         _, status = os.waitpid(self.pid, 0)
         own_children.discard(self.pid)
         return os.waitstatus_to_exitcode(status)
+
+    def end(self, within_s: float) -> int:
+        """Kill the child's group, and wait for its exit code; a child that has not gone in time is given up."""
+        signal_group(self.pid, signal.SIGKILL)
+        if becomes_readable(self._pidfd, within_s):
+            return self.reap()
+        self.disown()
+        outlived_kill.add(self.pid)
+        return -signal.SIGKILL
 
     def disown(self) -> None:
         """Let the child go on by itself: nobody here waits for it any more."""

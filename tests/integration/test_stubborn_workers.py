@@ -31,7 +31,7 @@ BUSY_S = 5.0
 LAST_WORD_S, CONSOLE_S = 2.0, 2.0
 KILL_S = 1.0
 IMPATIENT = (
-    f"from node_agent.workers import group; group.KILL_TIMEOUT_S = {KILL_S}; from node_agent.cli.main import main"
+    f"from node_agent.workers import process; process.KILL_TIMEOUT_S = {KILL_S}; from node_agent.cli.main import main"
 )
 """A real agent, but that the half minute for a worker that outlives SIGKILL is a second."""
 
@@ -223,6 +223,24 @@ async def test_an_agent_names_a_daemon_that_it_could_not_end(impatient: Impatien
         worker.order_exit(0)
         assert await agent.exit_code() == 0
     assert f"could not kill pid {daemon} (uninterruptible sleep" in "\n".join(agent.err)
+
+
+async def test_an_agent_gives_up_helpers_in_uninterruptible_sleep_and_names_them(
+    impatient: Impatient, freezer: Freezer
+) -> None:
+    """Its guardian, the process that forks warm workers, and those that it has forked ahead of time."""
+    (worker,) = await impatient.nodes("a", "--nnodes", "1", *GRACE, "--preload", "json", nproc=1)
+    agent = impatient.agents.pop("a")
+    await until(lambda: len(children(agent.pid)) == 4)
+    helpers = children(agent.pid) - {worker.pid}
+    freezer.freeze(*helpers)
+    async with within(3 * KILL_S, at_least=KILL_S):
+        worker.order_exit(0)
+        await ended(agent.pid)
+    for pid in helpers:
+        await agent.line(rf"could not kill pid {pid} \(uninterruptible sleep")
+    freezer.thaw()  # they have the agent's stderr
+    assert await agent.exit_code() == 0
 
 
 # Agents in a bad place.

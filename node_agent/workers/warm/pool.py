@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from node_agent.workers.environment import STACKS_FILE, STACKS_SIGNAL
 from node_agent.workers.helper import Helper
-from node_agent.workers.process import STDERR, ChildProcess, CommandProcess, Process
+from node_agent.workers.process import KILL_TIMEOUT_S, STDERR, ChildProcess, CommandProcess, Process, signal_group
 
 FORK_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server_helper.py")
 LONGEST_ANSWER = 8_192
@@ -46,6 +46,10 @@ class WarmProcess(ChildProcess):
     def reap(self) -> int:
         self._orders.close()
         return super().reap()
+
+    def disown(self) -> None:
+        self._orders.close()
+        super().disown()
 
 
 class WarmPool:
@@ -126,10 +130,11 @@ class WarmPool:
         self._server, self._is_ready = None, False
         while self._asked:
             self._no_longer_asked(next(iter(self._asked))).close()  # its process then ends
+        for process in self._waiting:
+            signal_group(process.pid, signal.SIGKILL)
+        until = self._loop.time() + KILL_TIMEOUT_S
         while self._waiting:
-            process = self._take(self._waiting[0])
-            os.kill(process.pid, signal.SIGKILL)
-            process.reap()
+            self._take(self._waiting[0]).end(until - self._loop.time())
         self._changed.set()
 
     # The fork server.

@@ -11,7 +11,7 @@ from node_agent.workers import devices
 from node_agent.workers.devices import DeviceError, count_workers, pci_addresses
 
 MADE_UP = """
-import os, warnings
+import atexit, os, warnings
 from types import SimpleNamespace
 
 __version__ = "9.9"
@@ -44,6 +44,7 @@ accelerator = SimpleNamespace(
     current_accelerator=lambda: SimpleNamespace(type=DEVICE),
 )
 print("a torch may print what it likes")
+atexit.register(print, "also at its end")
 """
 CPUS = len(os.sched_getaffinity(0))
 
@@ -127,6 +128,7 @@ def test_without_torch_a_node_with_gpus_is_no_cpu_node(
     [
         ("raise RuntimeError('the driver is older than this torch')", "RuntimeError: the driver is older"),
         ("import os; os._exit(7)", "exit code 7"),
+        ("import os; os._exit(0)", "it ended the process"),
         ("import time; time.sleep(1000)", "did not tell within 0.5 s"),
     ],
 )

@@ -73,7 +73,14 @@ async def test_only_workers_are_signalled(served):
     assert "has expired" in await served.hears()
 
 
-@pytest.mark.parametrize("line", ["nonsense", "{}", "[1]", '{"pid": "x", "scope_id": 1}', "null"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense", "{}", "[1]", '{"pid": "x", "scope_id": 1}', "null",
+        '{"pid": 2147483648, "scope_id": "step", "expiration_time": 0.0, "signal": 9}',
+        '{"pid": 1, "scope_id": "step", "expiration_time": 0.0, "signal": 2147483648}',
+    ],
+)  # fmt: skip
 async def test_nonsense_is_told_and_harmless(served, line):
     served.write(line)
     assert "not a timer request" in await served.hears()
