@@ -42,6 +42,7 @@ from node_agent.core.events import (
 )
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
+from node_agent.output.observer import Observer
 from node_agent.output.routing import PluginFailed
 from node_agent.queries import Queries, StartedWorkers, known
 from node_agent.runner import CRASH_MARGIN_S, Runner
@@ -61,16 +62,13 @@ from node_agent.workers.temp_dir import TempDir
 
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
-    from rdzv_protocol.tracing import Attributes, SpanExport
 
     from node_agent.checks.pre_join import PreJoinCheck
     from node_agent.core.hang import Suspicion
     from node_agent.core.progress import Reading
     from node_agent.failures.rules import RuleMatch
-    from node_agent.output.event_log import EventLog
     from node_agent.output.live_line import LiveLine
     from node_agent.output.metrics import AgentMetrics, Facts
-    from node_agent.output.round_trace import RoundTrace
     from node_agent.workers.file_timer import FileTimer
     from node_agent.workers.hang_watch import HangWatch
     from node_agent.workers.warm.pool import WarmPool
@@ -101,7 +99,7 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> ExitCode:
             return await Agent(config, make_transport, where, console, orphans, manager, metrics).run()
     finally:
         if metrics:
-            await metrics.close()
+            await metrics.shutdown()
         for pid in orphans.close():
             console.log(given_up(pid))
         console.close()
@@ -130,16 +128,16 @@ class Agent:
         self._console = console
         self._temp_dir = TempDir()
         self._warm = _warm_pool(config, console)
+        self._live_line = _live_line(console)
         self._specs = SpecMaker(config, self._temp_dir, self._start_warm if self._warm else None)
-        self._spans = _span_export(config, console) if config.traces else None
-        self._trace = _round_trace(config, self._spans)
+        self._observers = _observers(config, console, metrics)
         self._hangs = self._hang_watch() if config.hangs.is_on else None
         self._logs = AgentLogs(
             config,
             console,
             self._temp_dir,
             lambda reason: self._runner.feed(GaveUp(reason)),
-            self._trace.first_output if self._trace else None,
+            self._first_output if config.traces else None,
             self._hangs.sink if self._hangs else None,
         )
         self._store_host = StoreHost(config.environment, self._fail, self._warm if _preloads_torch(config) else None)
@@ -152,8 +150,6 @@ class Agent:
         self._file_timer: FileTimer | None = None
         self._check: PreJoinCheck | None = None
         self._rule_match: RuleMatch | None = None
-        self._events = _event_log(config, console)
-        self._live_line = _live_line(console)
         self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
         joining = replace(config, join=replace(config.join, log_dir=self._logs.announced_path))
         self._runner = Runner(
@@ -162,8 +158,6 @@ class Agent:
         self._queries = Queries(
             config, self._specs, console.log, lambda: self._started, lambda *answer: self._runner.feed(Answer(*answer))
         )
-        self._told_to_start_at = 0.0
-        self._metrics = metrics
         if metrics:
             metrics.read = self._facts
 
@@ -190,8 +184,8 @@ class Agent:
                 closing.callback(self._temp_dir.remove)
                 if poll:
                     closing.callback(poll.cancel)
-                if self._spans:
-                    closing.push_async_callback(asyncio.to_thread, self._spans.close)
+                for observer in self._observers:
+                    closing.push_async_callback(asyncio.to_thread, observer.close)
                 if self._live_line:
                     closing.callback(self._live_line.clear)
                 if self._port:
@@ -210,15 +204,14 @@ class Agent:
                 closing.push_async_callback(self._runner.close)
                 closing.callback(self._queries.close)
 
-    def _signalled(self, name: str) -> None:
+    def _signalled(self, name: str, reason: str = "") -> None:
         self._tell_of_the_end()
-        self._runner.feed(Signalled(name))
+        self._runner.feed(Signalled(name, reason))
 
     def _look_for_preemption(self, path: str) -> None:
         """Leave when the file is there: it is looked for once in a while, for as long as the agent lives."""
         if os.path.exists(path):
-            self._tell_of_the_end()
-            self._runner.feed(Signalled("SIGTERM", f"preempted: {path} is there"))
+            self._signalled("SIGTERM", f"preempted: {path} is there")
         else:
             asyncio.get_running_loop().call_later(PREEMPTION_LOOK_S, self._look_for_preemption, path)
 
@@ -228,8 +221,7 @@ class Agent:
 
         assert self._config.preemption_poll
         told = await PreemptionPoll(*self._config.preemption_poll, self._console.log).notice()
-        self._tell_of_the_end()
-        self._runner.feed(Signalled("SIGTERM", f"preempted: {told}"))
+        self._signalled("SIGTERM", f"preempted: {told}")
 
     def _tell_of_the_end(self) -> None:
         if self._manager:
@@ -239,10 +231,8 @@ class Agent:
 
     def open_port(self) -> int:
         """Reserve the MASTER_PORT of the next round: a fresh one each round, unless the user chose one."""
-        if self._events:
-            self._events.joining()
-        if self._trace:
-            self._trace.joining()
+        for observer in self._observers:
+            observer.joining()
         self._store_host.close()  # that of a round whose workers have succeeded here is no longer needed anywhere
         if self._port is None or self._config.master_port is None:
             used, self._port = self._port, ReservedPort(self._config.master_port or 0)
@@ -284,10 +274,9 @@ class Agent:
         self._check.start(after_failure, lambda unfit: self._runner.feed(NodeChecked(unfit)))
 
     def _start_workers(self, assignment: Assignment) -> None:
-        self._told_to_start_at = asyncio.get_running_loop().time()
         is_first, self._assignment = self._assignment is None, assignment
-        if self._trace:
-            self._trace.starting(assignment)
+        for observer in self._observers:
+            observer.starting(assignment)
         if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
             self._console.log(warning, Level.ROUTINE)
         if is_first and (wish := self._config.join.preferred_rank) not in (None, assignment.group_rank):
@@ -364,13 +353,12 @@ class Agent:
         self._started = StartedWorkers(group, readable, progress, notices)
         if self._hangs and self.has_workers:
             self._hangs.start(assignment.ranks, self._runner.machine.answer_gap_s)
-        if self._events:
-            self._events.started(assignment, group.pids)
-        if self._metrics:
-            self._metrics.rounds += 1
-            self._metrics.spawn.observe(asyncio.get_running_loop().time() - self._told_to_start_at)
-        if self._trace:
-            self._trace.started()
+        for observer in self._observers:
+            observer.started(assignment, group.pids)
+
+    def _first_output(self, assignment: Assignment) -> None:
+        for observer in self._observers:
+            observer.first_output(assignment)
 
     def _notice_board(self, assignment: Assignment) -> NoticeBoard:
         return NoticeBoard(self._temp_dir, assignment.round, assignment.local_world_size, self._config.notice_signal)
@@ -400,10 +388,8 @@ class Agent:
             self._hangs.server_answered()
         if self._manager and isinstance(answer, Reply):
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
-        if self._metrics:
-            self._metrics.answered(self._silent_s())
-        if self._trace and isinstance(answer, Reply):
-            self._trace.answered()
+        for observer in self._observers:
+            observer.answered(answer)
         match answer:
             case Reply(directive=Wait() as wait) if self._live_line:
                 self._live_line.show(wait)
@@ -412,8 +398,8 @@ class Agent:
 
     def _ended(self, exit_code: ExitCode) -> None:
         self._tell_of_the_end()
-        if self._events:
-            self._events.ended(exit_code)
+        for observer in self._observers:
+            observer.ended(exit_code)
         if not self._exit_code.done():
             self._exit_code.set_result(exit_code)
 
@@ -444,11 +430,8 @@ class Agent:
             workers=assignment.local_world_size if assignment else 0,
             workers_running=len(group.pids) if group else 0,
             last_output_at=group.last_output_at if group else None,
-            silent_s=self._silent_s(),
+            silent_s=self._runner.machine.outages.silent_s(asyncio.get_running_loop().time()),
         )
-
-    def _silent_s(self) -> float:
-        return self._runner.machine.outages.silent_s(asyncio.get_running_loop().time())
 
     # What happens to the workers.
 
@@ -510,10 +493,8 @@ class Agent:
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:
             failure = replace(failure, error_file="")
-        if self._events:
-            self._events.failed(failure)
-        if self._metrics:
-            self._metrics.failures += 1
+        for observer in self._observers:
+            observer.failed(failure)
         self._runner.feed(WorkerFailed(round_, failure))
 
     def _match_rules(self, round_: int, failure: Failure) -> None:
@@ -586,19 +567,21 @@ async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | Non
     return metrics
 
 
-def _span_export(config: AgentConfig, console: Console) -> "SpanExport":
-    from rdzv_protocol.tracing import SpanExport
+def _observers(config: AgentConfig, console: Console, metrics: "AgentMetrics | None") -> list[Observer]:
+    """Observers that the user asked for."""
+    observers: list[Observer] = [metrics] if metrics else []
+    if config.traces:
+        from rdzv_protocol.tracing import Attributes, SpanExport
 
-    about: Attributes = {"service.version": VERSION, "host.name": config.join.node_id, "process.pid": os.getpid()}
-    return SpanExport(PROGRAM, about, console.log)
+        from node_agent.output.round_trace import RoundTrace
 
+        about: Attributes = {"service.version": VERSION, "host.name": config.join.node_id, "process.pid": os.getpid()}
+        observers.append(RoundTrace(config, SpanExport(PROGRAM, about, console.log)))
+    if config.event_log == "console":
+        from node_agent.output.event_log import EventLog
 
-def _round_trace(config: AgentConfig, spans: "SpanExport | None") -> "RoundTrace | None":
-    if spans is None:
-        return None
-    from node_agent.output.round_trace import RoundTrace
-
-    return RoundTrace(config, spans)
+        observers.append(EventLog(config, lambda line: console.write(ERR, f"{line}\n".encode())))
+    return observers
 
 
 def _live_line(console: Console) -> "LiveLine | None":
@@ -607,11 +590,3 @@ def _live_line(console: Console) -> "LiveLine | None":
     from node_agent.output.live_line import LiveLine
 
     return LiveLine(console)
-
-
-def _event_log(config: AgentConfig, console: Console) -> "EventLog | None":
-    if config.event_log != "console":
-        return None
-    from node_agent.output.event_log import EventLog
-
-    return EventLog(config, lambda line: console.write(ERR, f"{line}\n".encode()))

@@ -6,15 +6,16 @@ another one failed), one for each rendezvous, and one for the agent's own end.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rdzv_protocol.messages import Assignment, Failure
 
 from node_agent.config import AgentConfig
+from node_agent.output.observer import Observer
 
 
-class EventLog:
+class EventLog(Observer):
     """Writes this agent's events. `write` takes one line."""
 
     def __init__(self, config: AgentConfig, write: Callable[[str], None]) -> None:
@@ -26,22 +27,18 @@ class EventLog:
         self._failure: Failure | None = None
 
     def joining(self) -> None:
-        """Record that the agent waits for the next round."""
         self._joined_at = time.monotonic()
 
-    def started(self, assignment: Assignment, pids: list[int]) -> None:
-        """Record that the round has begun, and that workers with these pids, by local rank, run."""
+    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
         self._assignment, self._failure = assignment, None
         self._record("RENDEZVOUS", duration_ms=(time.monotonic() - self._joined_at) * 1000)
         for local_rank, pid in enumerate(pids):
             self._record("START", local_rank, pid=pid)
 
     def failed(self, failure: Failure) -> None:
-        """Record the round's first failure on this node."""
         self._failure = failure
 
     def ended(self, exit_code: int) -> None:
-        """Record the agent's exit."""
         state, failure = "FAILED" if exit_code else "SUCCEEDED", self._failure
         for local_rank in range(self._assignment.local_world_size if self._assignment else 0):
             if failure and failure.local_rank == local_rank:

@@ -7,17 +7,20 @@ goes wrong here is said and disturbs no worker.
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import h11
 import rdzv_protocol
+from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exposition import CONTENT_TYPE, Histogram, Kind, Metric, Sample, exposition, of_process
+from rdzv_protocol.messages import Assignment, Failure, Reply
 from rdzv_protocol.paths import METRICS as PATH
 
 from node_agent.config import UsageError
 from node_agent.core.effects import Level
+from node_agent.output.observer import Observer
 
 MOST_CONNECTIONS = 8
 """Most connections at a time; further ones are closed at once."""
@@ -65,7 +68,7 @@ class Facts(NamedTuple):
     """Time for which the server has not answered by now."""
 
 
-class AgentMetrics:
+class AgentMetrics(Observer):
     """Counters of one agent, and the port at which Prometheus scrapes them.
 
     `log` is told of the port, and of what goes wrong. Raises `UsageError` if the port cannot be had.
@@ -74,8 +77,9 @@ class AgentMetrics:
     def __init__(self, place: tuple[str, int], log: Callable[[str, Level], None]) -> None:
         self.read: Callable[[], Facts] | None = None
         """Function that gives the agent's state; None before there is an agent."""
-        self.rounds = self.failures = 0
-        self.spawn = Histogram(SPAWN_BOUNDS_S)
+        self._rounds = self._failures = 0
+        self._spawn = Histogram(SPAWN_BOUNDS_S)
+        self._told_to_start_at = 0.0
         self._lost_s = 0.0
         self._answered_at: float | None = None
         self._log = log
@@ -89,7 +93,8 @@ class AgentMetrics:
         host, port = self._socket.getsockname()[:2]
         self._log(f"metrics: http://{f'[{host}]' if ':' in host else host}:{port}{PATH}", Level.ROUTINE)
 
-    async def close(self) -> None:
+    async def shutdown(self) -> None:
+        """Answer no more scrapes, and give the port back."""
         if self._server:
             self._server.close()
         self._socket.close()
@@ -97,13 +102,22 @@ class AgentMetrics:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
-    def answered(self, silent_s: float) -> None:
-        """Note that the server has answered, after it was lost for `silent_s` seconds."""
-        self._lost_s += silent_s
+    def answered(self, answer: Reply | ProtocolError) -> None:
+        self._lost_s += self.read().silent_s if self.read else 0.0
         self._answered_at = asyncio.get_running_loop().time()
 
+    def starting(self, assignment: Assignment) -> None:
+        self._told_to_start_at = asyncio.get_running_loop().time()
+
+    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
+        self._rounds += 1
+        self._spawn.observe(asyncio.get_running_loop().time() - self._told_to_start_at)
+
+    def failed(self, failure: Failure) -> None:
+        self._failures += 1
+
     def samples(self) -> list[Sample]:
-        counted = [Sample(ROUNDS, self.rounds), Sample(FAILURES, self.failures), Sample(SPAWN, self.spawn.read())]
+        counted = [Sample(ROUNDS, self._rounds), Sample(FAILURES, self._failures), Sample(SPAWN, self._spawn.read())]
         if self.read is None:
             return counted
         facts = self.read()
