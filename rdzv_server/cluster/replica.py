@@ -18,14 +18,10 @@ from rdzv_protocol.timing import LEADER_HOLD_S
 from rdzv_server.cluster.cordon_follower import CordonFollower
 from rdzv_server.cluster.election import Election, Leadership
 from rdzv_server.cluster.membership import Leader
-from rdzv_server.core.cordons import CordonStatus
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Run
 from rdzv_server.service.driver import STOPPED, Driver
 from rdzv_server.service.interface import Answer, Answered, AnyRequest, Connection, Observer
-from rdzv_server.service.measurements import Measurements
 from rdzv_server.service.rendezvous import Rendezvous
-from rdzv_server.storage.base import Store, StoreFenced
+from rdzv_server.storage.base import StoreFenced
 from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
 
@@ -39,10 +35,10 @@ RETRY_S = 0.2
 class Term:
     """Term of this server as the leader of a shard."""
 
-    def __init__(self, leadership: Leadership, store: Store, registry: Registry, measurements: Measurements) -> None:
+    def __init__(self, leadership: Leadership, driver: Driver) -> None:
         self.leadership = leadership
-        self.driver = Driver(registry, store, measurements)
-        self.rendezvous = Rendezvous(self.driver, leadership.number)
+        self.driver = driver
+        self.rendezvous = Rendezvous(driver, leadership.number)
 
     async def end(self) -> None:
         self.rendezvous.close()
@@ -56,25 +52,23 @@ class Replica:
         self,
         election: Election,
         address: str,
-        make_store: Callable[[int], Store],
-        make_registry: Callable[[], Registry],
+        make_driver: Callable[[int], Driver],
         name: str = "",
-        measurements: Measurements | None = None,
         follower: CordonFollower | None = None,
     ) -> None:
-        """Set up, without leading. `make_store`: makes the store of a leadership, by its number.
+        """Set up, without leading. `make_driver`: makes the driver of a leadership, by its number.
 
         `name`: name of the shard, for the log. `follower`: follower of shard 0's cordons; None for shard 0 itself.
         """
-        self._follower = follower
+        self.term: Term | None = None
+        """Term of this server; None while it does not act as the leader."""
         self.leadership = 0
         """Number of the shard's latest leadership that is known."""
+        self._follower = follower
         self._prefix = f"{name}: " if name else ""
         self._election = election
         self._address = address
-        self._make_store, self._make_registry = make_store, make_registry
-        self._measurements = measurements or Measurements()
-        self._term: Term | None = None
+        self._make_driver = make_driver
         self._other: Leader | None = None
         self._observers: list[Observer] = []
         self._change = asyncio.Event()
@@ -86,9 +80,8 @@ class Replica:
         """Lead whenever possible, for ever; resign when cancelled. Raises what the server cannot go on after."""
         while True:
             leadership = await self._election.win(self._follow)
-            self._measurements.elections_won += 1
-            store, registry = self._make_store(leadership.number), self._make_registry()
-            term = Term(leadership, store, registry, self._measurements)
+            term = Term(leadership, self._make_driver(leadership.number))
+            term.driver.measurements.elections_won += 1
             for observer in self._observers:
                 term.driver.observe(observer)
             log.info("%staking over as leader (leadership %d)", self._prefix, leadership.number)
@@ -121,7 +114,7 @@ class Replica:
 
     def _set(self, term: Term | None, other: Leader | None) -> None:
         """Note who leads, and tell whoever waits for it."""
-        self._term, self._other = term, other
+        self.term, self._other = term, other
         latest = term.leadership if term else other
         self.leadership = max(self.leadership, latest.number if latest else 0)
         self._notify()
@@ -154,12 +147,8 @@ class Replica:
     def observe(self, observer: Observer) -> None:
         """Tell `observer` of what happens in every term of this server."""
         self._observers.append(observer)
-        if self._term:
-            self._term.driver.observe(observer)
-
-    def lost(self, connection: Connection) -> None:
-        if self._term:
-            self._term.rendezvous.lost(connection)
+        if self.term:
+            self.term.driver.observe(observer)
 
     async def _name_leader(self, request: LeaderRequest, connection: Connection) -> LeaderReply:
         """Wait for a later leadership than the one that the agent knows."""
@@ -170,12 +159,12 @@ class Replica:
 
     async def _find_term(self) -> Term:
         """Return this server's own, after a wait while nobody is known to lead. Raises `NotLeader`."""
-        await self._until(lambda: bool(self._term or self._other), LEADERLESS_HOLD_S)
+        await self._until(lambda: bool(self.term or self._other), LEADERLESS_HOLD_S)
         if self._closing:
             raise ServerUnavailable(STOPPED)
-        if self._term is None or not self._is_certain(self._term):
+        if self.term is None or not self._is_certain(self.term):
             raise self._not_leader()
-        return self._term
+        return self.term
 
     async def _until(self, is_so: Callable[[], bool], hold_s: float) -> None:
         """Return when `is_so()` holds, after `hold_s` seconds, or when the server closes."""
@@ -185,7 +174,7 @@ class Replica:
                     await self._change.wait()
 
     def _is_certain(self, term: Term) -> bool:
-        return term is self._term and term.leadership.is_certain
+        return term is self.term and term.leadership.is_certain
 
     def _not_leader(self) -> NotLeader:
         if self._other:
@@ -195,37 +184,9 @@ class Replica:
 
     # Status.
 
-    def runs(self) -> list[Run]:
-        return self._term.driver.runs() if self._term else []
-
-    def now(self) -> float:
-        return self._term.driver.now() if self._term else time.monotonic()
-
-    @property
-    def long_polls(self) -> int:
-        """Number of parked long polls."""
-        return self._term.rendezvous.load().long_polls if self._term else 0
-
-    @property
-    def epoch(self) -> str:
-        return self._term.rendezvous.epoch if self._term else ""
-
-    @property
-    def cordons(self) -> list[CordonStatus]:
-        return self._term.driver.cordons() if self._term else []
-
-    def answer_to(self, run_id: str, request_id: str) -> str:
-        """Sentence with which an operator's request has been answered; empty if that is not known here."""
-        return self._term.driver.answer_to(run_id, request_id) if self._term else ""
-
     @property
     def leads(self) -> bool:
-        return self._term is not None and self._is_certain(self._term)
-
-    @property
-    def acts(self) -> bool:
-        """Whether this server leads the shard as far as it knows, certain or not."""
-        return self._term is not None
+        return self.term is not None and self._is_certain(self.term)
 
     @property
     def leader(self) -> str | None:
@@ -235,10 +196,10 @@ class Replica:
 
     @property
     def unhealthy_reason(self) -> str | None:
-        if self._term and not self.leads:
+        if self.term and not self.leads:
             return "etcd does not answer: this server's leadership is not certain"
-        if self._term:
-            return self._term.rendezvous.state().unhealthy_reason
+        if self.term:
+            return self.term.rendezvous.state().unhealthy_reason
         return None if self._other else "no leader is known"
 
     def close(self) -> None:

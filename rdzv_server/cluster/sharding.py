@@ -21,12 +21,13 @@ from rdzv_server.cluster.election import Election
 from rdzv_server.cluster.lease import RETRY_S
 from rdzv_server.cluster.membership import Membership
 from rdzv_server.cluster.placement import shard_of
-from rdzv_server.cluster.replica import Replica
+from rdzv_server.cluster.replica import Replica, Term
 from rdzv_server.config import ServerConfig
 from rdzv_server.core.cordons import JOURNAL
 from rdzv_server.core.registry import Registry, unknown_node
 from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
+from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import (
     Action,
     Answer,
@@ -58,23 +59,29 @@ class Sharding:
         self._client = client
         self._prefix = prefix
         self._membership = membership = Membership(client, prefix, address, config)
-        max_runs = -(-config.max_runs // config.shards)  # of the whole cluster; a shard takes its part
+        self._config = config
         self.measurements = Measurements()
-        make_registry = partial(
-            Registry, config.retention_s, max_runs, knows_all_runs=config.shards == 1, exclusion=config.exclusion
-        )
         self._replicas = [
             Replica(
-                Election(client, membership, shard), address,
-                partial(EtcdStore, client, f"{prefix}/shards/{shard}", membership.leader_key(shard)), make_registry,
-                f"shard {shard}" if config.shards > 1 else "", self.measurements,
+                Election(client, membership, shard),
+                address,
+                partial(self._driver, shard),
+                f"shard {shard}" if config.shards > 1 else "",
                 CordonFollower(client, f"{prefix}/shards/0") if shard else None,
             )
             for shard in range(config.shards)
-        ]  # fmt: skip
+        ]
         self._broken: set[int] = set()
         self._closed = asyncio.Event()
         self._started_at = self.now()
+
+    def _driver(self, shard: int, leadership: int) -> Driver:
+        """Make the driver of a leadership."""
+        config, key = self._config, self._membership.leader_key(shard)
+        max_runs = -(-config.max_runs // config.shards)  # of the whole cluster; a shard takes its part
+        registry = Registry(config.retention_s, max_runs, knows_all_runs=config.shards == 1, exclusion=config.exclusion)
+        store = EtcdStore(self._client, f"{self._prefix}/shards/{shard}", key, leadership)
+        return Driver(registry, store, self.measurements)
 
     async def run(self) -> None:
         """Lead the shards that it should, for ever; leave all at once when cancelled.
@@ -115,9 +122,10 @@ class Sharding:
         answer to a request that was carried out before is that of then.
         """
         decides, node_id = self._of(JOURNAL), drain.node_id
-        if len(self._replicas) == 1 or not decides.leads or decides.answer_to(JOURNAL, drain.request_id):
+        term = decides.term if decides.leads else None
+        if len(self._replicas) == 1 or term is None or term.driver.answer_to(JOURNAL, drain.request_id):
             return
-        is_here = any(given.node_id == node_id for given in decides.cordons) or _have_node(self.runs(), node_id)
+        is_here = any(given.node_id == node_id for given in term.driver.cordons()) or _have_node(self.runs(), node_id)
         others = [shard for shard, replica in enumerate(self._replicas) if not replica.leads]
         for shard in () if is_here else others:
             if is_here := await self._is_known_in(shard, node_id):
@@ -147,12 +155,12 @@ class Sharding:
 
     def lost(self, connection: Connection) -> None:
         """Note that a connection has closed, which may have carried agents of several shards."""
-        for replica in self._replicas:
-            replica.lost(connection)
+        for term in self._terms():
+            term.rendezvous.lost(connection)
 
     def load(self) -> Load:
         return Load(
-            long_polls=sum(replica.long_polls for replica in self._replicas),
+            long_polls=sum(term.rendezvous.load().long_polls for term in self._terms()),
             shards=len(self._replicas),
             shards_led=sum(replica.leads for replica in self._replicas),
         )
@@ -160,19 +168,24 @@ class Sharding:
     def _of(self, run_id: str) -> Replica:
         return self._replicas[shard_of(run_id, len(self._replicas))]
 
+    def _terms(self) -> list[Term]:
+        """Terms of the shards that this server leads as far as it knows, certain or not."""
+        return [replica.term for replica in self._replicas if replica.term]
+
     def runs(self) -> list[Run]:
         """Runs of the shards that this server leads."""
-        return list(chain.from_iterable(replica.runs() for replica in self._replicas))
+        return list(chain.from_iterable(term.driver.runs() for term in self._terms()))
 
     def now(self, run_id: str = "") -> float:
         """Time by the clock of the run's shard; without a run by this server's own."""
-        return self._of(run_id).now() if run_id else asyncio.get_running_loop().time()
+        term = self._of(run_id).term if run_id else None
+        return term.driver.now() if term else asyncio.get_running_loop().time()
 
     def state(self) -> ServerState:
         """State of this server. Leader and epoch, of which each shard has its own, are named if there is one shard."""
         replicas, only = self._replicas, self._replicas[0] if len(self._replicas) == 1 else None
         return ServerState(
-            epoch=only.epoch if only else "",
+            epoch=only.term.rendezvous.epoch if only and only.term else "",
             unhealthy_reason=self._unhealthy_reason(),
             leads=any(replica.leads for replica in replicas),
             leader=only.leader if only else None,
@@ -180,7 +193,7 @@ class Sharding:
             shards=[ShardView(shard, replica.leader, replica.leadership) for shard, replica in enumerate(replicas)],
             peers=self._membership.peers,
             uptime_s=round(self.now() - self._started_at, 3),
-            cordons=[*{cordon.node_id: cordon for replica in replicas for cordon in replica.cordons}.values()],
+            cordons=[*{cordon.node_id: cordon for term in self._terms() for cordon in term.driver.cordons()}.values()],
         )
 
     def _unhealthy_reason(self) -> str | None:
@@ -188,7 +201,7 @@ class Sharding:
         if self._closed.is_set():
             return "shutting down"
         reasons = [replica.unhealthy_reason for replica in self._replicas]
-        own = [replica.unhealthy_reason for replica in self._replicas if replica.acts]
+        own = [replica.unhealthy_reason for replica in self._replicas if replica.term]
         return next(filter(None, own), None if None in reasons else reasons[0])
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from rdzv_server.cluster.replica import Replica  # noqa: E402
 from rdzv_server.core.registry import Registry  # noqa: E402
 from rdzv_server.service import driver as driver_module  # noqa: E402
 from rdzv_server.service import rendezvous as rendezvous_module  # noqa: E402
+from rdzv_server.service.driver import Driver  # noqa: E402
 
 PATIENCE_S = 10.0
 
@@ -89,7 +90,7 @@ class Server:
     def __init__(self) -> None:
         self.store = SharedStore()
         self.election = GivenElection()
-        self.replica = Replica(self.election, "a:29400", lambda number: self.store, lambda: Registry(3_600.0))  # type: ignore[arg-type]
+        self.replica = Replica(self.election, "a:29400", lambda number: Driver(Registry(3_600.0), self.store))  # type: ignore[arg-type]
         self.running = asyncio.create_task(self.replica.run())
 
     async def lead(self, number: int = 5) -> GivenLeadership:
@@ -321,8 +322,8 @@ async def test_what_operators_see(server):
     assert (replica.unhealthy_reason, replica.leads, replica.leader) == ("no leader is known", False, None)
     await server.follow(Leader("b:29400", 7))
     assert (replica.unhealthy_reason, replica.leads, replica.leader, replica.leadership) == (None, False, "b:29400", 7)
-    assert replica.runs() == []
+    assert replica.term is None
     await server.lead(8)
     await server.join()
     assert (replica.unhealthy_reason, replica.leads, replica.leader, replica.leadership) == (None, True, "a:29400", 8)
-    assert [run.run_id for run in replica.runs()] == [RUN_ID]
+    assert [run.run_id for run in replica.term.driver.runs()] == [RUN_ID]
