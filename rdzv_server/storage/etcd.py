@@ -64,10 +64,10 @@ KEYS_AT_ONCE = 10_000
 async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
     """Write a new cluster's format, or check it. Raises `StoreBroken` if it is another one, or `StoreUnavailable`."""
     key, value = f"{prefix}/format".encode(), f"format {FORMAT}, {shards} shard{'s' * (shards != 1)}"
-    is_new, _ = await client.transact([is_free(key), is_free(f"{prefix}/schema".encode())], [put(key, value.encode())])
+    await client.transact([is_free(key)], [put(key, value.encode())])
     found, _ = await client.get(key)
     text = found.value.decode(errors="replace") if found else ""
-    if is_new or text == value:
+    if text == value:
         return
     version, _, there = text.partition(", ")
     if version == f"format {FORMAT}":

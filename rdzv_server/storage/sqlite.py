@@ -30,8 +30,8 @@ from rdzv_server.storage.record_codec import (
 
 APPLICATION_ID = 0x72647A76
 """Application id in SQLite's header, which marks the file as this server's."""
-FORMAT = 4
-"""Version of the tables and of the records in them; a file of any other is refused."""
+FORMAT = 5
+"""Version of the tables and of what is in them; a file of any other is refused."""
 
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -44,26 +44,19 @@ CREATE TABLE records (
     body    BLOB NOT NULL
 ) STRICT;
 CREATE INDEX records_of_attempt ON records (run_id, attempt, id);
-PRAGMA application_id = {APPLICATION_ID};
-PRAGMA user_version = {FORMAT};
-COMMIT;
-"""
-
-_EVENTS = """
-CREATE TABLE IF NOT EXISTS events (
+CREATE TABLE events (
     run_id  TEXT NOT NULL,
     attempt INTEGER NOT NULL,
     last    INTEGER NOT NULL,
     body    BLOB NOT NULL,
     PRIMARY KEY (run_id, attempt, last)
 ) STRICT, WITHOUT ROWID;
-DELETE FROM events WHERE NOT EXISTS (
-    SELECT 1 FROM records WHERE records.run_id = events.run_id AND records.attempt = events.attempt
-);
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+COMMIT;
 """
-"""Table of the events, beside the records in the same format: an older file gets the table, and an older program leaves
-it alone, also when it forgets an attempt. `last`: number of the last event that is packed in `body`. Row 0 has the
-number of the last event that has been delivered."""
+"""Tables of a new file. `last`: number of the last event that is packed in `body`; row 0 has the number of the last one
+that has been delivered."""
 _EVENTS_INSERT = "INSERT INTO events (run_id, attempt, last, body) VALUES (?, ?, ?, ?)"
 _EVENTS_DELETE = "DELETE FROM events WHERE run_id = ? AND attempt = ?"
 _EVENTS_SELECT = "SELECT body FROM events WHERE run_id = ? AND attempt = ? AND last > ? ORDER BY last"
@@ -181,8 +174,7 @@ class SqliteStore:
             file.execute("PRAGMA temp_store = MEMORY")  # notes of a statement of many rows: else in /var/tmp
             is_new = self._check(file)
             file.execute("PRAGMA journal_mode = WAL")
-            # Takes the lock now, not with the first record.
-            file.executescript((_SCHEMA if is_new else "") + f"BEGIN IMMEDIATE; {_EVENTS} COMMIT;")
+            file.executescript(_SCHEMA if is_new else "BEGIN IMMEDIATE; COMMIT;")  # the latter takes the lock now
         except BaseException:
             file.close()
             raise

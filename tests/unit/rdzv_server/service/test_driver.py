@@ -313,6 +313,26 @@ async def test_a_server_that_comes_back_knows_everything_misses_nobody_and_goes_
     assert run.stage is Stage.SUCCEEDED
 
 
+async def test_events_that_a_crash_kept_from_being_written_are_made_up_for_by_the_next_server(started):
+    """Etcd takes a large batch in several transactions, the events last."""
+
+    class EventlessStore(MemoryStore):
+        async def append(self, records, events=()):
+            await super().append(records)
+
+    lost, kept = EventlessStore(), MemoryStore()
+    for store in (lost, kept):
+        await (await started(store)).join("a", "b")
+    kept_events = await kept.read_events(RUN_ID, 1, 0, 10)
+    made_up = MemoryStore()
+    await made_up.append(await lost.load())
+    second = await started(made_up)
+    await second.join("c", nodes="")
+    events = await made_up.read_events(RUN_ID, 1, 0, 10)
+    assert [event.kind for event in kept_events] == [event.kind for event in events[: len(kept_events)]]
+    assert [event.number for event in events] == list(range(1, len(events) + 1)) and len(kept_events) > 3
+
+
 async def test_a_restarted_server_keeps_the_deadlines_that_it_had(started):
     store = MemoryStore()
     before = await started(store)

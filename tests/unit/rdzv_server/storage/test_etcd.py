@@ -207,7 +207,6 @@ async def test_a_cluster_keeps_its_format_and_its_number_of_shards(client, prefi
             rf"a later version of rdzv-server \(format {FORMAT + 1}",
         ),
         ("/format", b"\xff", "another version of rdzv-server \\(\N{REPLACEMENT CHARACTER}"),
-        ("/schema", b"2", r"another version of rdzv-server \(no format"),
     ],
 )
 async def test_a_cluster_of_another_format_asks_for_its_server_and_is_left_as_it_is(shared, key, value, version):
