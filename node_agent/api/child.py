@@ -184,8 +184,9 @@ def _dump(pickler: Any, value: Any, file: BinaryIO) -> str:
 def _record(error: BaseException, text: str) -> None:
     """Leave the error where torch's `@record` does. A nested launcher's error is that of its first failed worker."""
     from node_agent.failures import error_file
+    from node_agent.workers.environment import ERROR_FILE
 
-    if not (path := os.environ.get(error_file.VARIABLE)):
+    if not (path := os.environ.get(ERROR_FILE)):
         return
     content = error_file.content(f"{type(error).__name__}: {error}", text)
     if hasattr(error, "get_first_failure"):

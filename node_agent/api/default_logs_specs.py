@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
-from node_agent.output.routing import ERROR_FILE, Routing, by_flags, by_plugin
+from node_agent.output.routing import Routing, by_flags, by_plugin
+from node_agent.workers.environment import ERROR_FILE
 from node_agent.workers.temp_dir import TempDir
 
 Streams = Std | Mapping[int, Std]

@@ -38,9 +38,8 @@ from node_agent.config import SIGNALS
 from node_agent.core.log_options import Std
 from node_agent.failures.diagnose import exit_status
 from node_agent.output.console import ERR, OUT
-from node_agent.output.line_prefix import default_prefix
 from node_agent.output.log_files import LogFiles
-from node_agent.output.logs import RoundLogs
+from node_agent.output.logs import RoundLogs, default_prefix
 from node_agent.workers.group import ProcessGroup, Worker, WorkerSpec
 from node_agent.workers.process import KILL_TIMEOUT_S, given_up
 from node_agent.workers.temp_dir import TempDir

@@ -18,9 +18,8 @@ from node_agent.cli.values import known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.hang import HangOptions
-from node_agent.core.log_options import NO_FILES, LogOptions
+from node_agent.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
 from node_agent.output.folder import why_unusable
-from node_agent.output.line_prefix import PREFIX_TEMPLATE
 from node_agent.workers.environment import UNINTERRUPTIBLE
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"

@@ -310,7 +310,7 @@ def template(given: object) -> str:
     """Beginning of a console line."""
     from string import Template
 
-    from node_agent.output.line_prefix import PREFIX_NAMES
+    from node_agent.core.log_options import PREFIX_NAMES
 
     known = " ".join(f"${{{each}}}" for each in PREFIX_NAMES)
     parsed = Template(given := text(given))

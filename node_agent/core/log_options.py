@@ -44,6 +44,10 @@ def _local_rank(text: str) -> int:
 
 NO_FILES = "/dev/null"
 """Value of `--log-dir` that means no log files and no error files, as under torchrun."""
+PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+"""The environment variable with torchrun's template of a teed line's prefix."""
+PREFIX_NAMES = ("role_name", "rank", "local_rank", "hostname", "node_id", "group_rank")
+"""Names that `${...}` may have in a template; the first four are torchrun's."""
 
 
 class LogOptions(Struct, frozen=True, kw_only=True):

@@ -15,8 +15,9 @@ from typing import Any
 from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
+from node_agent.workers.environment import ERROR_FILE
+
 MOST_BYTES = 1 << 20
-VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 
 class ErrorFile(Struct, frozen=True):
@@ -87,13 +88,13 @@ def leave(
 
     `recorded`: the error file of the failed worker, if that was this node's.
     """
-    path = environment.get(VARIABLE)
+    path = environment.get(ERROR_FILE)
     if not path:
         return
     try:
         write(path, (copy(recorded, failure.exit_code) or content_of(failure)) if failure else content(error))
     except (OSError, ValueError) as problem:
-        log(f"cannot write the error file {path} ({VARIABLE}): {getattr(problem, 'strerror', None) or problem}")
+        log(f"cannot write the error file {path} ({ERROR_FILE}): {getattr(problem, 'strerror', None) or problem}")
 
 
 def write(path: str, what: dict[str, Any]) -> None:

@@ -10,10 +10,9 @@ from rdzv_protocol.messages import Assignment
 
 from node_agent.config import AgentConfig
 from node_agent.core.effects import Level
-from node_agent.core.log_options import LogOptions
+from node_agent.core.log_options import PREFIX_TEMPLATE, LogOptions
 from node_agent.output.console import ERR, OUT, Console
 from node_agent.output.folder import RunFolder, wants_files
-from node_agent.output.line_prefix import line_prefix
 from node_agent.output.log_files import LogFile, LogFiles
 from node_agent.output.routing import Plugin, Route, Routing, by_flags, narrowed, without_files
 from node_agent.output.sinks import AsItComes, Filtered, Lines, Noticed, Sink, Tail
@@ -198,3 +197,28 @@ class AgentLogs:
         from node_agent.output.logs_specs import LogsPlugin
 
         return LogsPlugin(self._options, self._config.environment, on_error)
+
+
+def line_prefix(config: AgentConfig, assignment: Assignment, local_rank: int, teed: bool) -> str:
+    """Text before a worker's lines; empty for none.
+
+    The user's own template marks every line. Without one, teed lines alone are marked, by torchrun's template.
+    """
+    template = config.logs.prefix or (teed and config.environment.get(PREFIX_TEMPLATE))
+    if not template:
+        return default_prefix(config.join.role, local_rank) if teed else ""
+    from string import Template
+
+    return Template(template).safe_substitute(
+        role_name=config.join.role,
+        rank=assignment.first_rank + local_rank,
+        local_rank=local_rank,
+        hostname=os.uname().nodename.partition(".")[0],
+        node_id=config.join.node_id,
+        group_rank=assignment.group_rank,
+    )
+
+
+def default_prefix(role: str, local_rank: int) -> str:
+    """torchrun's prefix of a teed line."""
+    return f"[{role}{local_rank}]:"

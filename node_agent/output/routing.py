@@ -5,8 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
-
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+from node_agent.workers.environment import ERROR_FILE
 
 
 class Route(NamedTuple):

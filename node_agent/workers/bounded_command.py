@@ -6,13 +6,12 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from node_agent.workers.process import CommandProcess, own_children, signal_group
+from node_agent.workers.process import DEVNULL, CommandProcess, own_children, signal_group
 
 TAIL_BYTES = 16_384
 """Most bytes of a command's output that are kept."""
 _READS = 8
 """Reads that empty a pipe, whatever still writes to it."""
-_DEVNULL = -3  # subprocess.DEVNULL
 
 
 class BoundedCommand:
@@ -27,7 +26,7 @@ class BoundedCommand:
         environment: Mapping[str, str],
         limit_s: float,
         ended: Callable[[int | None, str], None],
-        stdin: int = _DEVNULL,
+        stdin: int = DEVNULL,
     ) -> None:
         self._ended: Callable[[int | None, str], None] | None = ended
         self._loop = asyncio.get_running_loop()

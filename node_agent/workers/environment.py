@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from rdzv_protocol.messages import Assignment
 
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""Path of the file to which torch's `@record` writes an error; empty: there is none."""
 ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 UNINTERRUPTIBLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
@@ -61,7 +63,7 @@ def worker_environment(
         "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": str(assignment.agent_store),
-        "TORCHELASTIC_ERROR_FILE": "",
+        ERROR_FILE: "",
     }
     environment.update((name, environment[source]) for name, source in likewise.items())
     return environment

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from node_agent.core.hang import HangDetector, HangOptions, Rhythm, Signs, Suspicion
 from node_agent.core.progress import Reading
 from node_agent.output.sinks import Sink
+from node_agent.workers.process import state
 
 LONGEST_LINE = 1 << 16
 
@@ -94,7 +95,7 @@ class HangWatch:
             readings={rank: reading for rank, reading in self._readings().items() if rank in pids},
             last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in pids},
             uninterruptible=frozenset(
-                rank for rank, pid in pids.items() if self._options.uninterruptible_s and _state(pid) == "D"
+                rank for rank, pid in pids.items() if self._options.uninterruptible_s and state(pid) == "D"
             ),
         )
 
@@ -113,12 +114,3 @@ class _WatchedLines(Sink):
             if len(self._held) > LONGEST_LINE:
                 lines, self._held = [*lines, self._held], b""
         self._watch.wrote(self._local_rank, lines)
-
-
-def _state(pid: int) -> str:
-    """Letter of the state of a process's main thread, as /proc has it; empty for one that is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""

@@ -19,7 +19,7 @@ from time import monotonic
 from node_agent.workers import orphans_helper
 from node_agent.workers.helper import Helper
 from node_agent.workers.orphans_helper import has_ended, is_marked
-from node_agent.workers.process import KILL_TIMEOUT_S, STDERR, CommandProcess, outlived_kill, own_children
+from node_agent.workers.process import DEVNULL, KILL_TIMEOUT_S, STDERR, CommandProcess, outlived_kill, own_children
 
 MARK = "NODE_AGENT_ID"
 """Variable in the environment of every worker, and so of whatever it starts."""
@@ -28,7 +28,6 @@ REPLACEMENT_S = 0.5
 """Wait before a guardian that was killed is replaced."""
 
 _PR_SET_CHILD_SUBREAPER = 36
-_DEVNULL = -3  # subprocess.DEVNULL
 _WAIT_THEN_REAP = "trap '' TERM INT HUP QUIT; read -r word; exec \"$@\""
 """Program of the guardian. It ignores the signals that a scheduler sends to every process of a node."""
 
@@ -55,7 +54,7 @@ class Orphans:
         command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", *helper)
         with suppress(OSError):  # no descriptor is left, or there is no shell here
             self._guardian = Helper(
-                lambda life: CommandProcess(command, environment, _DEVNULL, STDERR, stdin=life, outlives_agent=True),
+                lambda life: CommandProcess(command, environment, DEVNULL, STDERR, stdin=life, outlives_agent=True),
                 partial(self._guardian_ended, environment, folder),
             )
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from node_agent.workers.orphans_helper import becomes_readable
 
-STDERR = 2
+STDERR, DEVNULL = 2, subprocess.DEVNULL
 KILL_TIMEOUT_S = 30.0
 """Time that a child may take to go after SIGKILL: one in uninterruptible sleep may not."""
 _PR_SET_PDEATHSIG = 1
@@ -131,13 +131,20 @@ def signal_group(pid: int, signum: int) -> None:
 
 def given_up(pid: int) -> str:
     """Line that says that a child outlives SIGKILL, and why, as far as the kernel tells."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            state = stat.read().rpartition(")")[2].split()[0]
-        with open(f"/proc/{pid}/wchan") as wchan:
-            place = wchan.read()
-    except OSError:  # gone this moment, or not ours to look at
+    letter, place = state(pid), None
+    with suppress(OSError), open(f"/proc/{pid}/wchan") as wchan:
+        place = wchan.read()
+    if not letter or place is None:  # gone this moment, or not ours to look at
         return f"could not kill pid {pid}: giving it up"
     where = f" in {place}" if place not in ("", "0") else ""
-    why = _STATES.get(state, f"state {state}")
+    why = _STATES.get(letter, f"state {letter}")
     return f"could not kill pid {pid} ({why}{where}): giving it up, and what it holds with it"
+
+
+def state(pid: int) -> str:
+    """Letter of the state of a process's main thread, as /proc has it; empty for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

@@ -10,6 +10,7 @@ from node_agent.config import AgentConfig
 from node_agent.output.logs import RoundLogs
 from node_agent.workers.environment import (
     ENABLE_FILE_TIMER,
+    ERROR_FILE,
     EVIDENCE,
     TIMER_FILE,
     evidence_variables,
@@ -65,7 +66,7 @@ class SpecMaker:
         specs = []
         for local_rank, environment in enumerate(self.environments(assignment)):
             environment |= {**logs.environment(local_rank), **progress.environment(local_rank)}
-            environment |= self._evidence_variables(assignment, local_rank, environment["TORCHELASTIC_ERROR_FILE"])
+            environment |= self._evidence_variables(assignment, local_rank, environment[ERROR_FILE])
             environment |= notices.environment(local_rank) if notices else {}
             cpus = self._config.cpus[local_rank] if self._config.cpus else ()
             spec = WorkerSpec(
@@ -75,7 +76,7 @@ class SpecMaker:
                 title=self._config.command.title,
                 start=partial(self._start, local_rank, environment, cpus),
                 open_streams=partial(logs.open_streams, local_rank),
-                error_file=environment["TORCHELASTIC_ERROR_FILE"],
+                error_file=environment[ERROR_FILE],
                 evidence={name: environment[name] for name in EVIDENCE if name in environment},
             )
             specs.append(spec)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from node_agent.core.effects import WriteFailureReport
 from node_agent.failures import error_file
 from node_agent.failures.error_file import ErrorFile
+from node_agent.workers.environment import ERROR_FILE
 from tests.unit.node_agent.story import a_failure, finish
 
 TORCHS = {
@@ -163,7 +164,7 @@ def test_torch_writes_and_reads_the_same(path, tmp_path):
         "from torch.distributed.elastic.multiprocessing.errors import record\n"
         "@record\ndef main(): raise ValueError('boom')\nmain()"
     )
-    env = {**os.environ, error_file.VARIABLE: path}
+    env = {**os.environ, ERROR_FILE: path}
     subprocess.run([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL)
     recorded = error_file.read(path)
     assert recorded.error == "ValueError: boom"
@@ -181,7 +182,7 @@ def test_torch_writes_and_reads_the_same(path, tmp_path):
 
 def leave(tmp_path, effect: WriteFailureReport, recorded: str = "") -> dict:
     own = tmp_path / "new" / "agent.json"
-    error_file.leave(effect.error, effect.failure, recorded, {error_file.VARIABLE: str(own)}, pytest.fail)
+    error_file.leave(effect.error, effect.failure, recorded, {ERROR_FILE: str(own)}, pytest.fail)
     return dict(json.loads(own.read_text())["message"])
 
 
@@ -229,7 +230,7 @@ def test_an_agents_own_error_has_no_exit_code(tmp_path):
     assert int(message["extraInfo"]["timestamp"]) > 1_700_000_000
 
 
-@pytest.mark.parametrize("environment", [{}, {error_file.VARIABLE: ""}])
+@pytest.mark.parametrize("environment", [{}, {ERROR_FILE: ""}])
 def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch, environment):
     monkeypatch.chdir(tmp_path)
     error_file.leave("boom", None, "", environment, pytest.fail)
@@ -239,6 +240,6 @@ def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch, environm
 @pytest.mark.parametrize("own", ["/proc/no/such/file", "/", "nul\0"])
 def test_a_file_that_cannot_be_written_is_one_line(own):
     said: list[str] = []
-    error_file.leave("boom", None, "", {error_file.VARIABLE: own}, said.append)
+    error_file.leave("boom", None, "", {ERROR_FILE: own}, said.append)
     (line,) = said
     assert line.startswith(f"cannot write the error file {own} (TORCHELASTIC_ERROR_FILE): ")

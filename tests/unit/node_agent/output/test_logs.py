@@ -14,8 +14,7 @@ from rdzv_protocol.messages import Assignment
 
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
-from node_agent.core.log_options import NO_FILES, LogOptions, Std
-from node_agent.output.line_prefix import PREFIX_NAMES, PREFIX_TEMPLATE
+from node_agent.core.log_options import NO_FILES, PREFIX_NAMES, PREFIX_TEMPLATE, LogOptions, Std
 from node_agent.output.logs import AgentLogs
 from node_agent.workers.group import WorkerGroup, WorkerSpec
 from node_agent.workers.process import CommandProcess
