@@ -10,12 +10,11 @@ from typing import Any
 from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.paths import DEFAULT_PORT
 
-RETENTION_S = 3_600.0
-MOST_RUNS = 10_000
+from rdzv_server.core.node_history import MOST_OF_A_NODE, ExclusionPolicy
+from rdzv_server.core.registry import MOST_RUNS, RETENTION_S
+
 MOST_CONNECTIONS = 65_536
 MOST_SHARDS = 256
-MOST_BLAMES = 32
-"""Highest N of `--exclude-after N/TIME`: as many blames as are remembered of a node."""
 LISTED_RUNS = 100
 MOST_LISTED_RUNS = 1_000
 
@@ -26,15 +25,6 @@ class Rate:
 
     per_s: float
     burst: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExclusionPolicy:
-    """Exclusion of a node for `for_s` seconds after runs have blamed it `after` times within `window_s`."""
-
-    after: int
-    window_s: float
-    for_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +89,8 @@ def _span(text: str) -> float:
 def _after(text: str) -> tuple[int, float]:
     """Read N/TIME, a number of times within a time, in seconds."""
     number, _, window = text.partition("/")
-    if re.fullmatch(r"\d{1,2}", number) is None or not 1 <= int(number) <= MOST_BLAMES:
-        raise ArgumentTypeError(f"a number from 1 to {MOST_BLAMES}, and {_A_TIME}, as in 3/24h, not {text!r}")
+    if re.fullmatch(r"\d{1,2}", number) is None or not 1 <= int(number) <= MOST_OF_A_NODE:
+        raise ArgumentTypeError(f"a number from 1 to {MOST_OF_A_NODE}, and {_A_TIME}, as in 3/24h, not {text!r}")
     return int(number), _span(window)
 
 
@@ -148,7 +138,6 @@ class ServerConfig:
     """Address to listen on; every one by default, since agents are elsewhere as a rule."""
     port: int = _flag(DEFAULT_PORT, PORT, "default: {}; 0: a free one")
     retention_s: float = _flag(RETENTION_S, SECONDS, "how long an ended run is remembered (default: {:g})")
-    """Seconds that an ended run is remembered: an hour by default, for people to look and late agents to be told."""
     store: str | None = _flag(
         None,
         WHERE,
@@ -251,7 +240,6 @@ class ServerConfig:
     max_runs: int = _security(
         MOST_RUNS, COUNT, "beyond it, no new run begins; ended ones count until they are forgotten (default: {})"
     )
-    """Most runs of a server, as many as its memory is meant for."""
 
     advertise: str | None = _cluster(
         None,

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from rdzv_server.config import MOST_RUNS, RETENTION_S, ExclusionPolicy, Limits
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.registry import MOST_RUNS, RETENTION_S, Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.service.rendezvous import Rendezvous
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from rdzv_server.auth.authorization import Access
+    from rdzv_server.config import Limits
     from rdzv_server.http.limits import Gatekeeper
     from rdzv_server.http.listener import Listener
     from rdzv_server.http.metrics import MetricsView
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 SHUTDOWN_S = 0.5
 """Seconds that a closing server waits for answers under way."""
-DEFAULT_LIMITS = Limits()
 
 
 class HttpServer(ABC):
@@ -64,17 +64,19 @@ class HttpServer(ABC):
         bound: socket.socket,
         tls: "ssl.SSLContext | None" = None,
         access: "Access | None" = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: "Limits | None" = None,
         *,
         read_only: bool = False,
     ) -> None:
         """Serve HTTP on a socket (see `bind`). `read_only`: without the paths of actions."""
         from rdzv_server.auth.authorization import Access
+        from rdzv_server.config import Limits
         from rdzv_server.http.limits import Gatekeeper
         from rdzv_server.http.listener import Listener
         from rdzv_server.http.metrics import MetricsView
         from rdzv_server.http.routes import HttpApi
 
+        limits = limits or Limits()
         self._gatekeeper = Gatekeeper(access or Access(), limits)
         self._metrics = MetricsView(self.service, limits.listed_runs)
         self._api = HttpApi(self.service, self._gatekeeper, self._metrics, read_only=read_only)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rdzv_protocol.settings import RequestedSettings
 
 from benchmarks.year.trace import DAY_S
-from rdzv_server.config import ExclusionPolicy
+from rdzv_server.core.node_history import ExclusionPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,7 @@ def seconds(low: float = 0, high: float = 10**6) -> Read:
 
 _LIMITS = {"start": "start_s", "step": "step_s", "checkpoint": "checkpoint_s", "factor": "factor"}
 LONGEST_PATTERN = 512
-_RULE = re.compile(r"([a-z]+(?:=[^,:\s]+)?(?:,[a-z]+(?:=[^,:\s]+)?)*):\s*(\S.*)")
+_RULE = r"([a-z]+(?:=[^,:\s]+)?(?:,[a-z]+(?:=[^,:\s]+)?)*):\s*(\S.*)"
 _RULE_KEYS = {
     "first": "first_s", "every": "every_s", "rank": "rank", "least": "least", "most": "most", "points": "points",
     "fault": "is_fault", "stop": "is_stop",
@@ -159,7 +159,7 @@ def log_rules(given: object) -> tuple[LogRule, ...]:
 
 
 def _log_rule(line: str) -> LogRule:
-    match = _RULE.fullmatch(line)
+    match = re.fullmatch(_RULE, line)
     if match is None:
         raise ValueError(f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}")
     found: dict[str, object] = {"pattern": match[2]}

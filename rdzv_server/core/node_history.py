@@ -12,8 +12,6 @@ from typing import Literal
 from msgspec import Struct
 from rdzv_protocol.text import clip
 
-from rdzv_server.config import ExclusionPolicy
-
 Fault = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
 MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
 """Most nodes and incidents that are remembered, and incidents of one node: a snapshot of them is one record."""
@@ -21,6 +19,14 @@ REASON_BYTES, RUN_BYTES = 96, 64
 TOGETHER, TOGETHER_S = 3, 30.0
 """Number of nodes, and seconds within which as many must be lost to count as lost together, which blames none."""
 AT_ONCE: tuple[Fault, ...] = ("hardware", "unfit", "slow")
+
+
+class ExclusionPolicy(Struct, frozen=True):
+    """Exclusion of a node for `for_s` seconds after runs have blamed it `after` times within `window_s`."""
+
+    after: int
+    window_s: float
+    for_s: float
 
 
 class Incident(Struct, frozen=True):

@@ -22,7 +22,6 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.text import clip
 
-from rdzv_server.config import MOST_RUNS, ExclusionPolicy
 from rdzv_server.core import admission, events, snapshot
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS, Cordons
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
@@ -37,11 +36,16 @@ from rdzv_server.core.events import (
     TimePassed,
 )
 from rdzv_server.core.machine import RunMachine
-from rdzv_server.core.node_history import REASON_BYTES, Blame
+from rdzv_server.core.node_history import REASON_BYTES, Blame, ExclusionPolicy
 from rdzv_server.core.run import HEARD_OF_S, Run, Stage
 
 Key = tuple[str, int]
 """Key of an attempt: run_id and attempt number."""
+
+RETENTION_S = 3_600.0
+"""Seconds that an ended run is remembered: an hour by default, for people to look and late agents to be told."""
+MOST_RUNS = 10_000
+"""Most runs of a server by default, as many as its memory is meant for."""
 
 SPARE_DEADLINES = 64
 """Stale deadlines that are tolerated, beyond one for each run, before they are dropped."""

@@ -30,10 +30,11 @@ SENTENCE_BYTES = 900
 NCCL_BYTES = 300
 NAME_BYTES, PLACE_BYTES = 48, 96
 
-_TORCH = re.compile(r"/(?:(?:site|dist)-packages|pytorch)/torch(?:_npu|_xla)?/")
-_STANDARD_LIBRARY = re.compile(r"^<frozen |/lib(?:64)?/python3[.0-9]*/(?!site-packages/|dist-packages/)")
-_PACKAGES = re.compile(r"^.*/(?:site|dist)-packages/")
-_COLLECTIVE = re.compile(
+# Patterns are compiled by the first hang, not by every start of `node-agent --standalone`.
+_TORCH = r"/(?:(?:site|dist)-packages|pytorch)/torch(?:_npu|_xla)?/"
+_STANDARD_LIBRARY = r"^<frozen |/lib(?:64)?/python3[.0-9]*/(?!site-packages/|dist-packages/)"
+_PACKAGES = r"^.*/(?:site|dist)-packages/"
+_COLLECTIVE = (
     r"^(?:send|recv|(?:send|recv)_object_list|batch_isend_irecv|barrier|monitored_barrier|new_\w*group\w*|split_group|"
     r"(?:init|destroy)_process_group|(?:all|reduce|broadcast|gather|scatter|permute)\w*)$"
 )
@@ -225,7 +226,7 @@ def place_of(frames: Sequence[Frame]) -> tuple[str, bool | None]:
     """
     if not frames:
         return "", None
-    user = _first(frames, lambda path: not _STANDARD_LIBRARY.search(path) and not _TORCH.search(path))
+    user = _first(frames, lambda path: not re.search(_STANDARD_LIBRARY, path) and not re.search(_TORCH, path))
     at = frames[user]
     called = list(reversed(frames[:user]))  # outermost first
     operation, waits = _operation(called)
@@ -244,8 +245,8 @@ def _operation(called: Sequence[Frame]) -> tuple[str, bool | None]:
             name = operation.name or _public_name(frame.function)
             if name and operation.file in frame.file:
                 waits = operation.waits_for_others
-                return name, bool(_COLLECTIVE.match(name)) if waits else waits
-    is_own_work = called and not any(_TORCH.search(frame.file) for frame in called)
+                return name, bool(re.match(_COLLECTIVE, name)) if waits else waits
+    is_own_work = called and not any(re.search(_TORCH, frame.file) for frame in called)
     return next(filter(None, (_public_name(frame.function) for frame in called)), ""), False if is_own_work else None
 
 
@@ -257,7 +258,7 @@ def _public_name(function: str) -> str:
 
 def _short(path: str) -> str:
     """Name of a file, or its path inside an installed package."""
-    in_package = _PACKAGES.sub("", path)
+    in_package = re.sub(_PACKAGES, "", path)
     short = path.rpartition("/")[2] if in_package == path else in_package
     return clip(printable(short), PLACE_BYTES)
 

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import Life, NodeBlamed, NodeOperation, RunCreated
@@ -21,7 +20,7 @@ BEAT_S = 2.0
 them. A lease should be well above this."""
 DATED = RunCreated | NodeOperation | NodeBlamed
 """Facts that record the server's life in which they happened, and the wall-clock time."""
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Clock:
@@ -97,6 +96,7 @@ def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: f
 
 def _boot_id() -> str:
     try:
-        return BOOT_ID.read_text().strip()
+        with open(BOOT_ID) as file:
+            return file.read().strip()
     except OSError:
         return ""

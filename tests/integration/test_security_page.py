@@ -5,8 +5,9 @@ import subprocess
 from pathlib import Path
 
 from rdzv_server.cli import OTHER_FILES
-from rdzv_server.config import MOST_CONNECTIONS, MOST_RUNS, Limits, Rate
+from rdzv_server.config import MOST_CONNECTIONS, Limits, Rate
 from rdzv_server.core.admission import MOST_AGENTS
+from rdzv_server.core.registry import MOST_RUNS
 from tests.support.cluster import Cluster
 
 PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text()

@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rdzv_protocol.errors import AgentFenced, ProtocolError, RunSucceeded, UnknownNode
 from rdzv_protocol.messages import Finish
 
-from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core.cordons import JOURNAL
 from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.events import (
@@ -31,6 +30,7 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
+from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import AgentState, Run, Stage
 from rdzv_server.storage.record_codec import pack, unpack

@@ -7,8 +7,8 @@ from random import Random
 from rdzv_protocol import actions
 from rdzv_protocol.settings import LAST_CALL_MOST_S, SCALE_UP_NOTICE_S, RequestedSettings, RunSettings
 
-from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core import admission
+from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess
 from simulation.cluster import RUN_ID, Cluster

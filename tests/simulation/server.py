@@ -19,9 +19,9 @@ from rdzv_protocol.messages import (
     SuspectRequest,
 )
 
-from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core.effects import Record
 from rdzv_server.core.liveness import Leases
+from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Action, Question

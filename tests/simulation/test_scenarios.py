@@ -11,7 +11,7 @@ from rdzv_protocol.messages import JoinRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.machine import State
-from rdzv_server.config import ExclusionPolicy
+from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.run import Stage
 from simulation.agent import AgentProcess
 from simulation.cluster import HANG_S, Cluster, Violation

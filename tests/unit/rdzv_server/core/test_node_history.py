@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from rdzv_protocol.messages import Start, Stop, Wait
 
-from rdzv_server.config import ExclusionPolicy
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS
 from rdzv_server.core.effects import Happened, Record
 from rdzv_server.core.events import (
@@ -20,7 +19,15 @@ from rdzv_server.core.events import (
     RoundCompleted,
     WorkersFailed,
 )
-from rdzv_server.core.node_history import MOST_INCIDENTS, MOST_NODES, MOST_OF_A_NODE, Incident, NodeHistory, span
+from rdzv_server.core.node_history import (
+    MOST_INCIDENTS,
+    MOST_NODES,
+    MOST_OF_A_NODE,
+    ExclusionPolicy,
+    Incident,
+    NodeHistory,
+    span,
+)
 from rdzv_server.core.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, settings_of
