@@ -366,7 +366,7 @@ class Arguments(NamedTuple):
     """Names of arguments where they are not flags, for messages."""
 
     def filled(self, values: Mapping[str, object], sources: Mapping[str, str]) -> "Arguments":
-        """These arguments and further ones, which their readers have read, with the givers of them."""
+        """Return these arguments and further ones, which their readers have read, with the givers of them."""
         return Arguments._make({**self._asdict(), **values, "sources": {**self.sources, **sources}}.values())
 
     def source(self, argument: str) -> str:

@@ -228,7 +228,7 @@ async def test_an_agent_names_a_daemon_that_it_could_not_end(impatient: Impatien
 async def test_an_agent_gives_up_helpers_in_uninterruptible_sleep_and_names_them(
     impatient: Impatient, freezer: Freezer
 ) -> None:
-    """Its guardian, the process that forks warm workers, and those that it has forked ahead of time."""
+    """Helpers: its guardian, the process that forks warm workers, and those that it has forked ahead of time."""
     (worker,) = await impatient.nodes("a", "--nnodes", "1", *GRACE, "--preload", "json", nproc=1)
     agent = impatient.agents.pop("a")
     await until(lambda: len(children(agent.pid)) == 4)
