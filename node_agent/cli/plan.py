@@ -13,7 +13,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
-from node_agent.cli.arguments import LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
+from node_agent.cli.arguments import ALL, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
 from node_agent.cli.values import known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
@@ -50,6 +50,10 @@ os._exit(0)
 """
 """Program of `--run-path`. A script that has succeeded leaves without tearing its objects down: a process group that
 nobody destroyed may have threads still, and would abort. torchrun keeps such a worker until all are done."""
+SAME_NAMES = {
+    name: name.removesuffix("_s") for name in RequestedSettings.__struct_fields__ if name.removesuffix("_s") in ALL
+}
+"""Settings of the run that an argument asks for, and the argument's name, which is the same without the unit."""
 TLS_FILES = ("tls_ca", "tls_cert", "tls_key")
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 
@@ -211,31 +215,16 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
     """The run's settings as far as this node asks for any. Raises `UsageError`."""
     min_nodes, max_nodes, *sizes = (1, 1) if alone else arguments.nnodes or (None, None)
     _check_unit(arguments, min_nodes, max_nodes, sizes)
-    return RequestedSettings(
+    asked = RequestedSettings(**{name: getattr(arguments, argument) for name, argument in SAME_NAMES.items()})
+    return replace(
+        asked,
         min_nodes=min_nodes,
         max_nodes=max_nodes,
-        node_unit=None if alone else arguments.node_unit,
         legal_sizes=tuple(sizes) or None,
-        max_restarts=arguments.max_restarts,
-        restart_window_s=arguments.restart_window,
-        restart_backoff_s=arguments.restart_backoff,
-        restart_backoff_max_s=arguments.restart_backoff_max,
-        max_restarts_without_progress=arguments.max_restarts_without_progress,
-        join_timeout_s=arguments.timeout if arguments.join_timeout is None else arguments.join_timeout,
-        last_call_timeout_s=arguments.last_call_timeout,
-        shrink_after_s=arguments.shrink_after,
-        fixed_nodes=None if alone else arguments.fixed_nodes,
+        fixed_nodes=None if alone else asked.fixed_nodes,
+        join_timeout_s=arguments.timeout if asked.join_timeout_s is None else asked.join_timeout_s,
         lease_s=_lease_s(arguments),
-        disconnect_grace_s=arguments.disconnect_grace,
-        scale_up=arguments.scale_up,
-        fatal_exit_codes=arguments.fatal_exit_codes,
-        fail_when_hopeless=arguments.fail_when_hopeless,
-        notice_timeout_s=arguments.notice_timeout,
-        rank_policy=arguments.rank_policy,
-        on_hang=arguments.on_hang,
-        max_hang_restarts=arguments.max_hang_restarts,
-        straggler_factor=arguments.straggler_factor,
-        replace_stragglers=arguments.replace_stragglers or None,
+        replace_stragglers=asked.replace_stragglers or None,
     )
 
 

@@ -305,7 +305,7 @@ async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
     async with serving(TlsFiles(*authority.issue("server"), authority.ca).context()) as site:
         for conf, says in (
             ({}, "this server speaks TLS"),
-            ({"tls_ca": other.ca}, "from no authority in --tls-ca"),
+            ({"tls_ca": other.ca}, "from no authority in --rdzv-conf: tls_ca"),
             ({"tls_ca": authority.ca}, "asks for a certificate of this node"),
         ):
             with pytest.raises(RendezvousConnectionError, match=says):

@@ -6,10 +6,10 @@ from rdzv_protocol.flag_values import node_counts
 from node_agent.cli import values
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments, make
 from node_agent.cli.parser import read
-from node_agent.cli.plan import settings
+from node_agent.cli.plan import SAME_NAMES, settings
 from node_agent.config import UsageError
 from node_agent.core.log_options import Std
-from tests.unit.node_agent.command_lines import complaint
+from tests.unit.node_agent.command_lines import complaint, plan
 
 DEFAULTS = Arguments._field_defaults
 LISTS = ("duplicate_stdout_filters", "duplicate_stderr_filters")
@@ -180,6 +180,16 @@ def test_more_workers_than_gpus_of_their_own(visible, nproc):
     flags = ("--virtual-local-rank", "--nproc", nproc, "train.py")
     line = complaint(*flags, environment={"CUDA_VISIBLE_DEVICES": visible})
     assert line.startswith(f"--virtual-local-rank: {nproc} workers, but CUDA_VISIBLE_DEVICES={visible} has ")
+
+
+# Settings of the run.
+
+
+@pytest.mark.parametrize(("setting", "argument"), SAME_NAMES.items())
+def test_a_setting_is_asked_for_by_the_flag_of_its_name(setting, argument):
+    given = [f"{FLAGS[argument].names[0]}={GOOD[argument]}"] if FLAGS[argument].metavar else [FLAGS[argument].names[0]]
+    asked, others = (plan("--endpoint=h:1", *words, "train.py").config.join.settings for words in (given, []))
+    assert (getattr(asked, setting), getattr(others, setting)) == (FLAGS[argument].read(GOOD[argument]), None)
 
 
 # Variables.
