@@ -44,22 +44,6 @@ async def test_an_agent_that_is_told_to_leave_is_to_be_started_again(cluster: Cl
     assert await agent.exit_code() == ExitCode.START_AGAIN
 
 
-async def test_and_so_is_one_without_a_server() -> None:
-    agent = await start_agent("--endpoint", "127.0.0.1:1", *NOWHERE)
-    assert await agent.exit_code() == ExitCode.START_AGAIN
-
-
-async def test_a_command_line_that_makes_no_sense() -> None:
-    assert await (await start_agent("--nproc", "many")).exit_code() == ExitCode.BAD_INPUT
-
-
-async def test_an_agent_that_the_server_does_not_let_in(cluster: Cluster) -> None:
-    first = await cluster.node("a", "--nnodes", "2")
-    await first.line("waiting for 1 more node")
-    other = await cluster.node("b", "--nnodes", "5")
-    assert await cluster.agents.pop("b").exit_code() == ExitCode.REFUSED, other.err
-
-
 async def test_a_node_that_cannot_start_its_worker(cluster: Cluster, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF of another machine")

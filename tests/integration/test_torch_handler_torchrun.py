@@ -129,16 +129,6 @@ async def test_the_others_go_on_when_the_node_of_rank_0_is_killed(torchruns: Tor
     assert [gone["node_id"] for gone in run["departures"]] == [lost]
 
 
-async def test_a_spare_takes_a_lost_nodes_place(torchruns: Torchruns) -> None:
-    first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3")
-    spare = await torchruns.start("c", "--nnodes=2", "--max-restarts=3", env=TALKATIVE)
-    await spare.line(STANDING_BY)
-    await torchruns.lose(first, 1, signal.SIGKILL)
-    second = await torchruns.hub.group(4)
-    assert torchruns.of(second, group_rank=1) == "c"
-    await torchruns.finish(second)
-
-
 async def test_a_spare_exits_0_when_the_run_has_succeeded(torchruns: Torchruns) -> None:
     workers = await torchruns.nodes("ab", "--nnodes=2")
     spare = await torchruns.start("c", "--nnodes=2", env=TALKATIVE)

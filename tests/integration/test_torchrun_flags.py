@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launchers import NODE_AGENT, TORCHRUN, free_port, launch
-from tests.support.programs import WORKER, Program, refuses, start_agent
+from tests.support.programs import WORKER, Program, start_agent
 from tests.support.worker_hub import WorkerHub, finish, restart_count
 
 SHOW = "import sys\nprint(__name__, sys.argv, 'of', sys.executable)\n"
@@ -80,11 +80,6 @@ async def test_the_twin_of_torch_distributed_launch(hub: WorkerHub, flags: tuple
         local_rank = [] if flags else [f"--local-rank={worker.env['LOCAL_RANK']}"]
         assert worker.argv == [*local_rank, "--lr", "1"]
     await finish(agent, *workers)
-
-
-async def test_launch_refuses_as_one_line() -> None:
-    agent = await Program.start(sys.executable, "-m", "node_agent.launch", "--no-python", "true")
-    await refuses(agent, "--no-python needs --use-env here")
 
 
 async def test_old_spellings_prefixes_and_variables_together(hub: WorkerHub) -> None:

@@ -80,13 +80,6 @@ def test_workers_have_torchruns_environment() -> None:
     assert elastic_launch(config, functions.variables)(*expected) == {0: expected}
 
 
-@pytest.mark.parametrize(
-    "rendezvous", [{}, {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}, {"rdzv_backend": "static"}]
-)
-def test_one_node_needs_no_server(rendezvous: dict[str, str]) -> None:
-    assert elastic_launch(alone(1, **rendezvous), functions.rank)() == {0: 0}
-
-
 def test_output_goes_where_the_config_says(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     specs = DefaultLogsSpecs(tmp_path / "logs", redirects=Std.ERR, tee=Std.OUT)
     config = alone(2, logs_specs=specs, log_line_prefix_template="<${rank}> ")

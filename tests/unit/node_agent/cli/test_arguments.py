@@ -114,12 +114,6 @@ GOOD = {argument: good for argument, (good, *_) in TABLE.items()} | ANY_TEXT | S
 BAD = [(argument, bad, line) for argument, (_, bad, line) in TABLE.items()] + MORE_BAD
 
 
-@pytest.fixture(autouse=True)
-def script(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-
-
 def test_every_flag_is_in_the_table():
     assert GOOD.keys() == FLAGS.keys()
     assert all(FLAGS[argument].read is values.switch for argument in SWITCHES)

@@ -19,9 +19,7 @@ from tests.unit.node_agent.command_lines import plan
 
 
 @pytest.fixture(autouse=True)
-def script(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
+def no_variables(monkeypatch):
     for name in [name for name in os.environ if name.startswith(("PET_", "TORCH_ELASTIC_", "PYTHON_EXEC"))]:
         monkeypatch.delenv(name)
 
@@ -127,8 +125,8 @@ LANDS = [  # what an agent, its run and its output are told by which flags
 ]
 # fmt: on
 WITHOUT_A_FLAG = {"scale_up_window_s", "scale_up_cooldown_s"}
-THE_AGENTS_OWN = {"agent_id", "after_round", "port", "returning", "hosts_store", "command", "secret", "drains", "queries",
-                  "log_dir", "unfit"}  # fmt: skip
+THE_AGENTS_OWN = {"agent_id", "secret", "command", "after_round", "port", "returning", "unfit"}
+THE_AGENTS_OWN |= {"hosts_store", "drains", "queries", "log_dir"}
 
 
 def test_every_setting_of_an_agent_has_a_case_here():
@@ -192,17 +190,6 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(plans, cap
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("node-agent: error: --nproc: a whole number from 1 to 4096")
     assert not plans
-
-
-def test_the_environment_is_the_processs_own(plans, monkeypatch):
-    monkeypatch.setenv("PET_NPROC_PER_NODE", "3")
-    main.main(["train.py"])
-    assert plans[0].config.join.local_world_size == 3
-
-
-def test_launch_passes_the_local_rank(plans):
-    main.main(["train.py", "x"], use_env=False)
-    assert plans[0].config.command.arguments == ("--local-rank=${local_rank}", "x")
 
 
 # Which CPUs the workers may use.

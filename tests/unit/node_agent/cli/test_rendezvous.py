@@ -14,12 +14,6 @@ C10D = "--nnodes=2 --rdzv-backend=c10d"
 ALONE = Target(has_id_of_its_own=True)
 
 
-@pytest.fixture(autouse=True)
-def script(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-
-
 def place(flags: str, **environment: str) -> Target:
     return plan(*flags.split(), "train.py", **environment).target
 
@@ -198,6 +192,10 @@ NO_FREE_PORT = "the other nodes cannot know a free port; name one, not 0"
         *((flags, f"{flags} needs --endpoint HOST:PORT: where does rdzv-server listen?")
           for flags in ("--rdzv-backend etcd", "--rdzv-backend etcd-v2", "--rdzv-backend rdzv-server")),
         ("--endpoint https://h:1", "--endpoint: https needs --tls-ca: a file of authorities, or system"),
+        ("--endpoint h:1 --tls-ca system --tls-cert x", "--tls-cert and --tls-key belong together"),
+        ("--endpoint h:1 --tls-cert x --tls-key y",
+         "--tls-cert needs --tls-ca, too: a file of authorities, or system"),
+        ("--endpoint ::1", "--endpoint: '::1' has no port: give HOST:PORT, such as [::1]:29400"),
         ("--standalone --nnodes 2:3", "--standalone is for one node: leave --nnodes out, or start rdzv-server and give "
          "--endpoint"),
     ],

@@ -15,12 +15,6 @@ AUTO = ("--endpoint", "auto")
 
 
 @pytest.fixture(autouse=True)
-def script(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-
-
-@pytest.fixture(autouse=True)
 def names(monkeypatch) -> None:
     """Every name is known to the system: nobody is asked about it. A pod has one in a headless Service."""
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [])

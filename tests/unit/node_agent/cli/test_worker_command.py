@@ -11,12 +11,6 @@ from tests.unit.node_agent.command_lines import complaint, plan
 PYTHON = (sys.executable, "-u")
 
 
-@pytest.fixture(autouse=True)
-def script(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-
-
 def command(*argv: str, use_env: bool = True, **environment: str) -> Command:
     return plan(*argv, use_env=use_env, **environment).config.command
 
