@@ -4,8 +4,11 @@ A reference for `rdzv_server.core`, and so without any of its code. It knows who
 who has a seat, and what every restart costs; ranks and sentences are left to the invariants and to the unit tests.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
+from rdzv_protocol.settings import RunSettings
 
 LEASE_S, GRACE_S = 20.0, 1.0
 JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
@@ -32,6 +35,14 @@ SOONER_S = 1.0
 
 class Refused(Exception):
     """`str(refusal)` is the error's code."""
+
+
+def legal_sizes_of(settings: RunSettings) -> list[int]:
+    return [
+        size
+        for size in range(settings.min_nodes, settings.max_nodes + 1)
+        if (size in settings.legal_sizes if settings.legal_sizes else size % settings.node_unit == 0)
+    ]
 
 
 @dataclass
@@ -67,22 +78,7 @@ class Agent:
 
 @dataclass
 class Model:
-    low: int
-    high: int
-    max_restarts: int
-    scale_up: str
-    last_call: float | None
-    window: float | None
-    unit: int = 1
-    sizes: tuple[int, ...] = ()
-    shrink_after: float = 0.0
-    notice: float | None = None
-    on_hang: str = "restart"
-    max_hangs: int | None = None
-    backoff: float = 0.0
-    backoff_max: float = 300.0
-    max_fruitless: int | None = None
-    fails_when_hopeless: bool = False
+    settings: RunSettings
     stage: str = "forming"
     round: int = 1
     restart_count: int = 0
@@ -158,11 +154,7 @@ class Model:
 
     @property
     def legal(self) -> list[int]:
-        return [
-            size
-            for size in range(self.low, self.high + 1)
-            if (size in self.sizes if self.sizes else size % self.unit == 0)
-        ]
+        return legal_sizes_of(self.settings)
 
     @property
     def over(self) -> bool:
@@ -299,32 +291,39 @@ class Model:
         """The guilty is left to the core: which of those that are believed."""
         self.judge_at, self.is_judged = None, True
         self.hangs += 1
-        if self.on_hang == "report":
+        if self.settings.on_hang == "report":
             return
         self.reports.insert(0, (HUNG, False))
-        if self.on_hang == "fail" or self._is_stuck(now) or not self._has_restarts_after_hangs(now):
+        if self.settings.on_hang == "fail" or self._is_stuck(now) or not self._has_restarts_after_hangs(now):
             self.stage = "failed"
         else:
             self._open("hang", now)
 
     def _has_restarts_after_hangs(self, now: float) -> bool:
-        if self.max_hangs is None:
+        if self.settings.max_hang_restarts is None:
             return self._has_restarts(now)
-        return sum(cause == "hang" for cause, _ in self.ledger) < self.max_hangs
+        return sum(cause == "hang" for cause, _ in self.ledger) < self.settings.max_hang_restarts
 
     def _has_restarts(self, now: float) -> bool:
-        counting = [at for at in self.charges if self.window is None or at > now - self.window]
-        return len(counting) < self.max_restarts
+        counting = [
+            at
+            for at in self.charges
+            if self.settings.restart_window_s is None or at > now - self.settings.restart_window_s
+        ]
+        return len(counting) < self.settings.max_restarts
 
     def _got_further(self) -> bool:
         return any(now > before for now, before in zip(self.reached, self.reached_before, strict=True))
 
     def _lasted(self, now: float) -> bool:
-        return now - self.started >= 2 * self.backoff_max
+        return now - self.started >= 2 * self.settings.restart_backoff_max_s
 
     def _is_stuck(self, now: float) -> bool:
         """Whether restarts have got the run no further often enough."""
-        return self.max_fruitless is not None and self._fruitless(now) >= self.max_fruitless
+        return (
+            self.settings.max_restarts_without_progress is not None
+            and self._fruitless(now) >= self.settings.max_restarts_without_progress
+        )
 
     def _fruitless(self, now: float) -> int:
         """Restarts without progress, if the last round ends now. Who never tells a step is measured by time."""
@@ -344,7 +343,7 @@ class Model:
         if verdict == "retry":
             return True
         is_same_step = self.step is not None and self.step == self.recurring
-        if self.fails_when_hopeless and ((recurs, True) in (("at_start", is_start), ("at_step", is_same_step))):
+        if self.settings.fail_when_hopeless and ((recurs, True) in (("at_start", is_start), ("at_step", is_same_step))):
             return False
         return self._has_restarts(now) and not self._is_stuck(now)
 
@@ -458,7 +457,7 @@ class Model:
         if request not in self.requests and not (self.over and kind in ("cordon", "uncordon", "drain")):
             if kind == "admit":
                 self._check_admission()
-            elif kind == "resize" and not replace(self, low=about[0], high=about[1]).legal:
+            elif kind == "resize" and not legal_sizes_of(self._resized(*about)):
                 raise Refused("malformed_message")
             elif self.over:
                 raise Refused("run_ended")
@@ -473,9 +472,12 @@ class Model:
         self.waits_until = 0.0
 
     def _resize(self, low: int, high: int, now: float) -> None:
-        self.low, self.high = low, high
+        self.settings = self._resized(low, high)
         if self.stage == "running" and len(self.in_state("running")) > max(self.legal) and not self.finished:
             self._open("run_resized", now)
+
+    def _resized(self, low: int, high: int) -> RunSettings:
+        return replace(self.settings, min_nodes=low, max_nodes=high)
 
     def _check_admission(self) -> None:
         if self.stage != "running" or self._admitted() <= 0:
@@ -502,8 +504,8 @@ class Model:
     def _drain(self, node: str, now: float) -> None:
         self._cordon(node, now)
         for agent in self._of(node, "cordoned", "running", "stopping", "succeeded"):
-            if self.notice is not None and agent.state == "running" and self.stage == "running":
-                until = now + min(self.notice, 0.8 * DRAIN_S)
+            if self.settings.notice_timeout_s is not None and agent.state == "running" and self.stage == "running":
+                until = now + min(self.settings.notice_timeout_s, 0.8 * DRAIN_S)
                 self.leaving[agent.name] = (min(until, self.leaving.get(agent.name, (until,))[0]), "node_drained")
                 continue
             self.leaving.pop(agent.name, None)
@@ -578,16 +580,16 @@ class Model:
             return False
         if self._awaits_replacement():
             assert self.lost_at is not None
-            return now >= self.lost_at + self.shrink_after
-        if self.last_call is not None:
-            return now >= self.enough + self.last_call
+            return now >= self.lost_at + self.settings.shrink_after_s
+        if self.settings.last_call_timeout_s is not None:
+            return now >= self.enough + self.settings.last_call_timeout_s
         return now >= self.enough + MOST_S or now >= max(self.enough, self.joined_at) + QUIET_S
 
     def _survivors(self) -> list[Agent]:
         return [agent for agent in self.agents if agent.name in self.seated and agent.state != "draining"]
 
     def _awaits_replacement(self) -> bool:
-        if not self.shrink_after or self.lost_at is None or not self._survivors():
+        if not self.settings.shrink_after_s or self.lost_at is None or not self._survivors():
             return False
         return self.fitting(len(self.in_state("waiting"))) < self.fitting(len(self.seated))
 
@@ -612,8 +614,10 @@ class Model:
         self.ended = now
         self.opened, self.enough, self.scale_up_at, self.verdict_at, self.lost_at = now, None, None, None, None
         self.waits_until, in_row = 0.0, self._in_row(now)
-        if cause in ("worker_failure", "hang", "retried") and in_row and self.backoff:
-            self.waits_until = now + min(self.backoff * 2 ** (in_row - 1), self.backoff_max)
+        if cause in ("worker_failure", "hang", "retried") and in_row and self.settings.restart_backoff_s:
+            self.waits_until = now + min(
+                self.settings.restart_backoff_s * 2 ** (in_row - 1), self.settings.restart_backoff_max_s
+            )
         self.suspected, self.judge_at, self.is_judged = {}, None, False
         for agent in self.in_state("running", "succeeded"):
             agent.state = "stopping"
@@ -626,7 +630,7 @@ class Model:
             return None
         if self.leaving:
             return min(self.leaving.values(), key=lambda soon: soon[0])
-        if self.scale_up == "on-notice" and self.scale_up_at is not None:
+        if self.settings.scale_up == "on-notice" and self.scale_up_at is not None:
             return self.scale_up_at, "node_arrived"
         return None
 
@@ -694,7 +698,7 @@ class Model:
             self.reached_before = self.reached
             is_recurring = self.root in self.kinds and self.kinds[self.root][1] == "at_step"
             self.step, self.recurring = None, self.step if is_recurring else None
-            spends = is_charged and (self.cause != "hang" or self.max_hangs is None)
+            spends = is_charged and (self.cause != "hang" or self.settings.max_hang_restarts is None)
             self.charges += [now] * spends
         chosen = self._chosen()
         for agent in chosen:
@@ -705,16 +709,18 @@ class Model:
 
     def _plan_scale_up(self, now: float) -> None:
         waiting, running = len(self.in_state("waiting")), len(self.in_state("running"))
-        if self.scale_up == "on-notice" and self.scale_up_at is not None:
+        if self.settings.scale_up == "on-notice" and self.scale_up_at is not None:
             return
-        if self.scale_up == "manual" or self._admitted() <= 0:
+        if self.settings.scale_up == "manual" or self._admitted() <= 0:
             self.scale_up_at = None
             return
-        if self.scale_up == "on-notice":
-            self.scale_up_at = now + (SCALE_UP_NOTICE_S if self.notice is None else self.notice)
+        if self.settings.scale_up == "on-notice":
+            self.scale_up_at = now + (
+                SCALE_UP_NOTICE_S if self.settings.notice_timeout_s is None else self.settings.notice_timeout_s
+            )
         elif running + waiting >= max(self.legal):
             self.scale_up_at = now
         elif self.scale_up_at is None:
             self.scale_up_at = now + WINDOW_S
-        if self.scale_up == "cooldown":
+        if self.settings.scale_up == "cooldown":
             self.scale_up_at = max(self.scale_up_at, self.started + COOLDOWN_S)

@@ -50,7 +50,7 @@ from rdzv_server.core.snapshot import take
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.property import model as rules
 from tests.property.model import Model, Refused
-from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, durable, replayed, snapshot
+from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, durable, nnodes, replayed, snapshot
 from tests.support.scenario import a_join as a_join_of_any_kind
 
 NAMES = [f"agent{index}" for index in range(16)]
@@ -77,81 +77,61 @@ delays = st.sampled_from([0] * 8 + [1, 2])
 """Age of a report in rounds."""
 
 
+FIXED: dict[str, Any] = {
+    "lease_s": rules.LEASE_S,
+    "disconnect_grace_s": rules.GRACE_S,
+    "join_timeout_s": rules.JOIN_TIMEOUT_S,
+    "scale_up_window_s": rules.WINDOW_S,
+    "scale_up_cooldown_s": rules.COOLDOWN_S,
+    "fatal_exit_codes": (rules.FATAL,),
+}
+CHOICES = {
+    name: st.sampled_from(values)
+    for name, values in {
+        "max_restarts": [0, 1, 3, 9, 9],
+        "restart_window_s": [None, None, 30.0],
+        "scale_up": ["immediate", "immediate", "cooldown", "manual", "on-notice"],
+        "last_call_timeout_s": [rules.LAST_CALL_S, None],
+        "notice_timeout_s": [None, None, 10.0],
+        "rank_policy": ["sticky", "sticky", "topology", "fill-gaps"],
+        "shrink_after_s": [0.0, 0.0, 3.0, 45.0],
+        "on_hang": ["restart", "restart", "fail", "report"],
+        "max_hang_restarts": [None, None, 0, 1, 3],
+        "restart_backoff_s": [0.0, 0.0, 1.0, 30.0],
+        "restart_backoff_max_s": [300.0, 2.0, 8.0, 20.0],
+        "max_restarts_without_progress": [None, None, 1, 2, 4],
+        "fail_when_hopeless": [False, True],
+    }.items()
+}
+"""Settings of a run beside its limits, some values of which come more often."""
+
+
+def _limits(low: int, more: int, sizes: tuple[int, tuple[int, ...]]) -> dict[str, Any]:
+    """Limits of a run's number of nodes; without the legal sizes if none of them is within the limits."""
+    limits = {"min_nodes": low, "max_nodes": low + more}
+    restricted = limits | {"node_unit": sizes[0], "legal_sizes": sizes[1]}
+    return restricted if rules.legal_sizes_of(RunSettings(**restricted)) else limits
+
+
 class RunStory(RuleBasedStateMachine):
     """Feeds the same events to the core and to the model."""
 
     @initialize(
-        low=st.sampled_from([1, 2, 2, 3]),
-        more=st.integers(0, 2),
-        max_restarts=st.sampled_from([0, 1, 3, 9, 9]),
-        scale_up=st.sampled_from(["immediate", "immediate", "cooldown", "manual", "on-notice"]),
-        last_call=st.sampled_from([rules.LAST_CALL_S, None]),
-        window=st.sampled_from([None, None, 30.0]),
-        notice=st.sampled_from([None, None, 10.0]),
-        rank_policy=st.sampled_from(["sticky", "sticky", "topology", "fill-gaps"]),
+        limits=st.builds(
+            _limits,
+            st.sampled_from([1, 2, 2, 3]),
+            st.integers(0, 2),
+            st.sampled_from([(1, ()), (1, ()), (2, ()), (1, (1, 2, 4)), (1, (2, 3, 5))]),
+        ),
+        chosen=st.fixed_dictionaries(CHOICES),
         joined=st.sampled_from([0, 2, 3, 4, 5]),
-        sizes=st.sampled_from([(1, ()), (1, ()), (2, ()), (1, (1, 2, 4)), (1, (2, 3, 5))]),
-        shrink_after=st.sampled_from([0.0, 0.0, 3.0, 45.0]),
-        on_hang=st.sampled_from(["restart", "restart", "fail", "report"]),
-        max_hangs=st.sampled_from([None, None, 0, 1, 3]),
-        backoff=st.sampled_from([(0.0, 300.0), (0.0, 2.0), (1.0, 8.0), (30.0, 20.0)]),
-        max_fruitless=st.sampled_from([None, None, 1, 2, 4]),
-        fails_when_hopeless=st.booleans(),
     )
-    def found(
-        self,
-        low: int,
-        more: int,
-        max_restarts: int,
-        scale_up: str,
-        last_call: float | None,
-        window: float | None,
-        notice: float | None,
-        rank_policy: str,
-        joined: int,
-        sizes: tuple[int, tuple[int, ...]],
-        shrink_after: float,
-        on_hang: str,
-        max_hangs: int | None,
-        backoff: tuple[float, float],
-        max_fruitless: int | None,
-        fails_when_hopeless: bool,
-    ) -> None:
-        unit, legal_sizes = sizes
-        if not Model(low, low + more, 0, "", None, None, *sizes).legal:
-            unit, legal_sizes = 1, ()
-        settings = RunSettings(
-            min_nodes=low,
-            max_nodes=low + more,
-            max_restarts=max_restarts,
-            restart_window_s=window,
-            scale_up=scale_up,
-            lease_s=rules.LEASE_S,
-            disconnect_grace_s=rules.GRACE_S,
-            join_timeout_s=rules.JOIN_TIMEOUT_S,
-            last_call_timeout_s=last_call,
-            scale_up_window_s=rules.WINDOW_S,
-            scale_up_cooldown_s=rules.COOLDOWN_S,
-            fatal_exit_codes=(rules.FATAL,),
-            notice_timeout_s=notice,
-            rank_policy=rank_policy,
-            node_unit=unit,
-            legal_sizes=legal_sizes,
-            shrink_after_s=shrink_after,
-            on_hang=on_hang,
-            max_hang_restarts=max_hangs,
-            restart_backoff_s=backoff[0],
-            restart_backoff_max_s=backoff[1],
-            max_restarts_without_progress=max_fruitless,
-            fail_when_hopeless=fails_when_hopeless,
-        )
+    def found(self, limits: dict[str, Any], chosen: dict[str, Any], joined: int) -> None:
+        settings = RunSettings(**FIXED, **limits, **chosen)
         self.now = 0.0
         self.created = RunCreated("run", 1, explicit=True, settings=settings)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
-        self.model = Model(
-            low, low + more, max_restarts, scale_up, last_call, window, unit, legal_sizes, shrink_after, notice,
-            on_hang, max_hangs, *backoff, max_fruitless, fails_when_hopeless,
-        )  # fmt: skip
+        self.model = Model(settings)
         self.hangs = 0
         self.told_steps = {-1}
         self.records: list[Record] = []
@@ -658,7 +638,7 @@ class RunStory(RuleBasedStateMachine):
         if run.stage is Stage.FORMING:
             assert (run.opening.backoff_until or 0.0) == model.waits_until
         assert (run.restarts_in_row, run.restarts_without_progress) == (model.in_row, model.fruitless)
-        assert not run.no_progress or run.restarts_without_progress >= (model.max_fruitless or 0)
+        assert not run.no_progress or run.restarts_without_progress >= (run.settings.max_restarts_without_progress or 0)
 
     @invariant()
     def every_step_that_was_written_down_was_told(self) -> None:
@@ -756,11 +736,7 @@ class RunStory(RuleBasedStateMachine):
 def test_rounds_that_fail_at_the_same_step_by_an_error_that_recurs_there(steps: list[int], ends: bool, most: int):
     """Settings that meet this rule are rare in the stories above."""
     story = RunStory()
-    story.found(
-        low=1, more=1, max_restarts=most, scale_up="immediate", last_call=5.0, window=None, notice=None,
-        rank_policy="sticky", joined=2, sizes=(1, ()), shrink_after=0.0, on_hang="restart", max_hangs=None,
-        backoff=(0.0, 300.0), max_fruitless=None, fails_when_hopeless=ends,
-    )  # fmt: skip
+    story.found(nnodes("1:2"), {"max_restarts": most, "fail_when_hopeless": ends}, joined=2)
     story.rounds_fail_at_a_step_by_an_error_that_recurs_there(steps)
     story.the_model_agrees()
     story.the_records_bring_the_run_back()

@@ -7,7 +7,7 @@ that moves only when a test says so, and every deadline on the way is met.
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
@@ -20,17 +20,26 @@ from rdzv_server.core.events import (
     AgentDisconnected,
     Event,
     LeaseRenewed,
+    Life,
+    NodeCordoned,
+    NodeDrained,
     NodeJoined,
     NodeLeft,
+    NodeUncordoned,
     RunCreated,
+    RunResized,
+    RunRestarted,
     TimePassed,
     WorkersFailed,
     WorkersSucceeded,
 )
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run, Stage
 from rdzv_server.core.snapshot import take
 from rdzv_server.service.driver import UNLOGGED
+from rdzv_server.storage.record_codec import pack, unpack
 
 RUN_ID = "run"
 NEVER = 86_400.0
@@ -38,6 +47,7 @@ RETENTION_S = 3_600.0
 WALL_AT = 1_750_000_000.0
 """Wall-clock time at 0 s."""
 SERVER_ADDR = "10.0.0.100"
+OPERATOR: dict[str, Any] = {"by": "admin 10.0.0.7"}
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,21 @@ class Scenario:
 
     def leaves(self, name: str, reason: str = "SIGTERM") -> None:
         self.handle(NodeLeft(name, reason))
+
+    def is_restarted(self, **operation: Any) -> None:
+        self.handle(RunRestarted(**(OPERATOR | operation)))
+
+    def is_resized(self, nodes: str, **operation: Any) -> None:
+        self.handle(RunResized(**(OPERATOR | nnodes(nodes) | operation)))
+
+    def drains(self, node: str, *, deadline_s: float = 60.0, **operation: Any) -> None:
+        self.handle(NodeDrained(node_id=node, deadline_s=deadline_s, **(OPERATOR | operation)))
+
+    def cordons(self, node: str, **operation: Any) -> None:
+        self.handle(NodeCordoned(node_id=node, **(OPERATOR | operation)))
+
+    def uncordons(self, node: str) -> None:
+        self.handle(NodeUncordoned(node_id=node, **OPERATOR))
 
     def disconnects(self, name: str) -> None:
         self.handle(AgentDisconnected(name))
@@ -221,6 +246,69 @@ def running(nodes: str, *names: str, **settings: Any) -> Scenario:
     run.ends_last_call()
     assert run.stage is Stage.RUNNING
     return run
+
+
+class ManyRuns:
+    """The runs of one server, on one clock. Each has one node, unless a test says otherwise."""
+
+    def __init__(self, exclusion: ExclusionPolicy | None = None) -> None:
+        self.registry = Registry(RETENTION_S, exclusion=exclusion)
+        self.now = 0.0
+        self.effects: list[Effect] = []
+        """Effects of the last thing that happened."""
+        self.records: list[Record] = []
+        self._exclusion = exclusion
+
+    def join(self, agent: str, run_id: str = RUN_ID, *, explicit: bool = True, **changes: Any) -> None:
+        join = a_join(agent, run_id=run_id, explicit_run_id=explicit, **changes)
+        self.handle(run_id, NodeJoined(join, SERVER_ADDR, wall_at=WALL_AT + self.now))
+
+    def succeeds(self, agent: str, run_id: str = RUN_ID, round: int = 1) -> None:
+        self.handle(run_id, WorkersSucceeded(agent, round))
+
+    def fails(self, agent: str, run_id: str = RUN_ID, round: int = 1, **failure: Any) -> None:
+        self.handle(run_id, WorkersFailed(agent, round, a_failure(agent.partition(".")[0], **failure)))
+
+    def leaves(self, agent: str, run_id: str = RUN_ID) -> None:
+        self.handle(run_id, NodeLeft(agent, "SIGTERM"))
+
+    def handle(self, run_id: str, event: Event) -> None:
+        machine, effects = self.registry.handle(run_id, event, self.now)
+        self._note(effects, [machine.run] if machine else self.registry.runs())
+
+    def passes(self, seconds: float) -> None:
+        """Let time pass, deadline after deadline, as the server's timer does."""
+        end = self.now + seconds
+        while (at := self.registry.next_deadline()) is not None and at <= end:
+            self.now = max(self.now, at)
+            self.stalls(0.0)
+        self.now = end
+
+    def stalls(self, seconds: float) -> None:
+        """Let time pass while the server does not run."""
+        self.now += seconds
+        self._note(self.registry.pass_time(self.now), self.registry.runs())
+
+    def restarted(self) -> Self:
+        """The server that is started again with what this one has recorded."""
+        again = type(self)(self._exclusion)
+        again.now, again.records = self.now, list(self.records)
+        for record in self.records:
+            again.registry.replay(unpack(record.run_id, record.attempt, record.at, *pack(record)))
+        again.registry.restart(again.now, Life())
+        return again
+
+    def directive(self, agent: str, run_id: str = RUN_ID) -> Any:
+        return self.registry.machine_of(run_id, agent).directive_for(agent, self.now)[1]
+
+    def attempts(self) -> list[tuple[str, int, Stage]]:
+        return [(run.run_id, run.attempt, run.stage) for run in self.registry.runs()]
+
+    def _note(self, effects: list[Effect], runs: Iterable[Run]) -> None:
+        for run in runs:
+            run.validate()
+        self.effects = effects
+        self.records += [effect for effect in effects if isinstance(effect, Record)]
 
 
 def settings_of(nodes: str, **settings: Any) -> RequestedSettings:

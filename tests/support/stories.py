@@ -3,9 +3,10 @@
     @stories({"a standby takes a lost node's place": ("2", "join a b spare; lose a; join b", {"ranks": "spare b"})})
 
 A story begins with `--nnodes` and the settings of the run; then come what happens and what is to be seen, in turns.
-Steps stand between semicolons: a verb of `STEPS`, agents, and settings of that step. `rejoin` is every agent that
-stops; `form` waits for the last call; `1.5s` is time that passes; a step that is `refused` raises and changes nothing,
-one that is `ignored` changes nothing that is recorded. What can be seen is in `SEEN`.
+Steps stand between semicolons: a verb of `STEPS`, agents or nodes, and settings of that step. `rejoin` is every agent
+that stops; `form` waits for the last call; `1.5s` is time that passes; a step that is `refused` raises and changes
+nothing, one that is `ignored` changes nothing that is recorded. What can be seen is in `SEEN`. At the end of each story
+the run's records must bring it back as it is.
 """
 
 from ast import literal_eval
@@ -14,10 +15,10 @@ from typing import Any
 
 import pytest
 from rdzv_protocol.errors import ProtocolError
-from rdzv_protocol.messages import Finish, Start, Stop, Wait
+from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
 
 from rdzv_server.core.run import Stage
-from tests.support.scenario import Scenario, durable, snapshot
+from tests.support.scenario import Scenario, durable, replayed, snapshot
 
 Story = tuple[str | Mapping[str, str], ...]
 
@@ -30,6 +31,11 @@ STEPS: dict[str, Callable[..., None]] = {
     "lose": Scenario.is_lost,
     "renew": Scenario.renews,
     "restart": Scenario.restarts,
+    "restart_run": Scenario.is_restarted,
+    "resize": Scenario.is_resized,
+    "drain": Scenario.drains,
+    "cordon": Scenario.cordons,
+    "uncordon": Scenario.uncordons,
 }
 
 SEEN: dict[str, Callable[..., str]] = {
@@ -37,10 +43,12 @@ SEEN: dict[str, Callable[..., str]] = {
     "start": lambda run: _names(run.told(Start)),
     "stop": lambda run: _names(run.told(Stop)),
     "wait": lambda run: _names(run.told(Wait)),
+    "drain": lambda run: _names(run.told(Drain)),
     "finish": lambda run: _names(run.told(Finish)),
     "agents": lambda run: _names(run.run.agents),
     "woken": lambda run: _names(run.woken()),
     "stage": lambda run: run.stage.value,
+    "round": lambda run: str(run.run.round),
     "ledger": lambda run: " ".join(cause + "!" * charged for cause, charged in run.ledger()),  # !: charged
     "refused": lambda run: type(run.refusal).__name__,
     "refusal": lambda run: str(run.refusal),
@@ -70,6 +78,7 @@ def check(story: Story) -> Scenario:
             play(run, chapter)
         else:
             assert {what: SEEN[what.split()[0]](run, *what.split()[1:]) for what in chapter} == chapter
+    assert durable(replayed(run.created, run.records)) == durable(run.run), "the records bring the run back"
     return run
 
 

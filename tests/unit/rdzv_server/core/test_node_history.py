@@ -7,17 +7,14 @@ import pytest
 from rdzv_protocol.messages import Start, Stop, Wait
 
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS
-from rdzv_server.core.effects import Happened, Record
+from rdzv_server.core.effects import Happened
 from rdzv_server.core.events import (
     LeaseRenewed,
-    Life,
     NodeBlamed,
     NodeCordoned,
-    NodeJoined,
     NodeLeft,
     NodeUncordoned,
     RoundCompleted,
-    WorkersFailed,
 )
 from rdzv_server.core.node_history import (
     MOST_INCIDENTS,
@@ -28,112 +25,76 @@ from rdzv_server.core.node_history import (
     NodeHistory,
     span,
 )
-from rdzv_server.core.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
-from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, settings_of
+from tests.support.scenario import WALL_AT, ManyRuns, settings_of
 
 POLICY = ExclusionPolicy(after=3, window_s=3_600.0, for_s=600.0)
-WALL = 1_800_000_000.0
 
 
-class Cluster:
-    """A server whose runs come and go. Agents have their node's name and a number."""
+class Cluster(ManyRuns):
+    """Runs that come and go on the same nodes. Agents have their node's name and a number."""
 
-    def __init__(self, policy: ExclusionPolicy | None = POLICY) -> None:
-        self.registry = Registry(RETENTION_S, exclusion=policy)
-        self.now = 0.0
-        self.records: list[Record] = []
-        self.events: list[tuple[str, str | None, str]] = []
+    def __init__(self, exclusion: ExclusionPolicy | None = POLICY) -> None:
+        super().__init__(exclusion)
         self.numbers = itertools.count(1)
-        self.policy = policy
-
-    def handle(self, run_id: str, event: Any) -> None:
-        self._note(self.registry.handle(run_id, event, self.now)[1])
-
-    def passes(self, seconds: float) -> None:
-        self.now += seconds
-        self._note(self.registry.pass_time(self.now))
 
     def run(self, run_id: str, *nodes: str, nnodes: str = "", **settings: Any) -> dict[str, str]:
         """A run of these nodes, and of nobody else. Its agents, by node."""
         agents = {node: f"{node}.{next(self.numbers)}" for node in nodes}
         for node, agent in agents.items():
-            self.join(run_id, node, agent, settings=settings_of(nnodes or str(len(nodes)), **settings))
+            self.join(agent, run_id, node=node, settings=settings_of(nnodes or str(len(nodes)), **settings))
         return agents
-
-    def join(self, run_id: str, node: str, agent: str, **changes: Any) -> None:
-        join = a_join(agent, run_id=run_id, node=node, explicit_run_id=True, **changes)
-        self.handle(run_id, NodeJoined(join, SERVER_ADDR, wall_at=WALL + self.now))
-
-    def fails(self, run_id: str, agent: str, round: int = 1, **failure: Any) -> None:
-        self.handle(run_id, WorkersFailed(agent, round, a_failure(agent.partition(".")[0], **failure)))
-
-    def directive(self, run_id: str, agent: str) -> Any:
-        return self.registry.machine_of(run_id, agent).directive_for(agent, self.now)[1]
 
     @property
     def excluded(self) -> dict[str, str]:
         return {node: cordon.reason for node, cordon in self.registry.cordons.by_node.items() if cordon.excludes}
-
-    def restarted(self) -> "Cluster":
-        again = Cluster(self.policy)
-        again.now = self.now
-        for record in self.records:
-            again.registry.replay(unpack(record.run_id, record.attempt, record.at, *pack(record)))
-        again.registry.restart(again.now, Life())
-        return again
-
-    def _note(self, effects: Any) -> None:
-        self.records += [effect for effect in effects if isinstance(effect, Record)]
-        happened = [effect.event for effect in effects if isinstance(effect, Happened)]
-        self.events += [(event.kind, event.node_id, event.by) for event in happened if event.by]
 
 
 def test_a_node_that_run_after_run_blames_is_kept_out_for_a_time() -> None:
     cluster = Cluster()
     for number in range(3):
         assert cluster.excluded == {}
-        cluster.fails(f"run{number}", cluster.run(f"run{number}", "a", "b")["b"])
-        cluster.passes(60.0)
+        cluster.fails(cluster.run(f"run{number}", "a", "b")["b"], f"run{number}")
+        cluster.stalls(60.0)
     reason = "blamed 3 times within 1 h in 3 runs, most recently: worker rank 0 on node b failed: exit code 1"
     assert cluster.excluded == {"b": reason}
     agents = cluster.run("next", "a", "b", nnodes="1:2", lease_s=5_000.0)
-    assert cluster.directive("next", agents["b"]) == Wait(
+    assert cluster.directive(agents["b"], "next") == Wait(
         reason=f"standing by: node b is excluded: {reason}", remaining_s=540.0, ending="uncordoned", excluded=True
     )
-    cluster.passes(600.0)
+    cluster.stalls(600.0)
     assert cluster.excluded == {}
-    assert not getattr(cluster.directive("next", agents["b"]), "excluded", False)
+    assert not getattr(cluster.directive(agents["b"], "next"), "excluded", False)
 
 
 def test_the_count_begins_anew_after_an_exclusion_and_after_an_operators_word() -> None:
-    for pardon in (lambda cluster: cluster.passes(600.0), lambda cluster: cluster.handle(JOURNAL, UNCORDON)):
+    for pardon in (lambda cluster: cluster.stalls(600.0), lambda cluster: cluster.handle(JOURNAL, UNCORDON)):
         cluster = Cluster()
         for number in range(5):
-            cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"])
+            cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}")
             if number == 2:
                 assert cluster.excluded
                 pardon(cluster)
         assert cluster.excluded == {}
-        cluster.fails("run5", cluster.run("run5", "b")["b"])
+        cluster.fails(cluster.run("run5", "b")["b"], "run5")
         assert "b" in cluster.excluded
 
 
-UNCORDON = NodeUncordoned("its fan is new", "admin", node_id="b", wall_at=WALL)
+UNCORDON = NodeUncordoned("its fan is new", "admin", node_id="b", wall_at=WALL_AT)
 
 
 def test_what_is_long_ago_counts_no_more() -> None:
     cluster = Cluster()
     for number in range(9):
-        cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"])
-        cluster.passes(1_801.0)
+        cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}")
+        cluster.stalls(1_801.0)
     assert cluster.excluded == {}
 
 
 def test_without_a_policy_the_server_remembers_and_keeps_nobody_out() -> None:
     cluster = Cluster(None)
     for number in range(9):
-        cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"], blame="node")
+        cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}", blame="node")
     assert cluster.registry.cordons.by_node == {}
     assert len(cluster.registry.cordons.history.by_node["b"]) == 9
 
@@ -141,13 +102,13 @@ def test_without_a_policy_the_server_remembers_and_keeps_nobody_out() -> None:
 def test_all_of_it_survives_the_server_also_when_its_runs_are_forgotten() -> None:
     cluster = Cluster()
     for number in range(2):
-        cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"])
+        cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}")
     again = cluster.restarted()
     assert again.registry.cordons.history.by_node == cluster.registry.cordons.history.by_node
     (kept,) = again.registry.snapshot((JOURNAL, 0), again.now)
     last = Cluster()
     last.registry.replay(unpack(JOURNAL, 0, 0.0, *pack(kept)))
-    last.fails("run", last.run("run", "b")["b"])
+    last.fails(last.run("run", "b")["b"], "run")
     assert "b" in last.excluded
 
 
@@ -161,48 +122,49 @@ EVIDENCE: dict[str, Any] = {
 def test_evidence_against_a_node_excludes_it_at_once_and_a_standby_takes_its_place(evidence: Any) -> None:
     cluster = Cluster()
     agents = cluster.run("run", "a", "b", max_restarts=3)
-    cluster.join("run", "c", "c.9", settings=settings_of("2", max_restarts=3))
+    cluster.join("c.9", "run", node="c", settings=settings_of("2", max_restarts=3))
     if evidence:
-        cluster.fails("run", agents["b"], **evidence)
+        cluster.fails(agents["b"], "run", **evidence)
     else:
         cluster.handle("run", NodeLeft(agents["b"], "node b is unfit: no GPU 3", unfit=True))
-    assert isinstance(cluster.directive("run", agents["a"]), Stop)
-    assert ("node_cordoned", "b", "rdzv-server") in cluster.events
+    assert isinstance(cluster.directive(agents["a"], "run"), Stop)
+    told = [effect.event for effect in cluster.effects if isinstance(effect, Happened)]
+    assert [(each.node_id, each.by) for each in told if each.kind == "node_cordoned"] == [("b", "rdzv-server")]
     if evidence:
-        cluster.join("run", "b", agents["b"], after_round=1, settings=settings_of("2", max_restarts=3))
-        assert cluster.directive("run", agents["b"]).excluded
-    cluster.join("run", "a", agents["a"], after_round=1, settings=settings_of("2", max_restarts=3))
-    assert isinstance(cluster.directive("run", "c.9"), Start)
+        cluster.join(agents["b"], "run", node="b", after_round=1, settings=settings_of("2", max_restarts=3))
+        assert cluster.directive(agents["b"], "run").excluded
+    cluster.join(agents["a"], "run", node="a", after_round=1, settings=settings_of("2", max_restarts=3))
+    assert isinstance(cluster.directive("c.9", "run"), Start)
 
 
 def test_a_second_agent_of_the_node_that_is_excluded_does_not_take_the_seat_in_the_same_moment() -> None:
     cluster = Cluster(ExclusionPolicy(1, 600.0, 60.0))
     agents = cluster.run("run", "a", lease_s=10.0)
-    cluster.passes(2.0)
-    cluster.join("run", "a", "a.9", settings=settings_of("1", lease_s=10.0))
+    cluster.stalls(2.0)
+    cluster.join("a.9", "run", node="a", settings=settings_of("1", lease_s=10.0))
     cluster.handle("run", LeaseRenewed("a.9"))
-    cluster.passes(9.0)  # the first one has not been heard
+    cluster.stalls(9.0)  # the first one has not been heard
     assert agents["a"] not in cluster.registry.machine_of("run", "a.9").run.agents
-    assert cluster.directive("run", "a.9").excluded
+    assert cluster.directive("a.9", "run").excluded
     cluster.handle("run", LeaseRenewed("a.9"))
     for _ in range(60):
         cluster.handle("run", LeaseRenewed("a.9"))
-        cluster.passes(1.0)
-    assert isinstance(cluster.directive("run", "a.9"), Start), "and when its time is over it does"
+        cluster.stalls(1.0)
+    assert isinstance(cluster.directive("a.9", "run"), Start), "and when its time is over it does"
 
 
 def test_a_program_that_asks_for_too_much_is_no_nodes_fault() -> None:
     cluster = Cluster()
     for number in range(9):
-        cluster.fails(f"run{number}", cluster.run(f"run{number}", "b")["b"], blame="program")
+        cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}", blame="program")
     assert cluster.registry.cordons.history.by_node == {}
 
 
 def test_nor_is_the_end_that_follows_from_another_workers() -> None:
     cluster = Cluster()
     agents = cluster.run("run", "a", "b", max_restarts=1)
-    cluster.fails("run", agents["a"], consequence=True)
-    cluster.fails("run", agents["b"])
+    cluster.fails(agents["a"], "run", consequence=True)
+    cluster.fails(agents["b"], "run")
     assert list(cluster.registry.cordons.history.by_node) == ["b"]
 
 
@@ -211,12 +173,12 @@ def test_nodes_that_are_lost_one_by_one_are_blamed_and_those_lost_together_are_n
     names = [f"n{number}" for number in range(6)]
     for number in range(4):
         cluster.run(f"run{number}", *names, nnodes="1:6")
-        cluster.passes(20.0)  # every lease ends: the switch, or this server's own network
+        cluster.stalls(20.0)  # every lease ends: the switch, or this server's own network
     assert cluster.excluded == {}
     assert sorted(cluster.registry.cordons.history.by_node) == names
     for number in range(4, 8):
         cluster.run(f"run{number}", "b")
-        cluster.passes(100.0)
+        cluster.stalls(100.0)
     assert list(cluster.excluded) == ["b"]
 
 
@@ -224,7 +186,7 @@ def test_an_operators_cordon_stands() -> None:
     cluster = Cluster()
     agents = cluster.run("run", "a", "b", max_restarts=3)
     cluster.handle(JOURNAL, NodeCordoned("its fan", "admin", node_id="b"))
-    cluster.fails("run", agents["b"], blame="node")
+    cluster.fails(agents["b"], "run", blame="node")
     (cordon,) = cluster.registry.cordons.by_node.values()
     assert (cordon.by, cordon.until) == ("admin", None)
 
@@ -233,14 +195,14 @@ def test_a_server_that_may_have_no_more_cordons_goes_on() -> None:
     cluster = Cluster()
     for number in range(MOST_CORDONS):
         cluster.registry.handle(JOURNAL, NodeCordoned("x", "me", node_id=f"n{number}"), 0.0)
-    cluster.fails("run", cluster.run("run", "b")["b"], blame="node")
+    cluster.fails(cluster.run("run", "b")["b"], "run", blame="node")
     assert cluster.excluded == {}
 
 
 def test_the_memory_is_bounded_so_that_a_snapshot_is_one_value_of_etcd() -> None:
     history = NodeHistory()
     for number in range(3 * MOST_INCIDENTS):
-        history.note(f"{number % (2 * MOST_NODES):0256}", Incident(number, "failed", "r" * 256, "x" * 999, WALL))
+        history.note(f"{number % (2 * MOST_NODES):0256}", Incident(number, "failed", "r" * 256, "x" * 999, WALL_AT))
     for number in range(3 * MOST_OF_A_NODE):
         history.note("again and again", Incident(number, "lost", "r", "x"))
     assert len(history.by_node) <= MOST_NODES
@@ -256,10 +218,10 @@ def test_the_memory_is_bounded_so_that_a_snapshot_is_one_value_of_etcd() -> None
 
 def test_a_node_that_another_run_loses_while_it_is_excluded_is_excluded_once() -> None:
     cluster = Cluster(ExclusionPolicy(after=2, window_s=3_600.0, for_s=600.0))
-    cluster.fails("before", cluster.run("before", "a", "b")["b"])
+    cluster.fails(cluster.run("before", "a", "b")["b"], "before")
     for run_id in ("one", "two"):
         cluster.run(run_id, "b", lease_s=30.0, max_restarts=3)
-    cluster.passes(100.0)
+    cluster.stalls(100.0)
     journal = [record.fact for record in cluster.records if record.run_id == JOURNAL]
     assert [type(fact) for fact in journal] == [NodeBlamed, NodeBlamed, NodeBlamed, NodeCordoned]
     assert [record.run_id for record in cluster.records if isinstance(record.fact, NodeCordoned)].count("two") == 1
@@ -268,10 +230,10 @@ def test_a_node_that_another_run_loses_while_it_is_excluded_is_excluded_once() -
 def test_nodes_that_are_lost_together_by_different_runs_are_not_to_blame() -> None:
     cluster = Cluster(ExclusionPolicy(after=2, window_s=3_600.0, for_s=600.0))
     for node in ("a", "b", "c"):
-        cluster.fails(f"before {node}", cluster.run(f"before {node}", node)[node])
+        cluster.fails(cluster.run(f"before {node}", node)[node], f"before {node}")
     for node in ("a", "b", "c"):
         cluster.run(f"run of {node}", node, lease_s=30.0)
-    cluster.passes(100.0)  # the rack that they share
+    cluster.stalls(100.0)  # the rack that they share
     faults = [[each.fault for each in blames] for blames in cluster.registry.cordons.history.by_node.values()]
     assert faults == [["failed", "lost"]] * 3
     assert cluster.excluded == {}
@@ -281,11 +243,11 @@ def test_evidence_counts_though_another_agent_of_the_node_is_lost_in_the_same_in
     cluster = Cluster()
     settings = settings_of("1:2", lease_s=30.0, max_restarts=3)
     for agent in ("b.1", "b.2"):
-        cluster.join("run", "b", agent, settings=settings)
-    cluster.passes(20.0)
+        cluster.join(agent, "run", node="b", settings=settings)
+    cluster.stalls(20.0)
     cluster.handle("run", LeaseRenewed("b.1"))
     cluster.now += 15.0  # the lease of b.2 is over, but the server was busy
-    cluster.fails("run", "b.1", blame="node", hint="drain it")
+    cluster.fails("b.1", "run", blame="node", hint="drain it")
     blamed = [each.fault for each in cluster.registry.cordons.history.by_node["b"]]
     assert blamed == ["hardware", "lost", "excluded"]
     assert list(cluster.excluded) == ["b"]
@@ -295,11 +257,11 @@ def test_no_round_completes_with_a_node_that_is_excluded_in_the_same_instant() -
     cluster = Cluster(ExclusionPolicy(after=1, window_s=600.0, for_s=60.0))
     settings = settings_of("2", lease_s=10.0, max_restarts=3)
     cluster.run("run", "a", "b", lease_s=10.0, max_restarts=3)
-    cluster.passes(2.0)
+    cluster.stalls(2.0)
     for node in ("a", "b", "c"):
-        cluster.join("run", node, f"{node}.9", settings=settings)
+        cluster.join(f"{node}.9", "run", node=node, settings=settings)
         cluster.handle("run", LeaseRenewed(f"{node}.9"))
-    cluster.passes(8.5)  # the first agents of a and b have not been heard
+    cluster.stalls(8.5)  # the first agents of a and b have not been heard
     assert list(cluster.excluded) == ["a", "b"]
     rounds = [record.at for record in cluster.records if isinstance(record.fact, RoundCompleted)]
     assert rounds == [0.0], "b and c would be enough, but b is excluded as well"
@@ -307,16 +269,16 @@ def test_no_round_completes_with_a_node_that_is_excluded_in_the_same_instant() -
 
 def test_a_node_whose_exclusion_ends_in_the_instant_in_which_a_round_completes_takes_part() -> None:
     cluster = Cluster()
-    cluster.fails("before", cluster.run("before", "b")["b"], blame="node")
+    cluster.fails(cluster.run("before", "b")["b"], "before", blame="node")
     agents = cluster.run("next", "a", "b", nnodes="1:2", lease_s=5_000.0, last_call_timeout_s=POLICY.for_s)
-    assert cluster.directive("next", agents["b"]).excluded
-    cluster.passes(POLICY.for_s)
-    assert [cluster.directive("next", agent).assignment.round for agent in agents.values()] == [1, 1]
+    assert cluster.directive(agents["b"], "next").excluded
+    cluster.stalls(POLICY.for_s)
+    assert [cluster.directive(agent, "next").assignment.round for agent in agents.values()] == [1, 1]
 
 
 def test_every_blame_is_recorded_before_its_exclusion() -> None:
     cluster = Cluster()
-    cluster.fails("run", cluster.run("run", "a", "b", max_restarts=3)["b"], blame="node")
+    cluster.fails(cluster.run("run", "a", "b", max_restarts=3)["b"], "run", blame="node")
     journal = [type(record.fact) for record in cluster.records if record.run_id == JOURNAL]
     assert journal == [NodeBlamed, NodeCordoned]
 

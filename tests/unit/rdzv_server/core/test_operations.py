@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from rdzv_protocol.errors import MalformedMessage, NobodyWaits, RunEnded, SettingsConflict
-from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
+from rdzv_protocol.messages import Drain, Start, Stop
 
 from rdzv_server.core.effects import Happened
 from rdzv_server.core.events import (
@@ -17,25 +17,8 @@ from rdzv_server.core.events import (
     RunStopped,
 )
 from rdzv_server.core.run import REQUESTS, AgentState, Stage
-from tests.support.scenario import Scenario, durable, replayed, running, settings_of
-
-ME = {"by": "admin 10.0.0.7"}
-
-
-def drain(run: Scenario, node: str, deadline_s: float = 60.0, **more: Any) -> None:
-    run.handle(NodeDrained(node_id=node, deadline_s=deadline_s, **(ME | more)))
-
-
-def cordon(run: Scenario, node: str, for_s: float | None = None, **more: Any) -> None:
-    run.handle(NodeCordoned(node_id=node, for_s=for_s, **(ME | more)))
-
-
-def resize(run: Scenario, low: int, high: int, **more: Any) -> None:
-    run.handle(RunResized(min_nodes=low, max_nodes=high, **(ME | more)))
-
-
-def ranks(run: Scenario) -> list[str]:
-    return run.participants()
+from tests.support.scenario import Scenario, running, settings_of
+from tests.support.stories import check, stories
 
 
 def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
@@ -44,9 +27,81 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     return [(event.kind, event.by, event.request_id) for event in events if event.by]
 
 
-def as_it_was(run: Scenario) -> None:
-    """A server that is started again has all of it from the records."""
-    assert durable(replayed(run.created, run.records)) == durable(run.run)
+@stories({
+    # drain
+    "the others go on alone if nobody stands by": ("1:2", "join a b; drain b; join a", {"ranks": "a", "drain": "b"}),
+    "below its minimum the run waits and says for whom": (
+        "2", "join a b; drain b; join a",
+        {"reason a": "waiting for 1 more node: 1 of 2 joined (a); gives up in 600 s"},
+        "leave b; join b-2 node=b",
+        {"reason a": "waiting for 1 more node: 1 of 2 joined (a); cordoned: b; gives up in 600 s",
+         "reason b-2": "standing by: node b is cordoned"},
+        "uncordon b", {"ranks": "a b-2"},
+    ),
+    "a node with two agents is drained of both in one restart": (
+        "1:3", "join a; join b1 b2 node=b; drain b; join a", {"drain": "b1 b2", "ranks": "a", "round": "2"},
+    ),
+    "an agent that does not know how to drain is fenced, and stands by when it is back": (
+        "1:2", "join a; join b drains=False; join a", {"ranks": "a b"}, "drain b", {"agents": "a", "woken": "a b"},
+        "join b.2 node=b returning=True drains=False; join a", {"ranks": "a", "wait": "b.2"},
+    ),
+    "a second drain with less time is told, and one with more is not": (
+        "1:2", "join a b; drain b deadline_s=60", {"woken": "a b"}, "drain b deadline_s=90", {"woken": ""},
+        "drain b deadline_s=5", {"woken": "b"},
+    ),
+    "what a drained node's workers report is no failure of the run": (
+        "1:2", "join a b; drain b; fail b exit_code=-15", {"stage": "forming", "failed": ""},
+        "succeed b; join a", {"ranks": "a", "ledger": "node_drained"},
+    ),
+    "a drained node that dies disturbs nobody": (
+        "1:2", "join a b; drain b; join a; lose b", {"ranks": "a", "round": "2"},
+    ),
+    "a drained agent hears of the run's end": ("1:2", "join a b; drain b; join a; succeed a", {"finish": "a b"}),
+    # cordon
+    "a cordoned participant goes on, and gets no seat in the next round": (
+        "1:3", "join a b; form; cordon b reason=burn-in", {"ranks": "a b"}, "join c; join a b",
+        {"ranks": "a c", "reason b": "standing by: node b is cordoned: burn-in"},
+    ),
+    "it is told for how long, and takes part again when it is uncordoned": (
+        "1:2", "join a; form; cordon b for_s=30; join b; 10s",
+        {"reason b": "standing by: node b is cordoned; uncordoned in 20 s"},
+        "uncordon b", {"stop": "a"}, "join a", {"ranks": "a b"},  # its arrival fills the run: at once
+    ),
+    "a node that waits loses its seat in the round that forms": (
+        "2:3", "join a b; cordon b",
+        {"reason a": "waiting for 1 more node: 1 of 2 joined (a); cordoned: b; gives up in 600 s"},
+        "join c; form", {"ranks": "a c"},
+    ),
+    "nobody waits for a cordoned node of which nothing is heard": (
+        "1:2", "join a b; cordon b; leave a; join b; join c; disconnect b", {"ranks": "c"},
+    ),
+    # restart and resize
+    "a restart costs nothing and has a cause of its own": (
+        "2", "join a b; restart_run reason=data request_id=1", {"reason a": "restarted by an operator: data"},
+        "join b a", {"ranks": "a b", "ledger": "run_restarted"},
+        "ignored restart_run request_id=1", {"stage": "running"},  # asked for before, done before
+    ),
+    "a restart of what restarts already changes nothing": (
+        "2", "join a b; restart_run request_id=1; restart_run request_id=2", {"round": "2"},
+    ),
+    "shrunk below its size a run goes on with fewer, and the first ranks stay": (
+        "1:4", "join a b c d; resize 1:2; join d c b a", {"ranks": "a b", "wait": "c d", "ledger": "run_resized"},
+        "resize 1:3", {"stop": "a b"}, "join a b", {"ranks": "a b d"},  # a seat is free, and more wait than it takes
+    ),
+    "a size that the run has room for disturbs nobody": (
+        "2:4", "join a b c; form; resize 1:3; resize 3:3; resize 2:8; resize 4:8", {"ranks": "a b c", "round": "1"},
+    ),
+    "a smaller minimum lets a waiting run begin": ("3:4", "join a b; resize 2:2", {"ranks": "a b"}),
+    "who has finished is not restarted by a smaller size": (
+        "1:3", "join a b c; succeed a; resize 1:1", {"stage": "running"}, "succeed b c", {"stage": "succeeded"},
+    ),
+    "a failure is still charged after an operator's actions": (
+        "1:3 max_restarts=1", "join a b; form; restart_run; join a b; fail a; join a b",
+        {"ledger": "run_restarted worker_failure!"}, "fail b", {"stage": "failed"},
+    ),
+})  # fmt: skip
+def test_operators_act(story):
+    check(story)
 
 
 # Drain.
@@ -55,39 +110,18 @@ def as_it_was(run: Scenario) -> None:
 def test_a_drained_nodes_place_is_taken_by_a_standby_while_its_workers_write_a_checkpoint() -> None:
     run = running("2", "a", "b")
     run.join("c")
-    drain(run, "b", 60.0, reason="its fan", request_id="1")
+    run.drains("b", reason="its fan", request_id="1")
     assert happened(run) == [("node_drained", "admin 10.0.0.7", "1")]
     directive = run.directive("b")
     assert directive == Drain(reason="node b is drained by an operator: its fan", remaining_s=60.0)
     assert isinstance(run.directive("a"), Stop) and set(run.woken()) >= {"a", "b"}
     run.join("a")
-    assert ranks(run) == ["a", "c"], "at once, while b still stops its workers"
+    assert run.participants() == ["a", "c"], "at once, while b still stops its workers"
     assert run.ledger() == [("node_drained", False)]
     run.passes(15.0)
     assert run.directive("b") == Drain(reason="node b is drained by an operator: its fan", remaining_s=45.0)
-    as_it_was(run)
     run.leaves("b", "drained")
-    assert ranks(run) == ["a", "c"] and run.stage is Stage.RUNNING
-    as_it_was(run)
-
-
-def test_the_others_go_on_alone_if_nobody_stands_by() -> None:
-    run = running("1:2", "a", "b")
-    drain(run, "b")
-    run.join("a")
-    assert ranks(run) == ["a"] and run.told(Drain) == {"b"}
-
-
-def test_below_its_minimum_the_run_waits_and_says_for_whom() -> None:
-    run = running("2", "a", "b")
-    drain(run, "b")
-    run.join("a")
-    assert "waiting for 1 more node: 1 of 2 joined (a)" in run.reason("a")
-    run.leaves("b", "drained")
-    run.join("b-2", node="b")
-    assert "cordoned: b" in run.reason("a") and "standing by: node b is cordoned" in run.reason("b-2")
-    run.handle(NodeUncordoned(node_id="b", **ME))
-    assert ranks(run) == ["a", "b-2"]
+    assert run.participants() == ["a", "c"] and run.stage is Stage.RUNNING
 
 
 @pytest.mark.parametrize("state", [AgentState.WAITING, AgentState.CORDONED, AgentState.STOPPING, AgentState.SUCCEEDED])
@@ -96,7 +130,7 @@ def test_an_agent_without_running_workers_is_drained_and_restarts_nobody(state: 
     if state is AgentState.WAITING:
         run.join("d", node="d")
     elif state is AgentState.CORDONED:
-        cordon(run, "d")
+        run.cordons("d")
         run.join("d")
     elif state is AgentState.STOPPING:
         run = running("1:3", "a", "b", "d")
@@ -106,52 +140,10 @@ def test_an_agent_without_running_workers_is_drained_and_restarts_nobody(state: 
         run.succeeds("d")
     assert run.run.agents["d"].state is state
     round_ = run.run.round
-    drain(run, "d")
+    run.drains("d")
     assert run.told(Drain) == {"d"} and run.run.round == round_
     run.leaves("d", "drained")
     assert "d" not in run.run.agents and run.run.round == round_
-    as_it_was(run)
-
-
-def test_a_node_with_two_agents_is_drained_of_both_in_one_restart() -> None:
-    run = Scenario("1:3")
-    run.join("a")
-    run.join("b1", "b2", node="b")
-    drain(run, "b")
-    run.join("a")
-    assert run.told(Drain) == {"b1", "b2"} and ranks(run) == ["a"] and run.run.round == 2
-
-
-def test_an_agent_that_does_not_know_how_to_drain_is_fenced_and_stands_by_when_it_is_back() -> None:
-    run = running("1:2", "a")
-    run.join("b", drains=False)
-    run.join("a")
-    assert ranks(run) == ["a", "b"]
-    drain(run, "b")
-    assert "b" not in run.run.agents and "b" in run.woken()
-    run.join("b.2", node="b", returning=True, drains=False)
-    run.join("a")
-    assert ranks(run) == ["a"] and isinstance(run.directive("b.2"), Wait)
-    as_it_was(run)
-
-
-def test_a_second_drain_with_less_time_is_told_and_one_with_more_is_not() -> None:
-    run = running("1:2", "a", "b")
-    drain(run, "b", 60.0)
-    drain(run, "b", 90.0)
-    assert run.woken() == [] and run.directive("b").remaining_s == 60.0
-    drain(run, "b", 5.0)
-    assert run.woken() == ["b"] and run.directive("b").remaining_s == 5.0
-
-
-def test_what_a_drained_nodes_workers_report_is_no_failure_of_the_run() -> None:
-    run = running("1:2", "a", "b", max_restarts=0)
-    drain(run, "b")
-    run.fails("b", exit_code=-15)
-    assert run.stage is Stage.FORMING and run.run.failures == []
-    run.succeeds("b")
-    run.join("a")
-    assert ranks(run) == ["a"] and run.ledger() == [("node_drained", False)]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +155,7 @@ def test_what_a_drained_nodes_workers_report_is_no_failure_of_the_run() -> None:
 )
 def test_a_fatal_failure_of_before_the_drain_ends_the_run_also_in_its_next_round(failure, why) -> None:
     run = running("1:2", "a", "b", max_restarts=9, fatal_exit_codes=(42,))
-    drain(run, "b")
+    run.drains("b")
     run.join("a")
     assert run.run.round == 2
     run.fails("b", verdict="retry", rule="store")
@@ -172,146 +164,7 @@ def test_a_fatal_failure_of_before_the_drain_ends_the_run_also_in_its_next_round
     assert run.stage is Stage.FAILED and why in run.run.end_reason
 
 
-def test_a_drained_node_that_dies_disturbs_nobody() -> None:
-    run = running("1:2", "a", "b")
-    drain(run, "b")
-    run.join("a")
-    run.is_lost("b")
-    assert ranks(run) == ["a"] and run.run.round == 2
-
-
-def test_a_drained_agent_hears_of_the_runs_end() -> None:
-    run = running("1:2", "a", "b")
-    drain(run, "b")
-    run.join("a")
-    run.succeeds("a")
-    assert run.told(Finish) == {"a", "b"}
-
-
-# Cordon.
-
-
-def test_a_cordoned_participant_goes_on_and_gets_no_seat_in_the_next_round() -> None:
-    run = running("1:3", "a", "b")
-    cordon(run, "b", reason="burn-in", request_id="1")
-    assert ranks(run) == ["a", "b"] and happened(run) == [("node_cordoned", "admin 10.0.0.7", "1")]
-    run.join("c")
-    run.join("a", "b")
-    assert ranks(run) == ["a", "c"] and run.reason("b") == "standing by: node b is cordoned: burn-in"
-    as_it_was(run)
-
-
-def test_it_is_told_for_how_long_and_takes_part_again_when_it_is_uncordoned() -> None:
-    run = running("1:2", "a")
-    cordon(run, "b", 30.0)
-    run.join("b")
-    run.passes(10.0)
-    assert run.reason("b") == "standing by: node b is cordoned; uncordoned in 20 s"
-    run.handle(NodeUncordoned(node_id="b", **ME))
-    assert isinstance(run.directive("a"), Stop), "its arrival fills the run: at once"
-    run.join("a")
-    assert ranks(run) == ["a", "b"]
-    as_it_was(run)
-
-
-def test_a_node_that_waits_loses_its_seat_in_the_round_that_forms() -> None:
-    run = Scenario("2:3")
-    run.join("a", "b")
-    cordon(run, "b")
-    assert "waiting for 1 more node: 1 of 2 joined (a); cordoned: b" in run.reason("a")
-    run.join("c")
-    run.ends_last_call()
-    assert ranks(run) == ["a", "c"]
-
-
-def test_nobody_waits_for_a_cordoned_node_of_which_nothing_is_heard() -> None:
-    run = running("1:2", "a", "b")
-    cordon(run, "b")
-    run.leaves("a")
-    run.join("b")
-    run.join("c")
-    run.disconnects("b")
-    assert ranks(run) == ["c"]
-
-
 # Restart and resize.
-
-
-def test_a_restart_costs_nothing_and_has_a_cause_of_its_own() -> None:
-    run = running("2", "a", "b", max_restarts=0)
-    run.handle(RunRestarted("new data", "admin 10.0.0.7", "1"))
-    assert isinstance(run.directive("a"), Stop) and run.reason("a") == "restarted by an operator: new data"
-    run.join("b", "a")
-    assert ranks(run) == ["a", "b"] and run.ledger() == [("run_restarted", False)] and run.run.restart_count == 0
-    as_it_was(run)
-
-
-def test_a_restart_of_what_restarts_already_changes_nothing() -> None:
-    run = running("2", "a", "b")
-    run.handle(RunRestarted(by="me", request_id="1"))
-    run.handle(RunRestarted(by="me", request_id="2"))
-    assert run.run.round == 2
-    run.join("a", "b")
-    run.handle(RunRestarted(by="me", request_id="2"))
-    assert run.stage is Stage.RUNNING, "asked for before, done before"
-
-
-def test_shrunk_below_its_size_a_run_goes_on_with_fewer_and_the_first_ranks_stay() -> None:
-    run = running("1:4", "a", "b", "c", "d")
-    resize(run, 1, 2, reason="others need them")
-    run.join("d", "c", "b", "a")
-    assert ranks(run) == ["a", "b"] and run.told(Wait) == {"c", "d"}
-    assert run.ledger() == [("run_resized", False)]
-    resize(run, 1, 3)
-    assert isinstance(run.directive("a"), Stop), "a seat is free, and more wait than it takes"
-    run.join("a", "b")
-    assert ranks(run) == ["a", "b", "d"]
-    as_it_was(run)
-
-
-def test_a_size_that_the_run_has_room_for_disturbs_nobody() -> None:
-    run = running("2:4", "a", "b", "c")
-    for low, high in ((1, 3), (3, 3), (2, 8), (4, 8)):
-        resize(run, low, high)
-        assert ranks(run) == ["a", "b", "c"] and run.run.round == 1
-
-
-def test_a_smaller_minimum_lets_a_waiting_run_begin() -> None:
-    run = Scenario("3:4")
-    run.join("a", "b")
-    resize(run, 2, 2)
-    assert ranks(run) == ["a", "b"]
-
-
-def test_who_has_finished_is_not_restarted_by_a_smaller_size() -> None:
-    run = running("1:3", "a", "b", "c")
-    run.succeeds("a")
-    resize(run, 1, 1)
-    assert run.stage is Stage.RUNNING
-    run.succeeds("b", "c")
-    assert run.stage is Stage.SUCCEEDED
-
-
-def test_agents_that_ask_for_the_old_size_are_let_in_and_told() -> None:
-    run = Scenario("2")
-    run.join("a", "b", settings=settings_of("2"))
-    resize(run, 2, 3)
-    run.join("c", settings=settings_of("2"))
-    run.join("a", "b", settings=settings_of("2"))
-    assert ranks(run) == ["a", "b", "c"]
-    with pytest.raises(SettingsConflict, match="max_restarts"):
-        run.join("d", settings=settings_of("2", max_restarts=7))
-
-
-def test_a_failure_is_still_charged_after_an_operators_actions() -> None:
-    run = running("1:3", "a", "b", max_restarts=1)
-    run.handle(RunRestarted(by="me"))
-    run.join("a", "b")
-    run.fails("a")
-    run.join("a", "b")
-    assert run.ledger() == [("run_restarted", False), ("worker_failure", True)]
-    run.fails("b")
-    assert run.stage is Stage.FAILED
 
 
 # Repeated, late and wrong.
@@ -345,7 +198,7 @@ def test_an_operator_who_admits_stands_in_the_event() -> None:
     assert happened(run) == [("nodes_admitted", "admin 10.0.0.7", "1")]
     run.join("a")
     run.handle(ArrivalsAdmitted("now", "admin 10.0.0.7", "1"))
-    assert ranks(run) == ["a", "b"], "the same request is no refusal, though nobody waits any more"
+    assert run.participants() == ["a", "b"], "the same request is no refusal, though nobody waits any more"
     with pytest.raises(NobodyWaits):
         run.handle(ArrivalsAdmitted("now", "admin 10.0.0.7", "2"))
 
@@ -361,9 +214,20 @@ def test_a_run_that_is_over_is_neither_restarted_nor_resized(action: Any) -> Non
 def test_so_many_requests_are_remembered_and_no_more() -> None:
     run = running("1:2", "a")
     for number in range(3 * REQUESTS):
-        resize(run, 1, 2, request_id=str(number))
+        run.is_resized("1:2", request_id=str(number))
     assert list(run.run.answers) == [str(number) for number in range(2 * REQUESTS, 3 * REQUESTS)]
     assert isinstance(run.directive("a"), Start)
+
+
+def test_agents_that_ask_for_the_old_size_are_let_in_and_told() -> None:
+    run = Scenario("2")
+    run.join("a", "b", settings=settings_of("2"))
+    run.is_resized("2:3")
+    run.join("c", settings=settings_of("2"))
+    run.join("a", "b", settings=settings_of("2"))
+    assert run.participants() == ["a", "b", "c"]
+    with pytest.raises(SettingsConflict, match="max_restarts"):
+        run.join("d", settings=settings_of("2", max_restarts=7))
 
 
 def test_limits_without_a_legal_size_are_refused():

@@ -14,81 +14,27 @@ from rdzv_protocol.errors import (
 from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
 
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS
-from rdzv_server.core.effects import ForgetRun, Record
+from rdzv_server.core.effects import ForgetRun
 from rdzv_server.core.events import (
     LeaseRenewed,
-    Life,
     NodeCordoned,
     NodeDrained,
     NodeJoined,
-    NodeLeft,
     NodeUncordoned,
     RunCreated,
     RunForgotten,
-    WorkersFailed,
     WorkersSucceeded,
 )
 from rdzv_server.core.machine import DUE_AT_ONCE
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.storage.record_codec import pack, unpack
-from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, a_join, durable, settings_of
-
-
-class Server:
-    """A registry with a clock. Every run here has one node, unless a test says otherwise."""
-
-    def __init__(self):
-        self.registry = Registry(RETENTION_S)
-        self.now = 0.0
-        self.effects = []
-        self.records = []
-
-    def join(self, agent, run_id="run", *, explicit=True, **changes):
-        join = a_join(agent, run_id=run_id, explicit_run_id=explicit, **changes)
-        self.handle(run_id, NodeJoined(join, SERVER_ADDR))
-
-    def succeeds(self, agent, run_id="run", round=1):
-        self.handle(run_id, WorkersSucceeded(agent, round))
-
-    def fails(self, agent, run_id="run", round=1):
-        self.handle(run_id, WorkersFailed(agent, round, a_failure(agent)))
-
-    def leaves(self, agent, run_id="run"):
-        self.handle(run_id, NodeLeft(agent, "SIGTERM"))
-
-    def handle(self, run_id, event):
-        machine, effects = self.registry.handle(run_id, event, self.now)
-        self._note(effects, [machine.run] if machine else self.registry.runs())
-
-    def passes(self, seconds):
-        end = self.now + seconds
-        while (at := self.registry.next_deadline()) is not None and at <= end:
-            self.now = max(self.now, at)
-            self._note(self.registry.pass_time(self.now), self.registry.runs())
-        self.now = end
-
-    def stalls(self, seconds):
-        """Time passes, and the server does not run."""
-        self.now += seconds
-        self._note(self.registry.pass_time(self.now), self.registry.runs())
-
-    def directive(self, agent, run_id="run"):
-        return self.registry.machine_of(run_id, agent).directive_for(agent, self.now)[1]
-
-    def attempts(self):
-        return [(run.run_id, run.attempt, run.stage) for run in self.registry.runs()]
-
-    def _note(self, effects, runs):
-        for run in runs:
-            run.validate()
-        self.effects = effects
-        self.records += [effect for effect in effects if isinstance(effect, Record)]
+from tests.support.scenario import RETENTION_S, SERVER_ADDR, ManyRuns, a_join, durable, settings_of
 
 
 @pytest.fixture
 def server():
-    return Server()
+    return ManyRuns()
 
 
 # Runs side by side.
@@ -316,21 +262,18 @@ def test_the_records_bring_every_attempt_back(server):
     server.leaves("b", "two")
     server.join("c", "two", explicit=False)
     server.succeeds("c", "two")
-    again = Registry(RETENTION_S)
-    for record in server.records:
-        again.replay(record)
+    again = server.restarted().registry
     assert [durable(run) for run in again.runs()] == [durable(run) for run in server.registry.runs()]
     assert isinstance(again.machine_of("one", "a").directive_for("a", server.now)[1], Start)
 
 
 def test_a_run_that_came_back_still_meets_its_deadlines(server):
     server.join("a", settings=settings_of("2", join_timeout_s=5))
-    again = Registry(RETENTION_S)
-    for record in server.records:
-        again.replay(record)
-    assert again.next_deadline() == 5
-    again.pass_time(5)
-    assert again.runs()[0].stage is Stage.FAILED
+    again = server.restarted()
+    again.handle("run", LeaseRenewed("a"))
+    assert again.registry.next_deadline() == 5
+    again.passes(5)
+    assert again.attempts() == [("run", 1, Stage.FAILED)]
 
 
 def test_an_agent_finds_its_own_attempt(server):
@@ -467,13 +410,13 @@ def test_a_cordon_and_its_time_survive_a_restart_and_its_end_comes_by_itself(ser
     on_node(server, NodeCordoned, "a", for_s=60.0, reason="burn-in")
     server.join("a", settings=settings_of("1", lease_s=1_000.0))
     server.passes(30.0)
-    server = restarted(server)
+    server = server.restarted()
     assert [cordon.reason for cordon in server.registry.cordons.by_node.values()] == ["burn-in"]
     assert server.directive("a").sentence == "standing by: node a is cordoned: burn-in; uncordoned in 30 s"
     server.handle("run", LeaseRenewed("a"))
     server.passes(30.0)
     assert isinstance(server.directive("a"), Start)
-    assert restarted(server).registry.cordons.by_node == {}
+    assert server.restarted().registry.cordons.by_node == {}
 
 
 def test_requests_about_nodes_and_forgotten_runs_are_carried_out_once_also_after_a_restart(server):
@@ -483,7 +426,7 @@ def test_requests_about_nodes_and_forgotten_runs_are_carried_out_once_also_after
     server.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))
     on_node(server, NodeCordoned, "b", request_id="2")
     on_node(server, NodeUncordoned, "b", request_id="3")
-    for again in (server, restarted(server)):
+    for again in (server, server.restarted()):
         before = len(again.records)
         again.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))
         on_node(again, NodeCordoned, "b", request_id="2")
@@ -531,7 +474,7 @@ def test_a_run_is_forgotten_once_its_agents_have_heard_of_its_end(server):
     assert (
         server.registry.answer_to("run", "1") == "run run is forgotten in 10 s, when its agents have heard of its end"
     )
-    assert isinstance(restarted(server).directive("a"), Finish)
+    assert isinstance(server.restarted().directive("a"), Finish)
     server.passes(10.0)
     assert server.attempts() == []
     with pytest.raises(UnknownRun):
@@ -545,14 +488,3 @@ def test_all_attempts_of_a_run_are_forgotten_together(server):
     server.passes(100.0)
     server.handle("run", RunForgotten(run_id="run"))
     assert server.attempts() == [] and sum(isinstance(effect, ForgetRun) for effect in server.effects) == 3
-
-
-def restarted(server):
-    """The server that is started again with what the other one has recorded."""
-    again = Server()
-    again.now = server.now
-    for record in server.records:
-        again.registry.replay(record)
-    again.registry.restart(again.now, Life())
-    again.records = list(server.records)
-    return again

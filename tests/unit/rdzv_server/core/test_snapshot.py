@@ -4,18 +4,14 @@ from typing import Any
 
 from rdzv_protocol.messages import Stop
 
-from rdzv_server.core import snapshot
-from rdzv_server.core.machine import RunMachine
-from tests.support.scenario import RETENTION_S, Scenario
+from tests.support.scenario import Scenario
 
 
 def restored(run: Scenario) -> Scenario:
-    """The run that a server makes of the snapshot."""
+    """The run that a server makes of the snapshot, beside the one that it was taken of."""
     again = Scenario()
-    again.machine = RunMachine(run.created, 0.0, RETENTION_S)
-    for part in snapshot.take(run.run):
-        again.machine.replay(part, run.now)
-    again.machine.restart(run.now)
+    again.created, again.machine, again.now = run.created, run.machine, run.now
+    again.restarts_from_a_snapshot()
     return again
 
 
