@@ -1,45 +1,30 @@
-"""An agent's process, modelled: carries out what its real machine asks for, and feeds it what happens."""
+"""An agent's process: the real runner, its machine and its clients, on a simulated host with played workers."""
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.evidence import Evidence, StackGroup, frame
-from rdzv_protocol.messages import (
-    AnswerRequest,
-    JoinRequest,
-    LeaveRequest,
-    PollRequest,
-    Progress,
-    Reply,
-    ReportRequest,
-    Request,
-    SuspectRequest,
-)
-from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, Query, QueryAnswer, Refused
+from rdzv_protocol.messages import JoinRequest, Progress, Reply, Request
+from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, Query, QueryAnswer, Refused, TailLog
 
-from node_agent.core.effects import Ask, Effect, Exit, Log, StartWorkers, StopWorkers, WriteFailureReport
-from node_agent.core.events import Answer as QueryAnswered
-from node_agent.core.events import (
-    Answered,
-    ConnectionFailed,
-    Event,
-    Reported,
-    Signalled,
-    Started,
-    Suspected,
-    TimePassed,
-)
+from node_agent.config import AgentConfig
+from node_agent.core.command import Command
+from node_agent.core.effects import Ask, Exit, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.core.events import Answer, Event, Signalled, Started, Suspected
 from node_agent.core.machine import AgentMachine
-from simulation.client import Answer, Client
-from simulation.clock import Timer
+from node_agent.runner import Runner
 from simulation.network import Host
+from simulation.server import Loop
+from simulation.transport import SimulatedTransport
 from simulation.workers import Workers
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
-LAST_REPORT_TIMEOUT_S = 2.0
 LOOKS_UP_S = (0.0, 0.01, 0.01, 7.0)
 """Times that it may take to find out what the server asks: also longer than anybody waits."""
 SAVES_S = (0.0, 0.2, 1.0, 5.0, 60.0)
@@ -51,29 +36,82 @@ _HANGS = (frame("load", "/home/user/data.py", 31), frame("main", "/home/user/tra
 _WAITS = (frame("all_reduce", _TORCH, 7), frame("main", "/home/user/train.py", 88))
 
 
-class AgentProcess:
-    """One agent from its start to its exit code, or to its death. `join`: what its command line asks for."""
+class AgentLoop(Loop):
+    """Event loop of one agent's process. What is random there comes from the story's seed."""
 
-    def __init__(self, cluster: "Cluster", host: Host, join: JoinRequest, *, exits_when_excluded: bool = False) -> None:
-        self.name, self.host, self.join = join.agent_id, host, join
-        self.machine = AgentMachine(
-            join,
-            server="the server",
-            exits_when_excluded=exits_when_excluded,
-            notice_s=join.settings.notice_timeout_s if "notice" in join.queries else None,
-            stop_s=STOP_S,
-        )
+    def __init__(self, host: Host, entropy: Random) -> None:
+        super().__init__(host)
+        self.is_dead = False
+        self._entropy = entropy
+
+    def do(self, callback: Callable[..., object], *args: Any) -> None:
+        if self.is_dead:
+            return
+        os.urandom, kernels = self._entropy.randbytes, os.urandom
+        try:
+            super().do(callback, *args)
+        finally:
+            os.urandom = kernels
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        assert when > self.time(), "the agent's timer spins"
+        return super().call_at(when, callback, *args, context=context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """Say nothing of tasks that the end of a story leaves behind."""
+
+
+class AgentProcess:
+    """One agent from its start to its exit code, or to its death. `join`: what its command line asks for.
+
+    `is_old`: it knows nothing of drains, notices and examinations.
+    """
+
+    def __init__(
+        self, cluster: "Cluster", host: Host, join: JoinRequest, *, is_old: bool, exits_when_excluded: bool = False
+    ) -> None:
+        self.host, self.network, self.server = host, cluster.network, cluster.server
+        self.is_old, self.local_world_size = is_old, join.local_world_size
+        self.loop = AgentLoop(host, cluster.entropy)
+        self.transports: list[SimulatedTransport] = []
+        self.joined: JoinRequest | None = None
+        """The join that was sent last."""
         self.workers: Workers | None = None
         self.port = 0
         self.exit_code: int | None = None
-        self.is_dead = False
         self.was_signalled = False
-        to_server = (host, cluster.network, cluster.server, cluster.rng)
-        self.client = Client(*to_server, lambda error: self.feed(ConnectionFailed(error)))
-        self.side_client = Client(*to_server, lambda error: None, has_joined=True)
         self._cluster = cluster
-        self._timer: Timer | None = None
+        config = AgentConfig(
+            command=Command(()),
+            join=join,
+            shutdown_timeout_s=STOP_S,
+            notice_s=None if is_old else join.settings.notice_timeout_s,
+            exits_when_excluded=exits_when_excluded,
+        )
+        self.loop.do(self._begin, config)
+        self.name = self.agent_id.rpartition(".")[0]
         host.later(0.0, lambda: self.feed(Started()))
+
+    def _begin(self, config: AgentConfig) -> None:
+        queries = (TailLog,) if self.is_old else (TailLog, Examine, Notice)
+        self.runner = Runner(config, self._transport, "the server", self, self.loop, hosts_store=False, queries=queries)
+
+    def _transport(self) -> SimulatedTransport:
+        self.transports.append(SimulatedTransport(self))
+        return self.transports[-1]
+
+    @property
+    def machine(self) -> AgentMachine:
+        return self.runner.machine
+
+    @property
+    def transport(self) -> SimulatedTransport:
+        """Transport for joins and polls; the other one is for what goes beside them."""
+        return self.transports[0]
+
+    @property
+    def is_dead(self) -> bool:
+        return self.loop.is_dead
 
     @property
     def agent_id(self) -> str:
@@ -93,13 +131,9 @@ class AgentProcess:
         return self.workers if self.workers and self.workers.live else None
 
     def feed(self, event: Event) -> None:
-        if not self.is_live:
-            return
-        if not isinstance(event, TimePassed):
+        if self.is_live:
             self._cluster.note(self.name, event)
-        for effect in self.machine.handle(event, self._cluster.clock.now):
-            self._perform(effect)
-        self._arm()
+            self.loop.do(self.runner.feed, event)
 
     def signal(self, name: str = "SIGTERM") -> None:
         self.was_signalled = True
@@ -111,28 +145,32 @@ class AgentProcess:
 
     def die(self, *, with_host: bool = False) -> None:
         """SIGKILL; or its whole host at once, which closes no connection."""
-        self.is_dead = True
+        self.loop.is_dead = True
         if self.workers:
             self.workers.die()
-        self._disarm()
-        for client in (self.client, self.side_client):
-            if with_host and client.connection:
-                client.connection.hangs = True
-            client.close()
+        for transport in self.transports:
+            transport.die(with_host=with_host)
 
-    def _perform(self, effect: Effect) -> None:
+    def sends(self, request: Request) -> Request:
+        """Take note of a request on its way to the server; returns it as this agent's version sends it."""
+        self._cluster.note(self.name, request)
+        if isinstance(request, JoinRequest):
+            assert self.live_workers is None, "an agent joins while its workers run"
+            request = self.joined = replace(request, drains=not self.is_old)
+        return request
+
+    # Host of the runner.
+
+    def open_port(self) -> int:
+        self.port = self.host.fresh_port()
+        return self.port
+
+    def answered(self, answer: Reply | ProtocolError) -> None:
+        self._cluster.note(self.name, answer)
+
+    def perform(self, effect: OwnEffect) -> None:
         self._cluster.note(self.name, effect)
         match effect:
-            case JoinRequest():
-                assert self.live_workers is None, "an agent joins while its workers run"
-                self.port = self.host.fresh_port()
-                self._send(replace(effect, port=self.port))
-            case PollRequest():
-                self._send(replace(effect, progress=self._progress()))
-            case ReportRequest(round=round_):
-                self.side_client.ask(effect, lambda answer: self._reported(round_, answer))
-            case LeaveRequest() | AnswerRequest() | SuspectRequest():
-                self.side_client.ask(effect, lambda answer: self._cluster.note(self.name, answer))
             case StartWorkers(assignment):
                 assert self.live_workers is None, "an agent starts workers beside those of another round"
                 self.workers = self._cluster.start_workers(self, assignment)
@@ -152,7 +190,17 @@ class AgentProcess:
             case _:
                 raise AssertionError(f"an effect that nobody carries out: {effect}")
 
-    def _progress(self) -> Progress | None:
+    @property
+    def has_workers(self) -> bool:
+        return self.live_workers is not None
+
+    def crashed(self, error: BaseException) -> None:
+        self.loop.errors.append(error)
+
+    def abort(self) -> None:
+        """Do nothing: the story has failed."""
+
+    def progress(self) -> Progress | None:
         """A step a second, and a checkpoint every ten, until they hang."""
         if (workers := self.workers) is None or not workers.are_training:
             return None
@@ -171,10 +219,10 @@ class AgentProcess:
 
     def _have_saved(self, notice: Notice, have_all: bool, ends: bool) -> None:
         if (workers := self.workers) is None or not workers.are_training or workers.round != notice.round:
-            self.feed(QueryAnswered(notice.number, Refused(reason="no workers of this round")))
+            self.feed(Answer(notice.number, Refused(reason="no workers of this round")))
             return
-        size = self.join.local_world_size
-        self.feed(QueryAnswered(notice.number, Noticed(listening=size, acknowledged=size if have_all else 0)))
+        size = self.local_world_size
+        self.feed(Answer(notice.number, Noticed(listening=size, acknowledged=size if have_all else 0)))
         if have_all and ends and workers.are_training:
             self._cluster.note(self.name, "the workers have saved, and end")
             workers.finish(interrupted=True)
@@ -183,7 +231,7 @@ class AgentProcess:
         """Answer about the round that is asked about, if it is the last one here."""
         is_here = query.round == self.machine.round
         answer = self._examined() if isinstance(query, Examine) else self._log(query)
-        self.feed(QueryAnswered(query.number, answer if is_here else Refused(reason="another round")))
+        self.feed(Answer(query.number, answer if is_here else Refused(reason="another round")))
 
     def _log(self, query: Query) -> QueryAnswer:
         """Log that names this agent and the round that is asked about."""
@@ -200,36 +248,8 @@ class AgentProcess:
             StackGroup(ranks=those, frames=frames) for those, frames in groups if those and those != (None,)
         ))  # fmt: skip
 
-    def _send(self, request: Request) -> None:
-        assert self.client.is_idle, "an agent has two requests under way"
-        self.client.ask(request, self._answered)
-
-    def _answered(self, answer: Answer) -> None:
-        assert isinstance(answer, Reply | ProtocolError)
-        self.feed(Answered(answer))
-
-    def _reported(self, round_: int, answer: Answer) -> None:
-        self._cluster.note(self.name, answer)
-        self.feed(Reported(round_))
-
     def _exit(self, code: int) -> None:
         assert self.live_workers is None, "an agent exits while its workers run"
         self.exit_code = code
-        self._disarm()
         self._cluster.watch.exited(self)
-        self.host.later(LAST_REPORT_TIMEOUT_S if not self.side_client.is_idle else 0.0, self._hang_up)
-
-    def _hang_up(self) -> None:
-        self.client.close()
-        self.side_client.close()
-
-    def _arm(self) -> None:
-        self._disarm()
-        if self.is_live and (at := self.machine.next_deadline()) is not None:
-            assert at > self._cluster.clock.now, "the agent's timer spins"
-            self._timer = self.host.later(at - self._cluster.clock.now, lambda: self.feed(TimePassed()))
-
-    def _disarm(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
+        self.loop.start(self.runner.close())

@@ -43,6 +43,8 @@ class Cluster:
         exclusion: ExclusionPolicy | None = None,
     ) -> None:
         self.rng = Random(seed)
+        self.entropy = Random(seed)
+        """What the kernel would give the agents' processes."""
         self.clock = Clock()
         self.hosts: list[Host] = []
         self.agents: list[AgentProcess] = []
@@ -91,7 +93,7 @@ class Cluster:
         examinations."""
         join = JoinRequest(
             run_id=RUN_ID,
-            agent_id=f"{host.name}-{sum(agent.host is host for agent in self.agents) + 1}",
+            agent_id="",
             node_id=host.name,
             after_round=0,
             addr=host.addr,
@@ -100,11 +102,9 @@ class Cluster:
             settings=self._settings,
             explicit_run_id=self._explicit,
             sort_key=f"s{len(self.agents) % 2}" if self._settings.rank_policy == "topology" else "",
-            drains=not is_old,
-            queries=("tail_log",) if is_old else ("tail_log", "examine", "notice"),
         )
-        self.note(join.agent_id, "starts")
-        agent = AgentProcess(self, host, join, exits_when_excluded=exits_when_excluded)
+        agent = AgentProcess(self, host, join, is_old=is_old, exits_when_excluded=exits_when_excluded)
+        self.note(agent.name, "starts")
         self.agents.append(agent)
         self.watch.know(agent)
         return agent
@@ -194,7 +194,7 @@ class Cluster:
         host.heal()
 
     def disconnect(self, agent: AgentProcess) -> None:
-        if connection := agent.client.connection:
+        if connection := agent.transport.connection:
             self.note(agent.name, "its connection breaks")
             self.network.break_(connection)
 
@@ -226,7 +226,7 @@ class Cluster:
 
     def story(self) -> str:
         """The last events and how things stand, for people."""
-        lines = [f"{at:10.4f}  {who:8}  {what}" for at, who, what in self.trace]
+        lines = [f"{at:10.4f}  {who:15}  {what}" for at, who, what in self.trace]
         for run in self.server.registry.runs():
             states = ", ".join(f"{agent.agent_id} {agent.state}({agent.round})" for agent in run.agents.values())
             lines.append(f"attempt {run.attempt}: {run.stage}, round {run.round}: {states or 'nobody'}")

@@ -112,7 +112,7 @@ class Watch:
         self._started[key] = process.agent_id
         told = self._seen(run.attempt).rounds.get(assignment.round, {}).get(process.agent_id)
         assert assignment == told, f"{process.name} starts {assignment}, and the server said {told}"
-        assert assignment.local_world_size == process.join.local_world_size
+        assert assignment.local_world_size == process.local_world_size
         for rank in assignment.ranks:
             holder = self._holders.setdefault((run.attempt, assignment.round, rank), process.name)
             assert holder == process.name, f"{process.name} and {holder} both have rank {rank} in {assignment.round}"
@@ -385,7 +385,7 @@ class Watch:
             return
         for agent_id in seen.rounds.get(event.round, ()):
             process = self._processes[_name(agent_id)]
-            listens = "notice" in process.join.queries and process.agent_id == agent_id and process.is_training
+            listens = not process.is_old and process.agent_id == agent_id and process.is_training
             if listens and process.workers.round == event.round and not process.host.is_disturbed:
                 assert (event.round, agent_id) in seen.noticed, f"{agent_id} was not told: {event}"
 

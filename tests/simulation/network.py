@@ -55,7 +55,10 @@ class Host:
 
     def later(self, delay_s: float, call: Call) -> Timer:
         """Do `call` on this host, as soon after the delay as it is not frozen."""
-        timer = self._clock.later(delay_s, lambda: self._do(timer, call))
+        return self.at(self.now + delay_s, call)
+
+    def at(self, when: float, call: Call) -> Timer:
+        timer = self._clock.at(when, lambda: self._do(timer, call))
         return timer
 
     def freeze(self) -> None:

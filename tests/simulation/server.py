@@ -28,7 +28,7 @@ from rdzv_server.service.interface import Action, Question
 from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore
-from simulation.clock import Clock
+from simulation.clock import Clock, Timer
 from simulation.network import Connection, Host
 
 RETENTION_S = 86_400.0
@@ -39,10 +39,20 @@ Respond = Callable[[bool, bytes], None]
 """Callback that sends an answer: whether it is one, else a refusal, and its bytes."""
 
 
-class Loop(asyncio.BaseEventLoop):
-    """An event loop whose timers are things to do on the clock. It has no files to wait for."""
+class _TimerHandle(asyncio.TimerHandle):
+    """Handle of a thing to do, which is taken from the clock when it is cancelled."""
 
-    def __init__(self, clock: Clock) -> None:
+    timer: Timer
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.timer.cancel()
+
+
+class Loop(asyncio.BaseEventLoop):
+    """An event loop whose timers are things to do on the clock, or on a host. It has no files to wait for."""
+
+    def __init__(self, clock: Clock | Host) -> None:
         super().__init__()
         self.errors: list[BaseException] = []
         self._clock = clock
@@ -53,8 +63,8 @@ class Loop(asyncio.BaseEventLoop):
         return self._clock.now
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._clock.at(when, lambda: handle.cancelled() or self.do(callback, *args))
+        handle = _TimerHandle(when, callback, args, self, context)
+        handle.timer = self._clock.at(when, lambda: self.do(callback, *args))
         return handle
 
     def start(self, work: Any) -> "asyncio.Task[Any]":
