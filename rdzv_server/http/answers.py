@@ -49,11 +49,18 @@ def refusal_of(request: web.BaseRequest, error: Exception) -> web.Response:
     return _refused(request, errors.ServerUnavailable("internal error; the server's log has the details"))
 
 
+def reply_to(error: ProtocolError) -> messages.ErrorReply:
+    """Message that tells the sender of a request why it is refused."""
+    if isinstance(error, NotLeader):
+        return messages.ErrorReply(
+            code=error.code, message=str(error), leader=error.leader, leadership=error.leadership
+        )  # fmt: skip
+    return messages.ErrorReply(code=error.code, message=str(error))
+
+
 def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
-    leader = {"leader": error.leader, "leadership": error.leadership} if isinstance(error, NotLeader) else {}
-    reply = messages.ErrorReply(code=error.code, message=str(error), **leader)  # type: ignore[arg-type]
     is_agents = request.path.startswith(paths.AGENT) and request.method == "POST"
-    answer = (packed if is_agents else json_of)(reply, error.status)
+    answer = (packed if is_agents else json_of)(reply_to(error), error.status)
     if isinstance(error, MessageTooLarge | UnsupportedMediaType):
         answer.force_close()  # what follows on the connection is the body that nobody reads
     return answer

@@ -7,20 +7,21 @@ what it has read; when it leaves that unread for too long its connection is cut,
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from rdzv_protocol.errors import MalformedMessage, NotLeader, ProtocolError, TooManyRequests
+from rdzv_protocol.errors import MalformedMessage, ProtocolError, TooManyRequests
 from rdzv_protocol.events import EventPage, RunEvent
-from rdzv_protocol.messages import ErrorReply
 
 from rdzv_server.core.effects import Effect, Happened
+from rdzv_server.http.answers import reply_to
 from rdzv_server.service.interface import Service
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
+from rdzv_server.service.watch import server_sent
 
 DEFAULT_LIMIT, MOST_EVENTS = 100, 1_000
 """Number of events of a page: the default, and the most."""
@@ -49,7 +50,7 @@ class _Told:
 
     @cached_property
     def frame(self) -> bytes:
-        return _frame(self.event.kind, self.event, self.number)
+        return server_sent(self.event.kind, msgspec.json.encode(self.event), str(self.number))
 
 
 class _Feed:
@@ -103,25 +104,30 @@ class EventsView:
         return events
 
     @contextmanager
-    def following(self, run_id: str) -> Iterator[None]:
+    def _following(self, run_id: str) -> Iterator[_Feed]:
         """Keep the latest events of the run in memory meanwhile. Raises `TooManyRequests`."""
         if sum(feed.followers for feed in self._feeds.values()) >= MOST_STREAMS:
             raise TooManyRequests(f"{MOST_STREAMS} streams of events are open: try again later, or read pages")
         feed = self._feeds.setdefault(run_id, _Feed())
         feed.followers += 1
         try:
-            yield
+            yield feed
         finally:
             feed.followers -= 1
             if not feed.followers:
                 del self._feeds[run_id]
 
-    async def stream(self, run_id: str, after: int) -> AsyncIterator[bytes]:
+    async def stream(self, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
         """Pieces of a stream, for ever; it ends with an event `error` if the run cannot be read here any more.
 
-        Only inside `following`. Raises the refusal if it cannot be read at first.
+        Raises the refusal if it cannot be read at first, or `TooManyRequests`.
         """
-        feed, is_first = self._feeds[run_id], True
+        with self._following(run_id) as feed:
+            async for piece in self._pieces(feed, run_id, after):
+                yield piece
+
+    async def _pieces(self, feed: _Feed, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
+        is_first = True
         while True:
             await checkpoint()
             changed, events = feed.changed.number, feed.after(after)
@@ -131,7 +137,7 @@ class EventsView:
                 except ProtocolError as error:
                     if is_first:
                         raise
-                    yield _frame("error", _refusal(error))
+                    yield server_sent("error", msgspec.json.encode(reply_to(error)))
                     return
             if is_first:
                 yield b"retry: %d\n\n" % RETRY_MS
@@ -156,14 +162,3 @@ def number_of(name: str, text: str | None, default: int, low: int, high: int) ->
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and low <= int(text) <= high):
         raise MalformedMessage(f"{name} must be a number from {low} to {high}, not {text[:40]!r}")
     return int(text)
-
-
-def _frame(kind: str, body: RunEvent | ErrorReply, number: int | None = None) -> bytes:
-    begin = b"" if number is None else b"id: %d\n" % number
-    return begin + b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(body))
-
-
-def _refusal(error: ProtocolError) -> ErrorReply:
-    if isinstance(error, NotLeader):
-        return ErrorReply(code=error.code, message=str(error), leader=error.leader, leadership=error.leadership)
-    return ErrorReply(code=error.code, message=str(error))

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -254,27 +254,9 @@ class HttpApi:
         after = number_of("after", query.get("after"), 0, 0, LAST_NUMBER)
         if STREAM in request.headers.get("Accept", "") and request.method != "HEAD":
             after = number_of("Last-Event-ID", request.headers.get("Last-Event-ID"), after, 0, LAST_NUMBER)
-            return await self._stream(request, connection, run_id, after)
+            return await self._stream(request, self._events.stream(run_id, after))
         limit = number_of("limit", query.get("limit"), DEFAULT_LIMIT, 1, MOST_EVENTS)
         return json_of(await self._events.page(run_id, after, limit))
-
-    async def _stream(
-        self, request: web.BaseRequest, connection: HttpConnection, run_id: str, after: int
-    ) -> web.StreamResponse:
-        began_at, access = self._now(), self._gatekeeper.access
-        answer = web.StreamResponse(headers=HEADERS | {"Content-Type": STREAM, "Cache-Control": "no-store"})
-        with self._events.following(run_id):
-            try:
-                async for piece in self._events.stream(run_id, after):
-                    if self._gatekeeper.access is not access:  # tokens were read again: may this caller still look?
-                        break
-                    if not answer.prepared:
-                        await answer.prepare(request)
-                    await answer.write(piece)
-            finally:
-                connection.held(self._now() - began_at)
-        await answer.write_eof()
-        return answer
 
     async def metrics(self, request: web.BaseRequest) -> web.Response:
         connection_of(request).permit.check_every_run("the metrics are about all runs")
@@ -282,19 +264,26 @@ class HttpApi:
         return web.Response(body=body, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
     async def follow(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Send the status, and then what changes in it, until the caller goes or is not let in any more."""
+        """Send the status, and then what changes in it."""
         connection, run_id = connection_of(request), request.rel_url.query.get("run_id")
-        permit, access = connection.permit, self._gatekeeper.access
+        permit = connection.permit
         if run_id is not None:
             permit.check_run(run_id)
-        answer = web.StreamResponse(headers=HEADERS | {"Content-Type": STREAM, "Cache-Control": "no-store"})
         shows = None if permit.covers_all else permit.covers
         last = request.headers.get("Last-Event-ID", "")
-        began_at = self._now()
+        return await self._stream(request, self.watch.follow(connection.peer, run_id, last, shows))
+
+    async def _stream(self, request: web.BaseRequest, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
+        """Send server-sent events as they come, until there are no more or the caller has gone.
+
+        When tokens are read again the stream ends as well: whoever may still look comes back.
+        """
+        connection, began_at, access = connection_of(request), self._now(), self._gatekeeper.access
+        answer = web.StreamResponse(headers=HEADERS | {"Content-Type": STREAM, "Cache-Control": "no-store"})
         try:
-            async with aclosing(self.watch.follow(connection.peer, run_id, last, shows)) as events:
+            async with aclosing(events):
                 async for event in events:
-                    if self._gatekeeper.access is not access:  # tokens were read again: may this caller still look?
+                    if self._gatekeeper.access is not access:
                         break
                     if not answer.prepared:
                         await answer.prepare(request)

@@ -90,7 +90,7 @@ class Feed:
             return
         self.number += 1
         content = msgspec.json.encode(patch)
-        self._patches.append(Patch(self.number, content, _event("patch", content, self._id(self.number))))
+        self._patches.append(Patch(self.number, content, server_sent("patch", content, self._id(self.number))))
         self._bytes += len(content)
         while len(self._patches) > MOST_PATCHES or self._bytes > MOST_BYTES:
             self._bytes -= len(self._patches.popleft().content)
@@ -131,7 +131,7 @@ class Feed:
                 seen = patch.number
                 await checkpoint()
             if not patches and not await self._changed.wait(changed):
-                yield sent("ping", {"time": time.time()})
+                yield _event("ping", {"time": time.time()})
 
     async def _whole(self, number: int, shows: Shows | None) -> AsyncGenerator[bytes, None]:
         """Yield the whole document: large parts a little at a time, as they are when they are sent.
@@ -140,20 +140,21 @@ class Feed:
         changes meanwhile is sent once more.
         """
         parts = {name: part for name, part in self.document.items() if name not in LARGE}
-        yield sent("snapshot", {"time": time.time(), **parts, **{name: {} for name in LARGE if name in self.document}})
+        large: Document = {name: {} for name in LARGE if name in self.document}
+        yield _event("snapshot", {"time": time.time(), **parts, **large})
         for name in LARGE:
             of_part = self.document.get(name, {})
             for keys in _batches(list(of_part), EACH_EVENT):
                 shown = {key: of_part[key] for key in keys if key in of_part and (shows is None or shows(key))}
                 if shown:
-                    yield sent("patch", {name: shown})
+                    yield _event("patch", {name: shown})
                 await checkpoint()
-        yield sent("patch", {}, self._id(number))
+        yield _event("patch", {}, self._id(number))
 
     def _filtered(self, patch: Patch, shows: Shows) -> bytes:
         content = msgspec.json.decode(patch.content)
         content["runs"] = {run_id: part for run_id, part in content.get("runs", {}).items() if shows(run_id)}
-        return sent("patch", content, self._id(patch.number))
+        return _event("patch", content, self._id(patch.number))
 
     def _id(self, number: int) -> str:
         return f"{self.life}.{number}"
@@ -417,14 +418,14 @@ class Watch:
         return found | {"version": rdzv_protocol.VERSION}
 
 
-def sent(kind: str, content: Document, event_id: str = "") -> bytes:
-    """Encode a server-sent event."""
-    return _event(kind, msgspec.json.encode(content), event_id)
-
-
-def _event(kind: str, content: bytes, event_id: str) -> bytes:
+def server_sent(kind: str, content: bytes, event_id: str = "") -> bytes:
+    """Server-sent event: `content` is JSON in one line."""
     number = f"id: {event_id}\n" if event_id else ""
     return f"{number}event: {kind}\ndata: ".encode() + content + b"\n\n"
+
+
+def _event(kind: str, content: Document, event_id: str = "") -> bytes:
+    return server_sent(kind, msgspec.json.encode(content), event_id)
 
 
 def _agents_of(fact: object) -> Iterator[str]:
