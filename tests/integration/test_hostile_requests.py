@@ -19,7 +19,7 @@ from benchmarks.machine import cpu_s, peak_rss_mb
 from tests.support.programs import Server, ended_programs
 
 AGENT_PATHS = [paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE]
-OPERATOR_PATHS = [paths.STATUS, paths.HEALTHZ, paths.READYZ]
+OPERATOR_PATHS = [paths.STATUS, paths.METRICS, paths.HEALTHZ, paths.READYZ]
 
 DEEP: object = 1
 for _ in range(100):
@@ -70,27 +70,31 @@ async def test_garbage_on_the_agents_paths(server: Server) -> None:
     await is_unharmed(server)
 
 
+NO_JSON = 'the body is not JSON: give {"run_id": "..."}'
 JSON_BODIES = {
-    "empty": (b"", 400),
-    "no JSON": (b'{"run_id":', 400),
-    "no text": (b"\xff\xfe", 400),
-    "no map": (b"[1, 2]", 400),
-    "deep": (b'{"run_id": ' + b"[" * 100_000, 400),
-    "a number of many digits": (b'{"run_id": ' + b"9" * 100_000 + b"}", 400),
-    "no name": (b'{"run_id": "a\\u0000b"}', 400),
-    "half a letter": (b'{"run_id": "\\ud800"}', 400),
-    "oversized": (b" " * (MAX_MESSAGE_BYTES + 1), 413),
-    "a run that there is not": (b'{"run_id": "../../etc/passwd"}', 404),
+    "empty": (b"", 400, NO_JSON),
+    "no JSON": (b'{"run_id":', 400, NO_JSON),
+    "no text": (b"\xff\xfe", 400, NO_JSON),
+    "no map": (b"[1, 2]", 400, "Request must be a map, not"),
+    "no run": (b"{}", 400, "Request.run_id is missing"),
+    "a number": (b'{"run_id": 7}', 400, "run_id must be text of 1 to 256 characters without control characters, not 7"),
+    "deep": (b'{"run_id": ' + b"[" * 100_000, 400, NO_JSON),
+    "a number of many digits": (b'{"run_id": ' + b"9" * 100_000 + b"}", 400, ""),
+    "no name": (b'{"run_id": "a\\u0000b"}', 400, "without control characters, not 'a\\x00b'"),
+    "half a letter": (b'{"run_id": "\\ud800"}', 400, ""),
+    "oversized": (b" " * (MAX_MESSAGE_BYTES + 1), 413, "a message has at most"),
+    "a run that there is not": (b'{"run_id": "../../etc/passwd"}', 404, "no run ../../etc/passwd is known here"),
 }
 
 
 async def test_garbage_on_the_operators_paths(server: Server) -> None:
     async with session_at(server) as session:
         for path in (paths.STOP, paths.ADMIT):
-            for name, (body, status) in JSON_BODIES.items():
+            for name, (body, status, says) in JSON_BODIES.items():
                 async with session.post(path, data=body) as answer:
                     assert answer.status == status, (path, name)
-                    assert (await answer.json())["message"].isprintable()
+                    message = (await answer.json())["message"]
+                    assert says in message and message.isprintable(), (path, name)
     await is_unharmed(server)
 
 

@@ -49,17 +49,17 @@ async def test_each_token_opens_what_it_is_for(cluster: Cluster, tmp_path: Path)
     async def statuses(token: str | None) -> list[int]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         found = []
-        for method, path in (LOOK, JOIN, STOP, LOGS, STACKS, ("GET", paths.HEALTHZ)):
+        for method, path in (LOOK, JOIN, STOP, LOGS, STACKS, ("GET", paths.METRICS), ("GET", paths.HEALTHZ)):
             headers["Content-Type"] = paths.MEDIA_TYPE
             async with session.request(method, path, headers=headers, data=b"\x80") as answer:
                 found.append(answer.status)
         return found
 
     async with aiohttp.ClientSession(f"http://{server.endpoint}") as session:
-        assert await statuses(SECRETS["agents"]) == [200, 400, 403, 403, 403, 200], "an empty message is none"
-        assert await statuses(SECRETS["readers"]) == [200, 403, 403, 403, 403, 200]
-        assert await statuses(SECRETS["admins"]) == [200, 400, 400, 400, 400, 200]
-        assert await statuses(None) == await statuses("guess") == [401, 401, 401, 401, 401, 200]
+        assert await statuses(SECRETS["agents"]) == [200, 400, 403, 403, 403, 200, 200], "an empty message is none"
+        assert await statuses(SECRETS["readers"]) == [200, 403, 403, 403, 403, 200, 200]
+        assert await statuses(SECRETS["admins"]) == [200, 400, 400, 400, 400, 200, 200]
+        assert await statuses(None) == await statuses("guess") == [401, 401, 401, 401, 401, 401, 200]
 
 
 async def test_teams_share_a_server(cluster: Cluster, tmp_path: Path) -> None:
@@ -100,16 +100,6 @@ async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_pat
     second = await cluster.hub.group(2)
     assert second[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
     await cluster.finish(second)
-
-
-async def test_a_bad_token_file_is_said_and_the_old_tokens_stay(cluster: Cluster, tmp_path: Path) -> None:
-    files = token_files(tmp_path, agents="old")
-    server = await cluster.serve(*flags(files))
-    token_files(tmp_path, agents="far too many words")
-    server.signal(signal.SIGHUP)
-    await server.line("SIGHUP: --token-file .*: each line holds .*; keeping the tokens and certificates that there are")
-    token_files(tmp_path, agents="old")
-    await cluster.finish(await cluster.nodes("a", *flags(files)))
 
 
 async def test_a_server_that_everybody_reaches_says_so() -> None:

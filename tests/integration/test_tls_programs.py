@@ -1,4 +1,4 @@
-"""TLS in the real programs: what ends an agent, what a run outlives, and certificates that are replaced."""
+"""TLS in the real programs: what a run outlives, and certificates that are replaced."""
 
 import asyncio
 import signal
@@ -7,16 +7,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.certificates import Authority, Pair
 from tests.support.cluster import Cluster
 from tests.support.etcd import etcd_cluster, need_etcd
 from tests.support.process_info import is_running
-from tests.support.programs import PATIENCE_S, Server, refuses, start_agent
-
-AT_ONCE_S = 10.0
-"""An agent waits for a server that is not there for 300 s."""
+from tests.support.programs import PATIENCE_S, Server
 
 
 def shows(pair: Pair) -> tuple[str, ...]:
@@ -36,22 +32,6 @@ async def test_a_run_over_mutual_tls(cluster: Cluster, authority: Authority) -> 
     second = await cluster.hub.group(4)
     assert second[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
     await cluster.finish(second)
-
-
-# What ends an agent.
-
-
-async def test_what_cannot_heal_ends_an_agent_at_once(
-    cluster: Cluster, server: Server, authority: Authority, other_authority: Authority
-) -> None:
-    name, plain = ("--endpoint", f"localhost:{server.port}"), ("--endpoint", cluster.server.endpoint)
-    for flags, says in (
-        ((*name, "--tls-ca", other_authority.ca), f"from no authority in --tls-ca {other_authority.ca}"),
-        (name, "this server speaks TLS: start the agent with --tls-ca"),
-        ((*plain, "--tls-ca", authority.ca), "the server there speaks no TLS"),
-    ):
-        async with asyncio.timeout(AT_ONCE_S):
-            await refuses(await start_agent(*flags), says, code=ExitCode.REFUSED)
 
 
 # What a run outlives.
@@ -144,9 +124,3 @@ async def test_a_bad_certificate_is_said_and_the_old_one_stays(
     server.signal(signal.SIGHUP)
     await server.line("SIGHUP: --tls-cert .*server.pem: there is no certificate in it .*; keeping")
     assert (await connect()).was_shown == before.was_shown
-
-
-async def test_the_server_says_how_long_its_certificate_is_good(authority: Authority) -> None:
-    for days, says in ((90, "TLS: certificate .* expires on 20"), (3, "expires in 2 days"), (-1, "has expired: ")):
-        server = await Server.listen(*shows(authority.issue("server", days=days)))
-        await server.line(says)

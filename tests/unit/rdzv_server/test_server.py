@@ -5,20 +5,16 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import ClientSession
-from rdzv_protocol import paths
-from rdzv_protocol.credentials import Credentials
-from rdzv_protocol.errors import AgentFenced, MalformedMessage, ServerUnavailable, Unauthorized
-from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, Reply, ReportRequest, Start, Stop, Wait
+from rdzv_protocol.errors import AgentFenced, ServerUnavailable
+from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, ReportRequest, Start, Stop, Wait
 
 from node_agent.transport.http import HttpTransport
-from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.http.metrics import MetricsView
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
+from tests.support.agent_side import PATIENCE_S, AgentSide
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
 
-PATIENCE_S = 10.0
 SETTINGS = {"max_restarts": 3, "disconnect_grace_s": 0.05}
 
 
@@ -29,19 +25,17 @@ class Site:
         self.server = RendezvousServer()
         self._transports: list[HttpTransport] = []
 
-    async def open(self, *tokens: Token) -> None:
+    async def open(self) -> None:
         listener = bind("127.0.0.1", 0)
         self.port = listener.getsockname()[1]
         await self.server.start()
-        await self.server.listen(listener, access=Access(tokens))
+        await self.server.listen(listener)
 
-    def agent(self, name: str, token: str | None = None) -> "Agent":
-        return Agent(name, self.transport(token))
+    def agent(self, name: str) -> "Agent":
+        return Agent(name, self.transport())
 
-    def transport(self, token: str | None = None) -> HttpTransport:
-        credentials = Credentials()
-        credentials.token = token
-        self._transports.append(HttpTransport("127.0.0.1", self.port, credentials))
+    def transport(self) -> HttpTransport:
+        self._transports.append(HttpTransport("127.0.0.1", self.port, None))
         return self._transports[-1]
 
     async def close(self) -> None:
@@ -50,32 +44,12 @@ class Site:
         await self.server.stop()
 
 
-class Agent:
-    """One agent's side, message by message."""
+class Agent(AgentSide):
+    """An agent with a transport of its own."""
 
     def __init__(self, name: str, transport: HttpTransport) -> None:
-        self.name, self.transport = name, transport
-        self.revision = 0
-
-    async def join(self, nodes: str = "1:2", after_round: int = 0, secret: str = "") -> Reply:
-        settings = settings_of(nodes, **SETTINGS, last_call_timeout_s=0.0)
-        join = a_join(self.name, settings=settings, after_round=after_round, secret=secret)
-        return self._heard(await self.transport.exchange(join))
-
-    async def poll(self, *, hold: bool = True) -> Reply:
-        poll = PollRequest(run_id=RUN_ID, agent_id=self.name, revision=self.revision, hold=hold)
-        return self._heard(await self.transport.exchange(poll))
-
-    async def told(self, kind: type) -> Reply:
-        """The reply whose directive is a `kind`; poll until it comes."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not isinstance(self.reply.directive, kind):
-                await self.poll()
-        return self.reply
-
-    def _heard(self, reply: Reply) -> Reply:
-        self.reply, self.revision = reply, reply.revision
-        return reply
+        self.transport = transport
+        super().__init__(name, lambda request: self.transport.exchange(request), **SETTINGS)
 
 
 @pytest.fixture
@@ -156,11 +130,10 @@ async def test_a_join_that_has_to_wait_soon_says_what_for(site, monkeypatch):
 
 
 async def test_unknown_agents_are_fenced_and_not_remembered(site):
-    unknown = site.agent("unknown")
+    transport = site.transport()
     for number in range(10):
-        unknown.name = f"unknown {number}"
         with pytest.raises(AgentFenced, match="run run is not known here"):
-            await unknown.poll()
+            await transport.exchange(PollRequest(run_id=RUN_ID, agent_id=f"unknown {number}", revision=0))
     assert not site.server.rendezvous.connections._connections
 
 
@@ -215,18 +188,10 @@ async def test_no_lease_ends_while_a_server_that_comes_back_cannot_be_heard_yet(
     site.server = RendezvousServer(store=SqliteStore(store))
     await site.open()
     try:
-        assert isinstance((await site.agent("a").poll(hold=False)).directive, Start)
+        poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=0, hold=False)
+        assert isinstance((await site.transport().exchange(poll)).directive, Start)
     finally:
         await site.close()
-
-
-async def test_the_wrong_message_is_refused_by_its_fields_name(site):
-    async with ClientSession() as session:
-        answer = await session.post(
-            f"http://127.0.0.1:{site.port}{paths.POLL}", data=b"\x80", headers={"Content-Type": paths.MEDIA_TYPE}
-        )
-        assert answer.status == MalformedMessage.status
-        assert b"PollRequest.run_id is missing" in await answer.read()
 
 
 async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_follows(site, monkeypatch, caplog):
@@ -243,16 +208,6 @@ async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_foll
     assert answer.startswith(b"HTTP/1.1 200 OK") and answer.count(b"HTTP/1.1") == 1
     assert not answer.endswith(b"\r\n0\r\n\r\n"), "whoever reads it sees that something is missing"
     assert "GET /v1/status failed while it was being answered" in caplog.text
-
-
-@pytest.mark.parametrize("token", [None, "wrong", "secret2"])
-async def test_without_the_token_nobody_gets_in(token):
-    site = Site()
-    await site.open(Token(Role.AGENT, b"secret"))
-    with pytest.raises(Unauthorized, match="start the agent with --token-file"):
-        await site.agent("a", token).join("1")
-    assert isinstance((await site.agent("b", "secret").join("1")).directive, Start)
-    await site.close()
 
 
 # Closing.
@@ -287,35 +242,6 @@ async def test_a_server_that_closes_takes_nobody_for_lost_whose_connection_it_cl
     await site.server.stop()
     (run,) = site.server.rendezvous.runs()
     assert not run.departures and len(run.agents) == 2
-
-
-async def test_a_server_that_cannot_write_ends_with_what_went_wrong():
-    class FullDisk:
-        async def load(self):
-            return []
-
-        async def event_numbers(self):
-            return {}
-
-        async def close(self):
-            pass
-
-        async def append(self, records, events=()):
-            raise OSError(28, "No space left on device")
-
-    async with RendezvousServer(store=FullDisk()) as server:
-        serving = asyncio.create_task(server.crashed())
-        join = asyncio.create_task(server.rendezvous.ask(a_join("a"), Connection("a")))
-        async with asyncio.timeout(PATIENCE_S):
-            with pytest.raises(OSError, match="No space left on device"):
-                await serving
-        join.cancel()
-        await asyncio.gather(join, return_exceptions=True)
-
-
-def test_a_port_that_is_taken_is_said():
-    with bind("127.0.0.1", 0) as listener, pytest.raises(OSError, match="Address already in use"):
-        bind("127.0.0.1", listener.getsockname()[1])
 
 
 def test_every_address_is_ipv4_and_ipv6():

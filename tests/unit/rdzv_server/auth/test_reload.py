@@ -36,6 +36,7 @@ def test_a_secret_that_others_can_read_is_warned_of(tmp_path, mode):
     Path(key).chmod(mode)
     tokens = write(tmp_path / "agents", "one", mode)
     notes = [note for _, note in Security(ServerConfig(token_file=tokens, tls_cert=cert, tls_key=key)).notes("::")]
+    assert notes[0].startswith(f"TLS: certificate {cert} expires on 20")
     assert [note for note in notes if "chmod" in note] == [
         f"{flag}: others than its owner can read it; chmod 600 ends that"
         for flag in (f"--token-file {tokens}", f"--tls-key {key}")

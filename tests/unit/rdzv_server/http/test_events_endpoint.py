@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 from rdzv_protocol import paths
-from rdzv_protocol.events import EventPage, RunEvent
-from rdzv_protocol.messages import LeaveRequest
+from rdzv_protocol.events import RunEvent
 
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.config import Limits
 from rdzv_server.http import events_endpoint
 from rdzv_server.server import RendezvousServer, bind
-from tests.support.scenario import Connection, a_join, settings_of
+from tests.support.agent_side import come_and_go
 
 PATIENCE_S = 20.0
 RUN = "a/run with %2F & ?"
@@ -45,18 +44,7 @@ class Site:
         """Let so many nodes join, and leave at once: two events each."""
         for _ in range(times):
             self.joined += 1
-            name, settings = f"agent-{self.joined}", settings_of("90:100")
-            connection = Connection(name)
-            join = asyncio.create_task(
-                self.server.rendezvous.ask(
-                    a_join(name, run_id=run_id, settings=settings, explicit_run_id=True), connection
-                )
-            )
-            leave = LeaveRequest(run_id=run_id, agent_id=name, reason="SIGTERM")
-            await asyncio.sleep(0)
-            await self.server.rendezvous.ask(leave, connection)
-            join.cancel()
-            await asyncio.gather(join, return_exceptions=True)
+            await come_and_go(self.server.rendezvous, run_id, f"agent-{self.joined}")
 
     async def page(self, query: str = "", run_id: str = RUN, **headers: str) -> Any:
         async with self.session.get(f"{paths.events_of(run_id)}{query}", headers=headers) as answer:
@@ -250,7 +238,3 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_goes_on_by_number(monk
         assert [frame["id"] for frame in last] == ["1001", "1002", "1003"]
     finally:
         await site.close()
-
-
-def test_the_page_is_a_message_of_the_protocol():
-    assert {"events", "after", "last"} == set(EventPage.__struct_fields__)

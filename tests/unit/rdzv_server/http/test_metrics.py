@@ -8,16 +8,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from rdzv_protocol.errors import ServerUnavailable
-from rdzv_protocol.exposition import CONTENT_TYPE
 from rdzv_protocol.messages import Failure, LeaveRequest, PollRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.http import metrics
 from rdzv_server.http.metrics import LONGEST_LABEL, METRICS, MetricsView, label_of
 from rdzv_server.server import RendezvousServer
-from rdzv_server.service import driver, operator_scheduler
-from rdzv_server.storage.base import MemoryStore, StoreUnavailable
+from rdzv_server.service import operator_scheduler
 from tests.support.prometheus import Scrape, promtool
 from tests.support.scenario import Connection, a_join
 
@@ -169,31 +166,6 @@ async def test_others_have_a_turn_while_many_runs_are_looked_at(server, monkeypa
     assert turns >= 20
 
 
-class FullStore(MemoryStore):
-    """Store that refuses so many writes."""
-
-    def __init__(self, refusals: int) -> None:
-        super().__init__()
-        self._refusals = refusals
-
-    async def append(self, *written: Any) -> None:
-        self._refusals -= 1
-        if self._refusals >= 0:
-            raise StoreUnavailable("the disk is full")
-        await super().append(*written)
-
-
-async def test_an_outage_of_the_store_is_one_however_often_a_write_is_tried(monkeypatch):
-    monkeypatch.setattr(driver, "RETRY_S", 0.0)
-    async with RendezvousServer(store=FullStore(3)) as server:
-        with pytest.raises(ServerUnavailable, match="the disk is full"):
-            await join(server, "run", "a")
-        await join(server, "run", "a")
-        said = await scrape(server)
-        assert (said("rdzv_store_write_failures_total"), said("rdzv_store_outages_total")) == (3, 1)
-        assert said("rdzv_store_write_duration_seconds_count") >= 1
-
-
 async def test_promtool_finds_no_fault_with_any_metric(server):
     await join(server, "run", "a")
     server.service.measurements.answered("/v1/agent/join", 200, 0.001)
@@ -231,10 +203,6 @@ async def test_the_event_loops_lag_is_sampled_while_somebody_scrapes(server, mon
     while not said("rdzv_event_loop_lag_seconds_count"):
         said = Scrape((await view.body()).decode())
     view.close()
-
-
-def test_the_text_is_of_the_version_that_every_prometheus_reads():
-    assert CONTENT_TYPE.startswith("text/plain; version=0.0.4")
 
 
 def test_a_server_that_nobody_scrapes_does_not_load_prometheus_client():

@@ -113,16 +113,3 @@ async def test_others_have_a_turn_after_each_run_however_many_look(server):
         turns += 1
         await asyncio.sleep(0)
     assert turns >= 5 * RUNS
-
-
-async def test_one_who_goes_away_in_the_middle_holds_nobody_up(server):
-    await found(server)
-    view = StatusView(server.service)
-
-    async def look() -> int:
-        return len([piece async for piece in view.pieces()])
-
-    impatient = asyncio.create_task(look())
-    await asyncio.sleep(0)
-    impatient.cancel()
-    assert await asyncio.wait_for(look(), 5) == RUNS + 2

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import pytest
 from jsonschema import Draft202012Validator
 from rdzv_protocol.events import SIGNATURE
-from rdzv_protocol.messages import LeaveRequest
 
 from rdzv_server.http import webhook as webhook_module
 from rdzv_server.http.openapi import document
@@ -16,8 +15,8 @@ from rdzv_server.http.routes import ROUTES
 from rdzv_server.http.webhook import Webhook, signature
 from rdzv_server.server import RendezvousServer
 from rdzv_server.storage.base import MemoryStore
+from tests.support.agent_side import come_and_go
 from tests.support.receiver import Receiver
-from tests.support.scenario import Connection, a_join, settings_of
 
 SECRET = b"secret"
 RUNS = ["a", "b", "c"]
@@ -68,14 +67,7 @@ class NotingStore(MemoryStore):
 
 async def happens(server: RendezvousServer, run_id: str, first: int, times: int) -> None:
     """Let so many nodes join and leave: two events each, and one of the run's creation."""
-    for number in range(first, first + times):
-        name, connection = f"agent-{number}", Connection(number)
-        request = a_join(name, run_id=run_id, settings=settings_of("90:100"), explicit_run_id=True)
-        join = asyncio.create_task(server.rendezvous.ask(request, connection))
-        await asyncio.sleep(0)
-        await server.rendezvous.ask(LeaveRequest(run_id=run_id, agent_id=name, reason="SIGTERM"), connection)
-        join.cancel()
-        await asyncio.gather(join, return_exceptions=True)
+    await come_and_go(server.rendezvous, run_id, *(f"agent-{number}" for number in range(first, first + times)))
 
 
 async def test_the_events_of_each_run_come_in_order(receiver):

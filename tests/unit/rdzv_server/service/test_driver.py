@@ -281,6 +281,8 @@ async def test_who_joins_is_told_at_once_why_nothing_can_be_written_and_joins_wh
             async with asyncio.timeout(PATIENCE_S):
                 await server.join("b")
     assert not server.driver._unanswered, "nobody waits any more"
+    measured = server.driver.measurements
+    assert (measured.store_failures > 0, measured.store_outages) == (True, 1), "one, however often a write is tried"
     server.store.has_room = True
     async with asyncio.timeout(PATIENCE_S):
         while server.driver.unhealthy_reason:  # noqa: ASYNC110

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
-from rdzv_protocol.messages import Finish, LeaveRequest, PollRequest, Reply, ReportRequest, Start, Stop
+from rdzv_protocol.messages import Finish, Start, Stop
 
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import idle_shutdown
 from rdzv_server.service.idle_shutdown import OVER, IdleWatch
-from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
+from tests.support.agent_side import PATIENCE_S, AgentSide
+from tests.support.scenario import RUN_ID, Connection
 
-PATIENCE_S = 10.0
 LONG_S = 1000.0
 
 
@@ -41,44 +42,13 @@ class Site:
         self.idle.set()
 
 
-class Agent:
-    """One agent's side, over one connection."""
+class Agent(AgentSide):
+    """An agent with one connection."""
 
     def __init__(self, name: str, server: RendezvousServer) -> None:
-        self.name = name
-        self._connection = Connection(name)
-        self._rendezvous = server.rendezvous
-        self._revision = 0
-
-    async def join(self, nodes: str, after_round: int = 0) -> Reply:
-        settings = settings_of(nodes, last_call_timeout_s=0.0, disconnect_grace_s=0.01)
-        return self._heard(
-            await self._rendezvous.ask(a_join(self.name, settings=settings, after_round=after_round), self._connection)
-        )
-
-    async def told(self, kind: type) -> Reply:
-        """Poll until the directive is a `kind`."""
-        poll = PollRequest(run_id=RUN_ID, agent_id=self.name, revision=self._revision)
-        async with asyncio.timeout(PATIENCE_S):
-            while not isinstance(self.reply.directive, kind):
-                self._heard(await self._rendezvous.ask(poll, self._connection))
-        return self.reply
-
-    async def reports(self, *, success: bool = True, round: int = 1) -> None:
-        failure = None if success else a_failure(self.name)
-        await self._rendezvous.ask(
-            ReportRequest(run_id=RUN_ID, agent_id=self.name, round=round, failure=failure), self._connection
-        )
-
-    async def leaves(self) -> None:
-        await self._rendezvous.ask(LeaveRequest(run_id=RUN_ID, agent_id=self.name, reason="SIGTERM"), self._connection)
-
-    def hangs_up(self) -> None:
-        self._rendezvous.connections.lost(self._connection)
-
-    def _heard(self, reply: Reply) -> Reply:
-        self.reply, self._revision = reply, reply.revision
-        return reply
+        connection, rendezvous = Connection(name), server.rendezvous
+        super().__init__(name, lambda request: rendezvous.ask(request, connection), disconnect_grace_s=0.01)
+        self.hangs_up = partial(rendezvous.connections.lost, connection)
 
 
 @pytest.fixture
