@@ -23,8 +23,7 @@ from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
 
-from rdzv_server.auth.reload import Security
-from rdzv_server.auth.token_files import BadTokenFile
+from rdzv_server.auth.reload import BadTokenFile, Security
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
 from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage import COLLECT_AFTER

@@ -43,7 +43,7 @@ from rdzv_protocol.messages import (
 )
 from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.text import clip
-from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
+from rdzv_protocol.timing import HOLDS_PER_LEASE, hold_s
 
 from node_agent.core import events, wording
 from node_agent.core.backoff import Unreachable
@@ -161,7 +161,7 @@ class AgentMachine:
     @property
     def answer_gap_s(self) -> float:
         """Longest time between two answers of a server that answers: polls are held for so long."""
-        return min(self._lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S) + QUIET_S
+        return hold_s(self._lease_s) + QUIET_S
 
     @property
     def _has_workers(self) -> bool:

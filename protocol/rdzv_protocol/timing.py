@@ -9,3 +9,8 @@ ANSWER_TIMEOUT_S = LONGEST_HOLD_S + 5.0
 
 LEADER_HOLD_S = 60.0
 """Longest wait of an agent that asks a server for a later leader. Nothing depends on how often it asks."""
+
+
+def hold_s(lease_s: float) -> float:
+    """Longest time that a poll is parked, so that a live agent renews a lease of `lease_s` in time."""
+    return min(lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S)

@@ -221,7 +221,7 @@ class Access:
         """Whether the server's own page shows this caller buttons for actions."""
         if self.tokens:
             return any(token.role in _ALLOWED[Action.ACT] for token in self._matches(caller))
-        return _is_loopback(caller.peer) and _names_loopback(caller.host)
+        return is_loopback(caller.peer) and _names_loopback(caller.host)
 
     def csrf(self, caller: Caller) -> str:
         """CSRF token that the server's own page has to send with an action; empty where there is no session."""
@@ -286,7 +286,7 @@ def roles_for(method: str, path: str) -> frozenset[Role]:
 
 def _check_is_this_machine(caller: Caller) -> None:
     """Refuse other machines, and pages that somebody on this one has open in a browser. Raises `Forbidden`."""
-    if not _is_loopback(caller.peer):
+    if not is_loopback(caller.peer):
         port = _port_of(caller.host) or paths.DEFAULT_PORT
         raise Forbidden(
             "without tokens this server takes operators' actions from its own machine alone, under the name localhost: "
@@ -309,7 +309,7 @@ def _port_of(host: str) -> str:
 
 
 def _names_loopback(host: str) -> bool:
-    return _name_of(host) == "localhost" or _is_loopback(_name_of(host))
+    return _name_of(host) == "localhost" or is_loopback(_name_of(host))
 
 
 def _is_address(name: str) -> bool:
@@ -319,7 +319,8 @@ def _is_address(name: str) -> bool:
         return False
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Whether it is an address of this machine that no other one reaches."""
     try:
         return ip_address(address.removeprefix("::ffff:")).is_loopback
     except ValueError:

@@ -1,4 +1,12 @@
-"""Tokens and TLS of a server, read from their files when it starts and again on SIGHUP."""
+"""Tokens and TLS of a server, read from their files when it starts and again on SIGHUP.
+
+A file of tokens, as the flags name them:
+
+    # a comment
+    TOKEN                   good for every run
+    TOKEN team-a-*          an agents' token for the runs whose ids match, as file names match a pattern
+    TOKEN team-a-* 20       the same, for at most 20 of them at a time
+"""
 
 import logging
 import os
@@ -8,16 +16,17 @@ from collections.abc import Callable, Iterator
 
 from rdzv_protocol.certificates import BadCertificate
 
-from rdzv_server.auth.authorization import Access, Role, ServerNames
+from rdzv_server.auth.authorization import ANY_RUN, Access, Role, ServerNames, Token, is_loopback
 from rdzv_server.auth.tls_config import TlsFiles
-from rdzv_server.auth.token_files import BadTokenFile, read_tokens
 from rdzv_server.config import ServerConfig
 
 log = logging.getLogger("rdzv_server")
 
-LOOPBACK = ("127.0.0.1", "::1")
-
 Renew = Callable[[Access, ssl.SSLContext | None], None]
+
+
+class BadTokenFile(ValueError):
+    """Fault of a token file, in one line that names the flag and the file, and tells none of its contents."""
 
 
 class Security:
@@ -52,10 +61,8 @@ class Security:
             yield from ((logging.WARNING, warning) for warning in self._tls_files.warnings())
         secrets = [(flag, path) for _, flag, path in self._token_files]
         secrets += [("--tls-key", self._tls_files.key)] if self._tls_files else []
-        for flag, path in secrets:
-            if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-                yield logging.WARNING, f"{flag} {path}: others than its owner can read it; chmod 600 ends that"
-        if self.access.is_open and address not in LOOPBACK:
+        yield from ((logging.WARNING, warning) for secret in secrets if (warning := exposure(*secret)))
+        if self.access.is_open and not is_loopback(address):
             yield (
                 logging.WARNING,
                 "no --token-file: everybody who reaches this port can join, watch and disturb runs; operators' "
@@ -71,10 +78,49 @@ class Security:
             return
         renew(self.access, self.tls)
         log.info("SIGHUP: new connections get the tokens and certificates that the files hold now")
-        for level, note in self.notes(LOOPBACK[0]):
+        for level, note in self.notes("127.0.0.1"):
             log.log(level, note)
 
     def _read(self) -> None:
         tokens = [token for file in self._token_files for token in read_tokens(*file)]
         self.tls = self._tls_files.context() if self._tls_files else None
         self.access = Access(tokens, self._names)
+
+
+def read_tokens(role: Role, flag: str, path: str) -> list[Token]:
+    """Tokens that a file holds now. Raises `BadTokenFile`."""
+    try:
+        with open(path, encoding="ascii") as file:
+            lines = [line.split() for line in file if line.split() and not line.lstrip().startswith("#")]
+    except UnicodeDecodeError:
+        raise BadTokenFile(f"{flag} {path}: only printable ASCII, please") from None
+    except OSError as error:
+        raise BadTokenFile(f"{flag} {path}: {error.strerror or error}") from None
+    if not lines:
+        raise BadTokenFile(f"{flag} {path}: there is no token in it; put one of printable ASCII on a line of its own")
+    try:
+        return [_token(role, words) for words in lines]
+    except ValueError as error:
+        raise BadTokenFile(f"{flag} {path}: {error}") from None
+
+
+def _token(role: Role, words: list[str]) -> Token:
+    if not all(word.isprintable() for word in words):
+        raise ValueError("only printable ASCII, please")
+    match words:
+        case [secret]:
+            return Token(role, secret.encode())
+        case [secret, runs] if role is Role.AGENT or runs == ANY_RUN:
+            return Token(role, secret.encode(), runs)
+        case [secret, runs, most] if role is Role.AGENT and most.isdigit() and int(most) > 0:
+            return Token(role, secret.encode(), runs, int(most))
+        case [_, _]:
+            raise ValueError("only agents' tokens can be for some runs alone")
+    raise ValueError("each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS")
+
+
+def exposure(flag: str, path: str) -> str:
+    """Warning about a file with a secret that not only its owner can read; empty for any other."""
+    if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        return f"{flag} {path}: others than its owner can read it; chmod 600 ends that"
+    return ""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, to_builtins
 from rdzv_protocol.messages import Failure
-from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
+from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core import completion, status_view, stragglers, time_ledger
 from rdzv_server.core.events import Cordon
@@ -198,7 +198,7 @@ def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
 
 def quiet_after_s(run: Run) -> float:
     """Longest time in seconds between two signs of life of an agent that is well."""
-    return min(run.settings.lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S) + QUIET_SLACK_S
+    return hold_s(run.settings.lease_s) + QUIET_SLACK_S
 
 
 def plain(value: Struct) -> Document:

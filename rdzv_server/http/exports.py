@@ -3,12 +3,11 @@ kept out. None of them harms a run."""
 
 import asyncio
 import logging
-import os
-import stat
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
+from rdzv_server.auth.reload import exposure
 from rdzv_server.config import ServerConfig
 from rdzv_server.service.event_file import EventFile
 from rdzv_server.service.exclusion_command import ExclusionCommand
@@ -83,13 +82,13 @@ class Exports:
         try:
             with open(path, "rb") as file:
                 secret = file.read(4_096).strip()
-                is_private = not os.fstat(file.fileno()).st_mode & (stat.S_IRGRP | stat.S_IROTH)
+            warning = exposure("--webhook-secret-file", path)
         except OSError as error:
             raise BadExport(f"--webhook-secret-file {path}: {error.strerror or error}") from None
         if not secret:
             raise BadExport(f"--webhook-secret-file {path}: it is empty; put a secret into it (openssl rand -hex 32)")
-        if not is_private:
-            log.warning("--webhook-secret-file %s: others than its owner can read it; chmod 600 ends that", path)
+        if warning:
+            log.warning("%s", warning)
         return secret
 
 

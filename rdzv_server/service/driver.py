@@ -65,7 +65,7 @@ class Driver:
     """
 
     def __init__(self, registry: Registry, store: Store, measurements: Measurements | None = None) -> None:
-        self._registry = registry
+        self.registry = registry
         self._store = store
         self.measurements = measurements or Measurements()
         self.long_polls = LongPolls()
@@ -95,15 +95,15 @@ class Driver:
         """Replay what the store holds, then take events. Raises `StoreBroken` or `StoreUnavailable`."""
         records, numbers = await self._store.load(), await self._store.event_numbers()
         for count, record in enumerate(records):
-            happened = self._registry.replay(record)
+            happened = self.registry.replay(record)
             self._late += [event for event in happened if event.number > numbers.get((event.run_id, event.attempt), 0)]
             if count % REPLAY_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self._registry.resume_numbers(numbers)
+        self.registry.resume_numbers(numbers)
         self._compaction.written(records)
         self._clock.start(records)
         self.started_at = self._clock.now()
-        self._registry.restart(self.started_at, self._clock.life)
+        self.registry.restart(self.started_at, self._clock.life)
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
         self._arm(self.started_at)
 
@@ -142,7 +142,7 @@ class Driver:
     async def act(self, run_id: str, fact: OperatorsFact) -> str:
         """Carry an operator's action out; return the sentence that answers it. Raises a `ProtocolError`."""
         await self._take(run_id, fact)
-        return self.answer_to(run_id, fact.request_id)
+        return self.registry.answer_to(run_id, fact.request_id)
 
     async def ask_agent(self, run_id: str, asked: LogAsked | StacksAsked) -> QueryClosed:
         """Ask agents an operator's question, and return how it ended. Raises the `ProtocolError` that refuses it."""
@@ -154,16 +154,8 @@ class Driver:
         finally:
             del self._questions[asked.token]
 
-    def answer_to(self, run_id: str, request_id: str) -> str:
-        """Sentence that answered an operator's request; empty if it has not been answered, or is forgotten."""
-        return self._registry.answer_to(run_id, request_id)
-
-    @property
-    def registry(self) -> Registry:
-        return self._registry
-
     def cordons(self) -> list[CordonStatus]:
-        return [cordons.status(given) for given in self._registry.cordons.by_node.values()]
+        return [cordons.status(given) for given in self.registry.cordons.by_node.values()]
 
     async def _take(self, run_id: str, event: Event) -> RunMachine | None:
         if self._has_stopped:
@@ -224,16 +216,12 @@ class Driver:
     def _attempts_of(self, run_id: str) -> list[Run]:
         if self._has_stopped:
             raise ServerUnavailable(STOPPED)
-        if attempts := self._registry.attempts_of(run_id):
+        if attempts := self.registry.attempts_of(run_id):
             return attempts
         raise UnknownRun(f"no run {run_id} is known here")
 
-    def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
-        """Machine of the run's attempt that the agent is part of. Raises `AgentFenced` if there is none."""
-        return self._registry.machine_of(run_id, agent_id)
-
     def runs(self) -> list[Run]:
-        return self._registry.runs()
+        return self.registry.runs()
 
     @property
     def unhealthy_reason(self) -> str | None:
@@ -260,17 +248,17 @@ class Driver:
         answers: list[tuple[Done | None, RunMachine | ProtocolError | None]] = []
         now, was_held_up = self._clock.now(), self._clock.was_held_up()
         if was_held_up:
-            self._registry.resume(now)
+            self.registry.resume(now)
         while self._inbox and len(answers) < MOST_AT_ONCE:
             run_id, event, done = self._inbox.pop()
             try:
-                machine, happened = self._registry.handle(run_id, event, now)
+                machine, happened = self.registry.handle(run_id, event, now)
                 effects += happened
                 answers.append((done, machine))
             except ProtocolError as error:
                 answers.append((done, error))
         if not was_held_up:  # else what has come in meanwhile has its turn first
-            effects += self._registry.pass_time(now)
+            effects += self.registry.pass_time(now)
         with self._clock.writing():
             await self._write(effects)
             await self._act(effects)
@@ -350,7 +338,7 @@ class Driver:
         if self._timer:
             self._timer.cancel()
             self._timer = None
-        if (at := self._registry.next_deadline()) is not None:
+        if (at := self.registry.next_deadline()) is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._called.set)
 
 

@@ -21,6 +21,7 @@ SLACK_S = 0.5
 
 Do = Callable[[], None]
 Item = TypeVar("Item")
+Scheduler = TypeVar("Scheduler")
 
 
 class RoundRobin(Generic[Item]):
@@ -54,7 +55,7 @@ class FairScheduler:
     """Fair scheduler of one event loop: runs take turns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop: asyncio.AbstractEventLoop = proxy(loop)  # or it would outlive its end: it is the key of this entry
+        self._loop = loop
         self._asked = RoundRobin[_Turn]()
         self._all: deque[_Turn] = deque()
         self._held_up_at = float("-inf")
@@ -110,12 +111,19 @@ class FairScheduler:
         self._comes_round = True
 
 
-_SCHEDULERS: WeakKeyDictionary[asyncio.AbstractEventLoop, FairScheduler] = WeakKeyDictionary()
+class OfRunningLoop(Generic[Scheduler]):
+    """Scheduler of the running event loop, for all that share its time; made when first asked for."""
+
+    def __init__(self, make: Callable[[asyncio.AbstractEventLoop], Scheduler]) -> None:
+        self._make = make
+        self._known: WeakKeyDictionary[asyncio.AbstractEventLoop, Scheduler] = WeakKeyDictionary()
+
+    def __call__(self) -> Scheduler:
+        loop = asyncio.get_running_loop()
+        found = self._known.get(loop)
+        if found is None:
+            found = self._known[loop] = self._make(proxy(loop))  # or the loop, which is the key, would outlive its end
+        return found
 
 
-def scheduler() -> FairScheduler:
-    """Scheduler of the running event loop, for all that share its time."""
-    loop = asyncio.get_running_loop()
-    if loop not in _SCHEDULERS:
-        _SCHEDULERS[loop] = FairScheduler(loop)
-    return _SCHEDULERS[loop]
+scheduler = OfRunningLoop(FairScheduler)

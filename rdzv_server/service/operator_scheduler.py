@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from weakref import WeakKeyDictionary, proxy
 
-from rdzv_server.service.fair_scheduler import RoundRobin
+from rdzv_server.service.fair_scheduler import OfRunningLoop, RoundRobin
 from rdzv_server.service.timeouts import Timeouts
 
 SLICE_S = 0.00025
@@ -39,7 +38,7 @@ class OperatorScheduler:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cpu_s: Clock = time.thread_time) -> None:
-        self._loop: asyncio.AbstractEventLoop = proxy(loop)  # or it would outlive its end: it is the key of this entry
+        self._loop = loop
         self._cpu_s = cpu_s
         self._asked = RoundRobin[Do]()
         self._is_under_way = False
@@ -174,17 +173,8 @@ async def checkpoint(of: str | None = None) -> None:
         await begun
 
 
-def operator_scheduler() -> OperatorScheduler:
-    """Scheduler of the running event loop."""
-    loop = asyncio.get_running_loop()
-    found = _SCHEDULERS.get(loop)
-    if found is None:
-        found = _SCHEDULERS[loop] = OperatorScheduler(loop)
-    return found
-
-
+operator_scheduler = OfRunningLoop(OperatorScheduler)
 _PEER: ContextVar[str] = ContextVar("peer", default="")
-_SCHEDULERS: WeakKeyDictionary[asyncio.AbstractEventLoop, OperatorScheduler] = WeakKeyDictionary()
 
 
 def _release(waiting: asyncio.Future[None]) -> None:

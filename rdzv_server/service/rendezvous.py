@@ -23,7 +23,7 @@ from rdzv_protocol.errors import (
 from rdzv_protocol.queries import LogTail, Refused
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
-from rdzv_protocol.timing import HOLDS_PER_LEASE, LONGEST_HOLD_S
+from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core import admission, events
 from rdzv_server.core.effects import QueryClosed
@@ -122,14 +122,14 @@ class Rendezvous:
         agent = machine.run.agents.get(request.agent_id)
         has_changed = agent is None or agent.revision > request.revision
         if request.hold and not has_changed and not machine.run.queries.has_changed(request.agent_id, request.asked):
-            await self._park(machine, request.agent_id, _hold_s(machine.run.settings), connection)
+            await self._park(machine, request.agent_id, hold_s(machine.run.settings.lease_s), connection)
         return self._reply(machine, request.agent_id)
 
     async def _act(self, action: Action) -> actions.Done:
         """Carry an operator's action out. A request without an id gets a new one, as it repeats no other."""
         request, run_id = action.request, action.run_id
         fact = _operation(action, request.request_id or os.urandom(8).hex())
-        was_done = self._driver.answer_to(run_id, fact.request_id)
+        was_done = self._driver.registry.answer_to(run_id, fact.request_id)
         sentence = await self._driver.act(run_id, fact)
         if sentence and not was_done and not self._is_told(fact):
             log.info("%s (by %s)", sentence, action.by)
@@ -285,7 +285,7 @@ class Rendezvous:
         Raises `AgentFenced` if the request does not bear the secret with which its agent has joined.
         """
         try:
-            machine = self._driver.machine_of(request.run_id, request.agent_id)
+            machine = self._driver.registry.machine_of(request.run_id, request.agent_id)
         except AgentFenced:
             return None  # unless its join is on the way, the driver says the same
         agent = machine.run.agents.get(request.agent_id)
@@ -350,8 +350,4 @@ def digest(secret: str) -> str:
 
 
 def _first_hold_s(settings: RunSettings) -> float:
-    return min(max(FIRST_HOLD_S, settings.min_nodes * FIRST_HOLD_A_NODE_S), _hold_s(settings))
-
-
-def _hold_s(settings: RunSettings) -> float:
-    return min(settings.lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S)
+    return min(max(FIRST_HOLD_S, settings.min_nodes * FIRST_HOLD_A_NODE_S), hold_s(settings.lease_s))

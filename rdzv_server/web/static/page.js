@@ -26,9 +26,16 @@ function fill(element, text) {
   if (element && element.textContent !== text) element.textContent = text;
 }
 
-function tone(element, word) {
-  fill(element, word);
+function toned(element, word) {
   element.dataset.tone = TONES[word] || "none";
+  return element;
+}
+
+function make(tag, name = "", text = "") {
+  const element = document.createElement(tag);
+  element.className = name;
+  element.textContent = text;
+  return element;
 }
 
 function duration(seconds) {
@@ -66,8 +73,8 @@ function facts(list, pairs) {
   wanted.forEach(([name, text], index) => {
     let pair = list.children[index];
     if (!pair) {
-      pair = document.createElement("div");
-      pair.append(document.createElement("dt"), document.createElement("dd"));
+      pair = make("div");
+      pair.append(make("dt"), make("dd"));
       list.append(pair);
     }
     fill(pair.firstChild, name);
@@ -79,28 +86,19 @@ function bar(element, legend, parts) {
   // parts: [word, size, text]
   const whole = parts.reduce((sum, part) => sum + part[1], 0) || 1;
   element.replaceChildren(...parts.map(([word, size]) => {
-    const piece = document.createElement("span");
-    piece.dataset.tone = TONES[word] || "none";
+    const piece = toned(make("span"), word);
     piece.style.width = `${(100 * size) / whole}%`;
     return piece;
   }));
-  legend.replaceChildren(...parts.map(([word, , text]) => {
-    const badge = document.createElement("span");
-    badge.className = "badge";
-    badge.dataset.tone = TONES[word] || "none";
-    badge.textContent = text;
-    return badge;
-  }));
+  legend.replaceChildren(...parts.map(([word, , text]) => toned(make("span", "badge", text), word)));
 }
 
 function line(long, texts, alsoLong) {
   // of a table; cells with sentences are wide
-  const row = document.createElement("tr");
+  const row = make("tr");
   row.append(...texts.map((text, index) => {
-    const cell = document.createElement(index ? "td" : "th");
+    const cell = make(index ? "td" : "th", index === long || index === alsoLong ? "long" : "", text);
     if (!index) cell.scope = "row";
-    if (index === long || index === alsoLong) cell.className = "long";
-    cell.textContent = text;
     return cell;
   }));
   return row;
@@ -275,9 +273,8 @@ function drawPeers(peers) {
 
 function linkTo(server) {
   // the same page there
-  const link = document.createElement("a");
+  const link = make("a", "", server);
   link.href = `${location.protocol}//${server}${runId ? runPath(runId) : "/"}`;
-  link.textContent = server;
   return link;
 }
 
@@ -295,7 +292,7 @@ function drawRuns() {
     row.fields.run_id.href = runPath(run.run_id);
     fill(row.fields.run_id, run.run_id);
     fill(row.fields.attempt, run.attempt > 1 ? `attempt ${run.attempt}` : "");
-    tone(row.fields.phase, run.phase);
+    fill(toned(row.fields.phase, run.phase), run.phase);
     fill(row.fields.reason, run.reason);
     fill(row.fields.nodes, nodesOf(run) + (run.standbys ? ` + ${run.standbys}` : ""));
     fill(row.fields.restarts, `${run.restart_count} of ${run.max_restarts}`);
@@ -344,7 +341,7 @@ function drawRun() {
   byId("no-run").hidden = Boolean(run);
   byId("of-run").hidden = !run;
   if (!run) return;
-  tone(byId("phase"), run.phase);
+  fill(toned(byId("phase"), run.phase), run.phase);
   fill(byId("reason"), run.reason);
   document.title = `${run.phase} · ${runId} · rdzv-server`;
   document.querySelectorAll(".head button[data-path]").forEach((button) => {
@@ -458,16 +455,11 @@ function drawCell(key, node, run) {
   // Whether it may have to stand elsewhere.
   let cell = cells.get(key);
   if (!cell) {
-    cell = document.createElement("div");
-    cell.className = "node";
+    cell = make("div", "node");
     cell.id = `node-${key}`;
     cell.setAttribute("role", "option");
     cell.setAttribute("aria-selected", "false");
-    cell.append(...["name", "word", "more"].map((name) => {
-      const part = document.createElement("span");
-      part.className = name;
-      return part;
-    }));
+    cell.append(...["name", "word", "more"].map((name) => make("span", name)));
     cell.addEventListener("click", () => choose(key));
     cells.set(key, cell);
   }
@@ -480,7 +472,7 @@ function drawCell(key, node, run) {
   cell.word = wordOf(node, key);
   cell.node = node;
   const isInnocent = cell.word === "failed" && !node.failures; // it ended because another one failed
-  cell.dataset.tone = isInnocent ? "none" : TONES[cell.word] || "none";
+  toned(cell, isInnocent ? "" : cell.word);
   cell.dataset.seat = seated ? "own" : "none";
   if (isFirst) cell.dataset.mark = "first";
   else delete cell.dataset.mark;
@@ -634,17 +626,13 @@ const events = {
   draw(found) {
     const list = byId("events");
     for (const event of found.slice(-MOST_EVENTS)) {
-      const line = document.createElement("li");
-      const number = document.createElement("span"), at = document.createElement("time"), what = document.createElement("span");
-      number.className = "number";
-      number.textContent = `${event.number}`;
+      const line = make("li"), at = make("time");
       if (event.at !== undefined) {
         at.dateTime = new Date(event.at * 1000).toISOString();
         at.textContent = clock(event.at);
       }
-      what.className = "what";
-      what.textContent = `${event.kind.replaceAll("_", " ")}: ${event.reason}${event.by ? ` (by ${event.by})` : ""}`;
-      line.append(number, at, what);
+      const what = `${event.kind.replaceAll("_", " ")}: ${event.reason}${event.by ? ` (by ${event.by})` : ""}`;
+      line.append(make("span", "number", `${event.number}`), at, make("span", "what", what));
       list.prepend(line);
     }
     while (list.children.length > MOST_EVENTS) list.lastChild.remove();

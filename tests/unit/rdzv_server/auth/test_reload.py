@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_server.auth.authorization import Access, Role, Token
-from rdzv_server.auth.reload import Security
+from rdzv_server.auth.reload import BadTokenFile, Security, read_tokens
 from rdzv_server.config import ServerConfig
 from tests.support.certificates import Authority
 
@@ -43,7 +43,48 @@ def test_a_secret_that_others_can_read_is_warned_of(tmp_path, mode):
     ]
 
 
-@pytest.mark.parametrize(("address", "warned"), [("::", True), ("10.0.0.7", True), ("127.0.0.1", False)])
+@pytest.mark.parametrize(
+    ("address", "warned"), [("::", True), ("10.0.0.7", True), ("127.0.0.1", False), ("127.8.8.8", False)]
+)
 def test_a_server_that_everybody_reaches_is_warned_of(address, warned):
     security = Security(ServerConfig())
     assert not security.has_files and bool(list(security.notes(address))) is warned
+
+
+# Files of tokens.
+
+
+def test_a_file_holds_tokens_comments_and_empty_lines(tmp_path):
+    path = tmp_path / "agents"
+    path.write_bytes(b"# everybody\nfirst\n\n  second  team-a-* \r\n#third\nfourth * 7")
+    assert read_tokens(Role.AGENT, "--token-file", str(path)) == [
+        Token(Role.AGENT, b"first"),
+        Token(Role.AGENT, b"second", "team-a-*"),
+        Token(Role.AGENT, b"fourth", "*", 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("role", "content", "says"),
+    [
+        (Role.AGENT, b"", "there is no token in it"),
+        (Role.AGENT, b"\n# nothing\n", "there is no token in it"),
+        (Role.AGENT, b"hush a b", "each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS"),
+        (Role.AGENT, b"hush a 0", "each line holds TOKEN, TOKEN RUN_ID_PATTERN or"),
+        (Role.AGENT, b"hush a 2 x", "each line holds TOKEN, TOKEN RUN_ID_PATTERN or"),
+        (Role.AGENT, "größe".encode(), "only printable ASCII"),
+        (Role.AGENT, b"hu\x00sh", "only printable ASCII"),
+        (Role.ADMIN, b"hush team-a-*", "only agents' tokens can be for some runs alone"),
+    ],
+)
+def test_what_is_no_file_of_tokens_is_said_and_tells_no_secret(tmp_path, role, content, says):
+    path = tmp_path / "tokens"
+    path.write_bytes(content)
+    with pytest.raises(BadTokenFile, match=f"^--a-token-file {path}: {says}") as error:
+        read_tokens(role, "--a-token-file", str(path))
+    assert "hush" not in str(error.value)
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(BadTokenFile, match=r"^--token-file /nowhere: No such file or directory$"):
+        read_tokens(Role.AGENT, "--token-file", "/nowhere")

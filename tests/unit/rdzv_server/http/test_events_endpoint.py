@@ -187,7 +187,7 @@ async def test_a_stream_ends_with_the_reason_when_the_run_is_forgotten(site, mon
     await site.happens()
     async with asyncio.timeout(PATIENCE_S), site.session.get(paths.events_of(RUN), headers=STREAM) as answer:
         await answer.content.readuntil(b"event: node_left")
-        site.server.rendezvous._driver._registry._forget((RUN, 1))
+        site.server.rendezvous._driver.registry._forget((RUN, 1))
         rest = (await answer.content.read()).decode()
     assert "event: error" in rest and '"code":"unknown_run"' in rest
 

@@ -1,8 +1,6 @@
 """Operators' work in slices: however much there is of it, an agent waits for one slice at the most."""
 
 import asyncio
-import gc
-import weakref
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +14,6 @@ from rdzv_server.service.operator_scheduler import (
     Broadcast,
     OperatorScheduler,
     checkpoint,
-    operator_scheduler,
 )
 
 PATIENCE_S = 20.0
@@ -256,16 +253,3 @@ async def test_a_stream_that_goes_away_holds_nobody_up() -> None:
     async with asyncio.timeout(PATIENCE_S):
         assert await there
     assert gone.cancelled()
-
-
-def test_an_event_loop_that_is_closed_is_forgotten() -> None:
-    async def asks() -> None:
-        operator_scheduler().ask("a", lambda: None)
-
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(asks())
-    loop.close()
-    known = weakref.ref(loop)
-    del loop
-    gc.collect()
-    assert known() is None

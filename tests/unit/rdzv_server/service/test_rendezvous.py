@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from rdzv_protocol import timing
 from rdzv_protocol.actions import LogsRequest
 from rdzv_protocol.errors import AgentFenced, NoAnswer, NodeRankTaken, QueryRefused, ServerUnavailable
 from rdzv_protocol.messages import AnswerRequest, PollRequest, Reply, Start, Wait
@@ -83,7 +84,7 @@ async def forms(server: RendezvousServer, name: str, nodes: int) -> None:
 async def test_agents_of_one_machine_form_without_waiting_for_a_hold(monkeypatch, just_s):
     monkeypatch.setattr(admission, "JUST_S", just_s)
     monkeypatch.setattr(rendezvous, "FIRST_HOLD_S", LONG_S)
-    monkeypatch.setattr(rendezvous, "LONGEST_HOLD_S", LONG_S)
+    monkeypatch.setattr(timing, "LONGEST_HOLD_S", LONG_S)
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await asyncio.gather(*(forms(server, f"agent {number}", 8) for number in range(8)))
 
