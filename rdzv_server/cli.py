@@ -13,7 +13,7 @@ import sys
 from dataclasses import fields, replace
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import rdzv_protocol
 from rdzv_protocol.certificates import BadCertificate
@@ -32,9 +32,6 @@ from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_address import EtcdPlace, is_address, join_address
 from rdzv_server.storage.factory import make_store
 from rdzv_server.tasks import first_of
-
-if TYPE_CHECKING:
-    from rdzv_protocol.tracing import Attributes, SpanExport
 
 log = logging.getLogger("rdzv_server")
 
@@ -119,7 +116,7 @@ async def _serve(
 ) -> int:  # fmt: skip
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
-    watch, spans = None, None
+    watch = None
 
     def stop(reason: str) -> None:
         if not stopped.done():
@@ -129,7 +126,7 @@ async def _serve(
         loop.add_signal_handler(signum, stop, "workers keep running")
     listener = _listener(config)
     server, place = _make_server(config, listener.getsockname()[1])
-    exports = Exports(config, server.service)
+    exports = Exports(config, server.service, listener.getsockname()[1])
 
     def renew() -> None:
         if security.has_files:
@@ -150,8 +147,6 @@ async def _serve(
             log.warning("room for %d connections, and an agent has two: %s", limits.connections, _why_few(config))
         for level, note in security.notes(address):
             log.log(level, note)
-        if config.otel:
-            spans = _export_rounds(server, port)
         if config.exit_when_idle_s is not None and isinstance(server, RendezvousServer):
             from rdzv_server.service.idle_shutdown import IdleWatch
 
@@ -167,25 +162,8 @@ async def _serve(
             log.exception("cannot go on; workers keep running, and their agents try again")
             return ExitCode.FAILED
         exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
-    if spans:
-        await asyncio.to_thread(spans.close)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the exit code stands: a scheduler may send one just now
     return exit_code
-
-
-def _export_rounds(server: HttpServer, port: int) -> "SpanExport":
-    from rdzv_protocol.tracing import SpanExport
-
-    from rdzv_server.service.traces import RoundTraces
-
-    about: Attributes = {
-        "service.version": rdzv_protocol.VERSION,
-        "host.name": socket.gethostname(),
-        "server.port": port,
-    }
-    spans = SpanExport("rdzv-server", about, log.warning)
-    RoundTraces(server.service, spans)
-    return spans
 
 
 def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:

@@ -54,9 +54,10 @@ class Limits:
     unless their connection has been let in with the same one: else the answer would tell which guess was right."""
 
 
-# Kinds of values: what the help calls them, and their reader.
+# Kinds of values.
 
 Kind = tuple[str, Callable[[str], object]]
+"""Name of a flag's value in the help, and its reader."""
 
 
 def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
@@ -99,14 +100,13 @@ COUNT: Kind = ("N", _number(int, 1, 10_000_000, "a number from 1 to 10000000"))
 DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, "the number of a file descriptor"))
 COMMAND: Kind = ("CMD", str)
 FILE: Kind = ("FILE", str)
-FORMAT: Kind = ("NAME", str)
 HOST: Kind = ("HOST", str)
 LEASE: Kind = ("SECONDS", _number(int, 1, 3_600, "a whole number of seconds from 1 to 3600"))
 LISTED: Kind = ("N", _number(int, 0, MOST_LISTED_RUNS, f"a number from 0 to {MOST_LISTED_RUNS}"))
 NAME: Kind = ("NAME", str)
 PORT: Kind = ("PORT", _number(int, 0, 65_535, "a port is a number from 0 to 65535"))
-SPAN: Kind = ("TIME", lambda text: _span(text))
-AFTER: Kind = ("N/TIME", lambda text: _after(text))
+SPAN: Kind = ("TIME", _span)
+AFTER: Kind = ("N/TIME", _after)
 SECONDS: Kind = ("SECONDS", _number(float, 0, 1e9, "a number of seconds"))
 SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, f"a number from 1 to {MOST_SHARDS}"))
 URL: Kind = ("URL", str)
@@ -118,11 +118,13 @@ SECURITY = "security (docs/security.md); SIGHUP has these files read again"
 CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
 
 
-def _flag(default: object, kind: Kind, text: str, *, group: str = "", **more: object) -> Any:
-    """Field of `ServerConfig` that a flag fills. `text` is its help, in which {} stands for the default."""
-    metavar, read = kind
-    shown = {"metavar": metavar, "type": read, "help": text.format(default), **more}
-    return field(default=default, metadata={"group": group, "flag": shown})
+def _flag(default: object, kind: Kind | None, text: str, *, group: str = "", **more: object) -> Any:
+    """Field of `ServerConfig` that a flag fills. `text` is its help, in which {} stands for the default.
+
+    `kind`: None for a flag without a value.
+    """
+    value = {"metavar": kind[0], "type": kind[1]} if kind else {"action": "store_true"}
+    return field(default=default, metadata={"group": group, "flag": {**value, "help": text.format(default), **more}})
 
 
 _nodes = partial(_flag, group=NODES)
@@ -161,21 +163,16 @@ class ServerConfig:
     """Most runs with series of their own, seventeen each: a load that one Prometheus takes easily."""
     log_format: str = _flag(
         "text",
-        FORMAT,
+        NAME,
         "lines of the log: text, or json for collectors of logs (docs/logs.md); LOGLEVEL=WARNING leaves out what is "
         "routine (default: {})",
         choices=LOG_FORMATS,
     )
-    otel: bool = field(
-        default=False,
-        metadata={
-            "group": "",
-            "flag": {
-                "action": "store_true",
-                "help": "export an OpenTelemetry trace of each round, as OTEL_* variables say (OTLP over HTTP; "
-                "docs/tracing.md); needs the extra otel",
-            },
-        },
+    otel: bool = _flag(
+        False,
+        None,
+        "export an OpenTelemetry trace of each round, as OTEL_* variables say (OTLP over HTTP; docs/tracing.md); needs "
+        "the extra otel",
     )
     listen_fd: int | None = _flag(
         None,

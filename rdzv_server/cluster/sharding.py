@@ -123,7 +123,7 @@ class Sharding:
         """
         decides, node_id = self._of(JOURNAL), drain.node_id
         term = decides.term if decides.leads else None
-        if len(self._replicas) == 1 or term is None or term.driver.answer_to(JOURNAL, drain.request_id):
+        if len(self._replicas) == 1 or term is None or term.driver.registry.answer_to(JOURNAL, drain.request_id):
             return
         is_here = any(given.node_id == node_id for given in term.driver.cordons()) or _have_node(self.runs(), node_id)
         others = [shard for shard, replica in enumerate(self._replicas) if not replica.leads]

@@ -1,5 +1,5 @@
-"""Exports of events out of the server, as its settings ask for them: a file, a webhook, a command for each node that is
-kept out. None of them harms a run."""
+"""Exports out of the server, as its settings ask for them: events to a file and a webhook, a command for each node that
+is kept out, traces of rounds. None of them harms a run."""
 
 import asyncio
 import logging
@@ -15,6 +15,7 @@ from rdzv_server.service.interface import Service
 
 if TYPE_CHECKING:
     from rdzv_server.http.webhook import Webhook
+    from rdzv_server.service.traces import RoundTraces
 
 log = logging.getLogger("rdzv_server")
 
@@ -26,8 +27,8 @@ class BadExport(ValueError):
 class Exports:
     """Exports of one server, which work while this context is entered."""
 
-    def __init__(self, config: ServerConfig, service: Service) -> None:
-        """Prepare the exports that the settings ask for. Raises `BadExport`."""
+    def __init__(self, config: ServerConfig, service: Service, port: int) -> None:
+        """Prepare the exports that the settings ask for. `port`: the server's. Raises `BadExport`."""
         self._config = config
         self._tasks: list[asyncio.Task[None]] = []
         self._file: EventFile | None = None
@@ -48,6 +49,11 @@ class Exports:
             _check_url(config.webhook)
             self._webhook = webhook.Webhook(service, config.webhook, self._read_secret())
             service.observe(self._webhook.observe)
+        self._traces: RoundTraces | None = None
+        if config.otel:
+            from rdzv_server.service import traces
+
+            self._traces = traces.RoundTraces(service, port)
 
     @property
     def has_files(self) -> bool:
@@ -66,6 +72,8 @@ class Exports:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._file:
             await self._file.close()
+        if self._traces:
+            await asyncio.to_thread(self._traces.close)
 
     def renew(self) -> None:
         """Open the event log, which may have been moved, and read the secret again; keep the old one if it is bad."""

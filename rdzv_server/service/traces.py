@@ -4,8 +4,11 @@ The exporter is an observer of the service. It remembers only the joins for roun
 server that starts again, or another one that leads from now on, exports what it has seen itself.
 """
 
+import logging
+import socket
 from collections.abc import Sequence
 
+import rdzv_protocol
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.tracing import ROUND, Attributes, Part, SpanExport, TracedRound, node_part
 
@@ -14,22 +17,34 @@ from rdzv_server.core.events import NodeJoined
 from rdzv_server.core.run import Membership, Run
 from rdzv_server.service.interface import Service
 
+log = logging.getLogger("rdzv_server")
+
 MOST_NODES = 512
 """Most nodes of a round that have spans of the server's: those with the lowest ranks."""
 ENDS = ("round_opened", "run_succeeded", "run_failed")
 
 
 class RoundTraces:
-    """Exporter of the rounds of a service's runs."""
+    """Exporter of the rounds of a service's runs, until it is closed."""
 
-    def __init__(self, service: Service, spans: SpanExport) -> None:
+    def __init__(self, service: Service, port: int) -> None:
+        """Export what happens from now on. `port`: port of the server."""
+        about: Attributes = {
+            "service.version": rdzv_protocol.VERSION,
+            "host.name": socket.gethostname(),
+            "server.port": port,
+        }
         self._service = service
-        self._spans = spans
+        self._spans = SpanExport("rdzv-server", about, log.warning)
         self._joined_at: dict[str, dict[str, float]] = {}
         """Time of each agent's latest join, by run and agent, in the run's own time."""
         self._running: dict[str, tuple[TracedRound, RunEvent]] = {}
         """Running round and the event of its start, by run."""
         service.observe(self._see)
+
+    def close(self) -> None:
+        """Send what is left, which may take seconds."""
+        self._spans.close()
 
     def _see(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

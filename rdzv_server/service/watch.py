@@ -185,8 +185,9 @@ class RunFeed(Feed):
         if self._run and node_id is not None:
             self.note(self._run.node_ids.get(node_id, ()))
 
-    async def update(self, run: Run | None, now: Now) -> None:
+    async def update(self, runs: dict[str, Run], now: Now) -> None:
         """Publish what has changed."""
+        run = runs.get(self.run_id)
         if run is not self._run:  # another attempt, or the same run at a new leader
             self._run = run
             self.note([*self._keys, *(run.agents if run else ())])
@@ -238,6 +239,10 @@ class RunsFeed(Feed):
 
     def note(self, run_id: str) -> None:
         self._changed_runs[run_id] = None
+
+    def note_forming(self, runs: dict[str, Run]) -> None:
+        """Note the forming runs, as a sign of life has no effects but may change what they wait for."""
+        self._changed_runs |= {run_id: None for run_id, run in runs.items() if run.stage is Stage.FORMING}
 
     async def update(self, runs: dict[str, Run], now: Now) -> None:
         """Publish what has changed."""
@@ -384,27 +389,17 @@ class Watch:
             if isinstance(feed, RunsFeed):
                 feed.is_new |= leaders != self._leaders
                 if is_look:
-                    self._look_at_forming(feed, runs)
+                    feed.note_forming(runs)
+            if run_id is None or is_look or run_id in changed:
                 await feed.update(runs, self._service.now)
-            elif is_look or run_id in changed:
-                await feed.update(runs.get(feed.run_id), self._service.now)
             feed.publish(difference({"server": feed.document.get("server", {})}, {"server": server}))
             await checkpoint()
         self._leaders = leaders
 
     async def _update_one(self, feed: RunsFeed | RunFeed) -> None:
         """Make a document that has just been asked for."""
-        if isinstance(feed, RunsFeed):
-            await feed.update(self._runs(), self._service.now)
-        else:
-            await feed.update(self._runs().get(feed.run_id), self._service.now)
+        await feed.update(self._runs(), self._service.now)
         feed.publish({"server": self._server()})
-
-    def _look_at_forming(self, feed: RunsFeed, runs: dict[str, Run]) -> None:
-        """Update the summaries of forming runs, as a sign of life has no effects but may change what they wait for."""
-        for run_id, run in runs.items():
-            if run.stage is Stage.FORMING:
-                feed.note(run_id)
 
     def _runs(self) -> dict[str, Run]:
         """Latest attempt of each run, by run id."""

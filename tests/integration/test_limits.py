@@ -146,7 +146,7 @@ async def test_one_address_cannot_take_all_places_without_being_let_in(make_site
     assert isinstance(await agent.exchange(PollRequest(run_id="run", agent_id="a", revision=0, hold=False)), Reply)
 
 
-async def test_agents_go_on_beside_a_crowd_at_the_door(cluster: Cluster) -> None:
+async def test_agents_go_on_beside_a_crowd_of_unauthenticated_connections(cluster: Cluster) -> None:
     await cluster.serve("--max-connections", "40")
     first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1")
     crowd = [socket.create_connection(("127.0.0.1", cluster.server.port)) for _ in range(100)]

@@ -8,6 +8,7 @@ import json
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import free_port
+from tests.support.process_info import until
 from tests.support.programs import PATIENCE_S, Program, start_agent
 
 COLLECTOR = str(Path(__file__).parents[1] / "support" / "otlp_collector.py")
@@ -68,7 +70,14 @@ async def test_a_round_is_one_trace_of_what_server_and_agents_know(cluster: Clus
     async with rotel(variables) if way == "through a collector" else nullcontext(variables) as variables:
         await traced(cluster, variables)
         await receiver.line("run_succeeded")
+        await until(lambda: steps_of_nodes(receiver) == dict.fromkeys(("join", "spawn", "first_output"), 4))
     are_two_traces(spans(receiver))
+
+
+def steps_of_nodes(receiver: Program) -> dict[str, int]:
+    """Number of spans that agents have sent, by step; those that are always there."""
+    names = Counter(span["name"].removeprefix("rdzv.node.") for span in spans(receiver))
+    return {name: names[name] for name in ("join", "spawn", "first_output")}
 
 
 async def traced(cluster: Cluster, variables: Mapping[str, str]) -> None:

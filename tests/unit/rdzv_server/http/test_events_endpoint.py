@@ -174,7 +174,7 @@ async def test_what_happens_while_nobody_reads_the_store_is_sent_all_the_same(si
         assert [int(frame["id"]) for frame in frames] == list(range(1, 42))
 
 
-async def test_a_stream_without_news_is_kept_alive_by_comments(site, monkeypatch):
+async def test_a_stream_without_events_is_kept_alive_by_comments(site, monkeypatch):
     monkeypatch.setattr(events_endpoint, "HEARTBEAT_S", 0.02)
     await site.happens()
     async with asyncio.timeout(PATIENCE_S), site.session.get(paths.events_of(RUN), headers=STREAM) as answer:

@@ -216,17 +216,17 @@ async def test_work_goes_on_in_its_slice_and_waits_when_that_is_over(monkeypatch
     assert turns >= 10
 
 
-async def test_news_wakes_every_stream_in_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_wakes_every_stream_in_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rdzv_server.service.operator_scheduler.SLICE_S", 0.0)
-    news, woken, most_in_a_turn = Broadcast(PATIENCE_S), [], 0
+    changes, woken, most_in_a_turn = Broadcast(PATIENCE_S), [], 0
 
     async def follow(number: int) -> None:
-        assert await news.wait(0)
+        assert await changes.wait(0)
         woken.append(number)
 
     streams = asyncio.gather(*(follow(number) for number in range(STREAMS)))
     await asyncio.sleep(0)
-    news.notify_all()
+    changes.notify_all()
     async with asyncio.timeout(PATIENCE_S):
         while not streams.done():
             before = len(woken)
@@ -235,20 +235,20 @@ async def test_news_wakes_every_stream_in_a_turn_of_its_own(monkeypatch: pytest.
     assert sorted(woken) == list(range(STREAMS)) and most_in_a_turn == 1
 
 
-async def test_news_that_came_before_is_not_waited_for_and_none_is_said_after_the_time() -> None:
-    news = Broadcast(0.01)
-    seen = news.number
-    news.notify_all()
-    assert await news.wait(seen)
+async def test_a_change_that_came_before_is_not_waited_for_and_there_is_none_when_the_time_is_over() -> None:
+    changes = Broadcast(0.01)
+    seen = changes.number
+    changes.notify_all()
+    assert await changes.wait(seen)
     async with asyncio.timeout(PATIENCE_S):
-        assert not await news.wait(news.number)
+        assert not await changes.wait(changes.number)
 
 
 async def test_a_stream_that_goes_away_holds_nobody_up() -> None:
-    news = Broadcast(PATIENCE_S)
-    gone, there = (asyncio.create_task(news.wait(0)) for _ in range(2))
+    changes = Broadcast(PATIENCE_S)
+    gone, there = (asyncio.create_task(changes.wait(0)) for _ in range(2))
     await asyncio.sleep(0)
-    news.notify_all()
+    changes.notify_all()
     gone.cancel()
     async with asyncio.timeout(PATIENCE_S):
         assert await there
