@@ -19,6 +19,7 @@ import rdzv_protocol
 from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.flag_values import address as address_of
 from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
@@ -29,7 +30,7 @@ from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage import COLLECT_AFTER
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
-from rdzv_server.storage.etcd_address import EtcdPlace, is_address, join_address
+from rdzv_server.storage.etcd_address import EtcdPlace, is_address
 from rdzv_server.storage.factory import make_store
 from rdzv_server.tasks import first_of
 
@@ -179,7 +180,7 @@ def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
         from rdzv_server.cluster.sharding import ClusterServer
     except ImportError as error:
         fail(f"--store etcd:// needs aetcd ({error}): pip install 'rdzv-server[etcd]'")
-    address = config.advertise or join_address(_own_host(config) or place.own_address(), port)
+    address = config.advertise or address_of(_own_host(config) or place.own_address(), port)
     where = f"etcd ({', '.join(place.members)}) below {place.prefix}; agents reach this server at {address}"
     return ClusterServer(place, address, config), where
 

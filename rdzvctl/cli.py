@@ -162,28 +162,11 @@ def _size(text: str) -> tuple[int, int]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-FIELDS_OF_ACTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "size": ("size", {"metavar": "MIN:MAX", "type": _size, "help": "nodes that it needs, and takes"}),
-    "deadline_s": (
-        "--deadline",
-        {
-            "dest": "deadline_s",
-            "metavar": "S",
-            "type": _seconds,
-            "help": "time that the workers have, then they are killed: 90s, 10m, 2h (default: 5m)",
-        },
-    ),
-    "for_s": (
-        "--for",
-        {
-            "dest": "for_s",
-            "metavar": "S",
-            "type": _seconds,
-            "help": "time until it is uncordoned by itself (default: never)",
-        },
-    ),
+TIMES_OF_ACTIONS = {
+    "deadline_s": ("--deadline", "time that the workers have, then they are killed: 90s, 10m, 2h (default: 5m)"),
+    "for_s": ("--for", "time until it is uncordoned by itself (default: never)"),
 }
-"""Fields of actions: the flag, or the argument's name, and the keywords of argparse's `add_argument`."""
+"""Flags and their help, by the fields of actions that they fill with a time."""
 
 
 def _run(parser: argparse.ArgumentParser, kind: str = "runs") -> None:
@@ -198,9 +181,11 @@ def _action(action: Action, parser: argparse.ArgumentParser) -> None:
         completion.completes(node, "cordoned-nodes" if action.of_absent else "nodes")
     else:
         _run(parser, "ended-runs" if action.of_ended else "live-runs")
-    for name in action.flags:
-        spelling, takes = FIELDS_OF_ACTIONS[name]
-        parser.add_argument(spelling, **takes)
+    if action.has_size:
+        parser.add_argument("size", metavar="MIN:MAX", type=_size, help="nodes that it needs, and takes")
+    for name in action.times:
+        spelling, text = TIMES_OF_ACTIONS[name]
+        parser.add_argument(spelling, dest=name, metavar="S", type=_seconds, help=text)
     parser.add_argument("--reason", metavar="TEXT", help="why, for the people whose it is; stands in the events")
     parser.add_argument("--request-id", metavar="ID", help="name this wish: a second one of this name changes nothing "
                         "(default: a new one)")  # fmt: skip

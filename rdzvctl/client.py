@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from rdzv_protocol import errors, paths
 from rdzv_protocol.credentials import Credentials, TlsFiles
-from rdzv_protocol.flag_values import Endpoint, endpoint
+from rdzv_protocol.flag_values import Endpoint, address, endpoint
 from rdzv_protocol.text import clip, printable
 
 from rdzvctl.answers import Fields, decoded
@@ -47,6 +47,8 @@ RETRY_S = 0.5
 T = TypeVar("T")
 Request = dict[str, Any]
 """Body of a request, as JSON has it."""
+Answer = http.client.HTTPResponse
+"""Answer 200, whose body has not been read."""
 
 
 class Failed(Exception):
@@ -56,13 +58,6 @@ class Failed(Exception):
         super().__init__(why)
         self.may_pass = may_pass
         self.leader = leader
-
-
-class Answer(NamedTuple):
-    """HTTP answer 200, whose body has not been read."""
-
-    endpoint: Endpoint
-    response: http.client.HTTPResponse
 
 
 class Status(NamedTuple):
@@ -137,7 +132,7 @@ class Client:
         failures: dict[Endpoint, Failed] = {}
         for each in self._order:
             try:
-                status = self._status(address(each), path)
+                status = self._status(address(*each), path)
                 self._order.sort(key=each.__ne__)  # first from now on
                 return status
             except Failed as error:
@@ -219,17 +214,12 @@ class Client:
 
     # Actions.
 
-    def act(self, path: str, body: Request) -> Fields:
-        """Have the leader carry out an action. Repeated until a leader has: a request id makes it happen once."""
+    def ask(self, path: str, body: Request) -> Fields:
+        """Have the leader carry out an action, or answer a question, and return its answer.
+
+        Repeated until a leader has: the request id of an action makes it happen once.
+        """
         return self.ask_leader(self._read, "POST", path, body)
-
-    def read_log(self, wanted: Request) -> Fields:
-        """The end of a worker's log, which the leader has the worker's agent read: a `WorkerLog`."""
-        return self.ask_leader(self._read, "POST", paths.LOGS, wanted)
-
-    def look_at_workers(self, wanted: Request) -> Fields:
-        """Stacks of a run's workers, which the leader has their agents take: a `WorkerStacks`."""
-        return self.ask_leader(self._read, "POST", paths.STACKS, wanted)
 
     def ask_leader(
         self, read: Callable[[Answer], T], method: str, path: str, body: Request | None = None,
@@ -276,7 +266,7 @@ class Client:
             connection.close()
             raise self._failed(to, error) from None
         if response.status == http.client.OK:
-            return Answer(to, response)
+            return response
         with response:
             raise self._refusal(to, response)
 
@@ -290,7 +280,7 @@ class Client:
         """Reason why a server did not answer; a lasting one ends the command."""
         tls = self._credentials.tls
         if tls and (why := tls.explain(error, to[0])):
-            return KeptOut(f"{address(to)}: {why}")
+            return KeptOut(f"{address(*to)}: {why}")
         if isinstance(error, TimeoutError):
             return Failed("no answer in time", may_pass=False)
         if isinstance(error, socket.gaierror):
@@ -305,8 +295,8 @@ class Client:
     def _read(self, answer: Answer) -> Fields:
         """The map in an answer. Raises `Failed`."""
         try:
-            with answer.response as response:
-                found = decoded(response.read())
+            with answer:
+                found = decoded(answer.read())
         except (OSError, http.client.HTTPException) as error:
             raise Failed(f"the answer broke off: {printable(str(error))}", may_pass=True) from None
         except ValueError:
@@ -324,7 +314,7 @@ class Client:
             )
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
             if response.status == http.client.NOT_FOUND:
-                return Refused(f"the rdzv-server at {address(to)} does not know this: it is older than rdzvctl")
+                return Refused(f"the rdzv-server at {address(*to)} does not know this: it is older than rdzvctl")
             return Failed(f"HTTP {response.status}: {NO_SERVER}", may_pass=False)
         match refusal:
             case errors.NotLeader():
@@ -332,11 +322,11 @@ class Client:
             case errors.ServerUnavailable():
                 return Failed(str(refusal), may_pass=True)
             case errors.TlsRequired():
-                return KeptOut(f"{address(to)} speaks TLS: give --tls-ca FILE, or --tls-ca system")
+                return KeptOut(f"{address(*to)} speaks TLS: give --tls-ca FILE, or --tls-ca system")
             case errors.Unauthorized():
-                return KeptOut(f"{address(to)} {self._wrong_token()}")
+                return KeptOut(f"{address(*to)} {self._wrong_token()}")
             case errors.Forbidden():
-                return KeptOut(f"{address(to)}: {refusal}")
+                return KeptOut(f"{address(*to)}: {refusal}")
         return Refused(str(refusal), code=refusal.code)
 
     def _wrong_token(self) -> str:
@@ -345,7 +335,7 @@ class Client:
         return "asks for a token: give --token-file FILE, or set RDZV_TOKEN_FILE"
 
     def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> CtlError:
-        tried = "; ".join(f"{address(each)}: {clip(str(error), 400)}" for each, error in failures.items())
+        tried = "; ".join(f"{address(*each)}: {clip(str(error), 400)}" for each, error in failures.items())
         if any(error.may_pass for error in failures.values()):
             return Unreachable(
                 f"no rdzv-server leads: {tried}", "workers keep running meanwhile; try again, or look at its log"
@@ -356,12 +346,6 @@ class Client:
             "is it running, and reached by this address from here? "
             "rdzvctl --endpoint HOST:PORT asks another; RDZV_ENDPOINT and contexts spare the flag",
         )
-
-
-def address(of: Endpoint) -> str:
-    """Text HOST:PORT of an endpoint, with an IPv6 address in brackets."""
-    host, port = of
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _other_leaders(server: Fields) -> dict[str | None, list[int]]:
@@ -385,6 +369,6 @@ def _events(answer: Answer) -> Iterator[Fields]:
 
 def lines_of(answer: Answer) -> Iterator[bytes]:
     """Lines of a stream as they come, to its end."""
-    with answer.response as response:
-        while line := response.readline():
+    with answer:
+        while line := answer.readline():
             yield line

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rdzv_protocol import paths
-from rdzv_protocol.flag_values import MOST_LOG_LINES
+from rdzv_protocol.credentials import SYSTEM
+from rdzv_protocol.flag_values import MOST_LOG_LINES, address
 from rdzv_protocol.text import clip, printable
 
 from rdzvctl import contexts, views
 from rdzvctl.answers import Fields
-from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, Request, address
+from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, Request
 from rdzvctl.contexts import FIELDS, Contexts
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, TooOld, Unreachable, did_you_mean
 from rdzvctl.output import Output, confirmed
@@ -40,8 +41,10 @@ class Action(NamedTuple):
     """Question that is asked at a terminal before the action; empty: none, for the action can be taken back."""
     of_node: bool = False
     """Whether the action is on a node, for all runs; else it is on one run."""
-    flags: Sequence[str] = ()
-    """Fields of the request that are flags, or follow the name: see `FIELDS_OF_ACTIONS` in `cli`."""
+    times: Sequence[str] = ()
+    """Fields of the request that are times: `cli` has a flag for each."""
+    has_size: bool = False
+    """Whether the request has limits of the run's number of nodes, which follow the run's name."""
     of_absent: bool = False
     """Whether the action's node may be one that no run has."""
     of_ended: bool = False
@@ -57,7 +60,7 @@ ACTIONS = (
         "Restart its workers on every node?",
     ),
     Action(
-        "resize", "give a run other limits of its number of nodes, while it runs", paths.RESIZE, flags=("size",),
+        "resize", "give a run other limits of its number of nodes, while it runs", paths.RESIZE, has_size=True,
     ),
     Action("admit", "give the free seats of a running round to nodes that stand by", paths.ADMIT),
     Action(
@@ -66,11 +69,11 @@ ACTIONS = (
     ),
     Action(
         "drain", "empty a node: its workers get SIGTERM and time for a checkpoint, the others go on without it",
-        paths.DRAIN, "Stop what runs there?", of_node=True, flags=("deadline_s", "for_s"),
+        paths.DRAIN, "Stop what runs there?", of_node=True, times=("deadline_s", "for_s"),
     ),
     Action(
         "cordon", "give a node no seat in new rounds; what runs there goes on", paths.CORDON, of_node=True,
-        flags=("for_s",),
+        times=("for_s",),
     ),
     Action("uncordon", "let a node take part in new rounds again", paths.UNCORDON, of_node=True, of_absent=True),
 )  # fmt: skip
@@ -108,7 +111,7 @@ class Session:
     @property
     def endpoint(self) -> str:
         """Servers of this session, as in the agents' `--endpoint`."""
-        return ",".join(map(address, self.client.place.endpoints))
+        return ",".join(address(*each) for each in self.client.place.endpoints)
 
     def overview(self, run_id: str | None = None) -> Overview:
         """The servers and runs; what could not be learned ends the command, later, with its exit code."""
@@ -296,7 +299,7 @@ def logs(session: Session) -> None:
     log, refusal = None, ""
     if wants_lines or (place.path and not views.is_over(run)):
         try:
-            log = session.client.read_log(_log_request(session, place))
+            log = session.client.ask(paths.LOGS, _log_request(session, place))
         except (Refused, KeptOut) as error:
             if wants_lines:
                 raise
@@ -317,7 +320,7 @@ def stacks(session: Session) -> None:
     """Show what the workers are doing: one sentence, the stack that matters, and where the rest is in files."""
     out, given = session.out, session.given
     wanted = {"run_id": session.run()["run_id"], "rank": given["rank"], "reason": given.get("reason", "")}
-    found = session.client.look_at_workers(wanted)
+    found = session.client.ask(paths.STACKS, wanted)
     if out.is_json:
         out.json(found)
         return
@@ -356,10 +359,10 @@ def _follow_log(session: Session, place: views.Worker, log: Fields) -> None:
     while True:
         time.sleep(FOLLOW_S)
         try:
-            new = session.client.read_log(_log_request(session, place, offset=log["offset"]))
+            new = session.client.ask(paths.LOGS, _log_request(session, place, offset=log["offset"]))
             if (new["path"], new["node_id"]) != (log["path"], log["node_id"]):
                 out.note(f"round {new['round']}: {new['path']} on node {new['node_id']}")
-                new = session.client.read_log(_log_request(session, place, lines=MOST_LOG_LINES))
+                new = session.client.ask(paths.LOGS, _log_request(session, place, lines=MOST_LOG_LINES))
             log, said = new, ""
         except (Refused, Unreachable) as error:
             if getattr(error, "code", "") in ("run_ended", "unknown_run"):
@@ -387,22 +390,16 @@ def act(action: Action, session: Session) -> None:
         **target,
         "reason": clip(printable(given.get("reason", "")), MOST_REASON_BYTES),
         "request_id": given.get("request_id") or f"rdzvctl-{os.urandom(8).hex()}",
-        **_more(action, given),
+        **{name: given[name] for name in action.times if name in given},
     }
-    message = session.client.act(action.path, body).get("message", "done")
+    if action.has_size:
+        body["min_nodes"], body["max_nodes"] = given["size"]
+    message = session.client.ask(action.path, body).get("message", "done")
     if out.is_json:
         return out.json({"action": action.name, **body, "message": message})
     kind, name = next(iter(target.items()))
     named = f"{kind.partition('_')[0]} {name}"
     return out.line(printable(message if message.startswith(named) else f"{named}: {message}"))
-
-
-def _more(action: Action, given: Mapping[str, Any]) -> Request:
-    """Fields of the request that only this action has."""
-    more: Request = {name: given[name] for name in action.flags if name in given}
-    if "size" in more:
-        more["min_nodes"], more["max_nodes"] = more.pop("size")
-    return more
 
 
 def _run_target(action: Action, session: Session) -> tuple[Request, str]:
@@ -470,8 +467,8 @@ def set_context(session: Session) -> None:
     if not name.isprintable() or not name:
         raise BadInput(f"the name of a context is printable, not {name!r}")
     given = {key: str(session.given[key]) for key in FIELDS if key in session.given}
-    for key in ("token_file", "tls_ca", "tls_cert", "tls_key"):
-        if key in given and given[key] != "system":
+    for key in given.keys() - {"endpoint"}:
+        if given[key] != SYSTEM:
             given[key] = os.path.abspath(os.path.expanduser(given[key]))  # found from any folder
     fields = {**file.contexts.get(name, {}), **given}
     if "endpoint" not in fields:

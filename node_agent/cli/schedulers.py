@@ -424,8 +424,7 @@ def _target(
         raise UsageError(f"{flag}: {row.name}: {source}: {host!r:.80} is no name or address of a host")
     port = _port(arguments, row, environment)
     target = rendezvous.on_named_node(arguments, (host, port), is_host=is_host)
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return target, f"rdzv-server at {shown} ({source})" + (", hosted here" if is_host else "")
+    return target, f"rdzv-server at {flag_values.address(host, port)} ({source})" + (", hosted here" if is_host else "")
 
 
 def _port(arguments: Arguments, row: Scheduler, environment: Environment) -> int:

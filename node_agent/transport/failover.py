@@ -13,12 +13,13 @@ from typing import TypeVar
 
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnavailable
+from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Ack, LeaderRequest, Reply, Request
 
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.base import raise_in_loop
-from node_agent.transport.http import HttpTransport, address
+from node_agent.transport.http import HttpTransport
 
 Endpoint = tuple[str, int]
 T = TypeVar("T")

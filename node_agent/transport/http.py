@@ -16,6 +16,7 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import ProtocolError, Unauthorized, from_code
+from rdzv_protocol.flag_values import address
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S
 
 from node_agent.core.backoff import Unreachable
@@ -192,11 +193,6 @@ def _read(kind: type[T], status: int, body: bytes) -> T:
 
 def _words(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
-
-
-def address(host: str, port: int) -> str:
-    """Host and port in one word, for people and for HTTP."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _authority(host: str, port: int) -> str:

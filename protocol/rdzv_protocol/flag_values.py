@@ -40,6 +40,11 @@ def is_host(text: str) -> bool:
     return bool(text.strip("[]")) and text.isprintable() and not set(text) & set(" /")
 
 
+def address(host: str, port: int) -> str:
+    """HOST:PORT of an endpoint, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def endpoints(text: str, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:
     """Endpoints of HOST:PORT,HOST:PORT, each once. Raises `ValueError`."""
     return list(dict.fromkeys(endpoint(each.strip(), default_port, lowest) for each in text.split(",")))

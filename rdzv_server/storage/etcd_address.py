@@ -34,10 +34,6 @@ class EtcdPlace:
         return next((each for each in found if not each.startswith("127.") and each != "::1"), socket.gethostname())
 
 
-def join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def is_address(text: str) -> bool:
     """Whether a text is HOST:PORT, with an IPv6 address in brackets."""
     host, colon, port = text.rpartition(":")

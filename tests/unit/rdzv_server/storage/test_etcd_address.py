@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from rdzv_server.storage.base import StoreBroken
-from rdzv_server.storage.etcd_address import EtcdPlace, is_address, join_address
+from rdzv_server.storage.etcd_address import EtcdPlace, is_address
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,6 @@ def test_addresses(text):
 )
 def test_what_is_no_address(text):
     assert not is_address(text)
-
-
-def test_an_address_is_put_together():
-    assert join_address("a", 1) == "a:1"
-    assert join_address("::1", 1) == "[::1]:1"
 
 
 def test_its_own_address_is_one_that_others_can_use():
