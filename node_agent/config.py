@@ -27,8 +27,8 @@ LEAST_MB_PER_S = 10.0
 class NodeCheck(Struct, frozen=True, kw_only=True):
     """Checks of this node before it joins; see `node_agent.checks`. Durations are seconds."""
 
-    names: tuple[str, ...] = ()
-    """Built-in checks, each perhaps with a limit: `disk`, `disk=20`."""
+    built_in: Mapping[str, float | None] = {}
+    """Built-in checks by name, each with its limit; None: the check's own."""
     command: str = ""
     """The user's own check, for a shell; empty: none."""
     limit_s: float = 60.0
@@ -44,11 +44,10 @@ class NodeCheck(Struct, frozen=True, kw_only=True):
     @property
     def least_mb_per_s(self) -> float | None:
         """Bandwidth to another node, below which the network test fails; None: there is no test."""
-        for each in self.names:
-            name, _, limit = each.partition("=")
-            if name == "network":
-                return float(limit) if limit else LEAST_MB_PER_S
-        return None
+        if "network" not in self.built_in:
+            return None
+        limit = self.built_in["network"]
+        return LEAST_MB_PER_S if limit is None else limit
 
 
 class FailureRules(Struct, frozen=True):

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
+from rdzv_protocol.flag_values import address
+
 from node_agent.config import LaunchPlan, UsageError
 from node_agent.core.effects import Level
 from node_agent.output.console import Console
@@ -27,7 +29,7 @@ async def server_of(
         console.log(note, Level.NOTICE)
     if target.endpoint is not None:
         host, port = target.endpoint
-        console.log(f"joining run {join.run_id} at {host}:{port} as node {join.node_id}", Level.ROUTINE)
+        console.log(f"joining run {join.run_id} at {address(host, port)} as node {join.node_id}", Level.ROUTINE)
     if target.endpoint is None:
         from node_agent.transport.in_process import Standalone
 
@@ -43,7 +45,7 @@ async def server_of(
         except OSError as error:
             why = error.strerror or error
             raise UsageError(f"cannot host rdzv-server at port {port} of this node: {why}") from None
-        yield hosted.transport, f"{host}:{port}"
+        yield hosted.transport, address(host, port)
         await hosted.wait_for_agents(plan.config.shutdown_timeout_s + OTHERS_MARGIN_S, plan.config.signals)
     else:
         from node_agent.transport.failover import Failover

@@ -55,7 +55,7 @@ class Asked:
 
     def __init__(self, text: str) -> None:
         given = json.loads(text)
-        self.names: list[str] = given["names"]
+        self.checks: dict[str, float | None] = given["built_in"]
         self.server: tuple[str, int] | None = given["server"]
         self.tls: tuple[str, str | None, str | None] | None = given["tls"]
         self.folder: str = given["folder"] or tempfile.gettempdir()
@@ -168,10 +168,9 @@ def main(argument: str) -> int:
 
 
 def _verdicts(asked: Asked) -> Iterator[tuple[str, str, str]]:
-    for each in asked.names:
-        name, _, limit = each.partition("=")
+    for name, limit in asked.checks.items():
         try:
-            yield name, "ok", CHECKS[name](asked, float(limit) if limit else None)
+            yield name, "ok", CHECKS[name](asked, limit)
         except Unfit as unfit:
             yield name, "UNFIT", str(unfit)
         except Unknown as unknown:

@@ -12,7 +12,7 @@ def run(config: AgentConfig) -> ExitCode:
     """Run the checks, which write a table on stdout, and say what follows from it."""
     check = config.node_check
     assert check
-    commands = [built_in(check)] if check.names else []
+    commands = [built_in(check)] if check.built_in else []
     commands += [("/bin/sh", "-c", check.command)] if check.command else []
     is_unfit = False
     for command in commands:

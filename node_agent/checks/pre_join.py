@@ -30,8 +30,9 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_hel
 
 def commands(check: NodeCheck) -> Iterator[tuple[str, Sequence[str]]]:
     """Commands of the check, each with its name for people."""
-    if check.names:
-        yield f"--check {','.join(check.names)}", built_in(check, is_brief=True)
+    if check.built_in:
+        names = [name if limit is None else f"{name}={limit:.10g}" for name, limit in check.built_in.items()]
+        yield f"--check {','.join(names)}", built_in(check, is_brief=True)
     if check.command:
         yield f"--pre-join-check {shlex.quote(clip(printable(check.command), 80))}", ("/bin/sh", "-c", check.command)
 

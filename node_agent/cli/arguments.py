@@ -177,11 +177,11 @@ class Arguments(NamedTuple):
     ready_file: Annotated[str | None, _own(
         "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
         "standing by: for readiness probes (test -e FILE)")] = None
-    check: Annotated[tuple[str, ...], _own(
+    check: Annotated[Mapping[str, float | None], _own(
         "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended; one that is "
         "unfit leaves the run, with exit code 71: gpus (there, and of one kind; gpus=8: so many), ecc, xid (errors "
         "since boot), disk, shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
-        "network (MB/s to and from another node that the server chooses; default: 10)")] = ()
+        "network (MB/s to and from another node that the server chooses; default: 10)")] = {}
     pre_join_check: Annotated[str, _own(
         "CMD", text, "the same by a command of your own, for a shell. Exit code 0: fit; 71: unfit; another: the check "
         "is broken, and the node joins. What it writes is the evidence")] = ""

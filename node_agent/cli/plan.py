@@ -165,7 +165,7 @@ def _node_check(arguments: Arguments, target: Target) -> NodeCheck | None:
         return None
     tls = _tls(arguments, target)
     return NodeCheck(
-        names=arguments.check,
+        built_in=arguments.check,
         command=arguments.pre_join_check,
         limit_s=arguments.pre_join_check_timeout,
         server=None if target.hosts else target.endpoint,

@@ -54,13 +54,14 @@ def sort_key(place: str) -> str:
 CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "network")
 
 
-def checks(given: object) -> tuple[str, ...]:
-    """Names of built-in checks, each perhaps with a limit, with commas."""
-    found = tuple(each.strip() for each in text(given).split(",")) if given else ()
-    for each in found:
+def checks(given: object) -> dict[str, float | None]:
+    """Built-in checks, with commas, each perhaps with a limit: `disk`, `disk=20`."""
+    found: dict[str, float | None] = {}
+    for each in map(str.strip, text(given).split(",") if given else ()):
         name, has_limit, limit = each.partition("=")
         if name not in CHECKS or (has_limit and re.fullmatch(r"\d{1,7}(\.\d{1,3})?", limit) is None):
             raise ValueError(f"names of checks ({', '.join(CHECKS)}), such as gpus or disk=20, not {each!r:.60}")
+        found[name] = float(limit) if has_limit else None
     return found
 
 

@@ -2,6 +2,7 @@
 
 from math import inf
 
+from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Assignment, Drain, Failure, Finish, RunTime
 
 from node_agent.core.events import Signalled, Suspected
@@ -15,7 +16,7 @@ def started(assignment: Assignment) -> str:
     of_most = f" of {most}" if restart_count <= most else ""  # more than that: the budget forgets old ones
     return (
         f"round {assignment.round}: node {assignment.group_rank} of {assignment.group_world_size}, "
-        f"{ranks} of {assignment.world_size}, master {assignment.master_addr}:{assignment.master_port}, "
+        f"{ranks} of {assignment.world_size}, master {address(assignment.master_addr, assignment.master_port)}, "
         f"restart {restart_count}{of_most}"
     )
 

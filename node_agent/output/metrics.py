@@ -15,6 +15,7 @@ import h11
 import rdzv_protocol
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exposition import CONTENT_TYPE, Histogram, Kind, Metric, Sample, exposition, of_process
+from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Assignment, Failure, Reply
 from rdzv_protocol.paths import METRICS as PATH
 
@@ -91,7 +92,7 @@ class AgentMetrics(Observer):
         """Begin to answer scrapes."""
         self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEADER_BYTES)
         host, port = self._socket.getsockname()[:2]
-        self._log(f"metrics: http://{f'[{host}]' if ':' in host else host}:{port}{PATH}", Level.ROUTINE)
+        self._log(f"metrics: http://{address(host, port)}{PATH}", Level.ROUTINE)
 
     async def shutdown(self) -> None:
         """Answer no more scrapes, and give the port back."""

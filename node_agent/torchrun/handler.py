@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import Forbidden, ProtocolError, RunFailed, RunSucceeded, TlsRequired, Unauthorized
+from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Assignment, Failure, Finish
 from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch's docs say so
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -157,7 +158,7 @@ class RdzvServerHandler(RendezvousHandler):
         torch's agents trust each other to be there from now on: they wait for a missing one until the store's timeout.
         """
         deadline = time.monotonic() + self._config.store_timeout_s
-        place = f"group rank 0's store at {assignment.master_addr}:{assignment.master_port}"
+        place = f"group rank 0's store at {address(assignment.master_addr, assignment.master_port)}"
         try:
             if not _listens(assignment, agent.round_is_over, deadline):
                 return None

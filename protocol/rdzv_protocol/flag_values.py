@@ -23,7 +23,7 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
     text = text.removesuffix("/")
     host, colon, port = text.rpartition(":")
     is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # to be a part of an IPv6 address
-    if ":" in host and not host.startswith("[") and not is_too_long:
+    if ":" in host and not host.startswith("[") and not is_too_long and "/" not in host:
         raise ValueError(f"{text!r} has no port: give HOST:PORT, such as [{text}]:{DEFAULT_PORT}")
     if not colon or "]" in port:
         if default_port is None or not text:
@@ -35,14 +35,14 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
     return host.strip("[]"), int(port)
 
 
+def address(host: str, port: int) -> str:
+    """Return HOST:PORT, for people and for HTTP: an IPv6 address stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_host(text: str) -> bool:
     """Whether this can be a host's name or address, which may stand in brackets."""
     return bool(text.strip("[]")) and text.isprintable() and not set(text) & set(" /")
-
-
-def address(host: str, port: int) -> str:
-    """HOST:PORT of an endpoint, with an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def endpoints(text: str, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:

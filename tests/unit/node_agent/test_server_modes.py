@@ -48,6 +48,12 @@ async def test_every_endpoint_is_tried_and_named(unused_tcp_port_factory):
     assert all(f"127.0.0.1:{port}: " in str(nobody.value) for port in ports)
 
 
+async def test_an_ipv6_address_stands_in_brackets(unused_tcp_port):
+    console = FakeConsole()
+    async with server_of(a_plan(Target(endpoint=("::1", unused_tcp_port))), console) as (_, where):
+        assert (console.lines, where) == ([f"joining run run at {where} as node a"], f"[::1]:{unused_tcp_port}")
+
+
 async def test_a_port_that_cannot_be_had_is_a_usage_error(monkeypatch):
     def refuse(*args: object) -> None:
         raise PermissionError(13, "Permission denied")

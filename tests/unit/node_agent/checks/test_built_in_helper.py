@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from node_agent.checks.pre_join import built_in
+from node_agent.cli.values import checks
 from node_agent.config import NodeCheck
 from tests.support.programs import Program
 
@@ -32,7 +33,7 @@ def pretend(folder: Path, name: str, *lines: str, code: int = 0, first: str = ""
 
 async def checked(*names: str, env: dict[str, str] | None = None, **more: object) -> tuple[int, list[str]]:
     """Exit code and lines of these checks."""
-    program = await Program.start(*built_in(NodeCheck(names=names, **more)), env=env)
+    program = await Program.start(*built_in(NodeCheck(built_in=checks(",".join(names)), **more)), env=env)
     return await program.exit_code(), program.out
 
 
@@ -108,7 +109,7 @@ async def test_shared_memory_and_ports() -> None:
 
 
 async def test_what_is_not_well_alone_is_written_for_the_agent(tmp_path: Path) -> None:
-    command = built_in(NodeCheck(names=("ports", "disk=9999999"), folder=str(tmp_path)), is_brief=True)
+    command = built_in(NodeCheck(built_in={"ports": None, "disk": 9999999}, folder=str(tmp_path)), is_brief=True)
     program = await Program.start(*command)
     assert await program.exit_code() == UNFIT
     (line,) = program.out
@@ -142,6 +143,6 @@ async def test_a_clock_with_nothing_to_compare_says_nothing_about_the_node() -> 
 
 
 def test_the_helper_needs_no_package_of_ours() -> None:
-    command = built_in(NodeCheck(names=("ports",)))
+    command = built_in(NodeCheck(built_in={"ports": None}))
     assert command[:2] == (sys.executable, "-IS")
-    assert msgspec.json.decode(command[-1])["names"] == ["ports"]
+    assert msgspec.json.decode(command[-1])["built_in"] == {"ports": None}

@@ -195,6 +195,7 @@ NO_FREE_PORT = "the other nodes cannot know a free port; name one, not 0"
         ("--endpoint h:1 --tls-ca system --tls-cert x", "--tls-cert and --tls-key belong together"),
         ("--endpoint h:1 --tls-cert x --tls-key y",
          "--tls-cert needs --tls-ca, too: a file of authorities, or system"),
+        ("--endpoint ftp://h:1", "--endpoint: 'ftp://h:1' is not HOST:PORT with a port from 1 to 65535"),
         ("--endpoint ::1", "--endpoint: '::1' has no port: give HOST:PORT, such as [::1]:29400"),
         ("--standalone --nnodes 2:3", "--standalone is for one node: leave --nnodes out, or start rdzv-server and give "
          "--endpoint"),
