@@ -61,7 +61,6 @@ def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> eve
     seat = run.seat_of(event.agent_id)
     if agent is None or seat is None or run.stage is not Stage.RUNNING or event.round != run.round:
         raise StaleRound(f"round {event.round} of run {run.run_id} is over")
-    run.leases.renew(event.agent_id, now)
     ranks = seat.ranks
     if foreign := [rank for rank in event.ranks if rank not in ranks]:
         raise MalformedMessage(f"rank {foreign[0]} is none of node {agent.node_id}'s, {ranks[0]} to {ranks[-1]}")
@@ -73,6 +72,7 @@ def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> eve
         and sum(each.agent_id == event.agent_id for each in suspicions.values()) >= MOST_SOURCES
     ):
         raise TooManyRequests(f"node {agent.node_id} suspects its workers by {MOST_SOURCES} sources already")
+    run.leases.renew(event.agent_id, now)
     return event if bool(known) != bool(event.ranks) and agent.state is AgentState.RUNNING else None
 
 

@@ -7,25 +7,30 @@ that moves only when a test says so, and every deadline on the way is met.
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
-from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Start, Stop, Wait
+from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
+from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Progress, Start, Stop, Wait
+from rdzv_protocol.queries import Examine, Notice, Noticed, Query, Refused
 from rdzv_protocol.settings import LAST_CALL_QUIET_S, RequestedSettings, RunSettings
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
     Event,
+    HangSuspected,
     LeaseRenewed,
+    LeaveAnnounced,
     Life,
     NodeCordoned,
     NodeDrained,
     NodeJoined,
     NodeLeft,
     NodeUncordoned,
+    QueryAnswered,
     RunCreated,
     RunResized,
     RunRestarted,
@@ -33,6 +38,7 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
+from rdzv_server.core.hangs import SETTLE_S
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.registry import Registry
@@ -46,7 +52,10 @@ NEVER = 86_400.0
 RETENTION_S = 3_600.0
 WALL_AT = 1_750_000_000.0
 """Wall-clock time at 0 s."""
+Asked = TypeVar("Asked", bound=Query)
 SERVER_ADDR = "10.0.0.100"
+HUNG = "no progress for 20 s at step 7 (limit 10 s)"
+"""Reason of a suspicion."""
 OPERATOR: dict[str, Any] = {"by": "admin 10.0.0.7"}
 
 
@@ -121,6 +130,43 @@ class Scenario:
 
     def leaves(self, name: str, reason: str = "SIGTERM") -> None:
         self.handle(NodeLeft(name, reason))
+
+    def tells(self, name: str, **progress: Any) -> None:
+        """The agent tells of its workers' progress in the running round."""
+        self.handle(LeaseRenewed(name, Progress(**({"round": self.run.round} | progress))))
+
+    def suspects(self, name: str, *ranks: int, source: str = "progress", round: int | None = None) -> None:
+        """The agent suspects that its workers with these ranks hang; without ranks it takes that back."""
+        round_ = self.run.round if round is None else round
+        self.handle(HangSuspected(name, round_, source, HUNG, tuple(map(int, ranks))))
+
+    def asked(self, kind: type[Asked]) -> dict[str, Asked]:
+        """Agents that have an open query of this kind, each with the query."""
+        asked = [(name, query) for name in self.run.agents for query in self.run.queries.of(name, self.now)]
+        return {name: query for name, query in asked if isinstance(query, kind)}
+
+    def examined(self) -> dict[str, Examine]:
+        """Agents that are asked what their workers do, each with its query."""
+        return self.asked(Examine)
+
+    def announces(self, name: str, *, notice_s: float = 24.0, stop_s: float = 30.0) -> None:
+        """The agent says that it leaves soon."""
+        self.handle(LeaveAnnounced(name, "SIGTERM", notice_s, stop_s))
+
+    def acknowledges(self, *names: str, listening: int = 1, acknowledged: int = 1) -> None:
+        """The workers of each node have had the notice of the round's end."""
+        for name in names:
+            answer = Noticed(listening=listening, acknowledged=acknowledged)
+            self.handle(QueryAnswered(name, self.asked(Notice)[name].number, answer))
+
+    def judges(self, **states: str) -> None:
+        """All that are asked answer, with the states of their workers if any is given; then the hang is judged."""
+        for name, query in self.examined().items():
+            seat = self.run.seats[name]
+            state = ProcessState[states.get(name, "ALIVE")]
+            answer = Evidence(groups=(StackGroup(ranks=tuple(seat.ranks), state=state),))
+            self.handle(QueryAnswered(name, query.number, answer if states else Refused(reason="no stacks")))
+        self.passes(SETTLE_S)
 
     def is_restarted(self, **operation: Any) -> None:
         self.handle(RunRestarted(**(OPERATOR | operation)))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
+from rdzv_protocol.queries import Notice
 
 from rdzv_server.core.run import Stage
 from tests.support.scenario import Scenario, durable, replayed, snapshot
@@ -30,7 +31,13 @@ STEPS: dict[str, Callable[..., None]] = {
     "disconnect": Scenario.disconnects,
     "lose": Scenario.is_lost,
     "renew": Scenario.renews,
+    "announce": Scenario.announces,
+    "acknowledge": Scenario.acknowledges,
+    "tell": Scenario.tells,
+    "suspect": Scenario.suspects,
+    "judge": Scenario.judges,
     "restart": Scenario.restarts,
+    "restart_from_snapshot": Scenario.restarts_from_a_snapshot,
     "restart_run": Scenario.is_restarted,
     "resize": Scenario.is_resized,
     "drain": Scenario.drains,
@@ -46,6 +53,9 @@ SEEN: dict[str, Callable[..., str]] = {
     "drain": lambda run: _names(run.told(Drain)),
     "finish": lambda run: _names(run.told(Finish)),
     "agents": lambda run: _names(run.run.agents),
+    "examined": lambda run: _names(run.examined()),
+    "noticed": lambda run: _names(run.asked(Notice)),
+    "notice": lambda run, name: _notice(run.asked(Notice)[name]),
     "woken": lambda run: _names(run.woken()),
     "stage": lambda run: run.stage.value,
     "round": lambda run: str(run.run.round),
@@ -53,11 +63,15 @@ SEEN: dict[str, Callable[..., str]] = {
     "refused": lambda run: type(run.refusal).__name__,
     "refusal": lambda run: str(run.refusal),
     "announced": lambda run: "; ".join(run.announced()),
+    "kinds": lambda run, prefix: " ".join(event.kind for event in run.events if event.kind.startswith(prefix)),
+    "end": lambda run: run.run.end_reason,
     "why": lambda run: run.run.ledger[-1].reason,
     "failed": lambda run: " ".join(record.agent_id for record in run.run.failures),
     "blamed": lambda run: run.run.first_of_round.agent_id,
     "first": lambda run: run.run.first_failure.agent_id,
     "reason": lambda run, name: run.reason(name),
+    "left_s": lambda run, name: f"{run.directive(name).remaining_s:g}",
+    "told": lambda run, kind: "; ".join(event.reason for event in run.events if event.kind == kind),
     "master": lambda run, name: f"{run.assignment(name).master_addr}:{run.assignment(name).master_port}",
 }
 
@@ -118,6 +132,10 @@ def _value(text: str) -> Any:
         return literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def _notice(notice: Notice) -> str:
+    return f"{notice.source} {notice.node_id} in {notice.remaining_s:g} s"
 
 
 def _names(names: Any) -> str:

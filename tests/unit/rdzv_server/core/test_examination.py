@@ -4,12 +4,11 @@ import pytest
 from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank
 from rdzv_protocol.evidence import Evidence, StackGroup, frame
-from rdzv_protocol.messages import Progress
 from rdzv_protocol.queries import Examine, LogTail, QueryAnswer
 
 from rdzv_server.core import examination
 from rdzv_server.core.effects import QueryClosed
-from rdzv_server.core.events import HangSuspected, LeaseRenewed, QueryAnswered, RunStopped, StacksAsked
+from rdzv_server.core.events import QueryAnswered, RunStopped, StacksAsked
 from rdzv_server.core.examination import OPERATORS_PAUSE_S
 from rdzv_server.core.stack_summary import Culprit, StackSummary
 from tests.support.scenario import Scenario, running
@@ -183,8 +182,8 @@ def test_of_a_run_that_goes_on_is_told_what_its_workers_do_and_of_one_that_hangs
     nobody_knows, goes_on, stalls, hangs = (running("2", "a", "b") for _ in range(4))
     for run, age_s in ((goes_on, 0.4), (stalls, 30.0)):
         for name in "ab":
-            run.handle(LeaseRenewed(name, Progress(round=1, lowest_step=7, highest_step=7, step_s=0.5, age_s=age_s)))
-    hangs.handle(HangSuspected(agent_id="a", round=1, source="silence", reason="no output", ranks=(0,)))
+            run.tells(name, lowest_step=7, highest_step=7, step_s=0.5, age_s=age_s)
+    hangs.suspects("a", 0, source="silence")
     for run in (nobody_knows, goes_on, stalls):
         assert sentence(run) == "all 2 ranks in all_reduce at train.py:88"
     cannot_be_told = "all 2 ranks in all_reduce at train.py:88; which rank the others wait for cannot be told"
@@ -194,7 +193,7 @@ def test_of_a_run_that_goes_on_is_told_what_its_workers_do_and_of_one_that_hangs
     assert answers(goes_on, evidence(0), evidence(1, LOADING))[-1].answer.culprits == (Culprit(1, "b"),)
     goes_on = running("2", "a", "b")
     for name in "ab":
-        goes_on.handle(LeaseRenewed(name, Progress(round=1, lowest_step=7, highest_step=7, step_s=0.5, age_s=0.1)))
+        goes_on.tells(name, lowest_step=7, highest_step=7, step_s=0.5, age_s=0.1)
     asks(goes_on)
     assert answers(goes_on, evidence(0), evidence(1, LOADING))[-1].answer.culprits == (), (
         "it loads, and nobody is stuck"
@@ -224,10 +223,9 @@ def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_no
     asks(run)
     with pytest.raises(TooManyRequests, match="run run were looked at just now: again in 10 s"):
         asks(run, token="again")
-    suspected = {"agent_id": "a", "round": 1, "source": "progress", "reason": "no progress"}
-    run.handle(HangSuspected(**suspected, ranks=(0,)))
+    run.suspects("a", 0)
     assert len(asked(run)) == 2
-    run.handle(HangSuspected(**suspected, ranks=()))
+    run.suspects("a")
     assert [query.reason for _, query in asked(run)] == ["admin 10.0.0.7 asks: slow since noon"], "that goes on"
     run.passes(OPERATORS_PAUSE_S)
     asks(run, token="again")

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from rdzv_protocol.messages import Finish, Progress, Wait
-from rdzv_protocol.queries import Refused
+from rdzv_protocol.messages import Finish, Wait
 
 from rdzv_server.core.completion import wait
-from rdzv_server.core.events import HangSuspected, LeaseRenewed, QueryAnswered, RunRestarted
-from rdzv_server.core.hangs import SETTLE_S
+from rdzv_server.core.events import RunRestarted
 from rdzv_server.core.status_view import view
 from tests.support.scenario import Scenario, running
 
@@ -16,17 +14,12 @@ WAITS = {"restart_backoff_s": 10.0, "restart_backoff_max_s": 35.0, "max_restarts
 STEADY_S = 70.0
 
 
-def tells(run: Scenario, name: str, step: int | None = None, saved: int | None = None) -> None:
-    told = Progress(round=run.run.round, highest_step=step, checkpoint_step=saved)
-    run.handle(LeaseRenewed(name, told))
-
-
 def fails_again(
     run: Scenario, step: int | None = None, *, saved: int | None = None, lasts_s: float = 1.0, **failure: object
 ) -> float:
     """A round that fails after this time; how long the next one waited."""
     if step is not None or saved is not None:
-        tells(run, "a", step, saved)
+        run.tells("a", highest_step=step, checkpoint_step=saved)
     run.passes(lasts_s)
     run.fails("a", **failure)
     failed_at = run.now
@@ -184,10 +177,8 @@ def test_free_restarts_do_not_count():
 def test_a_hang_counts_too():
     run = running("1", "a", max_restarts=99, max_restarts_without_progress=1)
     fails_again(run)
-    run.handle(HangSuspected("a", run.run.round, "progress", "stuck", (0,)))
-    for number in list(run.run.queries.by_agent.get("a", ())):
-        run.handle(QueryAnswered("a", number, Refused(reason="no")))
-    run.passes(SETTLE_S)
+    run.suspects("a", 0)
+    run.judges()
     assert run.run.no_progress and "hang: " in run.run.end_reason
 
 

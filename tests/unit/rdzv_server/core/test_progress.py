@@ -1,26 +1,17 @@
 """Progress of workers is a sign: kept while its round runs, shown, and never written down."""
 
-from typing import Any
-
 import pytest
-from rdzv_protocol.messages import Progress
 
 from rdzv_server.core import status_view
-from rdzv_server.core.events import LeaseRenewed
-from tests.support.scenario import Scenario, running
-
-
-def tells(run: Scenario, agent_id: str, **progress: Any) -> None:
-    told = Progress(**({"round": run.run.round} | progress))
-    run.handle(LeaseRenewed(agent_id, told))
-    assert run.effects == [], "nothing is recorded"
+from tests.support.scenario import running
 
 
 def test_status_shows_the_steps_of_each_node_and_of_the_run() -> None:
     run = running("2", "a", "b", max_restarts=1)
-    tells(run, "a", lowest_step=7, highest_step=9, age_s=2.0, step_s=0.5, checkpoint_step=5, checkpoint_s=3.0)
+    run.tells("a", lowest_step=7, highest_step=9, age_s=2.0, step_s=0.5, checkpoint_step=5, checkpoint_s=3.0)
+    assert run.effects == [], "nothing is recorded"
     run.passes(1.0)
-    tells(run, "b", lowest_step=8, highest_step=8, age_s=0.5, step_s=0.75)
+    run.tells("b", lowest_step=8, highest_step=8, age_s=0.5, step_s=0.75)
     status = status_view.view(run.run, run.now)
     first, second = (node.progress for node in status.nodes)
     assert first and (first.lowest_step, first.age_s, first.checkpoint_step) == (7, 3.0, 5)
@@ -34,12 +25,12 @@ def test_status_shows_the_steps_of_each_node_and_of_the_run() -> None:
 @pytest.mark.parametrize("round_", [0, 2])
 def test_what_is_told_of_another_round_is_not_kept(round_: int) -> None:
     run = running("1", "a")
-    tells(run, "a", round=round_, lowest_step=1)
-    assert run.run.progress == {}
+    run.tells("a", round=round_, lowest_step=1)
+    assert run.run.progress == {} and run.effects == []
 
 
 def test_a_node_that_is_gone_has_no_progress() -> None:
     run = running("1:2", "a", "b")
-    tells(run, "b", lowest_step=1)
+    run.tells("b", lowest_step=1)
     run.is_lost("b")
     assert run.run.progress == {}

@@ -1,10 +1,9 @@
 """Time ledger of a run: what its time has gone into."""
 
 import pytest
-from rdzv_protocol.messages import Progress
 
 from rdzv_server.core import snapshot, time_ledger
-from rdzv_server.core.events import HangSuspected, LeaseRenewed, RunCreated
+from rdzv_server.core.events import RunCreated
 from rdzv_server.core.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Stage
@@ -102,14 +101,10 @@ def parts_of(run: Scenario) -> dict[str, float]:
     return {name: seconds for name, seconds in parts.items() if seconds}
 
 
-def tells(run: Scenario, name: str, **progress: float) -> None:
-    run.handle(LeaseRenewed(name, Progress(round=run.run.round, **progress)))
-
-
 def test_work_since_the_last_checkpoint_is_lost_with_a_failure_and_checkpoints_took_their_time():
     run = running("1", "a", max_restarts=3)
     run.passes(60.0)
-    tells(run, "a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
+    run.tells("a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
     assert parts_of(run) == {"training": 55.0, "checkpointing": 5.0}
     run.passes(3.0)
     run.fails("a")
@@ -121,11 +116,11 @@ def test_work_since_the_last_checkpoint_is_lost_with_a_failure_and_checkpoints_t
 def test_a_later_round_that_saved_nothing_lost_what_it_did_since_the_checkpoint_before():
     run = running("1", "a", max_restarts=3)
     run.passes(50.0)
-    tells(run, "a", highest_step=50, step_s=1.0, checkpoint_step=50)
+    run.tells("a", highest_step=50, step_s=1.0, checkpoint_step=50)
     run.fails("a")
     run.join("a")
     run.passes(20.0)
-    tells(run, "a", highest_step=70, step_s=1.0)
+    run.tells("a", highest_step=70, step_s=1.0)
     run.fails("a")
     assert parts_of(run) == {"training": 50.0, "lost": 20.0}
 
@@ -133,7 +128,7 @@ def test_a_later_round_that_saved_nothing_lost_what_it_did_since_the_checkpoint_
 def test_a_standstill_before_a_failure_was_detecting():
     run = running("1", "a", max_restarts=3)
     run.passes(700.0)
-    tells(run, "a", highest_step=99, step_s=1.0, age_s=601.0, checkpoint_step=99)
+    run.tells("a", highest_step=99, step_s=1.0, age_s=601.0, checkpoint_step=99)
     run.fails("a")
     assert parts_of(run) == {"training": 99.0, "detecting": 600.0, "lost": 1.0}
 
@@ -148,29 +143,24 @@ def test_a_lost_node_was_missed_since_it_was_heard_last_but_a_restart_that_was_a
     assert run.ledger() == [] and parts_of(run) == {"training": 5.0, "detecting": 10.0}
     run.join("a")
     run.passes(8.0)
-    tells(run, "a", highest_step=9, step_s=0.1, age_s=5.0)
+    run.tells("a", highest_step=9, step_s=0.1, age_s=5.0)
     run.leaves("a")
     assert parts_of(run)["detecting"] == 10.0
-
-
-def hangs(run: Scenario, *ranks: int) -> None:
-    """The agent suspects these workers, or takes it back."""
-    run.handle(HangSuspected("a", run.run.round, "progress", "no progress for 20 s", ranks))
 
 
 def test_a_standstill_is_shown_while_it_is_believed_to_be_a_hang_and_entered_when_that_ends_the_round():
     run = running("1", "a", max_restarts=3)
     run.passes(60.0)
-    tells(run, "a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_step=40, checkpoint_s=10.0)
+    run.tells("a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_step=40, checkpoint_s=10.0)
     assert parts_of(run) == {"training": 50.0, "checkpointing": 10.0}, "an evaluation may take as long"
-    hangs(run, 0)
+    run.suspects("a", 0)
     before = {"training": 31.0, "checkpointing": 10.0, "detecting": 19.0}
     assert parts_of(run) == before
     assert time_ledger.view(run.run, run.now).ettr == round(31 / 60, 4)
     assert time_ledger.entered(run.run, run.now)["detecting"] == 19.0
     run.restarts()
     assert parts_of(run) == {"training": 60.0}, "what the workers tell is a sign"
-    tells(run, "a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_step=40, checkpoint_s=10.0)
+    run.tells("a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_step=40, checkpoint_s=10.0)
     assert parts_of(run) == before
     run.passes(EXAMINED_WITHIN_S)
     assert run.stage is Stage.FORMING
@@ -180,16 +170,16 @@ def test_a_standstill_is_shown_while_it_is_believed_to_be_a_hang_and_entered_whe
 def test_a_standstill_that_ends_by_itself_was_training_and_no_counter_goes_back():
     run = running("1", "a", on_hang="report")
     run.passes(60.0)
-    tells(run, "a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_s=10.0)
+    run.tells("a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_s=10.0)
     counted = time_ledger.counted(run.run, run.now)
-    hangs(run, 0)
+    run.suspects("a", 0)
     assert time_ledger.standstill_s(run.run, run.now) == 19.0
     assert time_ledger.counted(run.run, run.now) == counted
     run.passes(EXAMINED_WITHIN_S)
     assert run.stage is Stage.RUNNING and time_ledger.standstill_s(run.run, run.now) == 19.0 + EXAMINED_WITHIN_S, (
         "it is reported"
     )
-    hangs(run)
+    run.suspects("a")
     assert time_ledger.standstill_s(run.run, run.now) == 0.0
     assert parts_of(run) == {"training": 50.0 + EXAMINED_WITHIN_S, "checkpointing": 10.0}
 
@@ -197,7 +187,7 @@ def test_a_standstill_that_ends_by_itself_was_training_and_no_counter_goes_back(
 def test_a_success_has_lost_nothing_and_its_report_and_last_event_say_what_its_time_went_into():
     run = running("1", "a")
     run.passes(100.0)
-    tells(run, "a", highest_step=90, step_s=1.0, checkpoint_step=50, checkpoint_s=10.0)
+    run.tells("a", highest_step=90, step_s=1.0, checkpoint_step=50, checkpoint_s=10.0)
     run.succeeds("a")
     told = run.directive("a").time
     assert (told.training_s, told.checkpointing_s, told.lost_s, told.ettr) == (90.0, 10.0, 0.0, 0.9)
@@ -208,7 +198,7 @@ def test_a_success_has_lost_nothing_and_its_report_and_last_event_say_what_its_t
 def test_a_restart_of_the_server_loses_nothing_of_the_parts(restart):
     run = running("1", "a", max_restarts=3)
     run.passes(60.0)
-    tells(run, "a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
+    run.tells("a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
     run.fails("a")
     before = time_ledger.view(run.run, run.now)
     getattr(run, restart)()
@@ -219,7 +209,7 @@ def test_the_page_has_the_parts_of_a_round_that_lasts():
     """The page shows the time that is entered for the round, and the time since, which counts as running."""
     run = running("2", "a", "b", max_restarts=3)
     run.passes(60.0)
-    tells(run, "a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
+    run.tells("a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
     shown = time_ledger.entered(run.run, run.now)
     shown["running"] += run.now - run.run.time.since
     assert {word: seconds for word, seconds in shown.items() if seconds} == {"running": 55.0, "checkpointing": 5.0}
