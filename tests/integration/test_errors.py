@@ -65,15 +65,6 @@ async def test_an_exception_without_record_is_told_with_its_traceback(tmp_path: 
     assert error["extraInfo"]["py_callstack"].endswith("ValueError: boom")
 
 
-async def test_a_signal_is_decoded_with_what_to_do(tmp_path: Path) -> None:
-    own = tmp_path / "agent.json"
-    agent = await fails(SECOND_FAILS + "os.kill(os.getpid(), 11)\n", tmp_path, TORCHELASTIC_ERROR_FILE=str(own))
-    root = section(agent, "Root Cause")
-    assert "cause     : signal 11 (SIGSEGV): segmentation fault" in root
-    assert "what to do: " in root
-    assert error_of(own)["errorCode"] == -11
-
-
 @pytest.fixture
 def memory_cgroup() -> Iterator[Path]:
     """A cgroup with 256 MiB for whoever joins it."""

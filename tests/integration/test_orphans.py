@@ -105,10 +105,6 @@ async def test_what_does_not_carry_the_mark_is_left_alone(cluster: Cluster) -> N
     os.kill(unmarked, signal.SIGKILL)
 
 
-def test_the_mark_is_an_environment_variable_of_ours() -> None:
-    assert MARK == "NODE_AGENT_ID"
-
-
 def test_without_a_descriptor_left_nobody_is_found() -> None:
     lines = (
         "import resource",

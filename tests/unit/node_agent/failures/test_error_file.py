@@ -51,8 +51,8 @@ def test_a_file_is_read(path, content, recorded):
     assert error_file.read(written(path, content)) == recorded
 
 
-def test_no_file_is_no_evidence(path):
-    assert error_file.read(path) is None
+def test_no_file_is_no_evidence_and_not_passed_on(path):
+    assert error_file.read(path) is error_file.copy(path, 1) is error_file.copy("", 1) is None
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,6 @@ def test_the_workers_file_is_passed_on_with_its_exit_code(path, content):
     message = content["message"]
     passed_on = message | {"errorCode": -11} if isinstance(message, dict) else message
     assert error_file.copy(written(path, content), -11) == {"message": passed_on}
-
-
-def test_no_file_is_not_passed_on(path):
-    assert error_file.copy(path, 1) is error_file.copy("", 1) is None
 
 
 def test_it_is_written_in_place_of_another_and_with_its_folders(tmp_path):

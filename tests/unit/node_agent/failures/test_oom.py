@@ -66,21 +66,20 @@ def test_a_kill_in_the_agents_cgroup_is_the_kernels(tmp_path, membership, group,
     assert watch.verdict() == "", "that one has been told"
 
 
-def test_another_cgroups_kills_are_not_ours(tmp_path):
-    machine = Machine(tmp_path, "4:memory:/job")
-    machine.kills("memory", 0)
-    machine.kills("memory/job", 0)
+@pytest.mark.parametrize(
+    ("membership", "group", "elsewhere"),
+    [
+        ("4:memory:/job", "memory/job", {"cgroup/memory/memory.oom_control": "oom_kill 5\n"}),
+        ("0::/job", "job", {"proc/vmstat": "nr_free_pages 12345\noom_kill 4\n"}),
+    ],
+    ids=["the cgroup above", "the machine"],
+)
+def test_kills_elsewhere_are_no_cause(tmp_path, membership, group, elsewhere):
+    machine = Machine(tmp_path, membership)
+    machine.kills(group, 0)
     watch = machine.watch()
-    machine.kills("memory", 5)
-    assert watch.verdict() == ""
-
-
-def test_kills_elsewhere_on_the_machine_are_no_cause(tmp_path):
-    machine = Machine(tmp_path, "0::/job")
-    machine.kills("job", 0)
-    machine.write("proc/vmstat", "nr_free_pages 12345\noom_kill 3\n")
-    watch = machine.watch()
-    machine.write("proc/vmstat", "nr_free_pages 12345\noom_kill 4\n")
+    for path, text in elsewhere.items():
+        machine.write(path, text)
     assert watch.verdict() == ""
 
 

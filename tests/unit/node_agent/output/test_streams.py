@@ -13,14 +13,14 @@ from node_agent.output.sinks import Lines, Tail
 from node_agent.output.streams import ALL_PIPES_BYTES, PIPE_BYTES, Relay, Stream, pipe_bytes
 from tests.support.console import FakeConsole
 
-OUT, ERR = 1, 2
+OUT = 1
 
 
 class Pipe:
     """A worker's end of a pipe whose other end a relay reads."""
 
-    def __init__(self, console: FakeConsole, mark: str = "[0]:", target: int = OUT, pipe_bytes: int = 0) -> None:
-        self.relay = Relay([Lines(mark, console, target), Tail()], console, pipe_bytes)
+    def __init__(self, console: FakeConsole, mark: str = "[0]:", pipe_bytes: int = 0) -> None:
+        self.relay = Relay([Lines(mark, console, OUT), Tail()], console, pipe_bytes)
         self.end = os.dup(self.relay.writable())
         self.relay.started()
 
@@ -44,19 +44,6 @@ async def pipe(console: FakeConsole) -> Iterator[Pipe]:
     pipe = Pipe(console)
     yield pipe
     pipe.close()
-
-
-async def test_what_is_written_is_shown(console, pipe):
-    pipe.write(b"one\ntwo\n")
-    await console.until(lambda: console.text() == b"[0]:one\n[0]:two\n")
-
-
-async def test_stderr_goes_where_stderr_goes(console):
-    pipe = Pipe(console, target=ERR)
-    pipe.write(b"dear me")
-    pipe.close()
-    assert console.chunks == [(ERR, b"[0]:dear me\n")]
-    assert pipe.relay.tail() == ("dear me",)
 
 
 @pytest.mark.parametrize("size", [0, PIPE_BYTES])

@@ -1,7 +1,4 @@
-"""A worker's environment is torchrun's."""
-
-import ast
-import inspect
+"""A worker's environment, by what decides about each variable; beside torchrun: test_environment_parity.py."""
 
 import pytest
 
@@ -91,38 +88,3 @@ def test_the_agents_own_environment_is_left_alone():
     parent = {"RANK": "99"}
     environment(parent)
     assert parent == {"RANK": "99"}
-
-
-# Beside torch itself.
-
-NOT_OURS = {
-    "CUDA_VISIBLE_DEVICES": "torch copies the agent's own value, which our workers inherit anyway",
-}
-SET_ELSEWHERE_IN_TORCH = {
-    "TORCHELASTIC_ERROR_FILE": "by its LogsSpecs, when the log folders are made",
-}
-
-
-@pytest.mark.torch
-def test_the_variables_are_those_that_torch_sets():
-    agent = pytest.importorskip("torch.distributed.elastic.agent.server.local_elastic_agent")
-    assert set(environment({})) - set(SET_ELSEWHERE_IN_TORCH) == names_set_by(agent) - set(NOT_OURS)
-
-
-@pytest.mark.torch
-def test_what_torch_sets_elsewhere_is_really_set_there():
-    launcher = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
-    assert set(SET_ELSEWHERE_IN_TORCH) <= names_set_by(launcher)
-
-
-def names_set_by(module) -> set[str]:
-    """The environment variables of workers that a module's source sets: keys of dicts called `...env...`."""
-    names = set()
-    for node in ast.walk(ast.parse(inspect.getsource(module))):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and "env" in ast.unparse(node.targets[0]):
-            names |= {ast.literal_eval(key) for key in node.value.keys}
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-            name = node.targets[0].slice
-            if "env" in ast.unparse(node.targets[0].value) and isinstance(name, ast.Constant):
-                names.add(name.value)
-    return names

@@ -263,15 +263,6 @@ async def test_a_worker_that_does_not_go_is_killed_after_the_grace_period(crew, 
     assert (crew.calls, crew.left) == (["stopped"], [])
 
 
-async def test_a_second_order_shortens_the_grace_period(crew):
-    group = crew.start(stubborn())
-    await crew.says(b"ready\n")
-    group.stop(signal.SIGTERM, NEVER_S)
-    group.stop(signal.SIGKILL, 0.0)
-    await crew.calls_back("stopped")
-    assert crew.calls == ["stopped"]
-
-
 async def test_stopping_workers_that_have_all_gone_is_soon_done(crew):
     group = crew.start(sh("exit 0"))
     await crew.calls_back("succeeded")
@@ -299,18 +290,6 @@ async def test_a_stopped_workers_children_get_its_signal(crew):
     await crew.calls_back("stopped")
 
 
-async def test_a_child_in_a_session_of_its_own_holds_up_nobody(crew, gate):
-    """A child has left the worker's group, and keeps its pipes: the worker's end is noticed all the same."""
-    crew.start(sh(f"setsid sh -c 'echo child=$$; exec sleep 1000' & read go < {gate.path}; exit 4"))
-    child = int(await crew.said(b"[0]:child="))
-    try:
-        await gate.open()
-        await crew.calls_back("failed")
-        assert crew.failures[0].exit_code == 4
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
 async def test_no_zombie_and_no_file_descriptor_is_left(crew):
     before = len(os.listdir("/proc/self/fd"))
     pids = crew.start(*[sh("exit 0")] * 4).pids
@@ -336,22 +315,3 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_
     assert (group.pids, crew.failures[0].exit_code) == ([], 127)
     assert crew.failures[0].cause == "could not be started: sh: Too many open files"
     assert not children() - before
-
-
-# What a worker sees.
-
-
-async def test_a_worker_has_its_environment_and_leads_a_session_and_a_group_of_its_own(crew):
-    crew.start(sh('echo "rank=$RANK home=$HOME"; cut -d " " -f 1,5,6 /proc/$$/stat'), RANK="7", HOME="/home/me")
-    assert await crew.said(b"[0]:rank=") == b"7 home=/home/me"
-    await crew.calls_back("succeeded")
-    pid, group, session = crew.console.text().splitlines()[-1].removeprefix(b"[0]:").split()
-    assert pid == group == session
-
-
-async def test_signals_that_the_agent_handles_are_a_workers_to_handle(crew):
-    """Python's own handlers do not survive exec, but ignored and blocked signals do."""
-    crew.start(sh("grep -E 'Sig(Blk|Ign)' /proc/self/status"))
-    ignored = int(await crew.said(b"[0]:SigIgn:\t"), 16)
-    assert int(await crew.said(b"[0]:SigBlk:\t"), 16) == 0
-    assert not ignored & sum(1 << (signum - 1) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE))

@@ -1,8 +1,9 @@
 """Workers run near their GPUs, on the CPUs that torch would choose."""
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +14,84 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node_agent.workers.numa import MODES, NumaError, cpu_sets, ranges
-from tests.unit.node_agent.workers.made_up_host import Topology, lay_out_cpus, lay_out_gpus, write
 
-TOPOLOGY = Topology(sockets=2, nodes_per_socket=2, caches_per_node=2, cores_per_cache=3, threads=2)
+# A machine that is made up: the files in which Linux tells about CPUs, caches and NUMA nodes, below a folder.
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Every level has the same number of parts. CPU n + number of cores is the second thread of CPU n's core."""
+
+    sockets: int = 2
+    nodes_per_socket: int = 2
+    caches_per_node: int = 2
+    cores_per_cache: int = 3
+    threads: int = 2
+
+    @property
+    def nodes(self) -> int:
+        return self.sockets * self.nodes_per_socket
+
+    @property
+    def cores(self) -> int:
+        return self.nodes * self.caches_per_node * self.cores_per_cache
+
+    @property
+    def cpus(self) -> range:
+        return range(self.cores * self.threads)
+
+    def core(self, cpu: int) -> int:
+        return cpu % self.cores
+
+    def cache(self, cpu: int) -> int:
+        return self.core(cpu) // self.cores_per_cache
+
+    def node(self, cpu: int) -> int:
+        return self.cache(cpu) // self.caches_per_node
+
+    def socket(self, cpu: int) -> int:
+        return self.node(cpu) // self.nodes_per_socket
+
+    def of_node(self, node: int) -> frozenset[int]:
+        return frozenset(cpu for cpu in self.cpus if self.node(cpu) == node)
+
+
+def write(root: Path, path: str, text: object = "") -> None:
+    os.makedirs(os.path.dirname(root / path), exist_ok=True)
+    with open(root / path, "w") as file:
+        file.write(f"{text}\n")
+
+
+def lay_out_cpus(root: Path, topology: Topology) -> None:
+    """Content of `sys/devices/system`."""
+    system = "sys/devices/system"
+    write(root, f"{system}/node/possible", ranges(range(topology.nodes)))
+    for node in range(topology.nodes):
+        write(root, f"{system}/node/node{node}/cpulist", ranges(topology.of_node(node)))
+    for cpu in topology.cpus:
+        folder = f"{system}/cpu/cpu{cpu}"
+        siblings = ranges([other for other in topology.cpus if topology.core(other) == topology.core(cpu)])
+        sharers = ranges([other for other in topology.cpus if topology.cache(other) == topology.cache(cpu)])
+        write(root, f"{folder}/topology/physical_package_id", topology.socket(cpu))
+        write(root, f"{folder}/topology/thread_siblings_list", siblings)
+        write(root, f"{folder}/cache/uevent")
+        for index, (level, kind) in enumerate([(1, "Data"), (1, "Instruction"), (3, "Unified")]):
+            write(root, f"{folder}/cache/index{index}/type", kind)
+            write(root, f"{folder}/cache/index{index}/level", level)
+            write(root, f"{folder}/cache/index{index}/shared_cpu_list", sharers if level == 3 else siblings)
+
+
+def lay_out_gpus(root: Path, nodes: Iterable[int]) -> list[str]:
+    """GPUs on these NUMA nodes (-1: the kernel does not say); their addresses."""
+    addresses = {f"0000:{index + 0x3B:02x}:00.0": node for index, node in enumerate(nodes)}
+    for address, node in addresses.items():
+        write(root, f"sys/bus/pci/devices/{address}/numa_node", node)
+    return [*addresses]
+
+
+# What is bound to what.
+
+TOPOLOGY = Topology()
 """CPUs 0-23 are the cores' first threads, 24-47 their second ones; six cores a NUMA node, three a cache."""
 GPU_NODES = (0, 0, 1, 3)
 
@@ -106,32 +182,28 @@ def refused(attempt: Callable[[], object]) -> str:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_worker_without_a_gpu_of_its_own_is_refused(host, gpus, mode):
-    assert refused(lambda: sets_on(host, mode, gpus, workers=5)) == (
-        "no GPU for local rank 4: workers to bind: 5, visible GPUs: 4; start one worker for each GPU, or bind none"
-    )
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_gpu_that_sysfs_does_not_know_is_named(host, mode):
-    said = refused(lambda: sets_on(host, mode, ["0000:99:00.0"]))
-    path = f"{host}/sys/bus/pci/devices/0000:99:00.0/numa_node"
-    assert said == f"the NUMA node of GPU 0 is unknown: {path}: No such file or directory"
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_kernel_without_numa_is_named(tmp_path, mode):
-    said = refused(lambda: sets_on(tmp_path, mode, lay_out_gpus(tmp_path, [-1])))
-    assert said.startswith("the CPUs of NUMA node 0 are unknown: ")
-    assert said.endswith("/sys/devices/system/node/node0/cpulist: No such file or directory")
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_process_that_may_not_run_near_the_gpu_is_refused(host, gpus, mode):
-    assert refused(lambda: sets_on(host, mode, gpus, allowed=range(6, 12))) == (
-        "this process may use none of the CPUs of NUMA node 0 (0-5,24-29), only 6-11; "
-        "allow some of them, or bind no worker"
-    )
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (
+            {"workers": 5},
+            "no GPU for local rank 4: workers to bind: 5, visible GPUs: 4; start one worker for each GPU, or bind none",
+        ),
+        (
+            {"gpus": ["0000:99:00.0"]},
+            "the NUMA node of GPU 0 is unknown: {host}/sys/bus/pci/devices/0000:99:00.0/numa_node: "
+            "No such file or directory",
+        ),
+        (
+            {"allowed": range(6, 12)},
+            "this process may use none of the CPUs of NUMA node 0 (0-5,24-29), only 6-11; allow some of them, or bind "
+            "no worker",
+        ),
+    ],
+    ids=["more workers than GPUs", "a GPU that sysfs does not know", "no CPU near the GPU may be used"],
+)
+def test_what_no_mode_can_bind_is_refused_with_the_reason(host, gpus, mode, asked, why):
+    assert refused(lambda: sets_on(host, mode, **({"gpus": gpus} | asked))) == why.format(host=host)
 
 
 def test_more_gpus_than_cores_cannot_be_exclusive(host, gpus):
@@ -140,20 +212,25 @@ def test_more_gpus_than_cores_cannot_be_exclusive(host, gpus):
     )
 
 
-def test_cpus_without_a_data_cache_have_no_core_complex(tmp_path):
-    write(tmp_path, "sys/devices/system/node/node0/cpulist", "0-1")
-    for name, text in {"type": "Instruction", "level": 3, "shared_cpu_list": "0-1"}.items():
-        write(tmp_path, f"sys/devices/system/cpu/cpu0/cache/index0/{name}", text)
-    said = refused(lambda: sets_on(tmp_path, "core-complex", lay_out_gpus(tmp_path, [0])))
-    assert said.startswith("the caches of CPU 0 are unknown: ")
+CPUS = {"node/node0/cpulist": "0-1"}
+CODE_CACHE = {f"cpu/cpu0/cache/index0/{name}": text for name, text in (("type", "Instruction"), ("level", 3))}
 
 
 @pytest.mark.parametrize(
-    ("mode", "what"), [("socket", "has no socket"), ("exclusive", "the core of"), ("core-complex", "the caches of")]
+    ("mode", "files", "what"),
+    [
+        *((mode, {}, "the CPUs of NUMA node 0 are unknown") for mode in MODES),
+        ("socket", CPUS, "CPU 0 has no socket"),
+        ("exclusive", CPUS, "the core of CPU 0 is unknown"),
+        ("core-complex", CPUS, "the caches of CPU 0 are unknown"),
+        ("core-complex", CPUS | CODE_CACHE, "the caches of CPU 0 are unknown"),
+    ],
 )
-def test_what_the_kernel_does_not_tell_is_named(tmp_path, mode, what):
-    write(tmp_path, "sys/devices/system/node/node0/cpulist", "0-1")
-    assert what in refused(lambda: sets_on(tmp_path, mode, lay_out_gpus(tmp_path, [0])))
+def test_what_the_kernel_does_not_tell_is_named_with_its_place(tmp_path, mode, files, what):
+    for path, text in files.items():
+        write(tmp_path, f"sys/devices/system/{path}", text)
+    said = refused(lambda: sets_on(tmp_path, mode, lay_out_gpus(tmp_path, [-1])))
+    assert said.startswith(f"{what}: {tmp_path}/sys/devices/system/")
 
 
 # On any machine, and beside torch.
@@ -173,14 +250,18 @@ def machines(draw) -> tuple[Topology, list[int], frozenset[int]]:
 @given(machines())
 @settings(max_examples=25)
 def test_on_any_machine_every_worker_gets_what_torch_would_give_it(machine):
-    allowed = machine[2]
-    with laid_out(machine) as (root, gpus), torch_on(root, gpus, allowed) as theirs:
-        for mode in MODES:
-            expected = [theirs(mode, local_rank) for local_rank in range(len(gpus))]
-            bound = expected.index(None) if None in expected else len(gpus)
-            assert sets_on(root, mode, gpus, bound, allowed) == expected[:bound]
-            if bound < len(gpus):
-                refused(lambda mode=mode, workers=bound + 1: sets_on(root, mode, gpus, workers, allowed))
+    topology, nodes, allowed = machine
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        lay_out_cpus(root, topology)
+        gpus = lay_out_gpus(root, nodes)
+        with torch_on(root, gpus, allowed) as theirs:
+            for mode in MODES:
+                expected = [theirs(mode, local_rank) for local_rank in range(len(gpus))]
+                bound = expected.index(None) if None in expected else len(gpus)
+                assert sets_on(root, mode, gpus, bound, allowed) == expected[:bound]
+                if bound < len(gpus):
+                    refused(lambda mode=mode, workers=bound + 1: sets_on(root, mode, gpus, workers, allowed))
 
 
 @pytest.mark.torch
@@ -193,16 +274,6 @@ def test_torch_binds_no_worker_either_where_there_is_no_numa_or_no_cpu(tmp_path,
         assert [theirs(mode, local_rank) for local_rank in (0, 1)] == [None, None]
     for which in gpus:
         refused(lambda which=which: sets_on(tmp_path, mode, [which], allowed={0}))
-
-
-@contextmanager
-def laid_out(machine: tuple[Topology, list[int], frozenset[int]]) -> Iterator[tuple[Path, list[str]]]:
-    """A made-up machine, for as long as a `with`."""
-    topology, nodes, _ = machine
-    with TemporaryDirectory() as folder:
-        root = Path(folder)
-        lay_out_cpus(root, topology)
-        yield root, lay_out_gpus(root, nodes)
 
 
 @contextmanager

@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,19 @@ def files() -> Iterator[ProgressFiles]:
     files.close()
 
 
+@pytest.fixture
+def tell(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Function by which this process is a worker that tells something at a time."""
+    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
+    monkeypatch.setattr(in_worker, "_is_looked_for", True)
+
+    def tell(now: float, *told: Any, **named: Any) -> None:
+        monkeypatch.setattr(in_worker, "time", SimpleNamespace(monotonic=lambda: now))
+        in_worker.progress(*told, **named)
+
+    return tell
+
+
 def run(script: str, **variables: str) -> str:
     environment = {**os.environ, **variables}
     done = subprocess.run(
@@ -59,27 +73,17 @@ def test_the_agent_reads_what_each_worker_has_told(files: ProgressFiles) -> None
     assert found.age_s > 0
 
 
-def test_the_longest_of_each_kind_is_remembered(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
-    monkeypatch.setattr(in_worker, "_is_looked_for", True)
+def test_the_longest_of_each_kind_is_remembered(files: ProgressFiles, tell: Callable[..., None]) -> None:
     for now, kind in ((10.0, "step"), (11.0, "step"), (14.0, "step"), (15.0, "step"), (25.0, "lunch")):
-        monkeypatch.setattr(in_worker, "time", SimpleNamespace(monotonic=lambda now=now: now))
-        in_worker.progress(step=int(now), kind=kind)
+        tell(now, step=int(now), kind=kind)
     reading = files.read()[0]
     assert (reading.spent["step"].times, reading.spent["step"].total_s, reading.spent["step"].longest_s) == (3, 5, 3)
     assert reading.spent["other"].longest_s == 10 and reading.at == 25.0 and reading.step == 25
-    in_worker.progress()
+    tell(26.0)
     assert files.read()[0].step == 25, "no other step was named"
 
 
-def test_own_work_is_a_part_of_each_step(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
-    monkeypatch.setattr(in_worker, "_is_looked_for", True)
-
-    def tell(now: float, step: int | None, kind: str) -> None:
-        monkeypatch.setattr(in_worker, "time", SimpleNamespace(monotonic=lambda: now))
-        in_worker.progress(step, kind)
-
+def test_own_work_is_a_part_of_each_step(files: ProgressFiles, tell: Callable[..., None]) -> None:
     tell(10.0, 0, "step")
     for step in range(1, 9):  # 2 s of work in two parts, and 1 s of waiting
         tell(7.0 + 3.0 * step + 1.0, None, "work")
