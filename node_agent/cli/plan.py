@@ -4,7 +4,9 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
+from time import time
 
 from msgspec.structs import replace
 from rdzv_protocol.credentials import Credentials, TlsFiles, TlsNames
@@ -17,6 +19,7 @@ from node_agent.cli.arguments import ALL, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arg
 from node_agent.cli.values import known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
+from node_agent.core.effects import Level
 from node_agent.core.hang import HangOptions
 from node_agent.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
 from node_agent.output.folder import why_unusable
@@ -211,6 +214,13 @@ def _own_lines(arguments: Arguments, environment: Mapping[str, str]) -> tuple[Li
         return LineFormat(PROGRAM, is_json), [str(error)]
 
 
+def _tell(arguments: Arguments, environment: Mapping[str, str], text: str) -> None:
+    """Write a line of the agent's own to stderr before there is an agent."""
+    form, _ = _own_lines(arguments, environment)
+    if form.lowest <= Level.NOTICE.number:
+        print(form.line(text, Level.NOTICE.number, time(), {}), file=sys.stderr)  # noqa: T201
+
+
 def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
     """The run's settings as far as this node asks for any. Raises `UsageError`."""
     min_nodes, max_nodes, *sizes = (1, 1) if alone else arguments.nnodes or (None, None)
@@ -273,7 +283,7 @@ def _nproc(arguments: Arguments, environment: Mapping[str, str]) -> int:
     from node_agent.workers.devices import DeviceError, count_workers
 
     try:
-        return count_workers(arguments.nproc_per_node, environment)
+        return count_workers(arguments.nproc_per_node, environment, partial(_tell, arguments, environment))
     except DeviceError as error:
         raise UsageError(f"{arguments.source('nproc_per_node')} {arguments.nproc_per_node}: {error}") from None
 
@@ -284,7 +294,8 @@ def _cpus(arguments: Arguments, workers: int, environment: Mapping[str, str]) ->
     from node_agent.workers import devices, numa
 
     try:
-        return tuple(numa.cpu_sets(arguments.numa_binding, devices.pci_addresses(environment), workers))
+        addresses = devices.pci_addresses(environment, partial(_tell, arguments, environment))
+        return tuple(numa.cpu_sets(arguments.numa_binding, addresses, workers))
     except (devices.DeviceError, numa.NumaError) as error:
         raise UsageError(f"{arguments.source('numa_binding')} {arguments.numa_binding}: {error}") from None
 

@@ -9,12 +9,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "devices_helper.py")
 TIMEOUT_S = 120.0
 """Time that torch may take: its import from a cold network disk, and a driver that starts many GPUs."""
+NOTICE_S = 2.0
+"""Time after which a person is told what is waited for."""
+END_S = 1.0
+"""Time that the process which asks torch has to end when it is killed."""
 LABELS = {"gpu": "GPU", "xpu": "XPU", "auto": "accelerator"}
 HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 """Variables that keep devices from a worker."""
@@ -28,30 +33,31 @@ class DeviceError(Exception):
     """No such devices, or no way to tell. One line: what was looked for, what was found, what to do."""
 
 
-def count_workers(wanted: str, environment: Mapping[str, str]) -> int:
+def count_workers(wanted: str, environment: Mapping[str, str], log: Callable[[str], None] = lambda line: None) -> int:
     """Number of workers that `wanted` (auto, cpu, gpu or xpu) means here, as torch counts. Raises `DeviceError`.
 
     `environment` is the workers': its variables hide devices from them. cpu counts the CPUs that this process may run
     on. auto counts devices if a worker sees any, else CPUs. A device that does not answer is an error for auto too: a
-    node with a broken GPU is not a CPU node; nor is one with GPUs and no torch.
+    node with a broken GPU is not a CPU node; nor is one with GPUs and no torch. `log` is told of a long wait.
     """
     if wanted == "cpu":
         return len(os.sched_getaffinity(0))
     if wanted not in LABELS:
         raise DeviceError(f"{wanted!r} is not a number of workers: give a number, auto, cpu, gpu or xpu")
-    answer = _ask_torch(wanted, environment)
+    answer = _ask_torch(wanted, environment, log)
     if wanted == "auto" and not answer["count"] and not _why_broken(answer):
         return len(os.sched_getaffinity(0))
     _check(answer, wanted, environment, "give a number of workers, or cpu, to do without")
     return int(answer["count"])
 
 
-def pci_addresses(environment: Mapping[str, str]) -> list[str]:
+def pci_addresses(environment: Mapping[str, str], log: Callable[[str], None] = lambda line: None) -> list[str]:
     """PCI addresses of the accelerators that a worker sees, by its index of them: "0000:3b:00.0". Raises `DeviceError`.
 
-    The function number is always 0, as torch writes it. MIG devices have their GPU's address.
+    The function number is always 0, as torch writes it. MIG devices have their GPU's address. `log` is told of a long
+    wait.
     """
-    answer = _ask_torch("auto", environment, wants_addresses=True)
+    answer = _ask_torch("auto", environment, log, wants_addresses=True)
     _check(answer, "auto", environment, "only workers with accelerators can be bound to the CPUs near them")
     addresses: list[str] = answer["addresses"]
     if not all(addresses):
@@ -78,21 +84,33 @@ def _why_broken(answer: Mapping[str, Any]) -> str:
     return next((text.splitlines()[0] for text in answer["warnings"] if text.startswith(BROKEN)), "")
 
 
-def _ask_torch(kind: str, environment: Mapping[str, str], *, wants_addresses: bool = False) -> Mapping[str, Any]:
+def _ask_torch(
+    kind: str, environment: Mapping[str, str], log: Callable[[str], None], *, wants_addresses: bool = False
+) -> Mapping[str, Any]:
     python = environment.get("PYTHON_EXEC") or sys.executable
     command = (python, PROGRAM, kind, "addresses" if wants_addresses else "count")
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=True
-        )
-        answer: Mapping[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        raise DeviceError(f"torch did not tell within {TIMEOUT_S:g} s what devices there are") from None
-    except subprocess.CalledProcessError as error:
-        why = error.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {error.returncode}"
-        raise DeviceError(f"torch cannot tell what devices there are: {why}") from None
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
     except OSError as error:
         raise DeviceError(f"{python}: {error.strerror}") from None
+    output, errors = _output(process, log)
+    try:
+        answer: Mapping[str, Any] = json.loads(output.splitlines()[-1] if process.returncode == 0 else b"")
     except (ValueError, IndexError):
-        raise DeviceError("torch cannot tell what devices there are: it ended the process that asked it") from None
+        why = errors.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {process.returncode}"
+        raise DeviceError(f"torch cannot tell what devices there are: {why}") from None
     return answer
+
+
+def _output(process: "subprocess.Popen[bytes]", log: Callable[[str], None]) -> tuple[bytes, bytes]:
+    """What the process writes to stdout and stderr until it ends. Raises `DeviceError` if that takes too long."""
+    with suppress(subprocess.TimeoutExpired):
+        return process.communicate(timeout=min(NOTICE_S, TIMEOUT_S))
+    log("asking torch what devices there are, in a process of its own")
+    with suppress(subprocess.TimeoutExpired):
+        return process.communicate(timeout=max(0.0, TIMEOUT_S - NOTICE_S))
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):  # a driver that hangs keeps it in uninterruptible sleep
+        process.communicate(timeout=END_S)
+    raise DeviceError(f"torch did not tell within {TIMEOUT_S:g} s what devices there are")

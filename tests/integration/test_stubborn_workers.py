@@ -21,7 +21,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import children, command_line, ended, is_running, state, until
-from tests.support.programs import WORKER, Program, Server, start_agent
+from tests.support.programs import WORKER, Program, Server, refuses, start_agent
 from tests.support.worker_hub import Worker, WorkerHub
 
 GRACE_S = 0.5
@@ -30,9 +30,8 @@ BUSY_S = 5.0
 """Time that a busy machine may take beside the time that the rules allow."""
 LAST_WORD_S, CONSOLE_S = 2.0, 2.0
 KILL_S = 1.0
-IMPATIENT = (
-    f"from node_agent.workers import process; process.KILL_TIMEOUT_S = {KILL_S}; from node_agent.cli.main import main"
-)
+MAIN = "from node_agent.cli.main import main; raise SystemExit(main())"
+IMPATIENT = f"from node_agent.workers import process; process.KILL_TIMEOUT_S = {KILL_S}; {MAIN}"
 """A real agent, but that the half minute for a worker that outlives SIGKILL is a second."""
 
 
@@ -166,7 +165,7 @@ async def freezer(tmp_path: Path) -> AsyncIterator[Freezer]:
 class Impatient(Cluster):
     """A cluster whose agents wait a second where others wait half a minute."""
 
-    python = ("-c", f"{IMPATIENT}; raise SystemExit(main())")
+    python = ("-c", IMPATIENT)
 
 
 @pytest.fixture
@@ -241,6 +240,19 @@ async def test_an_agent_gives_up_helpers_in_uninterruptible_sleep_and_names_them
         await agent.line(rf"could not kill pid {pid} \(uninterruptible sleep")
     freezer.thaw()  # they have the agent's stderr
     assert await agent.exit_code() == 0
+
+
+async def test_a_torch_that_hangs_in_a_driver_holds_up_no_agent(freezer: Freezer, tmp_path: Path) -> None:
+    """It is asked how many GPUs there are, in a process that then sleeps uninterruptibly."""
+    os.mkfifo(tmp_path / "driver")
+    (tmp_path / "torch.py").write_text(f"open({str(tmp_path / 'driver')!r}).read()")
+    limits = f"devices.NOTICE_S, devices.TIMEOUT_S = 0.0, {KILL_S}"
+    python = ("-c", f"from node_agent.workers import devices; {limits}; {MAIN}")
+    agent = await start_agent("--nproc", "gpu", python=python, env={"PYTHONPATH": str(tmp_path)})
+    await agent.line("asking torch what devices there are")
+    freezer.freeze(*children(agent.pid))
+    async with within(2 * KILL_S):
+        await refuses(agent, "torch did not tell within 1 s what devices there are")
 
 
 # Agents in a bad place.

@@ -128,7 +128,7 @@ def test_without_torch_a_node_with_gpus_is_no_cpu_node(
     [
         ("raise RuntimeError('the driver is older than this torch')", "RuntimeError: the driver is older"),
         ("import os; os._exit(7)", "exit code 7"),
-        ("import os; os._exit(0)", "it ended the process"),
+        ("import os; os._exit(0)", "exit code 0"),
         ("import time; time.sleep(1000)", "did not tell within 0.5 s"),
     ],
 )
@@ -139,6 +139,16 @@ def test_a_torch_that_cannot_tell_is_an_error(
         monkeypatch.setattr(devices, "TIMEOUT_S", 0.5)
     with pytest.raises(DeviceError, match=says):
         count_workers("auto", torch.says(source))
+
+
+def test_a_wait_for_torch_is_told(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    assert count_workers("gpu", torch.sees("cuda", 59), told.append) == 1
+    assert told == []
+    monkeypatch.setattr(devices, "NOTICE_S", 0.0)
+    assert count_workers("gpu", torch.sees("cuda", 59), told.append) == 1
+    assert len(pci_addresses(torch.sees("cuda", 59), told.append)) == 1
+    assert told == ["asking torch what devices there are, in a process of its own"] * 2
 
 
 def test_the_workers_interpreter_is_asked(torch: Torch, tmp_path: Path) -> None:
