@@ -65,11 +65,14 @@ class RestartRequest(RunAction, frozen=True, kw_only=True):
 
 
 class ResizeRequest(RunAction, frozen=True, kw_only=True):
-    """Give the run other limits of its number of nodes. From then on its agents' own `--nnodes` count for nothing."""
+    """Give the run other limits of its number of nodes. If it has more, it goes on at once with fewer.
+
+    From then on its agents' own `--nnodes` count for nothing.
+    """
 
     min_nodes: NodeCount
     max_nodes: NodeCount
-    """Most nodes of a round, at least `min_nodes`. If more are there at present, the run goes on at once with fewer."""
+    """Most nodes of a round, at least `min_nodes`."""
 
 
 class AdmitRequest(RunAction, frozen=True, kw_only=True):
@@ -81,7 +84,7 @@ class ForgetRequest(RunAction, frozen=True, kw_only=True):
 
 
 class CordonRequest(NodeAction, frozen=True, kw_only=True):
-    """Let the node's agents stand by: it gets no seat in a new round. A round that it takes part in goes on."""
+    """Have the node's agents stand by: it gets no seat in new rounds of any run. A round that it is part of goes on."""
 
     for_s: Seconds | None = None
     """Seconds until the node is uncordoned by itself; null: never."""
@@ -92,7 +95,9 @@ class UncordonRequest(NodeAction, frozen=True, kw_only=True):
 
 
 class DrainRequest(NodeAction, frozen=True, kw_only=True):
-    """Empty the node and cordon it: its workers get SIGTERM and its agents leave, while the others go on without it."""
+    """Empty the node and cordon it, for all runs: its workers get SIGTERM and time for a checkpoint, its agents leave,
+    and the others go on without it.
+    """
 
     deadline_s: Deadline = DRAIN_S
     """Seconds that the node's workers have, for a checkpoint; then they are killed."""

@@ -8,8 +8,8 @@ care of `page.js`, which never makes markup of text.
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ import rdzv_protocol
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rdzv_protocol import errors, paths
+from rdzv_protocol.actions import ActionRequest, ForgetRequest, NodeAction
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
@@ -27,7 +28,7 @@ from rdzv_server.core.run import Run
 from rdzv_server.http import answers
 from rdzv_server.http.events_endpoint import number_of
 from rdzv_server.http.limits import Gatekeeper
-from rdzv_server.http.requests import caller_of, connection_of, read_body
+from rdzv_server.http.requests import caller_of, connection_of, read_body, summary_of
 from rdzv_server.service.interface import Service
 from rdzv_server.service.operator_scheduler import checkpoint
 
@@ -56,69 +57,41 @@ FOR_A_DAY = "max-age=86400, immutable"
 """Cache-Control of static files: their addresses change with their contents."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+LABELS = {
+    paths.ADMIT: "Admit", paths.RESTART: "Restart", paths.RESIZE: "Resize", paths.STOP: "Stop run",
+    paths.FORGET: "Forget", paths.DRAIN: "Drain", paths.CORDON: "Cordon", paths.UNCORDON: "Uncordon",
+}  # fmt: skip
+"""Labels of the buttons, in their order, by the paths of their actions."""
+GRAVE = (paths.STOP, paths.FORGET, paths.DRAIN)
+
+
 class Button:
-    """Button of a page for an action. `asks`: fields of the dialog, by their names in the request."""
+    """Button of a page for an action, as its request describes it."""
 
-    path: str
-    label: str
-    means: str
-    of_node: bool = False
-    of_ended: bool = False
-    """Whether the button is for a run that has ended; else for one that goes on."""
-    asks: tuple[str, ...] = ("reason",)
-    is_grave: bool = False
-
-
-BUTTONS = (
-    Button(
-        path=paths.ADMIT, label="Admit",
-        means="The running round ends, and nodes that stand by get its free seats.",
-    ),
-    Button(
-        path=paths.RESTART, label="Restart",
-        means="The workers of every node are stopped and started in a new round, which is not charged.",
-    ),
-    Button(
-        path=paths.RESIZE, label="Resize", asks=("min_nodes", "max_nodes", "reason"),
-        means="The run gets other limits of its number of nodes. Below what it has, it goes on at once with fewer.",
-    ),
-    Button(
-        path=paths.STOP, label="Stop run", is_grave=True,
-        means="The run ends: its workers are stopped, and its agents exit with 1.",
-    ),
-    Button(
-        path=paths.FORGET, label="Forget", of_ended=True, is_grave=True,
-        means="The ended run is forgotten, with all its attempts and events, as if it had never been.",
-    ),
-    Button(
-        path=paths.DRAIN, label="Drain", of_node=True, asks=("deadline_s", "for_s", "reason"), is_grave=True,
-        means="The node's workers get SIGTERM and time for a checkpoint, its agents leave, and the others go on "
-        "without it. It gets no seat until it is uncordoned. This goes for all runs of this server.",
-    ),
-    Button(
-        path=paths.CORDON, label="Cordon", of_node=True, asks=("for_s", "reason"),
-        means="The node gets no seat in a new round of any run of this server. A round that it takes part in goes on.",
-    ),
-    Button(
-        path=paths.UNCORDON, label="Uncordon", of_node=True,
-        means="The node may take part in new rounds again.",
-    ),
-)  # fmt: skip
-"""Buttons of a page; those whose path the server does not have are left out."""
+    def __init__(self, path: str, request: type[ActionRequest]) -> None:
+        self.path, self.label, self.is_grave = path, LABELS[path], path in GRAVE
+        self.means = summary_of(request).replace("`", "")
+        self.of_node = issubclass(request, NodeAction)
+        self.of_ended = request is ForgetRequest
+        """Whether the button is for a run that has ended; else for one that goes on."""
+        self.asks = [name for name in request.__struct_fields__ if name not in ("run_id", "node_id", "request_id")]
+        """Fields of the dialog, by their names in the request."""
 
 
 class Pages:
     """Pages of one server.
 
-    `note` is called with each refused login. `has`: paths of the server; buttons of other paths are left out.
+    `note` is called with each refused login. `requests`: types of messages by the server's paths; the buttons of
+    others are left out.
     """
 
-    def __init__(self, service: Service, gatekeeper: Gatekeeper, note: NoteRefusal, *, has: frozenset[str]) -> None:
+    def __init__(
+        self, service: Service, gatekeeper: Gatekeeper, note: NoteRefusal, requests: Mapping[str, Any]
+    ) -> None:
         self._service = service
         self._gatekeeper = gatekeeper
         self._note = note
-        self._buttons = [button for button in BUTTONS if button.path in has]
+        self._buttons = [Button(path, requests[path]) for path in LABELS if path in requests]
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """Answer with a page or a file. Raises `web.HTTPException` if there is none, or a `ProtocolError`."""

@@ -94,6 +94,11 @@ def _example(kind: type[Any]) -> str:
     return '{"node_id": "..."}' if issubclass(kind, actions.NodeAction) else '{"run_id": "..."}'
 
 
+def summary_of(kind: type[Any]) -> str:
+    """Summary of a message: its docstring in one line."""
+    return " ".join((kind.__doc__ or "").split())
+
+
 def assign_to_run(connection: HttpConnection, message: AnyRequest) -> None:
     """Schedule the connection with the message's run from now on. Raises `Forbidden`."""
     if not isinstance(message, messages.LeaderRequest):  # which names a run at most

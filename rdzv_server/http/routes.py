@@ -37,6 +37,7 @@ from rdzv_server.http.requests import (
     connection_of,
     read_body,
     read_json,
+    summary_of,
     tell_to_go_on,
 )
 from rdzv_server.http.status_endpoint import Status, StatusView
@@ -308,7 +309,8 @@ class HttpApi:
         from rdzv_server.http import page
 
         page.load_templates()
-        return page.Pages(self._service, self._gatekeeper, self._note, has=frozenset(self._routes))
+        requests = {path: route.request for path, route in self._routes.items()}
+        return page.Pages(self._service, self._gatekeeper, self._note, requests)
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         from rdzv_server.http.openapi import document
@@ -343,7 +345,7 @@ _OF_EVERY_MESSAGE = (MalformedMessage, MessageTooLarge, UnsupportedMediaType)
 def _agents(path: str, request: Any, answer: Any, summary: str, *refusals: type[ProtocolError]) -> Route:
     return Route(
         method="POST", path=path, handler=HttpApi.take, summary=summary, request=request, answer=answer,
-        says=" ".join((answer.__doc__ or "").split()), refusals=(*_OF_EVERY_MESSAGE, *refusals),
+        says=summary_of(answer), refusals=(*_OF_EVERY_MESSAGE, *refusals),
     )  # fmt: skip
 
 
@@ -355,7 +357,7 @@ def _action(
     says: str = "It is done, or was before.",
 ) -> Route:
     return Route(
-        method="POST", path=path, handler=HttpApi.act, summary=(request.__doc__ or "").partition("\n")[0],
+        method="POST", path=path, handler=HttpApi.act, summary=summary_of(request),
         request=request, answer=answer, says=says, refusals=(*_OF_EVERY_MESSAGE, NotLeader, *refusals),
     )  # fmt: skip
 
