@@ -47,9 +47,9 @@ class LaunchConfig:
     """Options. torch's: join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval,
     keep_alive_max_attempt, is_host, rank. Ours besides, as the flags of node-agent: node_id, node_rank, token_file,
     tls_ca, tls_cert, tls_key, connect_timeout, server_lost_timeout, lease, disconnect_grace, scale_up,
-    rank_policy, fixed_nodes, notice_timeout, restart_window, restart_backoff, restart_backoff_max,
-    max_restarts_without_progress, fatal_exit_codes, fail_when_hopeless, on_hang, max_hang_restarts,
-    straggler_factor, replace_stragglers, check, pre_join_check, pre_join_check_timeout, rerun."""
+    rank_policy, node_unit, shrink_after, fixed_nodes, notice_timeout, restart_window, restart_backoff,
+    restart_backoff_max, max_restarts_without_progress, fatal_exit_codes, fail_when_hopeless, on_hang,
+    max_hang_restarts, straggler_factor, replace_stragglers, check, pre_join_check, pre_join_check_timeout, rerun."""
     rdzv_timeout: int = -1
     """torch's older name of `rdzv_configs["timeout"]`; -1: not given."""
     max_restarts: int = 3
@@ -123,8 +123,8 @@ def _arguments(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:
     """The fields as arguments, under their own names. Raises `UsageError`."""
     configs = dict(config.rdzv_configs)
     values: dict[str, object] = {name: getattr(config, name) for name in _SAME_NAMES}
-    values |= {"rdzv_id": config.run_id, "node_rank": configs.pop("rank", None)}
-    values |= {name: configs.pop(name, None) for name in _NODES_OWN}
+    values |= {"rdzv_id": config.run_id}
+    values |= {argument: configs.pop(key, None) for key, argument in NODES_OWN.items() if key in configs}
     values |= {"rdzv_conf": configs, "standalone": _is_alone(config), "nnodes": (config.min_nodes, config.max_nodes)}
     values |= {name: getattr(specs, name) for name in _LOGS}
     given = {name: (_TERMS.get(name, name), value) for name, value in values.items() if value is not None}
@@ -141,8 +141,11 @@ _SAME_NAMES = {field.name for field in fields(LaunchConfig)} & (
     FLAGS.keys() - {"logs_specs", "monitor_interval", "start_method"}
 )
 """Fields that are called as their flags, and mean the same."""
-_NODES_OWN = ("rerun", "replace_stragglers", "check", "pre_join_check", "pre_join_check_timeout")
-"""Flags of the node-agent in `rdzv_configs` that torchrun's `--rdzv-conf` does not take."""
+NODES_OWN = {"rank": "node_rank"} | {
+    name: name
+    for name in ("node_rank", "rerun", "replace_stragglers", "check", "pre_join_check", "pre_join_check_timeout")
+}
+"""Flags of the node-agent by their keys in `rdzv_configs`, which torchrun's `--rdzv-conf` does not take."""
 _LOGS = ("log_dir", "redirects", "tee", "local_ranks_filter")
 _TERMS = {
     "nnodes": "min_nodes, max_nodes",

@@ -6,6 +6,7 @@ Each raises `ValueError` with one line that says what the argument takes.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import cast
 
 from rdzv_protocol.flag_values import checked_counts, node_counts
@@ -126,10 +127,17 @@ def seconds(low: float = 0, high: float = 10**6) -> Read:
 _LIMITS = {"start": "start_s", "step": "step_s", "checkpoint": "checkpoint_s", "factor": "factor"}
 LONGEST_PATTERN = 512
 _RULE = r"([a-z]+(?:=[^,:\s]+)?(?:,[a-z]+(?:=[^,:\s]+)?)*):\s*(\S.*)"
-_RULE_KEYS = {
-    "first": "first_s", "every": "every_s", "rank": "rank", "least": "least", "most": "most", "points": "points",
-    "fault": "is_fault", "stop": "is_stop",
-}  # fmt: skip
+_RULE_KEYS: dict[str, tuple[str, Read]] = {
+    "first": ("first_s", seconds(0.1)),
+    "every": ("every_s", seconds(0.1)),
+    "rank": ("rank", whole(0, 10**7)),
+    "least": ("least", number(-inf, inf)),
+    "most": ("most", number(-inf, inf)),
+    "points": ("points", whole(1, 10**6)),
+    "fault": ("is_fault", switch),
+    "stop": ("is_stop", switch),
+}
+"""Keys of a log rule: the field that each fills, and how its value is read. A switch has none."""
 
 
 def progress_limits(given: object) -> ProgressLimits:
@@ -141,17 +149,12 @@ def progress_limits(given: object) -> ProgressLimits:
         return ProgressLimits(start_s=every, step_s=every, checkpoint_s=every)  # type: ignore[arg-type]
     found = {}
     for part in text(given).split(","):
-        key, _, number = part.partition("=")
-        if key not in _LIMITS or not _is_positive(number):
-            raise ValueError(f"auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not {part!r:.60}")
-        found[_LIMITS[key]] = float(number)
-    return ProgressLimits(**found)
-
-
-def _is_positive(number: str) -> bool:
-    with suppress(ValueError):
-        return 0.1 <= float(number) <= 10**6
-    return False
+        key, _, limit = part.partition("=")
+        try:
+            found[_LIMITS[key]] = number(1 if key == "factor" else 0.1, 10**6)(limit)
+        except (KeyError, ValueError):
+            raise ValueError(f"auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not {part!r:.60}") from None
+    return ProgressLimits(**found)  # type: ignore[arg-type]
 
 
 def log_rules(given: object) -> tuple[LogRule, ...]:
@@ -163,17 +166,16 @@ def _log_rule(line: str) -> LogRule:
     match = re.fullmatch(_RULE, line)
     if match is None:
         raise ValueError(f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}")
-    found: dict[str, object] = {"pattern": match[2]}
+    found: dict[str, object] = {"pattern": _pattern(match[2])}
     for part in match[1].split(","):
-        key, _, number = part.partition("=")
-        if key not in _RULE_KEYS or bool(number) == (key in ("fault", "stop")):
+        key, _, value = part.partition("=")
+        if key not in _RULE_KEYS or bool(value) == (key in ("fault", "stop")):
             raise ValueError(f"first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not {part!r:.60}")
-        kind = int if key in ("rank", "points") else float
+        field, read = _RULE_KEYS[key]
         try:
-            found[_RULE_KEYS[key]] = kind(number) if number else True
-        except ValueError:
-            raise ValueError(f"{key}={number!s:.40} of {line!r:.80} is no number") from None
-    _pattern(match[2])
+            found[field] = read(value or "true")
+        except ValueError as error:
+            raise ValueError(f"{key} of {line!r:.80}: {error}") from None
     return LogRule(**found)  # type: ignore[arg-type]
 
 

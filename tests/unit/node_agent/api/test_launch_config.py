@@ -1,7 +1,9 @@
 """`LaunchConfig`: torch's fields, and what they are to the agent."""
 
 import os
+import re
 from dataclasses import MISSING, fields
+from inspect import getsource
 from pathlib import Path
 from re import escape
 from ssl import SSLError
@@ -10,7 +12,8 @@ from typing import Any
 import pytest
 
 from node_agent import DefaultLogsSpecs, LaunchConfig, Std, elastic_launch
-from node_agent.api.launch_config import Plan, make_plan
+from node_agent.api.launch_config import NODES_OWN, Plan, make_plan
+from node_agent.cli.arguments import SETTINGS
 from node_agent.config import AgentConfig
 
 
@@ -67,6 +70,18 @@ def test_every_field_reaches_the_agent(tmp_path: Path) -> None:
     assert (config.event_log, config.shutdown_timeout_s, made.signals) == ("console", 7, ("SIGUSR1",))
     assert config.environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] == "<${rank}>"
     assert config.environment["PATH"] == os.environ["PATH"]
+
+
+@pytest.mark.parametrize("key", ["rank", "node_rank"])
+def test_a_node_may_ask_for_its_rank(key: str) -> None:
+    made = plan(2, 2, 1, rdzv_endpoint="h:1", rdzv_backend="rdzv-server", rdzv_configs={key: 1})
+    assert (made.launch.config.join.node_rank, made.launch.notes) == (1, ())
+
+
+def test_the_options_that_the_docstring_names_are_those_that_there_are() -> None:
+    (named,) = re.findall(r'"""Options\. torch\'s: (.*?)\."""', getsource(LaunchConfig), re.DOTALL)
+    words = re.findall(r"[a-z_]*_[a-z_]*|lease|rank|check|rerun", named.replace("Ours besides, as the flags of", ""))
+    assert {*words} == (SETTINGS.keys() | NODES_OWN.keys()) - {"timeout", "cas_backoff_max_seconds"}
 
 
 @pytest.mark.torch

@@ -99,7 +99,13 @@ MORE_BAD = [
     ("nproc_per_node", "two", NPROC + "'two'"),
     ("fatal_exit_codes", "256", "a whole number from -255 to 255, not '256'"),
     ("log_rule", "fault: x\nevery=: x", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'every=: x'"),
-    ("log_rule", "every=soon: x", "every=soon of 'every=soon: x' is no number"),
+    *(("log_rule", f"{part}: x", f"{part.partition('=')[0]} of '{part}: x': a {what}, not '{part.partition('=')[2]}'")
+      for parts, what in (("every=soon every=0 first=-1 first=nan", "number of seconds from 0.1 to 1e+06"),
+                          ("rank=-1", "whole number from 0 to 10000000"),
+                          ("points=0", "whole number from 1 to 1000000"),
+                          ("least=x most=nan", "number from -inf to inf"))
+      for part in parts.split()),
+    ("progress_timeout", "factor=0.5", "auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not 'factor=0.5'"),
     ("log_rule", "fault: (", "'(' is no regular expression"),
     ("log_rule", "fault=1: x", "first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not 'fault=1'"),
     ("progress_timeout", "step=0", "auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not 'step=0'"),
