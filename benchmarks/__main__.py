@@ -1,7 +1,6 @@
 """The command line: `python -m benchmarks [NAME ...]`."""
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -27,7 +26,7 @@ from benchmarks import (
 )
 from benchmarks.launchers import OURS, Plan, torch_is_installed, why_no_etcd
 from benchmarks.machine import machine
-from benchmarks.results import Row, table
+from benchmarks.results import Row, note, table, write_json
 
 DEFAULTS = Plan(repeat=10)
 Measure = Callable[[Plan], list[Row]]
@@ -86,8 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:  # also after Ctrl-C: what there is by then
         if rows:
             print(f"\n{here}\n\n{table(rows)}")
-        if args.json:
-            _write_json(args.json, here, rows)
+        write_json(args.json, machine=here, rows=[row.as_json() for row in rows])
     if args.write:
         page.write(args.write, rows, here)
     return int(broken)
@@ -98,7 +96,7 @@ def _measure(names: Iterable[str], plan: Plan, rows: list[Row]) -> bool:
     broken = False
     for name in names:
         about, measure = MEASUREMENTS[name]
-        _note(f"{name}: {about} ...")
+        note(f"{name}: {about} ...")
         began_s = time.monotonic()
         try:
             found = measure(plan)
@@ -113,15 +111,15 @@ def _tell(found: Iterable[Row], took_s: float) -> bool:
     """Say what could not be measured, if anything. What this machine has not got is no failure."""
     broken = [row for row in found if row.trouble and not row.is_absent]
     for row in broken:
-        _note(f"{row.measurement}, {row.subject}: could not be measured: {row.trouble}")
-    _note(f"    {took_s:.0f} s")
+        note(f"{row.measurement}, {row.subject}: could not be measured: {row.trouble}")
+    note(f"    {took_s:.0f} s")
     return bool(broken)
 
 
 def _plan(args: argparse.Namespace) -> Plan:
     torchrun = not args.no_torchrun and torch_is_installed()
     if not torchrun and not args.no_torchrun:
-        _note("torch is not installed beside this interpreter: torchrun is left out")
+        note("torch is not installed beside this interpreter: torchrun is left out")
     return Plan(args.repeat, torchrun, why_no_etcd(), args.nodes)
 
 
@@ -177,16 +175,6 @@ def _count(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) > 0:
         return int(text)
     raise argparse.ArgumentTypeError(f"a number from 1, not {text!r}")
-
-
-def _write_json(path: str, here: str, rows: Sequence[Row]) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"machine": here, "rows": [row.as_json() for row in rows]}, file, indent=2)
-        file.write("\n")
-
-
-def _note(text: str) -> None:
-    print(f"benchmarks: {text}", file=sys.stderr, flush=True)
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from benchmarks.launchers import NPROC, Launcher
 from benchmarks.stage import FirstLine, Program, Stage, free_port
+from tests.support.process_info import parent
 
 AGENTS = 2
 
@@ -49,9 +50,4 @@ class Cluster:
 
     def _workers_of(self, number: int) -> list[int]:
         """Pids of the workers whose parent is this agent. Which ranks it has is the launcher's to decide."""
-        return [line.pid for line in self.workers.values() if _parent(line.pid) == self.agents[number].pid]
-
-
-def _parent(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        return int(file.read().rpartition(")")[2].split()[1])
+        return [line.pid for line in self.workers.values() if parent(line.pid) == self.agents[number].pid]

@@ -11,13 +11,13 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
-from benchmarks import machine
 from benchmarks.cluster import AGENTS, Cluster
 from benchmarks.floors import bare
 from benchmarks.launchers import ADDRESS, NPROC, OURS, Launcher, NodeAgent, Plan
 from benchmarks.results import FLOOR, Row
 from benchmarks.scenario import Scenario, Subject, once, rows, take_turns
 from benchmarks.stage import Broken, Stage
+from tests.support.process_info import is_running
 
 SETTLE_S = 1.0
 WATCH_S = 5.0
@@ -41,7 +41,7 @@ def _workers_that_end(launcher: Launcher, wanted: int) -> list[float]:
         time.sleep(SETTLE_S)
         os.kill((cluster.server or cluster.agents[0]).pid, signal.SIGKILL)
         time.sleep(WATCH_S)
-        return [float(sum(not machine.is_running(line.pid) for line in cluster.workers.values()))]
+        return [float(sum(not is_running(line.pid) for line in cluster.workers.values()))]
 
 
 def _back() -> float:

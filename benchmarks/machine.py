@@ -5,8 +5,10 @@ import glob
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+
+from tests.support.process_info import PR_SET_CHILD_SUBREAPER, stat
 
 
 def machine(load: float) -> str:
@@ -26,9 +28,6 @@ def torch_version() -> str:
         return "not installed"
 
 
-_PR_SET_CHILD_SUBREAPER = 36
-
-
 def peak_rss_mb(pid: int) -> float:
     """Peak memory of the process in MB, without its children."""
     return _status(f"/proc/{pid}/status")["VmHWM"] / 1024
@@ -41,8 +40,7 @@ def rss_kb(pid: int) -> float:
 
 def cpu_s(pid: int) -> float:
     """CPU seconds of all of the process's threads."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        user, system = file.read().rpartition(")")[2].split()[11:13]
+    user, system = stat(pid)[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
@@ -50,15 +48,6 @@ def wake_ups(pid: int) -> int:
     """Number of times that the process's threads have gone to sleep and been woken."""
     threads = glob.glob(f"/proc/{pid}/task/*/status")
     return sum(_status(thread)["voluntary_ctxt_switches"] for thread in threads)
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process is there and not merely waiting to be reaped."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @contextmanager
@@ -74,22 +63,7 @@ def on_cpu(cpu: int) -> Iterator[None]:
 
 def adopt_orphans() -> None:
     """Make every process whose parent dies, below this one, a child of this one: none can be lost sight of."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def children() -> list[int]:
-    """Pids of this process's own children, whichever of its threads started them.
-
-    A thread that ends leaves its children to another one, which may have been looked at already: then all are again.
-    """
-    while True:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            return [pid for path in glob.glob("/proc/self/task/*/children") for pid in _pids(path)]
-
-
-def _pids(path: str) -> list[int]:
-    with open(path, encoding="ascii") as file:
-        return [int(pid) for pid in file.read().split()]
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _status(path: str) -> dict[str, int]:

@@ -61,12 +61,25 @@ class Unwritable(Exception):
 
 def check(path: str) -> None:
     """Raise `Unwritable` before anything is measured in vain."""
-    _split(path)
+    split(path, BEGIN, END)
+
+
+def split(path: str, begin: str, end: str) -> tuple[str, str]:
+    """Texts of the page before and after what stands between these lines. Raises `Unwritable`."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            before, found, rest = file.read().partition(begin)
+    except OSError as error:
+        raise Unwritable(f"{path}: {error.strerror}") from None
+    _, ended, after = rest.partition(end)
+    if not (found and ended):
+        raise Unwritable(f"{path} needs the lines {begin} and {end}")
+    return before, after
 
 
 def write(path: str, rows: Sequence[Row], machine: str) -> None:
     """Replace what stands between the markers; the other page and the plots go into the folder of the page's name."""
-    before, after = _split(path)
+    before, after = split(path, BEGIN, END)
     folder = os.path.splitext(path)[0]
     os.makedirs(folder, exist_ok=True)
     drawn = plots.draw(folder, rows)
@@ -102,19 +115,6 @@ def _rest(rows: Sequence[Row], machine: str, page: str) -> str:
         table="\n".join(_line(_cells(line)) for line in lines(rows) if line.is_compared),
         rows=html.escape(table(rows), quote=False),
     )
-
-
-def _split(path: str) -> tuple[str, str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise Unwritable(f"{path}: {error.strerror}") from None
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise Unwritable(f"{path} needs the lines {BEGIN} and {END}")
-    return before, after
 
 
 def _line(cells: Sequence[str]) -> str:

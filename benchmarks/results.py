@@ -1,6 +1,8 @@
 """Rows of measurements, as a table and as JSON."""
 
+import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -74,6 +76,19 @@ class Row:
             return ""
         value = of(self.samples)
         return f"> {figure(self.cap or value, self.unit)}" if value == NEVER else figure(value, self.unit)
+
+
+def note(text: str) -> None:
+    """Say how far a benchmark is, on stderr."""
+    print(f"benchmarks: {text}", file=sys.stderr, flush=True)
+
+
+def write_json(path: str | None, **found: Any) -> None:
+    """Write what was found, if a path is given."""
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=2)
+            file.write("\n")
 
 
 def table(rows: Iterable[Row]) -> str:

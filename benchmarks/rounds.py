@@ -1,4 +1,7 @@
-"""The rounds of `swarm`, beside torchrun's rendezvous and beside as many bare connections."""
+"""The rounds of `swarm`, beside torchrun's rendezvous and beside as many bare connections.
+
+`python -m benchmarks.rounds PORT` is the server of these: it sends back what it receives.
+"""
 
 import asyncio
 import os
@@ -21,8 +24,9 @@ TORCHRUN_NODES = (16, 64, 256)
 CAP_S = 60.0
 START_S = 60.0
 REPEAT = 3
-ECHO_SERVER, TORCH_NODES = (os.path.join(FOLDER, name) for name in ("echo_server.py", "torch_nodes.py"))
+TORCH_NODES = os.path.join(FOLDER, "torch_nodes.py")
 MESSAGE = b"x" * 200
+BACKLOG = 16_384
 
 
 def measure(plan: Plan) -> list[Row]:
@@ -88,7 +92,7 @@ def _bare(nodes: int) -> float:
     with Stage() as stage:
         port = free_port()
         with on_cpu(SERVER_CPU):
-            stage.start([sys.executable, ECHO_SERVER, str(port)])
+            stage.start([sys.executable, "-m", "benchmarks.rounds", str(port)])
         stage.wait_for_port(port)
         with on_cpu(NODES_CPU):
             began_s = time.monotonic()
@@ -118,3 +122,21 @@ class _Asker(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._answer.done():
             self._answer.set_result(self._line)
+
+
+class _Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._line = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._line.write(data)
+
+
+async def main(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(_Echo, ADDRESS, port, backlog=BACKLOG)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))

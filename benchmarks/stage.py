@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from benchmarks import machine
+from benchmarks.machine import adopt_orphans
+from tests.support.process_info import children
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class Stage:
         """Programs by name: a number where `start` is given none."""
 
     def __enter__(self) -> Self:
-        machine.adopt_orphans()
+        adopt_orphans()
         self._folder = tempfile.TemporaryDirectory(prefix="benchmarks-", ignore_cleanup_errors=True)
         self.arrivals = Arrivals(self._folder.name)
         return self
@@ -202,7 +203,7 @@ def free_port() -> int:
 
 def end_all_children() -> None:
     """Kill children, and the orphans that thereby become children, until none is left."""
-    while pids := machine.children():
+    while pids := children(os.getpid()):
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

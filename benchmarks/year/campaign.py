@@ -20,10 +20,10 @@ from urllib.error import HTTPError
 
 from benchmarks.stage import Broken, Program, Stage, free_port
 from benchmarks.year import kinds, trace
-from benchmarks.year.contenders import RUN_ID, Contender, node_id
-from benchmarks.year.inquiry import TOKENS, ask, events
+from benchmarks.year.contenders import RUN_ID, TOKENS, Contender, ask, events, node_id
 from benchmarks.year.kinds import Kind
 from benchmarks.year.network import Network
+from tests.support.process_info import children, command_line, is_running, state
 
 GAP_S = (12.0, 20.0)
 """Least and longest seconds between two faults: drawn evenly."""
@@ -308,7 +308,7 @@ class Campaign:
             with suppress(FileNotFoundError, ValueError):
                 with open(self._path(f"worker-{node}"), encoding="ascii") as file:
                     pid, rank, _ = map(int, file.read().split())
-                if _is_alive(pid):
+                if _goes_on(pid):
                     found.append((node, pid, rank))
         return found
 
@@ -537,34 +537,23 @@ def _end(pid: int) -> None:
         select.select([process], [], [], DIES_S)
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZXT"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+def _goes_on(pid: int) -> bool:
+    """Whether the process is there, and not stopped."""
+    return is_running(pid) and state(pid) != "T"
 
 
 def _is_launcher(pid: int) -> bool:
-    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        return b"torch.distributed.run" in file.read().split(b"\0")
-    return False
+    return "torch.distributed.run" in command_line(pid).split("\0")
 
 
 def _tree(pid: int) -> Iterator[int]:
     """Pids of the process and all below it, parents first."""
     yield pid
-    for task in _tasks(pid):
-        with suppress(OSError), open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
-            for child in map(int, file.read().split()):
-                yield from _tree(child)
-
-
-def _tasks(pid: int) -> list[str]:
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
+    below: set[int] = set()
+    with suppress(OSError):  # it is gone
+        below = children(pid)
+    for child in below:
+        yield from _tree(child)
 
 
 def _size(path: str) -> int:

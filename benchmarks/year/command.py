@@ -1,18 +1,18 @@
 """The command line: `python -m benchmarks year`."""
 
 import argparse
-import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from multiprocessing import active_children, parent_process
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from benchmarks import plots
 from benchmarks.launchers import torch_is_installed
 from benchmarks.machine import machine
 from benchmarks.page import Unwritable
+from benchmarks.results import note, write_json
 from benchmarks.stage import Broken
 from benchmarks.year import page, scenarios, training
 from benchmarks.year.campaign import Campaign, Score, plan
@@ -45,14 +45,14 @@ def _processes(args: argparse.Namespace) -> int:
     contenders = [each for each in all_contenders() if each.name == OURS or _wants_torchrun(args)]
     minutes = max(0.5, args.minutes / len(contenders) - SET_UP_MINUTES)
     planned = plan(args.seed, minutes)
-    _note(f"{len(contenders)} launchers, {nodes} nodes and {args.spares} spares, {minutes:.1f} minutes each")
+    note(f"{len(contenders)} launchers, {nodes} nodes and {args.spares} spares, {minutes:.1f} minutes each")
     scores: list[Score] = []
     try:
         for contender in contenders:
-            scores.append(Campaign(contender, nodes, args.spares, _note).play(planned, minutes))
+            scores.append(Campaign(contender, nodes, args.spares, note).play(planned, minutes))
     finally:
         _show(scores)
-        _write_json(args.json, here, [score.as_json() for score in scores])
+        write_json(args.json, machine=here, faults=ATTRIBUTION, results=[score.as_json() for score in scores])
     if args.write:
         about = (
             f"{nodes} nodes and {args.spares} spares, {minutes:.1f} minutes for each launcher, seed {args.seed}. "
@@ -75,9 +75,9 @@ def _simulation(args: argparse.Namespace) -> int:
     ]
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, _end)
-    outcomes = scenarios.play_all(wanted, args.processes, _note)
+    outcomes = scenarios.play_all(wanted, args.processes, note)
     print(f"\n{here}\n{ATTRIBUTION}\n\n{page.outcome_table(outcomes)}\n\n{page.verdict(outcomes)}")
-    _write_json(args.json, here, [outcome.as_json() for outcome in outcomes])
+    write_json(args.json, machine=here, faults=ATTRIBUTION, results=[outcome.as_json() for outcome in outcomes])
     if args.write:
         page.write_simulation(args.write, outcomes, here)
     return int(len(outcomes) < len(wanted))
@@ -95,12 +95,12 @@ def _end(number: int, _: object) -> NoReturn:
 def _training(args: argparse.Namespace) -> int:
     here = machine(os.getloadavg()[0])
     try:
-        watched = training.watch(args.minutes, _note)
+        watched = training.watch(args.minutes, note)
     except Broken as error:
-        _note(str(error))
+        note(str(error))
         return 1
     print(f"\n{here}\n\n{page.alarms(watched)}")
-    _write_json(args.json, here, [watched.as_json()])
+    write_json(args.json, machine=here, faults=ATTRIBUTION, results=[watched.as_json()])
     if args.write:
         page.write_training(args.write, watched, here)
     return 0
@@ -188,14 +188,3 @@ def _show(scores: Sequence[Score]) -> None:
     print(f"\n{'':44}" + "".join(f"{score.name:>22}" for score in scores))
     for what, *figures in page.score_rows(scores):
         print(f"{what:44}" + "".join(f"{figure:>22}" for figure in figures))
-
-
-def _write_json(path: str | None, here: str, found: list[dict[str, Any]]) -> None:
-    if path:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"machine": here, "faults": ATTRIBUTION, "results": found}, file, indent=2)
-            file.write("\n")
-
-
-def _note(text: str) -> None:
-    print(f"benchmarks: {text}", file=sys.stderr, flush=True)

@@ -1,10 +1,14 @@
-"""Launchers that are put through the year on real processes, and how each is started on a node."""
+"""Launchers that are put through the year on real processes: how each is started on a node, and rdzv-server asked."""
 
+import json
 import os
+import secrets
 import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.request import Request, urlopen
 
 TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py")
 RUN_ID = "year"
@@ -12,6 +16,10 @@ OURS, FAIR, USUAL = "node-agent", "torchrun, retry loop", "torchrun"
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 EXCLUSION = ("--exclude-after", "3/60s", "--exclude-for", "30s")
 """Flags of rdzv-server: an excluded node may come back after what stands for half an hour."""
+TIMEOUT_S = 10.0
+AGENT_TOKEN, ADMIN_TOKEN = "agent-token", "admin-token"
+TOKENS = {AGENT_TOKEN: secrets.token_hex(16), ADMIN_TOKEN: secrets.token_hex(16)}
+"""Tokens by their files' names. Without tokens a server lets operators act from its loopback alone."""
 HANGS = ("--progress-timeout", "start=30,step=5,checkpoint=5")
 """Flags of node-agent: seconds without progress after which workers are suspected."""
 
@@ -40,13 +48,13 @@ class Contender:
         store = f"sqlite:{os.path.join(folder, 'state.db')}"
         host, _, port = endpoint.rpartition(":")
         where = ("--host", host, "--port", port, "--store", store)
-        tokens = [f"--token-file={folder}/agent-token", f"--admin-token-file={folder}/admin-token"]
+        tokens = [f"--token-file={folder}/{AGENT_TOKEN}", f"--admin-token-file={folder}/{ADMIN_TOKEN}"]
         return [sys.executable, "-m", "rdzv_server", *where, *tokens, *EXCLUSION]
 
     def agent(self, node: int, nnodes: str, endpoint: str, address: str, folder: str) -> list[str]:
         """The launcher on this node, whose address this is. `endpoint`: of the server, or of node 0."""
         if self.is_ours:
-            token = f"--token-file={folder}/agent-token"
+            token = f"--token-file={folder}/{AGENT_TOKEN}"
             where = ("--endpoint", endpoint, token, "--run-id", RUN_ID, "--node-id", node_id(node))
             return [sys.executable, "-m", "node_agent", *where, "--nnodes", nnodes, *self.flags, TRAINER]
         conf = ",".join((f"is_host={'true' if node == 0 else 'false'}", *self.conf))
@@ -60,20 +68,32 @@ def node_id(node: int) -> str:
     return f"node{node}"
 
 
-def _ours() -> Contender:
-    flags = (
-        *("--max-restarts", "20", "--restart-window", "120", "--shutdown-timeout", "1"),
-        *HANGS,
-    )
-    return Contender(OURS, " ".join((*flags, "and of the server", *EXCLUSION)), flags, OWN_STORE)
-
-
 def all_contenders() -> list[Contender]:
+    ours = ("--max-restarts", "20", "--restart-window", "120", "--shutdown-timeout", "1", *HANGS)
     least = ("last_call_timeout=5",)  # with less 18 agents formed no round on two busy CPUs
     fair = ("--max-restarts", "20", "--shutdown-timeout", "1", "--monitor-interval", "0.1")
     usual = ("--max-restarts", "3")
     return [
-        _ours(),
+        Contender(OURS, " ".join((*ours, "and of the server", *EXCLUSION)), ours, OWN_STORE),
         Contender(FAIR, " ".join((*fair, "--rdzv-conf", ",".join(least))), fair, OWN_STORE, least, retries=True),
         Contender(USUAL, " ".join(usual), usual),
     ]
+
+
+def ask(endpoint: str, path: str, body: dict[str, object] | None = None) -> Any:
+    """The server's answer; an action, with a body. Raises `OSError`."""
+    data = json.dumps(body).encode() if body else None
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKENS[ADMIN_TOKEN]}"}
+    request = Request(f"http://{endpoint}{path}", data, headers)
+    with urlopen(request, timeout=TIMEOUT_S) as answer:
+        return json.load(answer)
+
+
+def events(endpoint: str, run_id: str) -> list[dict[str, Any]]:
+    """All events of the run, in their order. Raises `OSError`."""
+    found: list[dict[str, Any]] = []
+    path, after = f"/v1/runs/{run_id}/events?limit=1000", 0
+    while page := ask(endpoint, f"{path}&after={after}")["events"]:
+        found += page
+        after = page[-1]["number"]
+    return found

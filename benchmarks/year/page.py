@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import plots
-from benchmarks.page import Unwritable
+from benchmarks.page import split
 from benchmarks.year.campaign import Score
 from benchmarks.year.contenders import FAIR, OURS, USUAL
 from benchmarks.year.scenarios import AT_ONCE, BASE, CHECKED, COSTS, Outcome, named
@@ -22,7 +22,7 @@ DATE: Any = {"Date": None}
 def check(path: str) -> None:
     """Raise `Unwritable` before anything is measured in vain."""
     for part in (PROCESSES, SIMULATION, TRAINING):
-        _split(path, part)
+        split(path, *_markers(part))
 
 
 def write_processes(path: str, scores: Sequence[Score], machine: str, about: str) -> None:
@@ -53,24 +53,15 @@ def alarms(watched: Watched) -> str:
     return f"{len(watched.alarms)} wrong alarms in {about}.{said}"
 
 
-def _split(path: str, part: str) -> tuple[str, str]:
-    """Texts of the page before and after what stands between the part's markers. Raises `Unwritable`."""
-    begin, end = (f"<!-- year: {part}: {which} -->\n" for which in ("begin", "end"))
-    try:
-        with open(path, encoding="utf-8") as file:
-            before, found, rest = file.read().partition(begin)
-    except OSError as error:
-        raise Unwritable(f"{path}: {error.strerror}") from None
-    _, ended, after = rest.partition(end)
-    if not (found and ended):
-        raise Unwritable(f"{path} has no {begin.strip()} or no {end.strip()}")
-    return before + begin, end + after
+def _markers(part: str) -> tuple[str, str]:
+    return f"<!-- year: {part}: begin -->", f"<!-- year: {part}: end -->"
 
 
 def _replace(path: str, part: str, text: str) -> None:
-    before, after = _split(path, part)
+    begin, end = _markers(part)
+    before, after = split(path, begin, end)
     with open(path, "w", encoding="utf-8") as file:
-        file.write(f"{before}{MADE}\n\n{text}\n{after}")
+        file.write(f"{before}{begin}\n{MADE}\n\n{text}\n{end}{after}")
 
 
 # Real processes.

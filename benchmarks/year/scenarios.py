@@ -9,8 +9,7 @@ from math import ceil
 from typing import Any
 
 from benchmarks.year import trace
-from benchmarks.year.model import Costs, Ledger, Year, formula
-from benchmarks.year.policy import Policy, pool_size
+from benchmarks.year.model import Costs, Ledger, Policy, Year, formula, pool_size
 from benchmarks.year.simulation import Simulation
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
 from benchmarks.year.trace import DAYS, Shape

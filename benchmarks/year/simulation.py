@@ -36,8 +36,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from benchmarks.year.agents import Agent, Agents, Node, Pair
 from benchmarks.year.faults import Faults
 from benchmarks.year.invariants import check_holder, check_quiet, check_sums
-from benchmarks.year.model import Costs, Ledger, Year
-from benchmarks.year.policy import Policy, pool_size
+from benchmarks.year.model import Costs, Ledger, Policy, Year, pool_size
 from benchmarks.year.trace import DAY_S, DAYS, Fault
 from node_agent.core import events as agent_events
 from node_agent.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWorkers

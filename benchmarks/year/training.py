@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.stage import Broken, Stage, free_port
-from benchmarks.year.inquiry import ask, events
+from benchmarks.year.contenders import ask, events
 from benchmarks.year.network import LOOPBACK
 
 SCRIPT = os.path.join(os.path.dirname(__file__), "..", "..", "examples", "train_digits.py")

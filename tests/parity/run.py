@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from benchmarks.launchers import Launcher, NodeAgent, Torchrun
-from benchmarks.machine import is_running
 from benchmarks.stage import Program, free_port
 from tests.parity.stage import Report, Stage
+from tests.support.process_info import is_running
 
 EXIT_S = 60.0
 MAX_RESTARTS = "5"

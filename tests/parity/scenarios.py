@@ -21,10 +21,10 @@ from itertools import pairwise
 from rdzv_protocol import paths
 
 from benchmarks.launchers import ADDRESS, RUN_ID, Launcher
-from benchmarks.machine import is_running
 from tests.parity.findings import Observation
 from tests.parity.run import AS_IT_COMES, KEEP_ALIVE_S, KEEP_ALIVES, OURS, WITH_OWN_STORE, Run, alone, codes, kill
 from tests.parity.stage import START_S, Stage
+from tests.support.process_info import is_running
 
 SCALE_UP_LIMIT_S = 90.0
 """torchrun gives up after the 60 s that it waits for a key of its store."""

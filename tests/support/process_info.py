@@ -37,12 +37,14 @@ def parent(pid: int) -> int:
 
 
 def children(pid: int) -> set[int]:
-    """Pids of children, zombies and adopted ones included."""
-    found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that is gone
-            found.update(map(int, (task / "children").read_text().split()))
-    return found
+    """Pids of children, zombies and adopted ones included, whichever thread of the process started them.
+
+    A thread that ends leaves its children to another one, which may have been looked at already: then all are again.
+    """
+    while True:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return {int(child) for thread in threads for child in (thread / "children").read_text().split()}
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from benchmarks.__main__ import main
 from benchmarks.year import page
 from benchmarks.year.campaign import TITLES, Injected, Score, plan
 from benchmarks.year.contenders import FAIR, OURS, USUAL, all_contenders
-from benchmarks.year.policy import Policy
+from benchmarks.year.model import Policy
 from benchmarks.year.scenarios import AT_ONCE, BASE, CHECKED, CHECKS, Scenario, play
 from benchmarks.year.training import Watched
 

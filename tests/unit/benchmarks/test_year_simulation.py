@@ -7,8 +7,7 @@ import pytest
 from benchmarks.year import scenarios, trace
 from benchmarks.year.invariants import Violation
 from benchmarks.year.kinds import Kind
-from benchmarks.year.model import Costs, Ledger, formula
-from benchmarks.year.policy import Policy, pool_size
+from benchmarks.year.model import Costs, Ledger, Policy, formula, pool_size
 from benchmarks.year.scenarios import Scenario, play
 from benchmarks.year.simulation import Simulation
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear

@@ -55,3 +55,8 @@ def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> Non
     page = (ROOT / "docs/architecture.md").read_text()
     shown = dict(re.findall(r"^(\w+) +(__main__ .+)$", page, re.MULTILINE))
     assert shown == declared
+
+
+def test_contributing_names_every_folder_of_tests() -> None:
+    folders = {f"tests/{folder.name}/" for folder in (ROOT / "tests").iterdir() if any(folder.glob("*.py"))}
+    assert folders - set(NAMED.findall((ROOT / "CONTRIBUTING.md").read_text())) == set()

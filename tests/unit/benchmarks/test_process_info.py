@@ -1,12 +1,13 @@
 """Facts of processes, which come and go while they are asked for."""
 
+import os
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from benchmarks import machine
+from tests.support.process_info import children
 
 
 @pytest.fixture
@@ -31,5 +32,5 @@ def threads_come_and_go():
 
 def test_children_are_found_while_threads_end(threads_come_and_go):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert all(child.pid in machine.children() for _ in range(1_000))
+        assert all(child.pid in children(os.getpid()) for _ in range(1_000))
         child.communicate(b"\n")
