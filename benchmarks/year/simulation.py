@@ -504,7 +504,7 @@ class Simulation:
     def _sign(self, agent_id: str) -> None:
         """Renew the lease of an agent that polls. Raises `ProtocolError` if it is not part of the run."""
         sign = events.LeaseRenewed(agent_id)
-        if self.registry.renew(RUN_ID, sign, self.now) is None:
+        if not self._machine_of(agent_id).renew(sign, self.now):
             self._tell(sign)
         self._renew_for_good(agent_id)
 
