@@ -243,7 +243,7 @@ async def test_an_agent_gives_up_helpers_in_uninterruptible_sleep_and_names_them
 
 
 async def test_a_torch_that_hangs_in_a_driver_holds_up_no_agent(freezer: Freezer, tmp_path: Path) -> None:
-    """It is asked how many GPUs there are, in a process that then sleeps uninterruptibly."""
+    """Torch is asked how many GPUs there are, in a process that then sleeps uninterruptibly."""
     os.mkfifo(tmp_path / "driver")
     (tmp_path / "torch.py").write_text(f"open({str(tmp_path / 'driver')!r}).read()")
     limits = f"devices.NOTICE_S, devices.TIMEOUT_S = 0.0, {KILL_S}"
