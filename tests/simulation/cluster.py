@@ -44,7 +44,7 @@ class Cluster:
     ) -> None:
         self.rng = Random(seed)
         self.entropy = Random(seed)
-        """What the kernel would give the agents' processes."""
+        """Stand-in for what the kernel gives the agents' processes."""
         self.clock = Clock()
         self.hosts: list[Host] = []
         self.agents: list[AgentProcess] = []
