@@ -104,7 +104,7 @@ def _ask_torch(
 
 
 def _output(process: "subprocess.Popen[bytes]", log: Callable[[str], None]) -> tuple[bytes, bytes]:
-    """Return what the process writes to stdout and stderr until it ends. Raises `DeviceError` if that takes too long."""
+    """Return all that the process writes to stdout and stderr. Raises `DeviceError` if it takes too long to end."""
     with suppress(subprocess.TimeoutExpired):
         return process.communicate(timeout=min(NOTICE_S, TIMEOUT_S))
     log("asking torch what devices there are, in a process of its own")
