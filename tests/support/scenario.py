@@ -6,20 +6,22 @@ that moves only when a test says so, and every deadline on the way is met.
 
 from collections import deque
 from collections.abc import Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from msgspec import Struct
-from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.errors import AgentFenced, ProtocolError
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 from rdzv_protocol.messages import Assignment, Failure, Finish, JoinRequest, Progress, Start, Stop, Wait
-from rdzv_protocol.queries import Examine, Notice, Noticed, Query, Refused
+from rdzv_protocol.queries import Examine, Notice, Noticed, PairTest, PairTested, Query, Refused
 from rdzv_protocol.settings import LAST_CALL_QUIET_S, RequestedSettings, RunSettings
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.events import (
     AgentDisconnected,
+    ArrivalsAdmitted,
     Event,
     HangSuspected,
     LeaseRenewed,
@@ -34,6 +36,7 @@ from rdzv_server.core.events import (
     RunCreated,
     RunResized,
     RunRestarted,
+    RunStopped,
     TimePassed,
     WorkersFailed,
     WorkersSucceeded,
@@ -149,6 +152,25 @@ class Scenario:
         """Agents that are asked what their workers do, each with its query."""
         return self.asked(Examine)
 
+    def leaves_unfit(self, name: str) -> None:
+        """The agent leaves because a check has found its node unfit."""
+        node_id = self.run.agents[name].node_id
+        self.handle(NodeLeft(name, f"node {node_id} is unfit: no GPU 3", unfit=True))
+
+    def joins_unfit(self, name: str) -> None:
+        """A check has found the node unfit before its agent joined, which takes no part."""
+        with suppress(AgentFenced):
+            self.handle(NodeJoined(a_join(name, unfit=f"node {name} is unfit: no GPU 3"), SERVER_ADDR))
+
+    def tests_network(self, *, bad: str = "", times: int = 1) -> None:
+        """All that are asked answer, as often as is said: tests with the bad nodes, of one letter each, fail."""
+        for _ in range(times):
+            for name, query in self.asked(PairTest).items():
+                fails = name in bad or query.peer in bad
+                fine = PairTested(mb_per_s=900.0, latency_s=0.0001)
+                answer = PairTested(problem="0.3 MB/s, fewer than 10") if fails else fine
+                self.handle(QueryAnswered(name, query.number, answer))
+
     def announces(self, name: str, *, notice_s: float = 24.0, stop_s: float = 30.0) -> None:
         """The agent says that it leaves soon."""
         self.handle(LeaveAnnounced(name, "SIGTERM", notice_s, stop_s))
@@ -167,6 +189,13 @@ class Scenario:
             answer = Evidence(groups=(StackGroup(ranks=tuple(seat.ranks), state=state),))
             self.handle(QueryAnswered(name, query.number, answer if states else Refused(reason="no stacks")))
         self.passes(SETTLE_S)
+
+    def is_stopped(self, **operation: Any) -> None:
+        self.handle(RunStopped(**(OPERATOR | operation)))
+
+    def admits(self, **operation: Any) -> None:
+        """An operator has those admitted that stand by."""
+        self.handle(ArrivalsAdmitted(**(OPERATOR | operation)))
 
     def is_restarted(self, **operation: Any) -> None:
         self.handle(RunRestarted(**(OPERATOR | operation)))
@@ -267,6 +296,10 @@ class Scenario:
         """Lines of the server's log about the last thing that happened."""
         happened = [effect.event for effect in self.effects if isinstance(effect, Happened)]
         return [event.sentence for event in happened if event.kind not in UNLOGGED]
+
+    def reasons(self, kind: str) -> list[str]:
+        """Reasons of all events of this kind."""
+        return [event.reason for event in self.events if event.kind == kind]
 
     def ends_last_call(self) -> None:
         """Nobody else comes: the round, if it forms, begins with those that are there."""

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
-from rdzv_protocol.queries import Notice
+from rdzv_protocol.queries import Notice, PairTest
 
+from rdzv_server.core import time_ledger
 from rdzv_server.core.run import Stage
+from rdzv_server.core.time_ledger import TimeStatus
 from tests.support.scenario import Scenario, durable, replayed, snapshot
 
 Story = tuple[str | Mapping[str, str], ...]
@@ -34,10 +36,15 @@ STEPS: dict[str, Callable[..., None]] = {
     "announce": Scenario.announces,
     "acknowledge": Scenario.acknowledges,
     "tell": Scenario.tells,
+    "test": Scenario.tests_network,
     "suspect": Scenario.suspects,
     "judge": Scenario.judges,
     "restart": Scenario.restarts,
     "restart_from_snapshot": Scenario.restarts_from_a_snapshot,
+    "leave_unfit": Scenario.leaves_unfit,
+    "join_unfit": Scenario.joins_unfit,
+    "stop": Scenario.is_stopped,
+    "admit": Scenario.admits,
     "restart_run": Scenario.is_restarted,
     "resize": Scenario.is_resized,
     "drain": Scenario.drains,
@@ -54,6 +61,7 @@ SEEN: dict[str, Callable[..., str]] = {
     "finish": lambda run: _names(run.told(Finish)),
     "agents": lambda run: _names(run.run.agents),
     "examined": lambda run: _names(run.examined()),
+    "tested": lambda run: _names(run.asked(PairTest)),
     "noticed": lambda run: _names(run.asked(Notice)),
     "notice": lambda run, name: _notice(run.asked(Notice)[name]),
     "woken": lambda run: _names(run.woken()),
@@ -65,13 +73,18 @@ SEEN: dict[str, Callable[..., str]] = {
     "announced": lambda run: "; ".join(run.announced()),
     "kinds": lambda run, prefix: " ".join(event.kind for event in run.events if event.kind.startswith(prefix)),
     "end": lambda run: run.run.end_reason,
+    "time": lambda run: _seconds(time_ledger.view(run.run, run.now), "running", "forming", "restarting", "waiting"),
+    "parts": lambda run: _seconds(time_ledger.view(run.run, run.now), "training", *time_ledger.PARTS),
+    "restarts": lambda run: _listed(time_ledger.view(run.run, run.now).restarts),
     "why": lambda run: run.run.ledger[-1].reason,
     "failed": lambda run: " ".join(record.agent_id for record in run.run.failures),
     "blamed": lambda run: run.run.first_of_round.agent_id,
     "first": lambda run: run.run.first_failure.agent_id,
+    "unfit": lambda run: "; ".join(run.run.unfit.values()),
+    "faults": lambda run: _names(f"{blame.node_id}:{blame.fault}" for blame in run.machine.blamed),
     "reason": lambda run, name: run.reason(name),
     "left_s": lambda run, name: f"{run.directive(name).remaining_s:g}",
-    "told": lambda run, kind: "; ".join(event.reason for event in run.events if event.kind == kind),
+    "told": lambda run, kind: "; ".join(run.reasons(kind)),
     "master": lambda run, name: f"{run.assignment(name).master_addr}:{run.assignment(name).master_port}",
 }
 
@@ -132,6 +145,15 @@ def _value(text: str) -> Any:
         return literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def _seconds(spent: TimeStatus, *names: str) -> str:
+    """Seconds that have gone into each of these, if any: "running 60, restarting 2"."""
+    return _listed({name: getattr(spent, name) for name in names})
+
+
+def _listed(numbers: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number:g}" for name, number in numbers.items() if number)
 
 
 def _notice(notice: Notice) -> str:

@@ -1,13 +1,10 @@
 """A run's life: leaving, growing, succeeding, ending, and coming back from its records."""
 
 import pytest
-from rdzv_protocol.errors import NobodyWaits
-from rdzv_protocol.messages import Finish, Start, Stop, Wait
+from rdzv_protocol.messages import Finish
 
 from rdzv_server.core.effects import ForgetRun, Happened, Record, WakeAgents
-from rdzv_server.core.events import ArrivalsAdmitted, RunStopped
-from rdzv_server.core.run import Stage
-from tests.support.scenario import RETENTION_S, Scenario, durable, replayed, running, snapshot
+from tests.support.scenario import RETENTION_S, Scenario, running, snapshot
 from tests.support.stories import check, stories
 
 
@@ -168,72 +165,3 @@ def test_the_next_deadline_is_the_soonest_of_all():
     run.disconnects("a")
     assert run.machine.next_deadline() == 20
     assert running("1", "a", lease_s=20).machine.next_deadline() == 20, "a full round waits for leases alone"
-
-
-def test_the_records_bring_a_run_back_as_it_was():
-    run = Scenario("2:3", max_restarts=2, disconnect_grace_s=1)
-    run.join("a", "b", "c")
-    run.fails("b", exit_code=3)
-    run.join("a", "b")
-    run.passes(30)
-    run.join("c")
-    run.disconnects("a")
-    run.passes(1)
-    run.join("d")
-    run.join("b")
-    assert run.told(Start) | run.told(Wait) | run.told(Stop) == set(run.run.agents)
-    assert durable(replayed(run.created, run.records)) == durable(run.run)
-
-
-@pytest.mark.parametrize("succeeded", [True, False])
-def test_the_records_bring_an_end_back(succeeded):
-    run = ended(succeeded=succeeded)
-    assert durable(replayed(run.created, run.records)) == durable(run.run)
-
-
-# What operators do.
-
-
-def test_an_operator_stops_a_run_in_whatever_stage_it_is():
-    forming = Scenario("2")
-    forming.join("a")
-    for run in (forming, running("1", "a"), running("1", "a", max_restarts=1)):
-        run.handle(RunStopped("wrong data"))
-        assert run.stage is Stage.FAILED
-        assert run.directive("a") == Finish(succeeded=False, reason="stopped by an operator: wrong data")
-        assert run.woken() == ["a"]
-
-
-def test_a_run_that_has_ended_is_not_stopped():
-    run = running("1", "a")
-    run.succeeds("a")
-    before = snapshot(run.run)
-    run.handle(RunStopped(""))
-    assert snapshot(run.run) == before
-
-
-def test_an_operator_admits_those_that_stand_by():
-    run = running("1:3", "a", scale_up="manual")
-    run.join("b")
-    run.passes(1_000)
-    assert run.told(Wait) == {"b"}
-    run.handle(ArrivalsAdmitted())
-    assert run.reason("a") == "admitting 1 more: b"
-    run.join("a")
-    run.ends_last_call()
-    assert run.participants() == ["a", "b"]
-    assert run.ledger() == [("node_arrived", False)]
-
-
-def test_there_must_be_somebody_to_admit_and_a_seat_for_them():
-    nobody, full, over = running("1:2", "a", scale_up="manual"), running("1", "a"), running("1", "a")
-    full.join("b")
-    over.join("b")
-    over.succeeds("a")
-    forming = Scenario("2")
-    forming.join("a")
-    for run in (nobody, full, over, forming):
-        before = snapshot(run.run)
-        with pytest.raises(NobodyWaits, match="no node stands by for a free seat in run run"):
-            run.handle(ArrivalsAdmitted())
-        assert snapshot(run.run) == before

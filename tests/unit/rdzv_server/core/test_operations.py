@@ -75,6 +75,23 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     "nobody waits for a cordoned node of which nothing is heard": (
         "1:2", "join a b; cordon b; leave a; join b; join c; disconnect b", {"ranks": "c"},
     ),
+    # stop and admit
+    "a run is stopped while it forms": (
+        "2", "join a; stop reason=why", {"stage": "failed", "woken": "a", "end": "stopped by an operator: why"},
+    ),
+    "and while it runs": ("1 max_restarts=1", "join a; stop", {"finish": "a", "end": "stopped by an operator"}),
+    "a run that has ended is not stopped": ("1", "join a; succeed a; ignored stop", {"stage": "succeeded"}),
+    "those that stand by are admitted": (
+        "1:3 scale_up=manual", "join a; form; join b; 1000s", {"wait": "b"}, "admit", {"stop": "a"},
+        "join a", {"ranks": "a b", "ledger": "node_arrived", "why": "admitting 1 more: b"},
+    ),
+    "there must be somebody to admit": (
+        "1:2 scale_up=manual", "join a; form; refused admit",
+        {"refused": "NobodyWaits", "refusal": "no node stands by for a free seat in run run"},
+    ),
+    "and a seat for them": ("1", "join a b; refused admit", {"refused": "NobodyWaits"}),
+    "and no seats are given after the end": ("1", "join a b; succeed a; refused admit", {"refused": "NobodyWaits"}),
+    "nor while a round forms": ("2", "join a; refused admit", {"refused": "NobodyWaits"}),
     # restart and resize
     "a restart costs nothing and has a cause of its own": (
         "2", "join a b; restart_run reason=data request_id=1", {"reason a": "restarted by an operator: data"},

@@ -4,11 +4,9 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from rdzv_protocol.messages import Progress
-from rdzv_protocol.queries import Notice, Noticed
+from rdzv_protocol.queries import Notice
 
 from rdzv_server.core import status_view, watch_view
-from rdzv_server.core.events import LeaseRenewed, QueryAnswered
 from rdzv_server.core.run import Stage
 from rdzv_server.core.stragglers import LOOKS, REPLACED_AGAIN_AFTER_S
 from tests.support.scenario import Scenario, durable, running
@@ -31,8 +29,7 @@ class Steps:
             for agent_id, taken_s in step_s.items():
                 if agent_id in self.run.run.agents:
                     work = (work_s or {}).get(agent_id)
-                    told = Progress(round=self.run.run.round, lowest_step=self.step, step_s=taken_s, work_s=work)
-                    self.run.handle(LeaseRenewed(agent_id, told))
+                    self.run.tells(agent_id, lowest_step=self.step, step_s=taken_s, work_s=work)
 
 
 LONG_S = (LOOKS + 1) * LEASE_S
@@ -104,14 +101,14 @@ def test_a_node_without_new_steps_is_no_straggler() -> None:
     run = running("2", "a", "b", lease_s=LEASE_S)
     for number in range(8 * LOOKS):
         run.passes(POLL_S)
-        run.handle(LeaseRenewed("a", Progress(round=1, lowest_step=number, step_s=1.0)))
-        run.handle(LeaseRenewed("b", Progress(round=1, lowest_step=7, step_s=9.0)))
+        run.tells("a", lowest_step=number, step_s=1.0)
+        run.tells("b", lowest_step=7, step_s=9.0)
     assert told(run) == []
 
 
 def test_a_run_that_tells_no_steps_is_not_looked_at() -> None:
     run = running("2", "a", "b", lease_s=LEASE_S)
-    run.handle(LeaseRenewed("a", Progress(round=1, lowest_step=3)))
+    run.tells("a", lowest_step=3)
     assert run.run.slowness.look_at is None
 
 
@@ -140,27 +137,24 @@ def test_how_much_longer_its_steps_take_is_a_setting() -> None:
 
 def replaced_after_notice() -> tuple[Scenario, Steps]:
     """The workers of a run have been told that its slow node makes room."""
-    run = Scenario("2", lease_s=LEASE_S, replace_stragglers=True, notice_timeout_s=60.0)
-    run.join("a", "b", queries=("notice",))
-    run.join("c", queries=("notice",))
+    run = running("2", "a", "b", lease_s=LEASE_S, replace_stragglers=True, notice_timeout_s=60.0)
+    run.join("c")
     steps = Steps(run)
     steps.go_on(LONG_S + LEASE_S, a=1.0, b=3.0, c=0.0)
     assert run.stage is Stage.RUNNING and not run.machine.blamed
     return run, steps
 
 
-def notices_of(run: Scenario) -> dict[str, Notice]:
-    return {agent: query for agent in "abc" for query in run.run.queries.of(agent, run.now)}
-
-
 def test_workers_are_told_before_a_straggler_makes_room() -> None:
     run, _ = replaced_after_notice()
-    assert notices_of(run).keys() == {"a", "b"}
-    for agent, notice in notices_of(run).items():
-        assert (notice.source, notice.node_id) == ("node_drained", "b")
-        assert notice.reason.startswith("node b is slow: a step takes 3 s")
-        assert run.stage is Stage.RUNNING
-        run.handle(QueryAnswered(agent, notice.number, Noticed(listening=1, acknowledged=1)))
+    asked = run.asked(Notice)
+    assert {agent: (notice.source, notice.node_id) for agent, notice in asked.items()} == {
+        "a": ("node_drained", "b"), "b": ("node_drained", "b"),
+    }  # fmt: skip
+    assert asked["a"].reason.startswith("node b is slow: a step takes 3 s")
+    run.acknowledges("a")
+    assert run.stage is Stage.RUNNING
+    run.acknowledges("b")
     assert run.stage is Stage.FORMING
     assert [(blame.node_id, blame.fault) for blame in run.machine.blamed] == [("b", "slow")]
     run.join("a", "b", "c")
@@ -172,7 +166,7 @@ def test_a_notice_for_a_straggler_ends_at_its_time_and_outlives_the_server() -> 
     until = run.run.replacement.until
     run.restarts()
     run.renews("a", "b", "c")
-    assert notices_of(run).keys() == {"a", "b"}
+    assert run.asked(Notice).keys() == {"a", "b"}
     while run.now < until:
         assert run.stage is Stage.RUNNING
         run.passes(min(POLL_S, until - run.now))
@@ -183,8 +177,7 @@ def test_a_notice_for_a_straggler_ends_at_its_time_and_outlives_the_server() -> 
 def test_a_straggler_stays_if_nobody_stands_by_any_more_when_all_have_saved() -> None:
     run, _ = replaced_after_notice()
     run.leaves("c")
-    for agent, notice in notices_of(run).items():
-        run.handle(QueryAnswered(agent, notice.number, Noticed(listening=1, acknowledged=1)))
+    run.acknowledges("a", "b")
     assert run.stage is Stage.FORMING and not run.machine.blamed, "workers that have saved may have ended"
     run.join("a", "b")
     assert run.participants() == ["a", "b"]
@@ -193,7 +186,7 @@ def test_a_straggler_stays_if_nobody_stands_by_any_more_when_all_have_saved() ->
 def test_a_round_that_ends_before_all_have_saved_leaves_the_straggler_where_it_is() -> None:
     run, _ = replaced_after_notice()
     run.is_lost("a")
-    assert run.stage is Stage.FORMING and run.run.replacement is None and notices_of(run) == {}
+    assert run.stage is Stage.FORMING and run.run.replacement is None and not run.asked(Notice)
     assert [blame.fault for blame in run.machine.blamed] == ["lost"]
 
 
