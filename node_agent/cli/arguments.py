@@ -20,6 +20,7 @@ from node_agent.cli.values import (
     cloud,
     codes,
     filters,
+    host_or_none,
     log_rules,
     modules,
     name,
@@ -125,7 +126,7 @@ class Arguments(NamedTuple):
         "something listens there already. static: rank 0 hosts it at --master-addr, --master-port. etcd, etcd-v2, "
         "rdzv-server: it runs at the endpoint already (default: rdzv-server with --endpoint, else static)")] = None
     master_addr: Annotated[str, Flag(
-        "ADDR", name_or_none, "node of rank 0, with --rdzv-backend static (default: 127.0.0.1)")] = ""
+        "ADDR", host_or_none, "node of rank 0, with --rdzv-backend static (default: 127.0.0.1)")] = ""
     master_port: Annotated[int | None, Flag(
         "PORT", whole(0, 65_535), "port there (default: 29500). With one node: the workers' MASTER_PORT, 0 for a free "
         "one")] = None
@@ -169,7 +170,7 @@ class Arguments(NamedTuple):
         "R", whole(0, 10**7), "ask for this group rank (default with static: 0). With c10d it is a wish: another rank "
         "is given if it is taken")] = None
     local_addr: Annotated[str, Flag(
-        "ADDR", name_or_none, "where other nodes reach this one (default: the address from which it reaches the "
+        "ADDR", host_or_none, "where other nodes reach this one (default: the address from which it reaches the "
         "server)")] = ""
     metrics_port: Annotated[tuple[str, int] | None, _own(
         "[HOST:]PORT", place, "show this agent's metrics to Prometheus at this port, of loopback unless a host is "

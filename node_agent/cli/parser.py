@@ -105,6 +105,8 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{[*typed, *names][0]}: {error.message}")
         if namespace.script is None and not hasattr(namespace, "check_only"):
             self.error("the following arguments are required: SCRIPT, ...")
+        if namespace.script == "":
+            self.error("SCRIPT is empty: is a variable of the shell not set?")
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}{_instead_of(unknown[0])}")
         return namespace

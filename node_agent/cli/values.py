@@ -9,7 +9,7 @@ from contextlib import suppress
 from math import inf
 from typing import cast
 
-from rdzv_protocol.flag_values import checked_counts, node_counts
+from rdzv_protocol.flag_values import checked_counts, is_host, node_counts
 
 from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import Std
@@ -82,6 +82,14 @@ def cloud(given: object) -> tuple[str, str]:
 def name_or_none(given: object) -> str:
     """A name, or an empty text, which stands for the default."""
     return name(given) if given else ""
+
+
+def host_or_none(given: object) -> str:
+    """A host's name or address, or an empty text, which stands for the default."""
+    found = name_or_none(given)
+    if found and not is_host(found):
+        raise ValueError(f"a host's name or address, not {given!r:.60}")
+    return found
 
 
 def switch(given: object) -> bool:

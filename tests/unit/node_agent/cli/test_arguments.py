@@ -37,7 +37,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "nproc_per_node": ("8", "0", NPROC + "'0'"),
     "node_id": ("a", "two\nlines", NAME + "'two\\nlines'"),
     "node_rank": ("1", "-1", "a whole number from 0 to 10000000, not '-1'"),
-    "local_addr": ("10.0.0.2", "two\nlines", NAME + "'two\\nlines'"),
+    "local_addr": ("10.0.0.2", "two words", "a host's name or address, not 'two words'"),
     "metrics_port": ("0", "http", "a port from 0 to 65535, or HOST:PORT, not 'http'"),
     "ready_file": ("ready", "gone/ready", "'gone/ready' is not a file in a folder that is there and may be written to"),
     "check": ("gpus,disk=20", "gpu", "names of checks (gpus, ecc, xid, disk, shm, clock, ports, network), such as"),

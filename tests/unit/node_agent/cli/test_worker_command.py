@@ -81,6 +81,8 @@ def test_a_working_folder_that_is_gone(tmp_path, monkeypatch):
         (["--no-python", "no-such-program"], "there is no program no-such-program (looked in PATH and "),
         (["-m", "--no-python", "train"], "-m is for Python modules, --no-python for other programs"),
         ([], "the following arguments are required: SCRIPT, ..."),
+        ([""], "SCRIPT is empty: is a variable of the shell not set?"),
+        (["-m", "", "--lr", "1"], "SCRIPT is empty"),
     ],
 )
 def test_nothing_to_execute(argv, what):
