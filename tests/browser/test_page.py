@@ -338,6 +338,9 @@ async def test_a_page_goes_on_at_the_server_that_takes_over(
     await of_service.stays()
     await tab.open(follower, "/runs/r%2F1")
     await tab.shows("#leaders", "This server follows; another one leads.")
+    leads = (await follower.status())["server"]["leader"]
+    assert await tab.page.get_attribute("#leaders a", "href") == f"http://{leads}/runs/r%2F1"
+    assert await of_service.page.is_hidden("#leaders"), "the leader itself names nobody"
     await tab.stays()
     await leader.kill()
     await follower.leads()
@@ -351,18 +354,6 @@ async def test_a_page_goes_on_at_the_server_that_takes_over(
         await each.shows("#reason", "waiting for 1 more node")
         await each.shows("#events", "node b lost")
         assert await each.is_same()
-
-
-async def test_a_server_that_follows_names_the_leader_and_links_there(replicas: Replicas, tab: Tab) -> None:
-    leader, follower = replicas.servers[:2]
-    await tab.page.goto(f"http://{follower.endpoint}/")
-    await tab.shows("#leaders", "This server follows; another one leads.")
-    link = await tab.page.get_attribute("#leaders a", "href")
-    state = await follower.status()
-    assert link == f"http://{state['server']['leader']}/"
-    await tab.page.goto(f"http://{leader.endpoint}/")
-    await tab.is_live()
-    assert await tab.page.is_hidden("#leaders")
 
 
 async def test_a_server_that_does_not_decide_about_nodes_names_the_one_that_does(

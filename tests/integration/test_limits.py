@@ -22,9 +22,7 @@ from node_agent.transport.retrying import RetryingClient
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate
-from rdzv_server.http.connection import HttpConnection
 from rdzv_server.server import RendezvousServer, bind
-from tests.support import scenario
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.programs import Program, Server, refuses, start_agent
@@ -260,35 +258,6 @@ async def test_an_idle_connection_is_closed_and_an_agents_line_survives_that(mak
         assert transport._streams
         await transport._streams[0].read()
     await transport.exchange(LeaveRequest(run_id="run", agent_id="a", reason="SIGTERM"))
-
-
-async def test_who_does_not_read_his_answers_is_cut_off(make_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The status of many runs is more than the kernel keeps for a reader, whom it would give up after 9 s."""
-    site = await make_site(unread_s=SHORT_S)
-    for number in range(2_000):
-        join = a_join("a", run_id=f"run {number}", settings=ALONE)
-        await site.server.rendezvous.ask(join, scenario.Connection(number))
-    raw = socket.socket()
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    raw.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", site.port))
-    raw.send(STATUS * 20)
-    listener = site.server._listener
-    assert listener
-    cut: asyncio.Queue[HttpConnection] = asyncio.Queue()
-
-    def cut_off(connection: HttpConnection) -> None:
-        connection.close()
-        cut.put_nowait(connection)
-
-    monkeypatch.setattr(listener._unread, "_over", cut_off)
-    async with asyncio.timeout(PATIENCE_S):
-        connection = await cut.get()
-        while connection in listener._connections:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    raw.close()
-    monkeypatch.setattr(listener._unread, "_seconds", PATIENCE_S)
-    assert await (await site.connect()).asks(STATUS, PATIENCE_S) == 200, "a reader gets all of it"
 
 
 # Rates.

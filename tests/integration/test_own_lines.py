@@ -148,16 +148,6 @@ async def test_what_the_server_in_an_agent_objects_to_is_an_object_too() -> None
     await agent.end()
 
 
-async def test_a_failed_run_weighs_more_in_the_server_s_log_than_what_led_to_it(cluster: Cluster) -> None:
-    server = await cluster.serve(*JSON)
-    (worker,) = await cluster.nodes("a", nproc=1)
-    worker.order_exit(3)
-    assert await cluster.agents["a"].exit_code() == 1
-    await server.line("run failed")
-    levels = {line["event"]: line["level"] for line in objects(server.err) if "event" in line}
-    assert (levels["workers_failed"], levels["run_failed"]) == ("INFO", "ERROR")
-
-
 async def test_a_server_s_log_is_as_quiet_as_loglevel_says(cluster: Cluster) -> None:
     quiet = await Program.start(*cluster.server.command(*JSON), env={"LOGLEVEL": "loud"})
     line = await quiet.line("LOGLEVEL")

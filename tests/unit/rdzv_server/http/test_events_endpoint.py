@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,20 +26,9 @@ STREAM = {"Accept": "text/event-stream"}
 class Site:
     """A server on a real socket, and a client of its events."""
 
-    def __init__(self) -> None:
-        self.server = RendezvousServer()
+    def __init__(self, server: RendezvousServer, port: int, session: ClientSession) -> None:
+        self.server, self.port, self.session = server, port, session
         self.joined = 0
-
-    async def open(self, limits: Limits, *tokens: Token) -> None:
-        listener = bind("127.0.0.1", 0)
-        self.port = listener.getsockname()[1]
-        await self.server.start()
-        await self.server.listen(listener, access=Access(tokens), limits=limits)
-        self.session = ClientSession(f"http://127.0.0.1:{self.port}")
-
-    async def close(self) -> None:
-        await self.session.close()
-        await self.server.stop()
 
     async def happens(self, times: int = 1, run_id: str = RUN) -> None:
         """Let so many nodes join, and leave at once: two events each."""
@@ -68,12 +58,19 @@ class Site:
         return frames
 
 
+@asynccontextmanager
+async def serving(*tokens: Token, **limits: float) -> AsyncIterator[Site]:
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    async with ClientSession(f"http://127.0.0.1:{port}") as session, RendezvousServer() as server:
+        await server.listen(listener, access=Access(tokens), limits=Limits(**limits))
+        yield Site(server, port, session)
+
+
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    site = Site()
-    await site.open(Limits())
-    yield site
-    await site.close()
+    async with serving() as site:
+        yield site
 
 
 # Pages.
@@ -110,9 +107,7 @@ async def test_a_run_that_there_is_not_is_refused_as_a_page_and_as_a_stream(site
 
 
 async def test_a_token_for_some_runs_reads_the_events_of_those_alone():
-    site = Site()
-    await site.open(Limits(), Token(Role.AGENT, b"mine", "mine-*"), Token(Role.READ, b"all"))
-    try:
+    async with serving(Token(Role.AGENT, b"mine", "mine-*"), Token(Role.READ, b"all")) as site:
         await site.happens(run_id="mine-1")
         await site.happens(run_id="yours-1")
         mine, everything = {"Authorization": "Bearer mine"}, {"Authorization": "Bearer all"}
@@ -121,25 +116,19 @@ async def test_a_token_for_some_runs_reads_the_events_of_those_alone():
             assert (await site.page(run_id="yours-1", **mine, **accept))[1]["code"] == "forbidden"
             assert (await site.page(run_id="yours-1", **accept))[1]["code"] == "unauthorized"
         assert (await site.page(run_id="yours-1", **everything))[0] == 200
-    finally:
-        await site.close()
 
 
 async def test_a_stream_ends_when_the_tokens_are_read_again(monkeypatch):
     """Whoever may still read comes back with its last number."""
     monkeypatch.setattr(events_endpoint, "HEARTBEAT_S", 0.02)
-    site = Site()
-    await site.open(Limits(), Token(Role.READ, b"old"))
-    try:
+    headers = STREAM | {"Authorization": "Bearer old"}
+    async with serving(Token(Role.READ, b"old")) as site, asyncio.timeout(PATIENCE_S):
         await site.happens()
-        headers = STREAM | {"Authorization": "Bearer old"}
-        async with asyncio.timeout(PATIENCE_S), site.session.get(paths.events_of(RUN), headers=headers) as answer:
+        async with site.session.get(paths.events_of(RUN), headers=headers) as answer:
             await answer.content.readuntil(b"event: node_left")
             site.server.renew(Access([Token(Role.READ, b"new")]), None)
             assert b"event: node" not in await answer.content.read()
         assert (await site.page(**headers))[1]["code"] == "unauthorized"
-    finally:
-        await site.close()
 
 
 # Streams.
@@ -207,22 +196,19 @@ async def test_there_is_a_limit_to_streams_and_a_place_is_free_again(site, monke
 
 
 async def test_a_reader_that_does_not_read_is_cut_off_and_goes_on_by_number(monkeypatch):
-    site, cut = Site(), asyncio.Event()
-    monkeypatch.setattr(site.server.service, "lost", lambda connection: cut.set())
-    await site.open(Limits(unread_s=0.2))
-    await site.happens()
-    event = RunEvent(number=4, run_id=RUN, attempt=1, round=1, kind="warning", reason="x" * 8_000)
-    pages = 0
+    cut, pages = asyncio.Event(), 0
 
     async def read_events(run_id: str, after: int, most: int) -> list[RunEvent]:
         """A long story, of which no more is read than is sent."""
         nonlocal pages
         pages += 1
-        return [RunEvent(**{**fields, "number": after + 1 + place}) for place in range(most)]
+        of_run = {"run_id": RUN, "attempt": 1, "round": 1, "kind": "warning", "reason": "x" * 8_000}
+        return [RunEvent(number=after + 1 + place, **of_run) for place in range(most)]
 
-    fields = {name: getattr(event, name) for name in RunEvent.__struct_fields__}
-    monkeypatch.setattr(site.server.rendezvous._driver, "read_events", read_events)
-    try:
+    async with serving(unread_s=0.2) as site, asyncio.timeout(PATIENCE_S):
+        await site.happens()
+        monkeypatch.setattr(site.server._listener, "_closed", lambda connection: cut.set())
+        monkeypatch.setattr(site.server.rendezvous._driver, "read_events", read_events)
         with socket.socket() as lazy:
             lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
             lazy.setblocking(False)
@@ -231,10 +217,7 @@ async def test_a_reader_that_does_not_read_is_cut_off_and_goes_on_by_number(monk
             await loop.sock_sendall(
                 lazy, f"GET {paths.events_of(RUN)} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n".encode()
             )
-            async with asyncio.timeout(PATIENCE_S):
-                await cut.wait()
+            await cut.wait()
         assert pages < 20, "it was sent what a socket holds, and nothing was set aside for it"
         last = await site.read(3, after=1_000)
         assert [frame["id"] for frame in last] == ["1001", "1002", "1003"]
-    finally:
-        await site.close()

@@ -58,23 +58,19 @@ class SlowStore(MemoryStore):
 
 
 class FullStore(MemoryStore):
-    """Store that refuses to write when there is no room."""
+    """Store that fails to write, with this error, while it has no room."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
-        self.has_room = True
+        self.has_room = error is None
+        self._error = error or StoreUnavailable("cannot write: the disk is full")
         self.refused = asyncio.Event()
 
     async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
         if not self.has_room:
             self.refused.set()
-            raise StoreUnavailable("cannot write: the disk is full")
+            raise self._error
         await super().append(records, events)
-
-
-class BrokenStore(MemoryStore):
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
-        raise OSError(28, "No space left on device")
 
 
 class Server:
@@ -208,7 +204,7 @@ async def test_while_a_write_takes_long_no_lease_runs_out(slow, monkeypatch):
 
 
 async def test_a_failed_write_stops_the_driver_and_answers_nobody(started):
-    server = await started(BrokenStore())
+    server = await started(FullStore(OSError(28, "No space left on device")))
     poll = asyncio.create_task(server.long_polls.park((RUN_ID, "a"), PATIENCE_S))
     join = asyncio.create_task(server.join("a", nodes="1"))
     async with asyncio.timeout(PATIENCE_S):

@@ -9,25 +9,7 @@ import pytest
 
 from rdzv_server.service.clock import BEAT_S, Clock
 from rdzv_server.service.fair_scheduler import AT_ONCE, BURST_S, SLACK_S, FairScheduler, RoundRobin, scheduler
-
-
-class Loop:
-    """An event loop that does what is to be called soon when the test says so, at the test's time."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self._soon: list = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_soon(self, callback) -> None:
-        self._soon.append(callback)
-
-    def once(self) -> None:
-        soon, self._soon = self._soon, []
-        for callback in soon:
-            callback()
+from tests.support.event_loop import Loop
 
 
 class Site:
@@ -61,7 +43,7 @@ def test_queues_alternate_and_each_keeps_its_order():
 def test_what_is_asked_for_is_done_when_the_loop_comes_round(site):
     site.ask("a")
     assert site.done == []
-    site.loop.once()
+    site.loop.turn()
     assert site.done == ["a"]
 
 
@@ -73,35 +55,35 @@ def test_who_asks_when_hardly_anybody_does_has_a_turn_at_once(site):
     assert "b" not in site.done, "nobody goes before those who wait"
     site.loop.now += 2 * BURST_S
     site.ask("c")
-    site.loop.once()
+    site.loop.turn()
     assert site.done[AT_ONCE:] == ["a", "b", "c"]
 
 
 def test_a_small_run_is_not_kept_waiting_by_a_large_one(site):
     site.ask("large", 10 * AT_ONCE)
     site.ask("small", 2)
-    site.loop.once()
+    site.loop.turn()
     assert len(site.done) == AT_ONCE
     assert site.done.count("small") == 2
     while len(site.done) < 10 * AT_ONCE + 2:
         before = len(site.done)
-        site.loop.once()
+        site.loop.turn()
         assert 0 < len(site.done) - before <= AT_ONCE
 
 
 def test_who_asks_in_its_turn_gets_another_one(site):
     site.scheduler.ask("a", lambda: site.ask("again"))
-    site.loop.once()
-    site.loop.once()
+    site.loop.turn()
+    site.loop.turn()
     assert site.done == ["again"]
 
 
 def test_asking_in_the_last_turn_does_not_make_more_turns_at_once(site):
     site.scheduler.ask("a", lambda: site.ask("many", 4 * AT_ONCE))
-    site.loop.once()
+    site.loop.turn()
     while len(site.done) < 4 * AT_ONCE:
         before = len(site.done)
-        site.loop.once()
+        site.loop.turn()
         assert 0 < len(site.done) - before <= AT_ONCE
 
 
@@ -109,15 +91,15 @@ def test_one_that_fails_keeps_nobody_else_from_a_turn(site):
     site.scheduler.ask("broken", lambda: 1 / 0)
     site.ask("a")
     with pytest.raises(ZeroDivisionError):
-        site.loop.once()
-    site.loop.once()
+        site.loop.turn()
+    site.loop.turn()
     assert site.done == ["a"]
 
 
 def test_nobody_is_held_up_who_waits_no_longer_than_the_slack(site):
     site.ask("a")
     site.loop.now += SLACK_S
-    site.loop.once()
+    site.loop.turn()
     site.loop.now += 3_600
     assert site.scheduler.held_up_at() == float("-inf")
 
@@ -128,7 +110,7 @@ def test_who_waits_for_longer_is_held_up_until_it_has_its_turn(site):
     site.ask("b")
     assert site.scheduler.held_up_at() == site.loop.now, "also before it is over"
     site.loop.now += 1.0
-    site.loop.once()
+    site.loop.turn()
     over_at = site.loop.now
     site.loop.now += 3_600
     assert site.scheduler.held_up_at() == over_at
