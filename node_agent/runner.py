@@ -35,7 +35,6 @@ from node_agent.core import events, wording
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Effect, Exit, Level, Log, OwnEffect
 from node_agent.core.machine import AgentMachine, State
-from node_agent.output.ready_file import ReadyFile
 from node_agent.transport.base import Transport, raise_in_loop
 from node_agent.transport.retrying import RetryingClient
 
@@ -114,7 +113,8 @@ class Runner:
         )
         self._client = RetryingClient(make_transport(), lambda error: self.feed(events.ConnectionFailed(error)))
         self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
-        self._ready_file = ReadyFile(config.ready_file)
+        self._ready_file = config.ready_file
+        self._is_shown_ready = True  # a file that an agent which was killed has left there is removed at once
         self._where = where
         self._host = host
         self._loop = loop
@@ -253,8 +253,18 @@ class Runner:
             self._timer = self._loop.call_at(at, self.feed, events.TimePassed())
 
     def _show_membership(self) -> None:
+        """Have the file for readiness probes there while the agent is part of its run."""
+        if self._ready_file is None or self.machine.is_member == self._is_shown_ready:
+            return
+        self._is_shown_ready = self.machine.is_member
         try:
-            self._ready_file.show(self.machine.is_member)
+            if self._is_shown_ready:
+                new = f"{self._ready_file}.{os.getpid()}"
+                with open(new, "w") as file:
+                    file.write(f"{os.getpid()}\n")
+                os.replace(new, self._ready_file)  # whoever finds it can read the whole of it
+            elif os.path.lexists(self._ready_file):
+                os.remove(self._ready_file)
         except OSError as error:
             self._host.perform(Log(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING))
 
