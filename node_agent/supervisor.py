@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import agent
-from node_agent.config import Endpoint, LaunchPlan, UsageError
+from node_agent.config import LaunchPlan, UsageError
 from node_agent.workers.process import tie_to_parent
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
         return 128 - code
     run_id = plan.config.join.run_id
     _log(plan, f"the agent was killed ({name}); waiting for the end of run {run_id}, which may go on without it")
-    exit_code = _Verdict(plan).wait()
+    exit_code = _verdict(plan)
     return 128 - code if exit_code is None else exit_code
 
 
@@ -101,60 +101,48 @@ class _Forwarding:
         os.kill(self._child, signum)
 
 
-class _Verdict:
-    """End of the plan's run, as its server tells it."""
+def _verdict(plan: LaunchPlan) -> int | None:
+    """Exit code of the plan's run when it has ended; None if nobody can tell any more how it ended."""
+    assert plan.target.endpoint
+    run_id, heard_at = plan.config.join.run_id, time.monotonic()
+    while time.monotonic() < heard_at + PATIENCE_S:
+        for server in (plan.target.endpoint, *plan.target.others):
+            for phase in _phases(plan, *server):
+                if phase in ENDS:
+                    _log(plan, f"run {run_id} has {phase}", INFO, f"run_{phase}")
+                    return ENDS[phase]
+                heard_at = time.monotonic()
+        time.sleep(RETRY_S)
+    _log(plan, f"no server has known run {run_id} for {PATIENCE_S:g} s: how it ended cannot be told")
+    return None
 
-    def __init__(self, plan: LaunchPlan) -> None:
-        assert plan.target.endpoint
-        self._plan = plan
-        self._servers: tuple[Endpoint, ...] = (plan.target.endpoint, *plan.target.others)
-        self._credentials = plan.credentials
-        self._run_id = plan.config.join.run_id
 
-    def wait(self) -> int | None:
-        """Exit code of the run when it has ended; None if nobody can tell any more how it ended."""
-        heard_at = time.monotonic()
-        while time.monotonic() < heard_at + PATIENCE_S:
-            for server in self._servers:
-                for phase in self._phases(*server):
-                    if phase in ENDS:
-                        _log(self._plan, f"run {self._run_id} has {phase}", INFO, f"run_{phase}")
-                        return ENDS[phase]
-                    heard_at = time.monotonic()
-            time.sleep(RETRY_S)
-        said = f"no server has known run {self._run_id} for {PATIENCE_S:g} s: how it ended cannot be told"
-        _log(self._plan, said)
-        return None
+def _phases(plan: LaunchPlan, host: str, port: int) -> Iterator[str]:
+    """Phase of the run whenever this server says anything, until it goes or does not know the run."""
+    import json
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from urllib.parse import quote
 
-    def _phases(self, host: str, port: int) -> Iterator[str]:
-        """Phase of the run whenever this server says anything, until it goes or does not know the run."""
-        import json
-        from http.client import HTTPConnection, HTTPException, HTTPSConnection
-        from urllib.parse import quote
+    from rdzv_protocol.paths import WATCH
 
-        from rdzv_protocol.paths import WATCH
-
-        token, phase = self._credentials.token, ""
-        with suppress(OSError, HTTPException, ValueError):
-            tls = self._credentials.context()
-            http = (
-                HTTPSConnection(host, port, timeout=SILENCE_S, context=tls)
-                if tls
-                else HTTPConnection(host, port, timeout=SILENCE_S)
-            )
-            with closing(http):
-                headers = {"Authorization": f"Bearer {token}"} if token else {}
-                http.request("GET", f"{WATCH}?run_id={quote(self._run_id, safe='')}", headers=headers)
-                answer = http.getresponse()
-                if answer.status == 401:
-                    self._credentials.renew(token)
-                for line in answer if answer.status == 200 else ():
-                    if line.startswith(b"data: "):
-                        run = json.loads(line[6:]).get("run", {"phase": phase})
-                        phase = run.get("phase", phase) if run else ""
-                        if not phase:
-                            return
-                        yield phase
+    token, phase = plan.credentials.token, ""
+    with suppress(OSError, HTTPException, ValueError):
+        http = HTTPConnection(host, port, timeout=SILENCE_S)
+        if tls := plan.credentials.context():
+            http = HTTPSConnection(host, port, timeout=SILENCE_S, context=tls)
+        with closing(http):
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            http.request("GET", f"{WATCH}?run_id={quote(plan.config.join.run_id, safe='')}", headers=headers)
+            answer = http.getresponse()
+            if answer.status == 401:
+                plan.credentials.renew(token)
+            for line in answer if answer.status == 200 else ():
+                if line.startswith(b"data: "):
+                    run = json.loads(line[6:]).get("run", {"phase": phase})
+                    phase = run.get("phase", phase) if run else ""
+                    if not phase:
+                        return
+                    yield phase
 
 
 def _log(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> None:
