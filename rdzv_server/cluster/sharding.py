@@ -29,14 +29,13 @@ from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import (
-    Action,
     Answer,
     Answered,
     AnyRequest,
     Connection,
-    EventStore,
     Load,
     Observer,
+    OperatorRequest,
     ServerState,
     ShardView,
 )
@@ -104,8 +103,8 @@ class Sharding:
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
         """Answer by the run's shard. With several, a `LeaderRequest` without a run is held, and gets no leader."""
-        if isinstance(request, Action) and isinstance(request.request, DrainRequest):
-            await self._check_known(request.request)
+        if isinstance(request, OperatorRequest) and isinstance(request.message, DrainRequest):
+            await self._check_known(request.message)
         if request.run_id is not None or len(self._replicas) == 1:
             return await self._of(request.run_id or "").ask(request, connection)
         asked_at = self.now()
@@ -146,7 +145,7 @@ class Sharding:
             registry.replay(record)
         return _have_node(registry.runs(), node_id)
 
-    async def with_events(self, run_id: str, work: Callable[[EventStore], Awaitable[Answered]]) -> Answered:
+    async def with_driver(self, run_id: str, work: Callable[[Driver], Awaitable[Answered]]) -> Answered:
         return await self._of(run_id).in_term(lambda term: work(term.driver))
 
     def observe(self, observer: Observer) -> None:

@@ -99,7 +99,7 @@ class EventsView:
     async def _read(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
         """Read from the store, one reader at a time, so that a write waits for one page at most. Returns in a slice."""
         async with self._turn:
-            events = await self._service.with_events(run_id, lambda store: store.read_events(run_id, after, most))
+            events = await self._service.with_driver(run_id, lambda driver: driver.read_events(run_id, after, most))
         await checkpoint()
         return events
 

@@ -41,7 +41,7 @@ from rdzv_server.http.requests import (
     tell_to_go_on,
 )
 from rdzv_server.http.status_endpoint import Status, StatusView
-from rdzv_server.service.interface import Action, AnyRequest, Question, Service
+from rdzv_server.service.interface import AnyRequest, OperatorRequest, Service
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.watch import Watch
 
@@ -226,10 +226,9 @@ class HttpApi:
         route, connection = self._routes[request.path], connection_of(request)
         message = read_json(route.request, await read_body(request))
         by = f"{connection.permit.role} {peer_of(request.remote or '')}".strip()
-        asks = isinstance(message, actions.LogsRequest | actions.StacksRequest)
-        wish = Question(message, by) if asks else Action(message, by)
-        assign_to_run(connection, wish)
-        return json_of(await self._service.ask(wish, connection))
+        wanted = OperatorRequest(message, by)
+        assign_to_run(connection, wanted)
+        return json_of(await self._service.ask(wanted, connection))
 
     async def status(self, request: web.BaseRequest) -> web.StreamResponse:
         query, permit = request.rel_url.query, connection_of(request).permit

@@ -21,7 +21,8 @@ from rdzv_protocol.events import SIGNATURE, EventDelivery
 from yarl import URL
 
 from rdzv_server.core.effects import Effect, Happened
-from rdzv_server.service.interface import EventStore, Service
+from rdzv_server.service.driver import Driver
+from rdzv_server.service.interface import Service
 from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
 
@@ -81,7 +82,7 @@ class Webhook:
         while True:
             run_id = await self._next()
             try:
-                has_more = await self._service.with_events(run_id, partial(self._send_some, session, run_id))
+                has_more = await self._service.with_driver(run_id, partial(self._send_some, session, run_id))
             except ProtocolError:
                 continue  # it is forgotten, or another server leads; or the sweep finds it again
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -117,12 +118,12 @@ class Webhook:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _send_some(self, session: aiohttp.ClientSession, run_id: str, store: EventStore) -> bool:
+    async def _send_some(self, session: aiohttp.ClientSession, run_id: str, driver: Driver) -> bool:
         """Send the next events of the run; return whether there may be more."""
         after = self._acknowledged.get(run_id)
         if after is None:
-            after = self._acknowledged[run_id] = await store.read_delivered(run_id)
-        events = await store.read_events(run_id, after, MOST_AT_ONCE)
+            after = self._acknowledged[run_id] = await driver.read_delivered(run_id)
+        events = await driver.read_events(run_id, after, MOST_AT_ONCE)
         if not events:
             return False
         body = msgspec.json.encode(EventDelivery(run_id=run_id, events=tuple(events)))
@@ -132,7 +133,7 @@ class Webhook:
                 raise aiohttp.ClientError(f"it answers {answer.status} {answer.reason or ''}".rstrip())
         self._outage.end()
         self._failures = 0
-        await store.write_delivered(run_id, events[-1].number)
+        await driver.write_delivered(run_id, events[-1].number)
         self._acknowledged[run_id] = events[-1].number
         return len(events) == MOST_AT_ONCE
 

@@ -59,10 +59,7 @@ REPLAY_AT_ONCE = 500
 
 
 class Driver:
-    """Driver of the core: feeds it events, and carries its effects out. Time goes on from the server's life before.
-
-    It is the `EventStore` of its runs.
-    """
+    """Driver of the core: feeds it events, and carries its effects out. Time goes on from the server's life before."""
 
     def __init__(self, registry: Registry, store: Store, measurements: Measurements | None = None) -> None:
         self.registry = registry
@@ -198,6 +195,10 @@ class Driver:
         self._observers.append(observer)
 
     async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
+        """Events of the run with numbers above `after`, at most so many, the oldest first. Raises `UnknownRun`.
+
+        All that is returned is written; one that has just been written may come before its observers hear of it.
+        """
         found: list[RunEvent] = []
         with _refusing():
             for run in self._attempts_of(run_id):
@@ -206,10 +207,12 @@ class Driver:
         return found
 
     async def read_delivered(self, run_id: str) -> int:
+        """Number of the run's last event that the webhook's receiver has acknowledged. Raises `UnknownRun`."""
         with _refusing():
             return max([await self._store.read_delivered(run_id, run.attempt) for run in self._attempts_of(run_id)])
 
     async def write_delivered(self, run_id: str, number: int) -> None:
+        """Write the number that `read_delivered` returns. Raises `UnknownRun`."""
         with _refusing():
             await self._store.write_delivered(run_id, self._attempts_of(run_id)[-1].attempt, number)
 

@@ -1,12 +1,11 @@
 """Interface between the server's transports (HTTP, or the same process) and whoever answers: one server, or several."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, StacksRequest, WorkerLog, WorkerStacks
 from rdzv_protocol.constraints import Id, Revision
-from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
 from rdzv_server.core.cordons import JOURNAL, CordonStatus
@@ -14,33 +13,25 @@ from rdzv_server.core.effects import Effect
 from rdzv_server.core.run import Run
 from rdzv_server.service.measurements import Measurements
 
+if TYPE_CHECKING:
+    from rdzv_server.service.driver import Driver
+
 Answered = TypeVar("Answered")
 
 
-class Action(Struct, frozen=True):
-    """Action that an operator asks for. `by`: the role of the token, if there is one, and the address."""
+class OperatorRequest(Struct, frozen=True):
+    """Request of an operator, for an action or for what agents see. `by`: the token's role, if any, and the address."""
 
-    request: ActionRequest
+    message: ActionRequest | LogsRequest | StacksRequest
     by: str
 
     @property
     def run_id(self) -> str:
-        """Id of the run to act on; that of the journal for an action on a node, which is about all runs."""
-        return JOURNAL if isinstance(self.request, NodeAction) else self.request.run_id
+        """Id of the run that it is about; that of the journal for an action on a node, which is about all runs."""
+        return JOURNAL if isinstance(self.message, NodeAction) else self.message.run_id
 
 
-class Question(Struct, frozen=True):
-    """Question of an operator to agents. `by`: as in `Action`."""
-
-    request: LogsRequest | StacksRequest
-    by: str
-
-    @property
-    def run_id(self) -> str:
-        return self.request.run_id
-
-
-AnyRequest = Request | Action | Question | LeaderRequest
+AnyRequest = Request | OperatorRequest | LeaderRequest
 """Any request. All but a `LeaderRequest` are answered by the leader of their run, or of the journal."""
 Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | LeaderReply
 Observer = Callable[[Sequence[Effect]], None]
@@ -96,33 +87,14 @@ class Load(NamedTuple):
     """Number of shards that this server leads."""
 
 
-class EventStore(Protocol):
-    """Events of runs that are written down, and how far the webhook's receiver has acknowledged them.
-
-    Each method raises `UnknownRun`, or `ServerUnavailable` if the store cannot be used.
-    """
-
-    async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        """Events of the run with numbers above `after`, at most so many, the oldest first.
-
-        All that is returned is written; one that has just been written may come before its observers hear of it.
-        """
-
-    async def read_delivered(self, run_id: str) -> int:
-        """Number of the run's last event that the webhook's receiver has acknowledged."""
-
-    async def write_delivered(self, run_id: str, number: int) -> None:
-        """Write the number that `read_delivered` returns."""
-
-
 class Service(Protocol):
     """Service that answers agents and operators, and shows its runs."""
 
     measurements: Measurements
 
     def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
-        """Answer a request: a `Reply` to a join and a poll, `Done` to an action, a `WorkerLog` or `WorkerStacks` to a
-        question, a `LeaderReply` to a `LeaderRequest`, else an `Ack`.
+        """Answer a request: a `Reply` to a join and a poll, `Done` to an action, a `WorkerLog` or `WorkerStacks` to
+        who asks for one, a `LeaderReply` to a `LeaderRequest`, else an `Ack`.
 
         Raises the `ProtocolError` that refuses the request.
         """
@@ -135,10 +107,10 @@ class Service(Protocol):
     def observe(self, observer: Observer) -> None:
         """Tell `observer` of what happens to the runs that this server leads at the time."""
 
-    def with_events(
-        self, run_id: str, work: Callable[[EventStore], Awaitable[Answered]]
+    def with_driver(
+        self, run_id: str, work: Callable[["Driver"], Awaitable[Answered]]
     ) -> Coroutine[Any, Any, Answered]:
-        """Have some work done with the events of the run.
+        """Have some work done with the run's driver, such as reading events.
 
         Raises what the work raises, or `NotLeader` on a server that does not lead the run.
         """

@@ -34,15 +34,13 @@ from rdzv_server.core.stack_summary import StackSummary
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import (
-    Action,
     Answer,
     Answered,
     AnyRequest,
     Connection,
-    EventStore,
     Load,
     Observer,
-    Question,
+    OperatorRequest,
     ServerState,
 )
 from rdzv_server.service.long_polls import Key
@@ -87,12 +85,13 @@ class Rendezvous:
                 return await self._poll(request, connection)
             case messages.LeaderRequest():
                 return messages.LeaderReply(leadership=self.leadership, leads=True)
-            case Action():
-                return await self._act(request)
-            case Question(wanted, by):
-                if isinstance(wanted, actions.StacksRequest):
-                    return await self._ask_for_stacks(wanted, by, connection)
-                return await self._ask_for_log(wanted, by, connection)
+            case OperatorRequest(wanted, by):
+                match wanted:
+                    case actions.StacksRequest():
+                        return await self._ask_for_stacks(wanted, by, connection)
+                    case actions.LogsRequest():
+                        return await self._ask_for_log(wanted, by, connection)
+                return await self._act(wanted, by, request.run_id)
         self._machine_of_sender(request)
         if isinstance(request, messages.ReportRequest) and request.progress:
             self._driver.notify(request.run_id, events.LeaseRenewed(request.agent_id, request.progress))
@@ -125,14 +124,13 @@ class Rendezvous:
             await self._park(machine, request.agent_id, hold_s(machine.run.settings.lease_s), connection)
         return self._reply(machine, request.agent_id)
 
-    async def _act(self, action: Action) -> actions.Done:
+    async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str) -> actions.Done:
         """Carry an operator's action out. A request without an id gets a new one, as it repeats no other."""
-        request, run_id = action.request, action.run_id
-        fact = _operation(action, request.request_id or os.urandom(8).hex())
+        fact = _operation(wanted, by, wanted.request_id or os.urandom(8).hex())
         was_done = self._driver.registry.answer_to(run_id, fact.request_id)
         sentence = await self._driver.act(run_id, fact)
         if sentence and not was_done and not self._is_told(fact):
-            log.info("%s (by %s)", sentence, action.by)
+            log.info("%s (by %s)", sentence, by)
         return actions.Done(epoch=self.epoch, message=sentence or f"run {run_id} was over before")
 
     def _is_told(self, fact: events.OperatorsFact) -> bool:
@@ -199,7 +197,7 @@ class Rendezvous:
     def observe(self, observer: Observer) -> None:
         self._driver.observe(observer)
 
-    async def with_events(self, run_id: str, work: Callable[[EventStore], Awaitable[Answered]]) -> Answered:
+    async def with_driver(self, run_id: str, work: Callable[[Driver], Awaitable[Answered]]) -> Answered:
         return await work(self._driver)
 
     def state(self) -> ServerState:
@@ -299,10 +297,9 @@ class Rendezvous:
             self._driver.notify(run_id, events.AgentDisconnected(agent_id))
 
 
-def _operation(action: Action, request_id: str) -> events.OperatorsFact:
-    """Event for an operator's request. Raises `MalformedMessage`."""
-    wanted = action.request
-    given = {"reason": printable(wanted.reason), "by": action.by, "request_id": request_id}
+def _operation(wanted: actions.ActionRequest, by: str, request_id: str) -> events.OperatorsFact:
+    """Event for an operator's action. Raises `MalformedMessage`."""
+    given = {"reason": printable(wanted.reason), "by": by, "request_id": request_id}
     match wanted:
         case actions.StopRequest():
             return events.RunStopped(**given)

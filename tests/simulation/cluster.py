@@ -11,7 +11,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.run import Run
-from rdzv_server.service.interface import Question
+from rdzv_server.service.interface import OperatorRequest
 from simulation.agent import AgentProcess
 from simulation.clock import Clock
 from simulation.invariants import Watch
@@ -201,7 +201,7 @@ class Cluster:
     def ask_for_log(self, rank: int) -> None:
         """An operator asks for the end of a worker's log."""
         self.note("operator", f"asks for the log of rank {rank}")
-        question = Question(LogsRequest(run_id=RUN_ID, rank=rank), "an operator")
+        question = OperatorRequest(LogsRequest(run_id=RUN_ID, rank=rank), "an operator")
         asked_at = self.watch.asked()
         self.server.ask(question, lambda answer: self.watch.answered(question, asked_at, answer))
 

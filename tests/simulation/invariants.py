@@ -6,7 +6,7 @@ Promises of the server's core alone, such as complete and sticky ranks, are left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rdzv_protocol.actions import WorkerLog
+from rdzv_protocol.actions import LogsRequest, WorkerLog
 from rdzv_protocol.errors import (
     NoAnswer,
     ProtocolError,
@@ -26,7 +26,7 @@ from rdzv_server.core import final_report, time_ledger
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
-from rdzv_server.service.interface import Question
+from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
 from simulation.agent import HANGS_AT, AgentProcess
 from simulation.clock import Clock
@@ -141,13 +141,14 @@ class Watch:
         self.open_questions += 1
         return self._clock.now
 
-    def answered(self, question: Question, asked_at: float, answer: WorkerLog | ProtocolError) -> None:
+    def answered(self, question: OperatorRequest, asked_at: float, answer: WorkerLog | ProtocolError) -> None:
         """Check the answer: in time, and from an agent that had the rank in the round that it names."""
         self.open_questions -= 1
         assert self._clock.now <= asked_at + AGENT_ANSWERS_S + EPSILON, "a question was left open"
         if isinstance(answer, WorkerLog):
             attempt, agent_id = self._run_of(answer.path).attempt, answer.path
-            assert question.request.rank in self._seen(attempt).rounds[answer.round][agent_id].ranks
+            assert isinstance(question.message, LogsRequest)
+            assert question.message.rank in self._seen(attempt).rounds[answer.round][agent_id].ranks
             assert answer.text == str(answer.round), "the answer is about another round"
         else:
             assert isinstance(answer, UnknownRun | UnknownRank | RunEnded | QueryRefused | NoAnswer | TooManyRequests)

@@ -24,7 +24,7 @@ from rdzv_server.core.liveness import Leases
 from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.interface import Action, Question
+from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore
@@ -156,9 +156,9 @@ class Server:
 
     def act(self, request: ActionRequest) -> None:
         """Do what an operator asks, or refuse it."""
-        self._loop.do(self._loop.start, self._act(Action(request, OPERATOR)))
+        self._loop.do(self._loop.start, self._act(OperatorRequest(request, OPERATOR)))
 
-    async def _act(self, action: Action) -> None:
+    async def _act(self, action: OperatorRequest) -> None:
         with suppress(ProtocolError):
             await self._rendezvous.ask(action, Connection(self._operators))
 
@@ -176,11 +176,11 @@ class Server:
             if isinstance(request, _Told) and request.agent_id in run.agents:
                 self._hear_what_counts(request, run.leases)
 
-    def ask(self, question: Question, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
+    def ask(self, question: OperatorRequest, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
         """Have an operator ask; `ended` is told how that ended."""
         self._loop.do(self._loop.start, self._ask(question, ended))
 
-    async def _ask(self, question: Question, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
+    async def _ask(self, question: OperatorRequest, ended: Callable[[WorkerLog | ProtocolError], None]) -> None:
         try:
             answer = await self._rendezvous.ask(question, Connection(self._operators))
         except ProtocolError as error:

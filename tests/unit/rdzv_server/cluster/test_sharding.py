@@ -20,7 +20,7 @@ from rdzv_server.cluster.membership import READY  # noqa: E402
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
 from rdzv_server.cluster.sharding import Sharding  # noqa: E402
 from rdzv_server.config import ServerConfig  # noqa: E402
-from rdzv_server.service.interface import Action  # noqa: E402
+from rdzv_server.service.interface import OperatorRequest  # noqa: E402
 from rdzv_server.storage.base import StoreBroken  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
 
@@ -125,7 +125,7 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
     assert first.shards.state().unhealthy_reason == "etcd does not answer: this server's leadership is not certain"
     assert first.shards.state().peers == ["b:1"], "as last known"
     with pytest.raises(NotLeader):
-        await first.shards.ask(Action(StopRequest(run_id=run_of(lost[0])), "me"), OPERATOR)
+        await first.shards.ask(OperatorRequest(StopRequest(run_id=run_of(lost[0])), "me"), OPERATOR)
     await second.leads(4)
     gate.release()
     await first.leads(2)
@@ -172,10 +172,10 @@ async def test_whoever_is_asked_names_the_leader_of_the_runs_shard(start):
     await until(lambda: all(shard.leader for shard in first.shards.state().shards))
     theirs, ours = run_of(second.led[0]), run_of(first.led[0])
     with pytest.raises(NotLeader) as refusal:
-        await first.shards.ask(Action(StopRequest(run_id=theirs), "me"), OPERATOR)
+        await first.shards.ask(OperatorRequest(StopRequest(run_id=theirs), "me"), OPERATOR)
     assert refusal.value.leader == "b:1"
     with pytest.raises(UnknownRun):
-        await first.shards.ask(Action(StopRequest(run_id=ours), "me"), OPERATOR)
+        await first.shards.ask(OperatorRequest(StopRequest(run_id=ours), "me"), OPERATOR)
     for run_id, leader in ((theirs, "b:1"), (ours, "a:1")):
         reply = await first.shards.ask(LeaderRequest(after=0, run_id=run_id), OPERATOR)
         assert (reply.leader, reply.leads) == (leader, leader == "a:1")
@@ -253,12 +253,12 @@ async def test_a_node_that_no_shard_knows_is_not_drained(start, etcd, gates):
 
     async def drain(node_id: str, request_id: str = "") -> str:
         request = DrainRequest(node_id=node_id, request_id=request_id)
-        return (await decides.shards.ask(Action(request, "me"), OPERATOR)).message
+        return (await decides.shards.ask(OperatorRequest(request, "me"), OPERATOR)).message
 
     for shard, node_id in ((decides.led[-1], "ours"), (other.led[-1], "theirs"), (other.led[0], "of-an-end")):
         settings = settings_of("1", lease_s=60.0)
         await by(shard, decides, other).shards.ask(a_join(node_id, run_id=run_of(shard), settings=settings), OPERATOR)
-    await other.shards.ask(Action(StopRequest(run_id=run_of(other.led[0])), "me"), OPERATOR)
+    await other.shards.ask(OperatorRequest(StopRequest(run_id=run_of(other.led[0])), "me"), OPERATOR)
     for unknown in ("of-an-end", "their", "run-1", "nobody"):
         with pytest.raises(UnknownNode, match=f"no agent of node {unknown} is part of a run here"):
             await drain(unknown)
@@ -267,7 +267,7 @@ async def test_a_node_that_no_shard_knows_is_not_drained(start, etcd, gates):
         assert await drain(node_id, node_id) == f"node {node_id} is drained by an operator"
     await until(lambda: "draining" in {agent.state for run in other.shards.runs() for agent in run.agents.values()})
     for node_id in ("ours", "theirs"):
-        await decides.shards.ask(Action(UncordonRequest(node_id=node_id), "me"), OPERATOR)
+        await decides.shards.ask(OperatorRequest(UncordonRequest(node_id=node_id), "me"), OPERATOR)
         run_id = next(run.run_id for run in (*decides.shards.runs(), *other.shards.runs()) if node_id in run.node_ids)
         leaves = LeaveRequest(run_id=run_id, agent_id=node_id, reason="drained")
         await by(shard_of(run_id, SHARDS), decides, other).shards.ask(leaves, OPERATOR)
@@ -295,15 +295,15 @@ async def test_what_is_decided_about_a_node_every_shard_does_also_under_its_next
     run_id = run_of(shard)
     await other.shards.ask(a_join("n", run_id=run_id, settings=settings_of("1", lease_s=60.0)), OPERATOR)
     with pytest.raises(NotLeader):
-        await other.shards.ask(Action(DrainRequest(node_id="n"), "me"), OPERATOR)
-    drain = Action(DrainRequest(node_id="n", for_s=600.0, reason="why", request_id="1"), "me")
+        await other.shards.ask(OperatorRequest(DrainRequest(node_id="n"), "me"), OPERATOR)
+    drain = OperatorRequest(DrainRequest(node_id="n", for_s=600.0, reason="why", request_id="1"), "me")
     await decides.shards.ask(drain, OPERATOR)
     await until(lambda: [agent.state for run in other.shards.runs() for agent in run.agents.values()] == ["draining"])
     (theirs,), (ours,) = other.shards.state().cordons, decides.shards.state().cordons
     assert (theirs.node_id, theirs.by, theirs.reason, theirs.until) == ("n", "me", "why", ours.until)
-    await decides.shards.ask(Action(UncordonRequest(node_id="n"), "me"), OPERATOR)
+    await decides.shards.ask(OperatorRequest(UncordonRequest(node_id="n"), "me"), OPERATOR)
     await until(lambda: other.shards.state().cordons == [])
-    await decides.shards.ask(Action(CordonRequest(node_id="n"), "me"), OPERATOR)
+    await decides.shards.ask(OperatorRequest(CordonRequest(node_id="n"), "me"), OPERATOR)
     await other.end()
     await decides.leads(4)
     again = run_of(shard) + "-again"

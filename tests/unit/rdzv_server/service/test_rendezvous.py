@@ -13,7 +13,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core import admission
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import rendezvous
-from rdzv_server.service.interface import Question
+from rdzv_server.service.interface import OperatorRequest
 from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 
 SHORT_S = 0.6
@@ -102,7 +102,7 @@ async def test_a_request_whose_connection_is_closed_joins_nothing():
 
 # Questions of operators to agents.
 
-QUESTION = Question(LogsRequest(run_id=RUN_ID, rank=0), "admin 10.0.0.7")
+QUESTION = OperatorRequest(LogsRequest(run_id=RUN_ID, rank=0), "admin 10.0.0.7")
 OPERATOR = Connection("operator")
 
 
