@@ -1,6 +1,7 @@
 """Invariants after every event, over the server and all agents at once, and of every start and exit.
 
-Promises of the server's core alone, such as complete and sticky ranks, are left to `tests/property`.
+Promises of the server's core alone, such as complete and sticky ranks, the time ledger, and the waits between failed
+rounds, are left to `tests/property`.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from rdzv_protocol.messages import Assignment, Failure, Finish, Start
 from rdzv_protocol.queries import Notice
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from rdzv_server.core import final_report, time_ledger
+from rdzv_server.core import final_report
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
@@ -36,8 +37,6 @@ from simulation.workers import Workers
 EPSILON = 1e-6
 REACHED_S = 1.5
 """Time within which an agent that nothing has happened to has read what it is asked."""
-LEDGER_S = 0.01
-"""Tolerance of the time ledger's sum, whose parts are told in milliseconds."""
 ENDS = ("run_succeeded", "run_failed")
 SEATED = (AgentState.RUNNING, AgentState.SUCCEEDED, AgentState.STOPPING)
 
@@ -63,12 +62,6 @@ class Seen:
     notice_at: float = 0.0
     """Time of the last notice."""
     departed: int = 0
-    began: dict[int, tuple[float, int | None]] = field(default_factory=dict)
-    """Time at which each round began, and the highest step that was known then."""
-    in_row: int = 0
-    """Failed rounds in a row of which none can have got further, at least."""
-    fruitless: int = 0
-    """Charged restarts in a row of which none can have got further, at least."""
     end: tuple[object, ...] | None = None
 
 
@@ -131,10 +124,6 @@ class Watch:
         seen = self._seen(run.attempt)
         assert process.agent_id in seen.rounds[notice.round], "told of a round that it is no participant of"
         seen.noticed.add((notice.round, process.agent_id))
-
-    def read_notices(self, round_: int) -> set[str]:
-        """Agents whose workers have been told that the round ends, in any attempt."""
-        return {agent_id for seen in self._attempts.values() for told, agent_id in seen.noticed if told == round_}
 
     def asked(self) -> float:
         """Note that an operator has a question for an agent; the time at which it was asked."""
@@ -206,7 +195,6 @@ class Watch:
             self._check_liveness(run, seen)
             if run.stage.is_end:
                 self._check_end(run, seen)
-            _check_time(run, self._clock.now)
         cordons = self._registry.cordons.by_node
         self.excluded_nodes |= {node for node, cordon in cordons.items() if cordon.excludes}
         self._check_events()
@@ -242,9 +230,7 @@ class Watch:
         kept_out = [agent_id for agent_id in assignments if run.agents[agent_id].node_id in cordons]
         assert not kept_out, f"{kept_out} got seats, and their nodes are to be kept out"
         assert len(assignments) in _legal_sizes(run), f"{len(assignments)} nodes, of {_legal_sizes(run)}"
-        _check_ranks(run, assignments, seen.rounds.get(run.round - 1, {}))
         seen.rounds[run.round] = assignments
-        seen.began[run.round] = run.started_at, run.highest_step
 
     def _check_notice(self, run: Run) -> None:
         """The round turns by the deadline; whoever can be told has been asked until then."""
@@ -263,14 +249,7 @@ class Watch:
         assert entered - seen.entered in (0, 1), "one event completed two rounds"
         if entered > seen.entered:
             _check_restart(run, seen, run.ledger[-1])
-            _check_row(run, seen, run.ledger[-1], self._is_cut_short(run))
         seen.entered = entered
-
-    def _is_cut_short(self, run: Run) -> bool:
-        """Whether an operator has restarted the run since its last round ended: nothing is waited for any more."""
-        kinds = [event.kind for event in self._server.events if event.attempt == run.attempt]
-        opened = max(place for place, kind in enumerate(kinds) if kind == "round_opened")
-        return "run_restarted" in kinds[opened:]
 
     def _check_liveness(self, run: Run, seen: Seen) -> None:
         """Nobody is lost who was heard in time, and nobody is kept who was not."""
@@ -400,19 +379,6 @@ class Watch:
         raise LookupError(f"{agent_id} is part of no attempt")
 
 
-def _check_time(run: Run, now: float) -> None:
-    """Check that the ledger has each moment of the run's life once."""
-    spent = time_ledger.view(run, now)
-    parts = (spent.running, spent.forming, spent.restarting, spent.waiting)
-    of_running = (spent.training, spent.checkpointing, spent.detecting, spent.lost)
-    assert min(of_running) >= 0.0 and abs(sum(of_running) - spent.running) < LEDGER_S, f"{spent}: its parts"
-    assert spent.ettr is None or 0.0 <= spent.ettr <= 1.0
-    life_s = (now if run.ended_at is None else run.ended_at) - run.created_at
-    assert min(parts) >= 0.0 and abs(sum(parts) - life_s) < LEDGER_S, f"{spent} of {life_s:g} s"
-    lost_s = sum(spent.restarts.values())
-    assert lost_s <= spent.restarting + spent.waiting + spent.forming + LEDGER_S, f"{spent}: restarts took longer"
-
-
 def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
     """Check that what the ledger says of a restart is what happened to the round before."""
     gone = [
@@ -432,26 +398,6 @@ def _check_restart(run: Run, seen: Seen, restart: Restart) -> None:
     elif restart.cause in (Cause.NODE_LOST, Cause.NODE_LEFT):
         goes = any(agent.state is AgentState.DRAINING for agent in run.agents.values())
         assert gone or goes, f"nobody departed: {restart}"
-
-
-def _check_row(run: Run, seen: Seen, restart: Restart, is_cut_short: bool) -> None:
-    """Check what failures in a row bring, by a naive count of those rounds that cannot have got the run further.
-
-    Workers make a step a second, from 0 in each round: one that has lasted for fewer seconds than steps were known
-    before has got no further.
-    """
-    settings, (began_at, step) = run.settings, seen.began[restart.round - 1]
-    lasted_s = run.opening.at - began_at
-    goes_on_in_row = step is not None and lasted_s <= min(step, 2 * settings.restart_backoff_max_s - EPSILON)
-    before, seen.fruitless = seen.in_row * goes_on_in_row, seen.fruitless * goes_on_in_row + restart.charged
-    is_failure = restart.charged or restart.cause is Cause.RETRIED
-    seen.in_row = before + is_failure
-    most = settings.max_restarts_without_progress
-    assert most is None or seen.fruitless <= most, f"goes on without progress: {restart}"
-    if is_failure and before and settings.restart_backoff_s and not is_cut_short:
-        wait_s = min(settings.restart_backoff_s * 2.0 ** (before - 1), settings.restart_backoff_max_s)
-        waited_s = restart.at - run.opening.at
-        assert waited_s >= wait_s - EPSILON, f"restarted after {waited_s:g} s, not {wait_s:g} s: {restart}"
 
 
 def _check_blame(run: Run, seen: Seen) -> None:
@@ -480,23 +426,6 @@ def _legal_sizes(run: Run) -> list[int]:
     settings = run.settings
     sizes = settings.legal_sizes or range(settings.node_unit, settings.max_nodes + 1, settings.node_unit)
     return [size for size in sizes if settings.min_nodes <= size <= settings.max_nodes]
-
-
-def _check_ranks(run: Run, now: Mapping[str, Assignment], before: Mapping[str, Assignment]) -> None:
-    """Check that no rank has two holders or none, and that who stays has the rank that the policy says."""
-    ordered = sorted(now, key=lambda agent_id: now[agent_id].group_rank)
-    ranks = [rank for agent_id in ordered for rank in now[agent_id].ranks]
-    assert ranks == list(range(now[ordered[0]].world_size)), f"ranks {ranks}"
-    stayed = [agent_id for agent_id in ordered if agent_id in before]
-    if run.settings.rank_policy == "topology":
-        keys = [run.agents[agent_id].join.sort_key for agent_id in ordered]
-        assert keys == sorted(keys), f"blocks are torn: {keys}"
-    elif run.settings.rank_policy == "fill-gaps":
-        moved = [each for each in stayed if before[each].group_rank not in (now[each].group_rank, *range(len(now), 99))]
-        assert not moved, f"{moved} moved for no reason"
-    else:
-        old = [before[agent_id].group_rank for agent_id in stayed]
-        assert old == sorted(old), f"the order of those that stay has changed: {old}"
 
 
 def _masters(assignments: Mapping[str, Assignment]) -> set[tuple[str, int]]:

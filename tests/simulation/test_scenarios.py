@@ -1,38 +1,33 @@
 """Stories with a fixed schedule, second by second, of what an agent and the server only get right together.
 
-The server's own rules have their tests in `tests/unit/rdzv_server/core`.
+The server's own rules have their tests in `tests/unit/rdzv_server/core`, and the ordinary course of a run has its in
+`tests/integration`, with the real programs.
 """
 
 import pytest
 from msgspec.structs import replace
 from rdzv_protocol.codec import encode
-from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.machine import State
-from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.run import Stage
 from simulation.agent import AgentProcess
-from simulation.cluster import HANG_S, Cluster, Violation
+from simulation.cluster import Cluster, Violation
 from simulation.network import Connection
 
 SOON_S = 0.1
 """A few messages back and forth."""
 LEASE_S = 10.0
-NOTICED_S = 15.0
-"""Time from a suspicion to its judgement, within which agents answer, also the slowest."""
 
 
 class Story(Cluster):
     """Agents a, b, ... on hosts of their own, on a calm network; workers stop at once and work until told."""
 
-    def __init__(
-        self, nodes: str, agents: int, *, exclusion: ExclusionPolicy | None = None, **settings: object
-    ) -> None:
+    def __init__(self, nodes: str, agents: int, **settings: object) -> None:
         low, _, high = nodes.partition(":")
         given = {"min_nodes": int(low), "max_nodes": int(high or low), "max_restarts": 3, "lease_s": LEASE_S}
-        super().__init__(RequestedSettings(**(given | settings)), exclusion=exclusion)
+        super().__init__(RequestedSettings(**(given | settings)))
         for _ in range(agents):
             self.arrives()
 
@@ -77,53 +72,6 @@ def running(nodes: str, agents: int, **settings: object) -> tuple[Story | AgentP
     story = Story(nodes, agents, **settings)
     story.runs_on(*story.agents)
     return story, *story.agents
-
-
-# The ordinary course.
-
-
-def test_all_nodes_join_work_and_exit_with_0():
-    story, *agents = running("3", 3)
-    for agent in agents:
-        story.finish(agent)
-    story.ends(Stage.SUCCEEDED)
-    assert [agent.exit_code for agent in agents] == [0, 0, 0]
-
-
-def test_a_spare_exits_with_0_when_the_run_succeeds():
-    story, *agents = running("1", 1)
-    spare = story.arrives()
-    story.passes(5)
-    story.finish(agents[0])
-    story.ends(Stage.SUCCEEDED)
-    assert spare.exit_code == 0
-
-
-# Workers fail.
-
-
-@pytest.mark.parametrize("failing", [1, 3])
-def test_failures_restart_every_node_in_a_moment_and_are_charged_once(failing):
-    story, *agents = running("3", 3)
-    for agent in agents[:failing]:
-        story.fail(agent)
-    story.restarts_on(*agents)
-    assert (story.round, story.run.restart_count) == (2, 1)
-
-
-# Nodes come and go.
-
-
-def test_the_others_re_form_at_once_when_an_agent_is_told_to_go():
-    story = Story("1:2", 2)
-    a, b = story.agents
-    a.host.stop_takes_s = (20.0, 20.0)
-    story.runs_on(a, b)
-    story.signal(a)
-    story.restarts_on(b)
-    assert a.live_workers, "it still has its grace period"
-    story.passes(25)
-    assert a.exit_code == ExitCode.START_AGAIN
 
 
 # Silence.
@@ -246,63 +194,6 @@ def test_an_agent_whose_workers_outlive_the_run_waits_for_them_in_peace():
     assert b.live_workers
     assert story.clock.steps - steps < 10
     story.ends(Stage.FAILED, within_s=10)
-
-
-# Hangs, notices, and nodes that are kept out.
-
-
-@pytest.mark.parametrize(("on_hang", "round_"), [("restart", 2), ("report", 1)])
-def test_a_worker_that_hangs_is_named_and_charged_once_or_reported(on_hang, round_):
-    story, *agents = running("3", 3, on_hang=on_hang)
-    story.hang(agents[1])
-    story.until(lambda: "hang_found" in kinds(story), HANG_S + NOTICED_S, "the hang is found")
-    story.passes(60)
-    (found,) = (event for event in story.server.events if event.kind == "hang_found")
-    assert (found.failure.rank, found.failure.node_id) == (1, "n2")
-    assert "rank 1 in load at data.py:31" in found.reason
-    assert (story.round, story.run.restart_count) == (round_, round_ - 1)
-
-
-def test_a_worker_that_goes_on_before_it_is_judged_costs_nothing():
-    story, a, _ = running("2", 2)
-    story.hang(a)
-    story.passes(HANG_S + 0.5)
-    story.go_on(a)
-    story.passes(60)
-    assert "hang_suspected" in kinds(story)
-    assert (story.round, story.run.restart_count) == (1, 0)
-
-
-def test_a_hang_fails_the_run_where_the_policy_says_so():
-    story, _, b = running("2", 2, on_hang="fail")
-    story.hang(b)
-    story.ends(Stage.FAILED, within_s=HANG_S + NOTICED_S)
-
-
-def test_all_workers_are_told_before_a_node_goes_and_the_round_turns_by_the_deadline():
-    story, a, b = running("1:2", 2, notice_timeout_s=8.0)
-    story.signal(a)
-    story.passes(SOON_S)
-    assert story.round == 1 and story.watch.read_notices(1) == {a.agent_id, b.agent_id}
-    story.runs_on(b, within_s=8.0 + SOON_S)
-    assert kinds(story).count("notice_given") == kinds(story).count("notice_ended") == 1
-
-
-def test_a_node_that_is_blamed_too_often_stands_by_until_its_time_is_over():
-    story = Story("1:2", 2, exclusion=ExclusionPolicy(after=2, window_s=60.0, for_s=30.0), max_restarts=9)
-    a, b = story.agents
-    for _ in range(2):
-        story.runs_on(a, b)
-        story.fail(b)
-        story.passes(1.0)
-    story.runs_on(a)
-    story.passes(20)
-    story.runs_on(a)
-    story.runs_on(a, b, within_s=12.0)
-
-
-def kinds(story: Story) -> list[str]:
-    return [event.kind for event in story.server.events]
 
 
 # The simulation itself.
