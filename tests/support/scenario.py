@@ -5,7 +5,7 @@ that moves only when a test says so, and every deadline on the way is met.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -137,6 +137,17 @@ class Scenario:
     def tells(self, name: str, **progress: Any) -> None:
         """The agent tells of its workers' progress in the running round."""
         self.handle(LeaseRenewed(name, Progress(**({"round": self.run.round} | progress))))
+
+    def steps(self, seconds: float, *, poll_s: float = 5.0, work: Mapping[str, float] = {}, **step_s: float) -> None:
+        """Time passes in which agents tell, twice in a lease, of new steps, and of how long each takes.
+
+        `work`: the part of it that is own work.
+        """
+        for _ in range(int(float(seconds) / poll_s)):
+            self.passes(poll_s)
+            for name, taken_s in step_s.items():
+                if name in self.run.agents:
+                    self.tells(name, lowest_step=int(self.now), step_s=taken_s, work_s=work.get(name))
 
     def suspects(self, name: str, *ranks: int, source: str = "progress", round: int | None = None) -> None:
         """The agent suspects that its workers with these ranks hang; without ranks it takes that back."""

@@ -36,6 +36,7 @@ STEPS: dict[str, Callable[..., None]] = {
     "announce": Scenario.announces,
     "acknowledge": Scenario.acknowledges,
     "tell": Scenario.tells,
+    "steps": Scenario.steps,
     "test": Scenario.tests_network,
     "suspect": Scenario.suspects,
     "judge": Scenario.judges,
@@ -80,6 +81,7 @@ SEEN: dict[str, Callable[..., str]] = {
     "failed": lambda run: " ".join(record.agent_id for record in run.run.failures),
     "blamed": lambda run: run.run.first_of_round.agent_id,
     "first": lambda run: run.run.first_failure.agent_id,
+    "slow": lambda run: _names(each.node_id for each in run.run.stragglers.values()),
     "unfit": lambda run: "; ".join(run.run.unfit.values()),
     "faults": lambda run: _names(f"{blame.node_id}:{blame.fault}" for blame in run.machine.blamed),
     "reason": lambda run, name: run.reason(name),
@@ -104,7 +106,8 @@ def check(story: Story) -> Scenario:
         if isinstance(chapter, str):
             play(run, chapter)
         else:
-            assert {what: SEEN[what.split()[0]](run, *what.split()[1:]) for what in chapter} == chapter
+            seen = {what: SEEN[what.split()[0]](run, *what.split()[1:]) for what in chapter}
+            assert seen == chapter, f"it was otherwise: {seen}"
     assert durable(replayed(run.created, run.records)) == durable(run.run), "the records bring the run back"
     return run
 
