@@ -108,18 +108,6 @@ async def test_a_worker_that_closes_its_pipes_is_watched_and_stopped_like_any_ot
     assert not any(is_running(worker.pid) for worker in second)
 
 
-async def test_a_daemon_that_keeps_a_workers_pipes_holds_up_nobody(cluster: Cluster) -> None:
-    first = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1", nproc=1)
-    daemon = int(await first[0].tell("daemon"))
-    async with within(0.0):
-        first[0].order_exit(3)
-        second = await cluster.hub.group(1)
-    await ended(daemon)
-    await second[0].tell("daemon")
-    async with within(0.0):
-        await cluster.finish(second)
-
-
 # Processes that SIGKILL does not end.
 
 

@@ -2,29 +2,15 @@
 
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.launchers import NODE_AGENT, TORCHRUN, free_port, launch
 from tests.support.programs import WORKER, Program, start_agent
-from tests.support.worker_hub import WorkerHub, finish, restart_count
+from tests.support.worker_hub import WorkerHub, finish
 
 SHOW = "import sys\nprint(__name__, sys.argv, 'of', sys.executable)\n"
-
-
-async def test_the_shutdown_timeout_counts_for_a_restart(hub: WorkerHub) -> None:
-    """torchrun takes its default of 30 s there, whatever it is told."""
-    agent = await start_agent("--nproc", "2", "--max-restarts", "1", "--shutdown-timeout", "1", env=hub.env)
-    failing, stubborn = await hub.group(2)
-    await stubborn.tell("ignore SIGTERM")
-    began = time.monotonic()
-    failing.order_exit(3)
-    second = await hub.group(2)
-    assert 1.0 <= time.monotonic() - began < 10.0
-    assert restart_count(second) == 1
-    await finish(agent, *second)
 
 
 async def test_a_signal_that_is_named_makes_the_agent_leave_and_reaches_the_workers(hub: WorkerHub) -> None:

@@ -226,18 +226,6 @@ async def test_a_worker_that_alone_is_told_to_end_is_a_failure_soon(crew):
     assert crew.failures[0].exit_code == -signal.SIGTERM
 
 
-async def test_a_program_that_cannot_be_executed_is_a_failure_that_says_so(crew, tmp_path):
-    program = tmp_path / "train"
-    program.write_text("no shebang, no ELF\n")
-    group = crew.start(sh("exec sleep 1000"), (str(program),))
-    await crew.calls_back("failed")
-    (failure,) = crew.failures
-    assert (failure.rank, failure.pid, failure.exit_code) == (11, 0, 127)
-    assert failure.cause == f"could not be started: {program}: Permission denied"
-    group.stop(signal.SIGTERM, NEVER_S)
-    await crew.calls_back("stopped")
-
-
 # How a round is stopped.
 
 
@@ -272,15 +260,6 @@ async def test_stopping_workers_that_have_all_gone_is_soon_done(crew):
 
 
 # What a worker leaves behind.
-
-
-async def test_a_workers_children_go_with_it(crew, gate):
-    """A data loader that ignores SIGTERM, and whose parent has gone."""
-    crew.start(sh(f"sh -c 'trap \"\" TERM INT; echo child=$$; exec sleep 1000' & read go < {gate.path}; exit 0"))
-    child = int(await crew.said(b"[0]:child="))
-    await gate.open()
-    await crew.calls_back("succeeded")
-    await ended(child)
 
 
 async def test_a_stopped_workers_children_get_its_signal(crew):
