@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from random import Random
 from statistics import quantiles
 from typing import Any
@@ -144,18 +144,12 @@ class Score:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            **{
-                name: getattr(self, name)
-                for name in ("name", "about", "wall_s", "rate", "steps", "repeated", "persons")
-            },
-            "survived": self.survived,
+            **asdict(self),
             "ettr": self.ettr,
             "recovery_p50_s": self.recovery(50),
             "recovery_p99_s": self.recovery(99),
             "named": self.named,
             "faults": [each.as_json() for each in self.faults],
-            "progress": self.progress,
-            "trouble": self.trouble,
         }
 
 

@@ -23,6 +23,11 @@ def measurements(monkeypatch):
         (["launch", "--write", "PAGE"], "leave names and --no-torchrun out"),
         (["--no-torchrun", "--write", "PAGE"], "leave names and --no-torchrun out"),
         pytest.param(["--write", "nowhere.md"], "nowhere.md: No such file", marks=pytest.mark.torch),
+        (["year", "--minutes", "0"], "a number above 0, not '0'"),
+        (["year", "--nodes", "2"], "at least 4"),
+        (["year", "--only", "simulation", "--nodes", "7"], "one of 128, 1024, 10000"),
+        (["year", "--only", "simulation", "--write", "nowhere.md"], "nowhere.md: No such file"),
+        (["year", "--no-torchrun", "--write", "docs/unattended.md"], "takes torchrun and matplotlib"),
     ],
 )
 def test_bad_input_is_said_before_anything_is_measured(arguments, said, capsys):
