@@ -1,4 +1,4 @@
-"""Sessions of browsers: derived from a token, from which the token cannot be told, and remembered by nobody.
+"""Sessions of browsers: derived from a token, which cannot be recovered from them, and stored nowhere.
 
     EXPIRES.NONCE.MAC        MAC = HMAC-SHA256(key, EXPIRES.NONCE), key = HMAC-SHA256(token, purpose)
 

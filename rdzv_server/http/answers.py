@@ -1,4 +1,4 @@
-"""Answers: messages in msgpack, JSON, plain text, and the refusal of whatever went wrong."""
+"""Answers: messages in msgpack, JSON, plain text, and refusals."""
 
 import logging
 from typing import Any

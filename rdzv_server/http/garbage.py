@@ -16,7 +16,7 @@ a quarter of the time, up to a second at once. With these, one comes after 15 mi
 YOUNG_S = 0.01
 """Seconds after a first request in which the youngest objects are collected: a few thousand at most."""
 CLOSED = 10_000
-"""Number of closed connections that has all garbage collected: each holds 1.5 kB in a cycle of its transport."""
+"""Number of closed connections after which all garbage is collected: each holds 1.5 kB in a cycle of its transport."""
 QUIET_S = 1.0
 """Seconds without a closing connection after which all garbage is collected, once `CLOSED` have closed."""
 

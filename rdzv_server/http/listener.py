@@ -40,7 +40,7 @@ class Listener:
         closed: Callable[[HttpConnection], None],
     ) -> None:  # fmt: skip
         self.tls = tls
-        """TLS context that new connections must use; those without TLS are accepted to be told so."""
+        """TLS context of new connections. One that speaks no TLS is accepted all the same, so that it can be told."""
         self._socket = bound
         self._http = http
         self._limits = limits

@@ -56,20 +56,20 @@ RUNS = _gauge("runs", "Runs that are remembered, by phase; each attempt counts."
 RUNS_UNLISTED = _gauge("runs_unlisted", "Runs that go on and have no series of their own: see --metrics-per-run.")
 LONGEST_FORMING = _gauge("longest_forming_seconds", "Longest time for which a run has been forming its round.")
 NODES = _gauge("nodes", "Agents of the runs that have not ended, by state.", "state")
-NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of these whose connection is closed at present.")
+NODES_DISCONNECTED = _gauge("nodes_disconnected", "Agents of such runs whose connection is closed at present.")
 NODES_CORDONED = _gauge("nodes_cordoned", "Nodes that are kept out, by the server itself or by an operator.", "by")
 
 RUNS_BEGUN = _counter("runs_begun_total", "Attempts of runs that have begun.")
-RUNS_ENDED = _counter("runs_ended_total", "Attempts of runs that have ended, by how.", "phase")
+RUNS_ENDED = _counter("runs_ended_total", "Attempts of runs that have ended, by result.", "phase")
 ROUNDS_STARTED = _counter("rounds_started_total", "Rounds that have started, by why they were opened.", "cause")
 RESTARTS = _counter("restarts_total", "Rounds but the first, by cause, and whether charged.", "cause", "charged")
 TIME_TO_FORM = _histogram("time_to_form_seconds", "Time from a run's begin to the start of its first round.")
 TIME_TO_RECOVER = _histogram("time_to_recover_seconds", "Time from a restart's cause to the next round.", "cause")
-LOST = _counter("lost_seconds_total", "Time in which a run waited for a round, told when that has ended.", "cause")
+LOST = _counter("lost_seconds_total", "Time in which a run waited for a round, counted when the wait is over.", "cause")
 WORKERS_FAILED = _counter("worker_failures_total", "Failures of workers that nodes have reported.")
 NODES_JOINED = _counter("nodes_joined_total", "Agents that came new to a run.")
-NODES_LOST = _counter("nodes_lost_total", "Agents that were lost without a word.")
-LEASES_EXPIRED = _counter("lease_expirations_total", "Those of them that were lost because they were not heard.")
+NODES_LOST = _counter("nodes_lost_total", "Agents that were lost without notice.")
+LEASES_EXPIRED = _counter("lease_expirations_total", "Lost agents whose lease has run out.")
 NODES_LEFT = _counter("nodes_left_total", "Agents that said that they leave.")
 HANGS_FOUND = _counter("hangs_found_total", "Hangs that were found, with a rank that is to blame.")
 STRAGGLERS_FOUND = _counter("stragglers_found_total", "Nodes that were found to be much slower than the others.")
@@ -77,7 +77,10 @@ STRAGGLERS_FOUND = _counter("stragglers_found_total", "Nodes that were found to 
 LONG_POLLS = _gauge("long_polls", "Requests of agents that are held until there is something to tell.")
 CONNECTIONS = _gauge("http_connections", "Open connections; authenticated: a request was let in.", "state")
 REQUESTS = _histogram(
-    "http_request_duration_seconds", "Time to answer a request, without that for which it was held.", "path", "status"
+    "http_request_duration_seconds",
+    "Time to answer a request, not counting the time for which it was held.",
+    "path",
+    "status",
 )
 STORE_WRITES = _histogram("store_write_duration_seconds", "Time to write a batch of records.")
 STORE_BATCHES = _histogram("store_write_records", "Records of a batch.")

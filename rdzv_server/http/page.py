@@ -275,7 +275,7 @@ _UNITS = (
     (100, "s", 1, "", 1), (6_000, "min", 60, "s", 1), (172_800, "h", 3_600, "min", 60),
     (float("inf"), "d", 86_400, "h", 3_600),
 )  # fmt: skip
-"""Limits in seconds below which a duration is told in certain units."""
+"""Lengths in seconds, each with the units in which a shorter duration is written."""
 
 
 def load_templates() -> None:

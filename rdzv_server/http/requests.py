@@ -46,7 +46,7 @@ def caller_of(request: web.BaseRequest) -> Caller:
 
 
 def check_framing(request: web.BaseRequest) -> None:
-    """Refuse a body that no valid request has, before any byte of it is read and whoever sends it.
+    """Refuse a body that no valid request has, from any sender, before a byte of it is read.
 
     Raises `UnsupportedMediaType` or `MessageTooLarge`.
     """

@@ -58,22 +58,6 @@ LINGER_S = 1.0
 """Seconds for which the rest of a refused request is read and dropped, so that its sender gets to read the answer."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """Beginnings of user agents for which the status is written on several lines."""
-WELCOME = f"""\
-rdzv-server: the rendezvous service for elastic PyTorch runs
-
-  GET {paths.STATUS}              every run: its nodes, who is missing and until when, failures, restarts
-  GET {paths.STATUS}?run_id=ID    one run
-  GET {paths.EVENTS}   what happened to it, in order
-  GET {paths.WATCH}               the status as it changes: server-sent events
-  GET {paths.METRICS}                metrics for Prometheus
-  GET {paths.READYZ}                 whether runs can be decided about at present
-  GET {paths.OPENAPI}           the whole API, for programs
-
-In a browser this address shows all of it, and stays current.
-
-Take part from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py
-"""
-
 Handler = Callable[["HttpApi", web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -319,7 +303,7 @@ class HttpApi:
     async def root(self, request: web.BaseRequest) -> web.Response:
         """Answer browsers with the page of all runs, curl and programs with text."""
         is_for_people = "text/html" in request.headers.get("Accept", "")
-        return await self.page(request) if is_for_people else plain_text(WELCOME)
+        return await self.page(request) if is_for_people else plain_text(_welcome())
 
     async def healthz(self, request: web.BaseRequest) -> web.Response:
         return plain_text("ok\n")
@@ -439,8 +423,26 @@ ROUTES: tuple[Route, ...] = (
     _question(paths.HEALTHZ, HttpApi.healthz, "Whether the process answers."),
     _question(paths.READYZ, HttpApi.readyz, "Whether the server can decide.", no="It cannot; the body says why."),
     _question(paths.LEADERZ, HttpApi.leaderz, "Whether this server leads.", no="Another one leads, or none."),
-    _question(paths.OPENAPI, HttpApi.openapi, "This document.", answer=dict),
+    _question(paths.OPENAPI, HttpApi.openapi, "The whole API, for programs: this document.", answer=dict),
 )  # fmt: skip
+
+
+def _with_query(route: Route) -> str:
+    """Path of the route, with the names of its parameters."""
+    names = "&".join(f"{name}=" for name, _, _ in route.query)
+    return f"{route.path}[?{names}]" if names else route.path
+
+
+def _welcome() -> str:
+    """Text for people and programs that ask for `/` without a browser: what else they may ask for."""
+    looks = [f"  GET {_with_query(route):43} {route.summary}" for route in ROUTES if route.method == "GET"]
+    return "\n".join(
+        (
+            "rdzv-server: the rendezvous service for elastic PyTorch runs", "", *looks, "",
+            "In a browser this address shows all of it, and stays current.", "",
+            "Take part from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py", "",
+        )
+    )  # fmt: skip
 
 
 # aiohttp.

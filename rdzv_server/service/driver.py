@@ -77,7 +77,7 @@ class Driver:
         self._is_written = asyncio.Event()
         self._is_written.set()
         self._unwritten: set[Key] = set()
-        """Agents that have a new directive by what is being written, which they may not be told before."""
+        """Agents whose new directive is just being written: they may not be told of it before."""
         self._has_stopped = False
         self._observers: list[Observer] = [self.measurements.observe]
         self._late: list[RunEvent] = []

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import signal
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -32,25 +31,21 @@ class ExclusionCommand:
 
     def __init__(self, command: str, limit_s: float = LIMIT_S) -> None:
         self._command, self._limit_s = command, limit_s
-        self._waiting: deque[NodeCordoned] = deque(maxlen=MOST_WAITING)
-        self._called = asyncio.Event()
+        self._waiting = asyncio.Queue[NodeCordoned]()
 
     def observe(self, effects: Sequence[Effect]) -> None:
         """Note new exclusions; those that another shard has decided are left to its leader."""
         for effect in effects:
             if isinstance(effect, Record) and effect.run_id == JOURNAL and isinstance(effect.fact, NodeCordoned):
                 fact = effect.fact
-                if fact.by == EXCLUDER and fact.wall_until is None:
-                    self._waiting.append(fact)
-                    self._called.set()
+                is_own = fact.by == EXCLUDER and fact.wall_until is None
+                if is_own and self._waiting.qsize() < MOST_WAITING:
+                    self._waiting.put_nowait(fact)
 
     async def run(self) -> None:
         """Run the commands, for ever."""
         while True:
-            await self._called.wait()
-            self._called.clear()
-            while self._waiting:
-                await self._carry_out(self._waiting.popleft())
+            await self._carry_out(await self._waiting.get())
 
     async def _carry_out(self, fact: NodeCordoned) -> None:
         about = {

@@ -63,7 +63,7 @@ class ShardView(Struct, frozen=True):
 
 
 class ServerState(Struct, frozen=True, kw_only=True):
-    """A server as it stands: whether it can decide, and who leads. A server alone always leads."""
+    """Present state of a server: whether it can decide, and who leads. A server alone always leads."""
 
     epoch: Annotated[Id, Meta(description="one life of the server process")]
     unhealthy_reason: Annotated[str | None, Meta(description="why nothing can be decided at present")]

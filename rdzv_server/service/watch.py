@@ -35,7 +35,7 @@ log = logging.getLogger("rdzv_server")
 INTERVAL_S = 0.2
 """Shortest time in seconds between two differences."""
 LOOK_S = 1.0
-"""Seconds between two checks of what no effect tells: quiet nodes, and the server's own state."""
+"""Seconds between two checks of what changes without an effect of the core: quiet nodes, the server's own state."""
 PING_S = 5.0
 """Seconds between two signs of life to a watcher."""
 LINGER_S = 20.0
@@ -50,7 +50,7 @@ MOST_WATCHERS = 128
 """Most watchers; one peer may have half as many."""
 
 Shows = Callable[[str], bool]
-"""Predicate: whether a watcher may know of the run with an id."""
+"""Predicate: whether a watcher may know of the run with this id."""
 
 
 Now = Callable[[str], float]
