@@ -133,7 +133,7 @@ def _arguments(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:
 
 def _is_alone(config: LaunchConfig) -> bool:
     """Whether the run needs no server of others: one node without a port. torch's default, etcd, would need one."""
-    port = config.rdzv_endpoint.strip().rpartition(":")[2]
+    port = (config.rdzv_endpoint or "").strip().rpartition(":")[2]
     return (config.min_nodes, config.max_nodes) == (1, 1) and port in ("", "0")
 
 

@@ -120,7 +120,7 @@ def whole(low: int, high: int, words: tuple[str, ...] = ()) -> Read:
 
 def number(low: float, high: float, of: str = "") -> Read:
     def read(given: object) -> float:
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             if isinstance(given, str | int | float) and low <= float(given) <= high:
                 return float(given)
         raise ValueError(f"a number {of and f'{of} '}from {low:g} to {high:g}, not {given!r}")

@@ -102,9 +102,9 @@ def test_torchs_numa_options_are_understood() -> None:
         agent(1, 1, 100, numa_options=theirs.NumaOptions(theirs.AffinityMode.NODE))
 
 
-@pytest.mark.parametrize("endpoint", ["", "localhost:0", "0.0.0.0:0"])
+@pytest.mark.parametrize("endpoint", ["", None, "localhost:0", "0.0.0.0:0"])
 @pytest.mark.parametrize("backend", ["etcd", "c10d", "static", "rdzv-server"])
-def test_one_node_without_a_port_needs_no_server(backend: str, endpoint: str) -> None:
+def test_one_node_without_a_port_needs_no_server(backend: str, endpoint: Any) -> None:
     assert plan(rdzv_backend=backend, rdzv_endpoint=endpoint).launch.target.endpoint is None
 
 
@@ -160,6 +160,7 @@ def test_a_server_that_speaks_tls() -> None:
         ({"numa_options": "moon"}, "numa_options: torch's NumaOptions, or one of node"),
         ({"rdzv_endpoint": "h:1", "rdzv_configs": {"join_timeout": "soon"}},
          "rdzv_configs: join_timeout: a number of seconds"),
+        ({"rdzv_configs": {"lease": 10**400}}, "rdzv_configs: lease: a number of seconds from 0.1"),
         ({"rdzv_configs": {"lease": 0}}, "rdzv_configs: lease: a number of seconds from 0.1"),
         ({"rdzv_endpoint": "h:1", "rdzv_configs": {"tls_ca": "/nowhere"}},
          "rdzv_configs: tls_ca /nowhere: No such file or directory"),
