@@ -241,6 +241,6 @@ def _title(entrypoint: Callable[..., Any] | Command, args: Sequence[Any]) -> str
     if callable(entrypoint):
         return str(getattr(entrypoint, "__name__", repr(entrypoint)))
     words = [os.fspath(entrypoint)] if isinstance(entrypoint, str | os.PathLike) else [*entrypoint]
-    if words[0] == sys.executable:
+    if words[:1] == [sys.executable]:
         return next((str(word) for word in [*words[1:], *args] if not str(word).startswith("-")), "")
-    return str(words[0])
+    return str(next(iter(words), ""))

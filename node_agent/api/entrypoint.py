@@ -110,6 +110,8 @@ def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_
             raise TypeError(f"args[{local_rank}]: a tuple of arguments, not {given!r:.80}")
     if callable(entrypoint):
         return FunctionEntry(start_method, entrypoint, args)
+    if isinstance(entrypoint, list | tuple) and not entrypoint:
+        raise ValueError("entrypoint: an empty list: name a program in it")
     if isinstance(entrypoint, str | os.PathLike | list | tuple):
         return CommandEntry(entrypoint, args)
     raise TypeError(f"entrypoint: a function, a program, or a list of a program and arguments, not {entrypoint!r:.80}")

@@ -94,8 +94,10 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         redirects: Streams = Std.NONE,
         tee: Streams = Std.NONE,
     ) -> None:
-        check_ranks(args, len(args), "args")
-        check_ranks(envs, len(args), "envs")
+        if not isinstance(name, str):
+            raise TypeError(f"name: a text, not {name!r:.80}")
+        check_ranks(args, "args")
+        check_ranks(envs, "envs", len(args))
         check_environments(envs)
         specs, self._custom_specs = understood(chosen_specs(logs_specs, log_dir, redirects, tee))
         self._log_options = as_options(specs, duplicate_stdout_filters, duplicate_stderr_filters)
@@ -391,10 +393,14 @@ def chosen_specs(
     return logs_specs
 
 
-def check_ranks(given: Mapping[int, Any], count: int, what: str) -> None:
-    """Check that a map has each local rank once, and nothing else. Raises `RuntimeError`, as torch does."""
+def check_ranks(given: Mapping[int, Any], what: str, count: int | None = None) -> None:
+    """Check that a map has each local rank once, and nothing else; `count`: so many as it has entries, unless given.
+
+    Raises `RuntimeError`, as torch does; `TypeError` for what is no map.
+    """
     if not isinstance(given, Mapping):
         raise TypeError(f"{what}: a map from each local rank, not {type(given).__name__}")
+    count = len(given) if count is None else count
     missing = [rank for rank in range(count) if rank not in given]
     strange = [key for key in given if key not in range(count)]
     if missing or strange:
@@ -406,6 +412,8 @@ def check_ranks(given: Mapping[int, Any], count: int, what: str) -> None:
 def check_environments(given: Environments) -> None:
     """Check that the system takes these names and values. Raises `TypeError` or `ValueError`."""
     for rank, environment in given.items():
+        if not isinstance(environment, Mapping):
+            raise TypeError(f"envs[{rank}]: a map from names to values, not {environment!r:.80}")
         for name, value in environment.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise TypeError(f"envs[{rank}]: names and values are texts, not {name!r}: {value!r:.80}")

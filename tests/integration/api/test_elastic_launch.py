@@ -166,6 +166,11 @@ def test_a_node_that_a_check_finds_unfit_starts_no_worker(tmp_path: Path) -> Non
         elastic_launch(alone(rdzv_configs={"check": "gpu"}), "touch")(str(started))
 
 
+def test_no_program_at_all() -> None:
+    with pytest.raises(ValueError, match="entrypoint: an empty list"):
+        elastic_launch(alone(1), [])()
+
+
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ChildFailedError, match="could not be started"):
         elastic_launch(alone(1), str(tmp_path / "nothing"))()

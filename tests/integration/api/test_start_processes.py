@@ -312,6 +312,19 @@ def test_a_program_that_is_not_there_is_an_error_and_nothing_runs() -> None:
         start_processes("trainer", "/no/such/program", {0: (), 1: ()}, {0: {}, 1: {}})
 
 
+@pytest.mark.parametrize(
+    ("name", "entrypoint", "error", "says"),
+    [
+        ("trainer", [], ValueError, "entrypoint: an empty list: name a program in it"),
+        ("trainer", 3, TypeError, "entrypoint: a function, a program, or a list of a program and arguments, not 3"),
+        (3, "true", TypeError, "name: a text, not 3"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(name: Any, entrypoint: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=f"^{says}$"):
+        start_processes(name, entrypoint, {0: ()}, {0: {}})
+
+
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_what_cannot_be_sent_is_an_error_and_nothing_runs(method: str) -> None:
     with pytest.raises(TypeError, match="add and its arguments cannot be sent to a worker: cannot pickle"):

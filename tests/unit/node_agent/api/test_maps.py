@@ -28,17 +28,19 @@ GOOD_KEYS = {1: (), 0: ()}
 )
 def test_keys_are_the_local_ranks(given: Any, count: int, says: str) -> None:
     with pytest.raises(RuntimeError, match=f"^{says}"):
-        check_ranks(given, count, "envs")
+        check_ranks(given, "envs", count)
 
 
 def test_good_keys_pass_in_any_order() -> None:
-    check_ranks(GOOD_KEYS, 2, "args")
-    check_ranks({}, 0, "args")
+    check_ranks(GOOD_KEYS, "args")
+    check_ranks({}, "args")
 
 
 def test_a_list_is_no_map() -> None:
     with pytest.raises(TypeError, match="args: a map from each local rank, not list"):
-        check_ranks([()], 1, "args")  # type: ignore[arg-type]
+        check_ranks([()], "args")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"envs\[0\]: a map from names to values, not None"):
+        check_environments({0: None})  # type: ignore[dict-item]
 
 
 @pytest.mark.torch
