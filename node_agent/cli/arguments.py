@@ -15,6 +15,7 @@ from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
 from node_agent.cli.values import (
     BACKENDS,
     PLACES,
+    Nodes,
     Read,
     checks,
     cloud,
@@ -132,7 +133,7 @@ class Arguments(NamedTuple):
         "one")] = None
     rdzv_id: Annotated[str, Flag(
         "ID", name_or_none, "names the run; agents with one id are one run (default: none)", alias="--run-id")] = ""
-    nnodes: Annotated[tuple[int, ...] | None, Flag(
+    nnodes: Annotated[Nodes | None, Flag(
         "N|MIN:MAX|N,N", nodes, "nodes of the run (default: the run's, or 1). N,N,N: any of these numbers, the largest "
         "that there are nodes for; the others stand by")] = None
     rdzv_conf: Annotated[Mapping[str, object], Flag(
@@ -377,6 +378,11 @@ class Arguments(NamedTuple):
     def own(self, argument: str) -> str:
         """The flag of ours that gives this value, or a program's field."""
         return self.terms.get(argument) or FLAGS[argument].names[-1]
+
+    @property
+    def most_nodes(self) -> int:
+        """Most nodes of the run, as far as this node knows: without `--nnodes` it runs alone."""
+        return self.nnodes.most if self.nnodes else 1
 
     def is_written(self, argument: str) -> bool:
         """Whether the user wrote the argument; variables are set by operators, for every job."""

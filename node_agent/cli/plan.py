@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -16,7 +16,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import ALL, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
-from node_agent.cli.values import known_signals, sort_key
+from node_agent.cli.values import Nodes, known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.effects import Level
@@ -223,14 +223,14 @@ def _tell(arguments: Arguments, environment: Mapping[str, str], text: str) -> No
 
 def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
     """The run's settings as far as this node asks for any. Raises `UsageError`."""
-    min_nodes, max_nodes, *sizes = (1, 1) if alone else arguments.nnodes or (None, None)
-    _check_unit(arguments, min_nodes, max_nodes, sizes)
+    nodes = Nodes(1, 1) if alone else arguments.nnodes
+    _check_unit(arguments, nodes)
     asked = RequestedSettings(**{name: getattr(arguments, argument) for name, argument in SAME_NAMES.items()})
     return replace(
         asked,
-        min_nodes=min_nodes,
-        max_nodes=max_nodes,
-        legal_sizes=tuple(sizes) or None,
+        min_nodes=nodes and nodes.least,
+        max_nodes=nodes and nodes.most,
+        legal_sizes=(nodes and nodes.sizes) or None,
         fixed_nodes=None if alone else asked.fixed_nodes,
         join_timeout_s=arguments.timeout if asked.join_timeout_s is None else asked.join_timeout_s,
         lease_s=_lease_s(arguments),
@@ -251,17 +251,16 @@ def _hangs(arguments: Arguments, environment: Mapping[str, str]) -> HangOptions:
     )
 
 
-def _check_unit(arguments: Arguments, low: int | None, high: int | None, sizes: Sequence[int | None]) -> None:
+def _check_unit(arguments: Arguments, nodes: Nodes | None) -> None:
     unit = arguments.node_unit
-    if unit is None or unit == 1 or low is None or high is None:
+    if unit is None or unit == 1 or nodes is None:
         return
     source = arguments.source("node_unit")
-    if sizes:
+    if nodes.sizes:
         raise UsageError(f"{source}: {arguments.source('nnodes')} lists the legal sizes already: give one of the two")
-    if high // unit * unit < low:
-        raise UsageError(
-            f"{source}: no multiple of {unit} is from {low} to {high} nodes ({arguments.source('nnodes')})"
-        )
+    if nodes.most // unit * unit < nodes.least:
+        between = f"from {nodes.least} to {nodes.most} nodes ({arguments.source('nnodes')})"
+        raise UsageError(f"{source}: no multiple of {unit} is {between}")
 
 
 def _lease_s(arguments: Arguments) -> float | None:
@@ -366,7 +365,7 @@ def _check_loopback(arguments: Arguments, target: Target, environment: Mapping[s
     """
     if target.endpoint is None or not rendezvous.names_loopback(target.endpoint[0]):
         return
-    if not rendezvous.is_our_endpoint(arguments) or not arguments.nnodes or arguments.nnodes[1] == 1:
+    if not rendezvous.is_our_endpoint(arguments) or arguments.most_nodes == 1:
         return
     from node_agent.cli import schedulers
 

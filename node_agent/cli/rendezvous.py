@@ -91,7 +91,7 @@ def _notes_of_one_node(arguments: Arguments, environment: Mapping[str, str]) -> 
 
 
 def _alone(arguments: Arguments, why: str, *, has_id_of_its_own: bool = False) -> Target:
-    if arguments.nnodes and arguments.nnodes[0] > 1:
+    if arguments.nnodes and arguments.nnodes.least > 1:
         raise UsageError(
             f"{arguments.source(why)} is for one node: leave {arguments.source('nnodes')} out, or start rdzv-server "
             f"and give {arguments.own('rdzv_endpoint')}"
@@ -108,7 +108,7 @@ def _at_a_server(arguments: Arguments) -> Target:
     endpoint, *others = endpoints(arguments, ETCD_PORT if backend(arguments) in ("etcd", "etcd-v2") else None)
     if others and arguments.is_host:
         raise UsageError(f"{arguments.source('rdzv_endpoint')}: several servers, and is_host: name the one to host")
-    if endpoint[0] in EVERY_ADDRESS and _most_nodes(arguments) > 1:
+    if endpoint[0] in EVERY_ADDRESS and arguments.most_nodes > 1:
         raise UsageError(
             f"{arguments.source('rdzv_endpoint')}: {endpoint[0]} is every address of this machine, and each node would "
             "look for rdzv-server on itself: name the machine where it runs"
@@ -128,10 +128,10 @@ def _c10d(arguments: Arguments) -> Target:
     to every node. PET_NODE_RANK is not even that: operators set it for every backend, and it may be another node's.
     """
     named = _endpoint(arguments, DEFAULT_PORT, lowest=0) if arguments.rdzv_endpoint else None
-    if named is None and _most_nodes(arguments) == 1:
+    if named is None and arguments.most_nodes == 1:
         return _alone(arguments, "rdzv_backend")
     host, port = named or ("localhost", DEFAULT_PORT)
-    if port == 0 and arguments.nnodes and arguments.nnodes[0] > 1:
+    if port == 0 and arguments.nnodes and arguments.nnodes.least > 1:
         raise UsageError(
             f"{arguments.source('rdzv_endpoint')}: the other nodes cannot know a free port; name one, not 0"
         )
@@ -152,7 +152,7 @@ def on_named_node(arguments: Arguments, endpoint: Endpoint, *, is_host: bool | N
 def _static(arguments: Arguments) -> Target:
     """Rank 0 is the host and its address the workers' MASTER_ADDR. MASTER_PORT is a port of its own there."""
     host, port = _master(arguments)
-    if _most_nodes(arguments) == 1:
+    if arguments.most_nodes == 1:
         return _static_alone(arguments, host)
     rank = arguments.node_rank or 0
     _check_rank(arguments, rank)
@@ -173,7 +173,7 @@ def _on_a_node(arguments: Arguments, endpoint: Endpoint, *, hosts: bool) -> Targ
     return Target(
         endpoint,
         hosts=hosts,
-        is_for_this_machine=hosts and is_loopback and (_most_nodes(arguments) == 1 or is_our_endpoint(arguments)),
+        is_for_this_machine=hosts and is_loopback and (arguments.most_nodes == 1 or is_our_endpoint(arguments)),
         is_on_a_node=True,
         local_addr=arguments.local_addr or None,
     )
@@ -199,13 +199,9 @@ def _static_alone(arguments: Arguments, host: str) -> Target:
 def _master(arguments: Arguments) -> Endpoint:
     """Place of static's rank 0: the endpoint if there is one. Port 0, a free one, is for one node alone."""
     if arguments.rdzv_endpoint:
-        return _endpoint(arguments, MASTER_PORT, lowest=0 if _most_nodes(arguments) == 1 else 1)
+        return _endpoint(arguments, MASTER_PORT, lowest=0 if arguments.most_nodes == 1 else 1)
     port = MASTER_PORT if arguments.master_port is None else arguments.master_port
     return (arguments.master_addr or MASTER_ADDR).strip("[]"), port
-
-
-def _most_nodes(arguments: Arguments) -> int:
-    return arguments.nnodes[1] if arguments.nnodes else 1
 
 
 def _written_rank(arguments: Arguments) -> int | None:
@@ -213,7 +209,7 @@ def _written_rank(arguments: Arguments) -> int | None:
 
 
 def _check_rank(arguments: Arguments, rank: int) -> None:
-    nodes = _most_nodes(arguments)
+    nodes = arguments.most_nodes
     if rank >= nodes:
         source = arguments.source("node_rank")
         raise UsageError(f"{source} {rank}: with {nodes} node{'s' * (nodes > 1)} the last one has rank {nodes - 1}")

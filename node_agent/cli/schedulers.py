@@ -344,7 +344,8 @@ def find(arguments: Arguments, environment: Environment) -> Found:
     if filled.nnodes is None:
         raise UsageError(f"{flag}: {row.name} does not say how many nodes there are: give --nnodes")
     target, server = _target(filled, row, environment, flag, hosts=int(rank[1]) == 0)
-    nodes = ":".join(map(str, dict.fromkeys((filled.nnodes or ())[:2])))
+    least, most, _ = filled.nnodes
+    nodes = f"{least}:{most}" if least < most else f"{most}"
     workers, run = filled.nproc_per_node, filled.rdzv_id or "none"
     said = [
         f"node {rank[1]} of {nodes} ({rank[0]}, {filled.source('nnodes')})",
@@ -399,8 +400,7 @@ def _fixed_nodes(arguments: Arguments, row: Scheduler, environment: Environment)
     is_of_this_job = row.is_fixed and "@" not in arguments.rdzv_endpoint
     if nodes is None or not is_of_this_job or not nodes[1].isdecimal() or int(nodes[1]) < 2:
         return None
-    most = max((size for size in arguments.nnodes or () if size), default=0)
-    return nodes if most <= int(nodes[1]) else None
+    return nodes if arguments.most_nodes <= int(nodes[1]) else None
 
 
 def _target(
@@ -409,7 +409,7 @@ def _target(
     """The server's place, and words for people about it. `hosts`: by its rank this node hosts it."""
     if server := arguments.rdzv_endpoint.partition("@")[2]:
         return rendezvous.find(arguments._replace(rdzv_endpoint=server)), f"rdzv-server at {server}"
-    if arguments.nnodes and arguments.nnodes[1] == 1:
+    if arguments.most_nodes == 1:
         return Target(local_addr=arguments.local_addr or None), "rdzv-server in this agent"
     found = row.host.find(environment)
     if arguments.master_addr and arguments.source("master_addr") not in row.host.variables:

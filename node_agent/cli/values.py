@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
-from typing import cast
+from typing import NamedTuple, cast
 
 from rdzv_protocol.flag_values import checked_counts, is_host, node_counts
 
@@ -24,6 +24,15 @@ LONGEST_SORT_KEY = 512
 MOST_SIZES = 32
 """Longest list of legal sizes of a run: no message takes more."""
 UNCATCHABLE = ("SIGKILL", "SIGSTOP")
+
+
+class Nodes(NamedTuple):
+    """Numbers of nodes of a run."""
+
+    least: int
+    most: int
+    sizes: tuple[int, ...] = ()
+    """Legal numbers of nodes, where they are listed; empty: all from `least` to `most`."""
 
 
 def text(given: object) -> str:
@@ -226,19 +235,19 @@ def place(given: object) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def nodes(given: object) -> tuple[int, ...]:
-    """Numbers of nodes, of N, MIN:MAX or legal sizes N,N,N: the fewest, the most, then the legal sizes if listed."""
-    if isinstance(given, tuple):  # a program's minimum and maximum
-        return checked_counts(*cast(tuple[int, int], tuple(map(whole(1, 100_000), given))))
+def nodes(given: object) -> Nodes:
+    """Numbers of nodes, of N, MIN:MAX or legal sizes N,N,N; or of a program's minimum and maximum."""
+    if isinstance(given, tuple):
+        return Nodes(*checked_counts(*cast(tuple[int, int], tuple(map(whole(1, 100_000), given)))))
     if "," not in (shown := text(given)):
-        return node_counts(shown)
+        return Nodes(*node_counts(shown))
     parts = [part.strip() for part in shown.split(",")]
     if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= 100_000 for part in parts):
         raise ValueError(f"{shown!r} is no list of numbers of nodes, such as 8,16,32")
     sizes = sorted(set(map(int, parts)))
     if len(sizes) > MOST_SIZES:
         raise ValueError(f"{len(sizes)} legal sizes: {MOST_SIZES} at the most; --node-unit N for all multiples of N")
-    return (sizes[0], sizes[-1], *sizes)
+    return Nodes(sizes[0], sizes[-1], tuple(sizes))
 
 
 def pairs(given: object) -> dict[str, object]:

@@ -367,8 +367,8 @@ def test_a_lease_out_of_bounds(text):
         (values.ranks, ["", "  "], None),
         (values.ranks, ["0,2, 11"], {0, 2, 11}),
         (values.streams, ["0:1,12:3"], {0: Std.OUT, 12: Std.ALL}),  # torch's ranks have one digit
-        (values.nodes, ["8,32,16", "8, 16,32,8"], (8, 32, 8, 16, 32)),
-        (values.nodes, ["8:32", (8, 32)], (8, 32)),
+        (values.nodes, ["8,32,16", "8, 16,32,8"], values.Nodes(8, 32, (8, 16, 32))),
+        (values.nodes, ["8:32", (8, 32)], values.Nodes(8, 32)),
         (values.filters, [""], ()),
         (values.filters, ["a,"], ("a", "")),  # which every line passes
         (values.template, ["[${role_name}${rank}/${local_rank} $$] "], "[${role_name}${rank}/${local_rank} $$] "),

@@ -12,7 +12,7 @@ import pytest
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments
 from node_agent.cli.parser import Parser, read
-from node_agent.cli.values import BACKENDS
+from node_agent.cli.values import BACKENDS, Nodes
 from rdzv_server.cli import make_parser
 
 ROOT = Path(__file__).parents[4]
@@ -133,7 +133,7 @@ def test_the_servers_lines_are_good_ones() -> None:
 def test_kubeflows_variables_are_understood() -> None:
     (variables,) = blocks("ini")
     asked = understood(["train.py"], dict(line.split("=", 1) for line in variables.splitlines()))
-    assert (asked.nnodes, asked.nproc_per_node, asked.max_restarts) == ((1, 4), 8, 100)
+    assert (asked.nnodes, asked.nproc_per_node, asked.max_restarts) == (Nodes(1, 4), 8, 100)
     assert rendezvous.find(asked).endpoint == ("nightly-worker-0", 23456)
 
 
