@@ -2,7 +2,7 @@
 
 Python looks through new objects once 10,000 more have been made than freed. A held request is thirty of them, and while
 10,000 nodes are answered and ask again, as many are freed as are made: so it once looked through 190,000 at a time, for
-up to a tenth of a second. See ADR 57.
+up to a tenth of a second. See ADR 53.
 """
 
 import asyncio

@@ -4,7 +4,7 @@ An event loop does whatever is ready before it looks for more: if each of some h
 turn of the loop, an agent's request would wait for all of them. So what operators ask for waits here, in queues by
 peer, and one slice of it at a time is done. After a slice the loop is left to the others, for the longer the more they
 have to do, and it waits while an agent's request is on its way through the loop. So an agent waits for a part of one
-slice, however many look, and as a rule for none. See ADR 50.
+slice, however many look, and as a rule for none. See ADR 49.
 """
 
 import asyncio

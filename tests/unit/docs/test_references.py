@@ -60,3 +60,10 @@ def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> Non
 def test_contributing_names_every_folder_of_tests() -> None:
     folders = {f"tests/{folder.name}/" for folder in (ROOT / "tests").iterdir() if any(folder.glob("*.py"))}
     assert folders - set(NAMED.findall((ROOT / "CONTRIBUTING.md").read_text())) == set()
+
+
+def test_decision_records_are_numbered_in_a_row_by_name_and_heading() -> None:
+    records = sorted((ROOT / "docs/adr").glob("0*.md"))
+    numbers = list(range(1, len(records) + 1))
+    assert [int(record.name[:4]) for record in records] == numbers
+    assert [int(re.match(r"# (\d+)\. ", record.read_text())[1]) for record in records] == numbers  # type: ignore[index]
