@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from itertools import cycle, pairwise
 from statistics import median, quantiles
 from typing import TypeVar
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
 
+from rdzv_protocol import paths
 from rdzv_protocol.messages import Ack, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Request, Start, Stop
 from rdzv_protocol.settings import RequestedSettings
 
-from benchmarks.launchers import NodeAgent, Plan
+from benchmarks.launchers import OURS, NodeAgent, Plan
 from benchmarks.machine import cpu_s, on_cpu
 from benchmarks.operators import Operators
 from benchmarks.results import Row
@@ -35,6 +38,9 @@ BETWEEN_RESTARTS_S = 0.05
 """Pause before the next of the small runs restarts."""
 CAP_S = 120.0
 REPEAT = 3
+WATCHED_RUNS = 200
+PAGE_NODES, PAGE_REPEAT = 1_000, 20
+PAGE_BAR_MS, SIZE_BAR_KB = 300.0, 1_000.0
 PHASES = ("alone", "forming", "assignments", "idle", "restart", "all gone")
 
 
@@ -93,6 +99,12 @@ class Sample:
 def measure(plan: Plan) -> list[Row]:
     """Milliseconds: one row for each phase and figure; a sample is of one run of the large run's phases."""
     return compare(plan, [Beside(plan.nodes)])
+
+
+def measure_watched(plan: Plan) -> list[Row]:
+    """Measure the page of a run of 1,000 nodes; then neighbours beside 200 runs, without operators and with."""
+    cases = [Beside(plan.nodes, WATCHED_RUNS, is_watched) for is_watched in (False, True)]
+    return [*_page(min(PAGE_REPEAT, 2 * plan.repeat), min(PAGE_NODES, plan.nodes)), *compare(plan, cases)]
 
 
 def compare(plan: Plan, cases: Sequence[Beside]) -> list[Row]:
@@ -220,6 +232,59 @@ def _sorted(notes: list[Note], begins_s: list[float]) -> Phases:
         phases[phase] = [note for note in notes if note.began_s < end_s and begin_s < note.began_s + note.took_s]
     return phases
 
+
+# The page, as somebody opens it.
+
+
+def _page(repeat: int, nodes: int) -> Iterator[Row]:
+    """Rows about the page: milliseconds and kilobytes."""
+    with Stage() as stage:
+        port = free_port()
+        with on_cpu(SERVER_CPU):
+            stage.start(NodeAgent().server(port, stage.folder))
+        stage.wait_for_port(port)
+        with on_cpu(NODES_CPU):
+            pages, documents = asyncio.run(_open_pages(port, repeat, nodes))
+    subject = f"{OURS}, {nodes} nodes"
+    yield Row(
+        measurement="page, HTML", subject=subject, unit="ms", samples=[took for took, _ in pages], bar=PAGE_BAR_MS
+    )
+    took_ms, kilobytes = (
+        [took for took, _ in documents],
+        [page[1] + each[1] for page, each in zip(pages, documents, strict=True)],
+    )
+    yield Row(measurement="page, all nodes", subject=subject, unit="ms", samples=took_ms, bar=PAGE_BAR_MS)
+    yield Row(measurement="page, size", subject=subject, unit="kB", samples=kilobytes, bar=SIZE_BAR_KB)
+
+
+async def _open_pages(
+    port: int, repeat: int, nodes: int
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Milliseconds and kilobytes of the page, and of the document that it shows first, as often."""
+    swarm = Swarm(nodes, port)
+    await swarm.join()
+    ask = [
+        f"http://127.0.0.1:{port}{path}" for path in (f"{paths.RUN_PAGE}{SWARM_ID}", f"{paths.WATCH}?run_id={SWARM_ID}")
+    ]
+    opened = [[await asyncio.to_thread(_read_page, url) for url in ask] for _ in range(repeat + 1)][
+        1:
+    ]  # jinja2 is there
+    swarm.close()
+    return [page for page, _ in opened], [document for _, document in opened]
+
+
+def _read_page(url: str) -> tuple[float, float]:
+    """Milliseconds until all of it is there, which of a stream is until its first number, and kilobytes."""
+    began_s, size = time.monotonic(), 0
+    with urlopen(HttpRequest(url, headers={"Accept": "text/html"}), timeout=60) as answer:
+        for line in answer:
+            size += len(line)
+            if line.startswith(b"id: "):
+                break
+    return 1e3 * (time.monotonic() - began_s), size / 1e3
+
+
+# The pair.
 
 REQUEST, RECOVERY, LATE = "request", "recovery", "late"
 PAUSE_S = 0.003

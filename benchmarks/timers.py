@@ -10,8 +10,7 @@ from functools import partial
 from types import FrameType
 
 from benchmarks.launchers import Plan
-from benchmarks.membership import NOTICED, REPLACEMENT, SCALE_UP, SILENT, UNNOTICED
-from benchmarks.recovery import ELASTIC
+from benchmarks.recoveries import ELASTIC, NOTICED, REPLACEMENT, SCALE_UP, SILENT, UNNOTICED
 from benchmarks.results import Row
 from benchmarks.stage import Broken
 
