@@ -12,9 +12,16 @@ from node_agent.workers.environment import (
     ENABLE_FILE_TIMER,
     ERROR_FILE,
     EVIDENCE,
+    FR_BUFFER_SIZE,
+    FR_DUMP,
+    FR_ENTRIES,
+    LONGEST_SOCKET_PATH,
+    NCCL_PIPE,
+    STACKS_FILE,
     TIMER_FILE,
-    evidence_variables,
-    worker_environment,
+    WORKER_SERVER,
+    defaults,
+    own_device,
 )
 from node_agent.workers.group import WorkerSpec
 from node_agent.workers.notice_board import NoticeBoard
@@ -44,20 +51,11 @@ class SpecMaker:
         return self._environment[TIMER_FILE]
 
     def environments(self, assignment: Assignment) -> list[dict[str, str]]:
-        """Environment of each local rank, but for what belongs to its logs."""
-        config, join = self._config, self._config.join
-        return [
-            worker_environment(
-                self._environment,
-                assignment,
-                rank,
-                run_id=join.run_id,
-                role=join.role,
-                virtual_local_rank=config.virtual_local_rank,
-                likewise=config.worker_variables,
-            )
-            for rank in range(assignment.local_world_size)
-        ]
+        """Environment of each local rank, but for what belongs to its logs: the agent's own, and the worker's place.
+
+        It is torchrun's, variable by variable (torch 2.13), so that a script sees no difference.
+        """
+        return [self._place(assignment, local_rank) for local_rank in range(assignment.local_world_size)]
 
     def specs(
         self, assignment: Assignment, logs: RoundLogs, progress: ProgressFiles, notices: NoticeBoard | None = None
@@ -87,13 +85,51 @@ class SpecMaker:
         folder = os.path.dirname(error_file)
         return "" if folder.startswith(self._temp_dir.folder) else folder
 
+    def _place(self, assignment: Assignment, local_rank: int) -> dict[str, str]:
+        parent, own = self._environment, {"LOCAL_RANK": str(local_rank)}
+        environment = {
+            **parent,
+            **defaults(parent, assignment.local_world_size),
+            "RANK": str(assignment.first_rank + local_rank),
+            **(own_device(parent, local_rank) if self._config.virtual_local_rank else own),
+            "WORLD_SIZE": str(assignment.world_size),
+            "LOCAL_WORLD_SIZE": str(assignment.local_world_size),
+            "GROUP_RANK": str(assignment.group_rank),
+            "GROUP_WORLD_SIZE": str(assignment.group_world_size),
+            "ROLE_RANK": str(assignment.first_role_rank + local_rank),
+            "ROLE_WORLD_SIZE": str(assignment.role_world_size),
+            "ROLE_NAME": self._config.join.role,
+            "MASTER_ADDR": assignment.master_addr,
+            "MASTER_PORT": str(assignment.master_port),
+            "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
+            "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
+            "TORCHELASTIC_RUN_ID": self._config.join.run_id,
+            # Whether the store at MASTER_ADDR:MASTER_PORT is beside group rank 0's agent and every rank is its client.
+            "TORCHELASTIC_USE_AGENT_STORE": str(assignment.agent_store),
+            ERROR_FILE: "",
+        }
+        environment.update((name, environment[source]) for name, source in self._config.worker_variables.items())
+        return environment
+
     def _evidence_variables(self, assignment: Assignment, local_rank: int, error_file: str) -> dict[str, str]:
+        """Variables by which a worker that hangs can be asked what it does; whatever the user has set himself stays.
+
+        None does anything by itself: the socket is torch's worker server's, which there is if the script uses
+        `worker_main`; the pipe and the dump are NCCL's.
+        """
         try:
             beginning = self._temp_dir.path(f"round_{assignment.round}_")
         except OSError:
             return {}  # a worker that cannot be asked runs all the same
-        rank, folder = assignment.first_rank + local_rank, self.kept_folder(error_file)
-        return evidence_variables(self._environment, beginning, rank, folder, is_warm=bool(self._config.preload))
+        rank, values = assignment.first_rank + local_rank, {}
+        if len(os.fsencode(server := f"{beginning}{rank}.server")) <= LONGEST_SOCKET_PATH:
+            values[WORKER_SERVER] = server
+        if self._config.preload:
+            values[STACKS_FILE] = f"{beginning}{rank}.stacks"
+        if folder := self.kept_folder(error_file):
+            values[FR_DUMP] = f"{folder}/flight_recorder_rank_"
+            values[NCCL_PIPE], values[FR_BUFFER_SIZE] = f"{beginning}nccl_", str(FR_ENTRIES)
+        return {name: value for name, value in values.items() if name not in self._environment}
 
     def _execute(
         self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int

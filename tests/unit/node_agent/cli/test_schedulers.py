@@ -7,7 +7,8 @@ import pytest
 
 from node_agent.cli import schedulers
 from node_agent.config import LaunchPlan, Target
-from node_agent.workers.environment import worker_environment
+from node_agent.workers.spec import SpecMaker
+from node_agent.workers.temp_dir import TempDir
 from tests.unit.node_agent.command_lines import complaint, plan
 from tests.unit.node_agent.story import an_assignment
 
@@ -120,9 +121,7 @@ def test_what_a_scheduler_says(name):
 def test_a_worker_is_told_its_own_place_whatever_the_scheduler_told_the_agent(name):
     config = auto(ROWS[name][0], "--nproc=2").config
     assignment = an_assignment(1, group_rank=1, first_rank=2, local_world_size=2, world_size=10)
-    given = worker_environment(
-        config.environment, assignment, 1, run_id="r", role="", likewise=config.worker_variables
-    )  # fmt: skip
+    given = SpecMaker(config, TempDir()).environments(assignment)[1]
     ranks = {"RANK", "SLURM_PROCID", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK"}
     sizes = {"WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"}
     local = {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}

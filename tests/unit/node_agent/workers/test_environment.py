@@ -2,18 +2,22 @@
 
 import pytest
 
-from node_agent.workers.environment import omp_warning, worker_environment
-from tests.unit.node_agent.story import an_assignment
+from node_agent.config import AgentConfig
+from node_agent.core.command import Command
+from node_agent.workers.environment import omp_warning
+from node_agent.workers.spec import SpecMaker
+from node_agent.workers.temp_dir import TempDir
+from tests.unit.node_agent.story import an_assignment, join
 
 
-def environment(parent: dict[str, str] | None = None, local_rank: int = 0, **changes) -> dict[str, str]:
-    return worker_environment(
-        parent or {},
-        an_assignment(**changes),
-        local_rank,
-        run_id="nightly",
-        role="trainer",
-    )
+def environment(
+    parent: dict[str, str], local_rank: int = 0, *, virtual_local_rank: bool = False, **changes
+) -> dict[str, str]:
+    config = AgentConfig(
+        command=Command(()), join=join(run_id="nightly", role="trainer"), environment=parent,
+        virtual_local_rank=virtual_local_rank,
+    )  # fmt: skip
+    return SpecMaker(config, TempDir()).environments(an_assignment(**changes))[local_rank]
 
 
 def test_every_variable_of_torchruns_contract_is_there_and_right():
@@ -79,7 +83,7 @@ def test_the_user_is_told_when_omp_num_threads_was_set_for_them():
 )
 def test_with_virtual_local_ranks_a_worker_sees_its_own_gpu_alone(parent, seen):
     """torch 2.15 does so on ROCm, too."""
-    made = worker_environment(parent, an_assignment(), 1, run_id="nightly", role="trainer", virtual_local_rank=True)
+    made = environment(parent, 1, virtual_local_rank=True, local_world_size=2)
     assert made["LOCAL_RANK"] == "0"
     assert {name: made[name] for name in made if name.endswith("_VISIBLE_DEVICES")} == seen
 
