@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ from node_agent.workers.group import WorkerGroup
 from node_agent.workers.notice_board import NoticeBoard
 from node_agent.workers.orphans import Orphans
 from node_agent.workers.ports import ReservedPort
-from node_agent.workers.process import Process, given_up
+from node_agent.workers.process import given_up
 from node_agent.workers.progress_files import ProgressFiles
 from node_agent.workers.spec import SpecMaker
 from node_agent.workers.store import StoreHost
@@ -129,7 +129,7 @@ class Agent:
         self._temp_dir = TempDir()
         self._warm = _warm_pool(config, console)
         self._live_line = _live_line(console)
-        self._specs = SpecMaker(config, self._temp_dir, self._start_warm if self._warm else None)
+        self._specs = SpecMaker(config, self._temp_dir, self._warm.start_worker if self._warm else None)
         self._observers = _observers(config, console, metrics)
         self._hangs = self._hang_watch() if config.hangs.is_on else None
         self._logs = AgentLogs(
@@ -328,12 +328,6 @@ class Agent:
             self._start_group(assignment, await logs if logs else self._logs.open(assignment))
         except PluginFailed as error:
             self._fail(str(error))
-
-    def _start_warm(
-        self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
-    ) -> Process:
-        assert self._warm
-        return self._warm.start_worker(self._config.command.for_worker(local_rank), environment, cpus, stdout, stderr)
 
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         round_ = assignment.round
@@ -553,7 +547,7 @@ def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
     workers = config.join.local_world_size
     environment = {**config.environment, **defaults(config.environment, workers)}
     spare = int(_preloads_torch(config))  # becomes the store's helper
-    return WarmPool(config.preload, config.command.for_worker(0), environment, workers + spare, console.log)
+    return WarmPool(config.preload, config.command, environment, workers + spare, console.log)
 
 
 async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | None":

@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from node_agent.core.command import Command
 from node_agent.workers.environment import STACKS_FILE, STACKS_SIGNAL
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import KILL_TIMEOUT_S, STDERR, ChildProcess, CommandProcess, Process, signal_group
@@ -58,7 +59,7 @@ class WarmPool:
     def __init__(
         self,
         modules: Sequence[str],
-        command: Sequence[str],
+        command: Command,
         environment: Mapping[str, str],
         count: int,
         log: Callable[[str], None],
@@ -92,9 +93,10 @@ class WarmPool:
             self._log(f"workers start when {self._names} is imported for them")
 
     def start_worker(
-        self, command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
+        self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
     ) -> Process:
-        """Start a worker: warm if a process waits, else cold. Raises `OSError`."""
+        """Start the worker with this local rank: warm if a process waits, else cold. Raises `OSError`."""
+        command = self._command.for_worker(local_rank)
         if process := self.start(command, environment, (STDIN, stdout, stderr), cpus):
             self._loop.call_soon(self._refill)
             return process
@@ -140,7 +142,7 @@ class WarmPool:
     # The fork server.
 
     def _start_server(self) -> None:
-        python, *rest = self._command
+        python, *rest = self._command.for_worker(0)
 
         def start(control: int) -> CommandProcess:
             command = [python, "-u", FORK_SERVER, str(control), ",".join(self._modules), python, *rest]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 
+from node_agent.core.command import Command
 from node_agent.evidence.gather import Target, gather
 from node_agent.workers.environment import STACKS_FILE
 from node_agent.workers.warm.pool import WarmPool
@@ -143,7 +144,7 @@ class WarmNode(Node):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.py_spy(NO_PY_SPY)
-        self._pool = WarmPool(["json"], [sys.executable, "train.py"], os.environ, 2, lambda _: None)
+        self._pool = WarmPool(["json"], Command((sys.executable, "train.py")), os.environ, 2, lambda _: None)
         self._pids: list[int] = []
 
     async def start(self, code: str, **environment: str) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from node_agent.core.command import Command
 from node_agent.workers.orphans import children, reap
 from node_agent.workers.process import own_children
 from node_agent.workers.warm import pool as pool_module
@@ -38,7 +39,7 @@ async def closing_pool(
         return not children() - before
 
     with subreaper():
-        pool = WarmPool(modules, COMMAND, environment, 2, log)
+        pool = WarmPool(modules, Command(COMMAND), environment, 2, log)
         yield pool
         pool.close()
         await until(are_gone)
