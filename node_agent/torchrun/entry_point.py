@@ -18,6 +18,6 @@ def get_handler() -> "Callable[[RendezvousParameters], RendezvousHandler]":
 
 def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
     """The handler for torchrun's command line. Raises `ValueError` if `--rdzv-conf` makes no sense."""
-    from node_agent.torchrun.handler import create
+    from node_agent.torchrun.handler import RdzvServerHandler
 
-    return create(params)
+    return RdzvServerHandler(params)

@@ -35,7 +35,7 @@ from node_agent.core.backoff import ServerLost
 from node_agent.failures.diagnose import told_by_torch
 from node_agent.torchrun import options
 from node_agent.torchrun.agent_thread import AgentThread, Ended
-from node_agent.torchrun.options import NO_RESTARTS_LEFT, HandlerConfig
+from node_agent.torchrun.options import NO_RESTARTS_LEFT
 from node_agent.transport.failover import Failover
 
 STORE_LOOK_S = 0.02
@@ -48,11 +48,6 @@ log = get_logger(
 )  # where torch looks for its own, and LOGLEVEL works
 
 
-def create(params: RendezvousParameters) -> RendezvousHandler:
-    """The handler of one torchrun."""
-    return RdzvServerHandler(options.read(params))
-
-
 class RdzvServerHandler(RendezvousHandler):
     """One node's place in a run. Nothing is sent before the first `next_rendezvous`.
 
@@ -60,8 +55,9 @@ class RdzvServerHandler(RendezvousHandler):
     worker a node, and the server counts restarts without bounding them: a torchrun without restarts left ends the run.
     """
 
-    def __init__(self, config: HandlerConfig) -> None:
-        self._config = config
+    def __init__(self, params: RendezvousParameters) -> None:
+        """Read torchrun's options. Raises `ValueError` if they make no sense."""
+        self._config = options.read(params)
         self._agent: AgentThread | None = None
         self._store: TCPStore | None = None
         self._group_rank = 0
