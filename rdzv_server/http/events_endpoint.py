@@ -19,6 +19,7 @@ from rdzv_protocol.events import EventPage, RunEvent
 
 from rdzv_server.core.effects import Effect, Happened
 from rdzv_server.http.answers import reply_to
+from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
 from rdzv_server.service.watch import server_sent
@@ -98,8 +99,12 @@ class EventsView:
 
     async def _read(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
         """Read from the store, one reader at a time, so that a write waits for one page at most. Returns in a slice."""
-        async with self._turn:
-            events = await self._service.with_driver(run_id, lambda driver: driver.read_events(run_id, after, most))
+
+        async def in_turn(driver: Driver) -> Sequence[RunEvent]:
+            async with self._turn:
+                return await driver.read_events(run_id, after, most)
+
+        events = await self._service.with_driver(run_id, in_turn)
         await checkpoint()
         return events
 

@@ -32,6 +32,8 @@ class EventFile:
         self._outage = Outage("runs go on, and events wait", f"--event-log {path} can be written again")
         self._must_reopen = False
         self._called = asyncio.Event()
+        self._turn = asyncio.Lock()
+        """Held by the only write that is under way."""
 
     def observe(self, effects: Sequence[Effect]) -> None:
         """Take the events among these effects."""
@@ -49,18 +51,19 @@ class EventFile:
         while True:
             await self._called.wait()
             self._called.clear()
-            await self.flush()
+            await asyncio.shield(self.flush())  # a thread goes on writing, whoever cancels this
             if self._waiting:
                 await asyncio.sleep(RETRY_S)
                 self._called.set()
 
     async def flush(self) -> None:
         """Write the waiting lines; those that cannot be written go on waiting."""
-        batch, must_reopen = bytes(self._waiting), self._must_reopen
-        self._must_reopen = False
-        written, error = await asyncio.to_thread(self._write, batch, must_reopen)
-        del self._waiting[:written]
-        self._note(error)
+        async with self._turn:
+            batch, must_reopen = bytes(self._waiting), self._must_reopen
+            self._must_reopen = False
+            written, error = await asyncio.to_thread(self._write, batch, must_reopen)
+            del self._waiting[:written]
+            self._note(error)
 
     async def close(self) -> None:
         """Write the waiting lines, with one try, and close the file."""

@@ -106,6 +106,26 @@ async def test_a_run_that_there_is_not_is_refused_as_a_page_and_as_a_stream(site
     assert (status, refusal["code"]) == (404, "unknown_run")
 
 
+async def test_a_run_that_has_no_leader_at_present_keeps_no_reader_of_others_waiting(site, monkeypatch):
+    """One server of several waits a while for a leader before it refuses."""
+    with_driver, waits = site.server.rendezvous.with_driver, asyncio.Event()
+
+    async def wait_for_leader(run_id: str, work: Any) -> Any:
+        if run_id == "leaderless":
+            waits.set()
+            await asyncio.Event().wait()
+        return await with_driver(run_id, work)
+
+    monkeypatch.setattr(site.server.rendezvous, "with_driver", wait_for_leader)
+    await site.happens()
+    waiting = asyncio.create_task(site.page(run_id="leaderless"))
+    async with asyncio.timeout(PATIENCE_S):
+        await waits.wait()
+        assert (await site.page())[0] == 200
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def test_a_token_for_some_runs_reads_the_events_of_those_alone():
     async with serving(Token(Role.AGENT, b"mine", "mine-*"), Token(Role.READ, b"all")) as site:
         await site.happens(run_id="mine-1")

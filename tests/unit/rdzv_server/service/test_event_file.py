@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -105,6 +106,25 @@ async def test_a_file_that_could_not_be_written_is_tried_again_by_itself(tmp_pat
                 for _ in range(3):
                     await tries.get()
     assert numbers_in(path) == [1]
+
+
+async def test_a_write_that_is_under_way_when_the_server_ends_is_not_repeated(tmp_path, monkeypatch):
+    path, begun, may_end = tmp_path / "events.jsonl", asyncio.Event(), threading.Event()
+    file, loop = EventFile(str(path)), asyncio.get_running_loop()
+    write = file._write
+
+    def write_slowly(*given):
+        loop.call_soon_threadsafe(begun.set)
+        may_end.wait(PATIENCE_S)
+        return write(*given)
+
+    monkeypatch.setattr(file, "_write", write_slowly)
+    async with asyncio.timeout(PATIENCE_S), running(file):
+        file.observe(happened(1))
+        await begun.wait()
+        file.observe(happened(2))
+        loop.call_later(0.01, may_end.set)  # the server ends before that
+    assert numbers_in(path) == [1, 2]
 
 
 async def test_what_waits_is_bounded(tmp_path, monkeypatch, caplog):
