@@ -33,8 +33,9 @@ examples:
 Every torchrun command line is one for node-agent. Each --a-b may be written --a_b, and may be shortened if only one \
 flag of torchrun's begins so. Where it is left out, the variable PET_A_B is read.
 Settings of a run (--nnodes, --max-restarts, timeouts) must be the same on every node; a node may leave them out.
-Exit codes: 0 the run succeeded; 1 it failed; 2 bad input, nothing was started. With --endpoint also 71 this node is \
-unfit; 75 start it again, here or elsewhere, for it was told to leave or has no server; 77 the server refused it."""
+Exit codes: 0 the run succeeded; 1 it failed; 2 bad input, nothing was started. With --endpoint also 70 restarts \
+got the run no further; 71 this node is unfit; 75 start it again, here or elsewhere, for it was told to leave or has \
+no server; 77 the server refused it."""
 
 MOST_COLUMNS = 120
 TORCHRUNS = frozenset(spelling for flag in FLAGS.values() for spelling in flag.torchruns)

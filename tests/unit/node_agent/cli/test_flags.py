@@ -1,8 +1,10 @@
 """The table of flags beside torchrun's own parser."""
 
 import argparse
+import re
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.arguments import FLAGS, Arguments
 from node_agent.cli.parser import TORCHRUNS, Parser
@@ -83,6 +85,11 @@ def test_every_name_has_both_spellings_and_is_one_flags():
         assert known[spelling].dest == name
         if spelling.startswith("--"):
             assert known["--" + spelling[2:].replace("-", "_")].dest == name
+
+
+def test_every_exit_code_is_explained():
+    (codes,) = re.findall(r"Exit codes: (.*)", " ".join(Parser().format_help().split()))
+    assert [int(code) for code in re.findall(r"\d+", codes)] == list(ExitCode)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 300])
