@@ -85,23 +85,3 @@ async def test_a_run_of_fixed_nodes_does_not_wait_for_what_never_comes(cluster: 
     why = "run failed: too few nodes are fit: 1 of the 2 that the run has, and it needs 2: node a is unfit: "
     (said,) = [line for line in other.err if why in line]
     assert said.endswith("worn out")
-
-
-async def test_a_node_that_is_unfit_from_the_beginning_counts_among_those_that_never_come(cluster: Cluster) -> None:
-    flags = ("--nnodes", "2", "--fixed-nodes", "2", "--run-id", "r", *PATIENT)
-    unfit = await cluster.node("a", *flags, "--pre-join-check", "echo worn out; exit 71", nproc=1)
-    assert await unfit.exit_code() == ExitCode.NODE_UNFIT
-    cluster.agents.pop("a")
-    other = await cluster.node("b", *flags, nproc=1)
-    assert await other.exit_code() == ExitCode.FAILED
-    await other.line("too few nodes are fit: 1 of the 2 that the run has, and it needs 2: node a is unfit: .*worn out")
-    cluster.agents.pop("b")
-
-
-async def test_a_fit_agent_of_a_node_that_was_unfit_makes_it_part_of_the_run(cluster: Cluster) -> None:
-    flags = ("--nnodes", "2", "--run-id", "r", *PATIENT)
-    unfit = await cluster.node("a", *flags, "--pre-join-check", "echo worn out; exit 71", nproc=1)
-    assert await unfit.exit_code() == ExitCode.NODE_UNFIT
-    await (await cluster.node("b", *flags, nproc=1)).line("1 of 2 joined .b.; node a is unfit: .*worn out")
-    await cluster.node("a", *flags, nproc=1)
-    await cluster.finish(await cluster.hub.group(2))

@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,16 @@ async def all_acknowledge(workers: list[Worker]) -> None:
         await worker.tell("acknowledge")
 
 
+async def b_leaves(cluster: Cluster, flags: Sequence[str] = NOTICE) -> tuple[list[Worker], Program]:
+    """Workers of two nodes, which have heard that node b leaves; and its agent, which is none of the cluster's now."""
+    workers = await cluster.nodes("ab", "--nnodes", "1:2", *flags)
+    await all_listen(workers)
+    leaver = cluster.agents.pop("b")
+    leaver.signal(signal.SIGTERM)
+    await all_hear(workers, "node_left b True")
+    return workers, leaver
+
+
 def read(path: str | Path) -> dict[str, Any]:
     return dict(json.loads(Path(path).read_text()))
 
@@ -50,11 +61,7 @@ async def events(cluster: Cluster, kind: str) -> list[dict[str, Any]]:
 async def test_all_workers_are_told_of_a_node_that_leaves_and_the_round_ends_when_all_have_saved(
     cluster: Cluster,
 ) -> None:
-    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
-    await all_listen(first)
-    leaver = cluster.agents.pop("b")
-    leaver.signal(signal.SIGTERM)
-    await all_hear(first, "node_left b True")
+    first, leaver = await b_leaves(cluster)
     told = read(first[0].env["NODE_AGENT_NOTICE_FILE"])
     assert told["reason"].startswith("node b leaves: SIGTERM") and 0 < told["remaining_s"] <= 80
     await all_acknowledge(first[:3])
@@ -71,10 +78,7 @@ async def test_all_workers_are_told_of_a_node_that_leaves_and_the_round_ends_whe
 
 
 async def test_workers_that_end_after_they_have_saved_have_not_succeeded(cluster: Cluster) -> None:
-    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
-    await all_listen(first)
-    cluster.agents.pop("b").signal(signal.SIGTERM)
-    await all_hear(first, "node_left b True")
+    first, _ = await b_leaves(cluster)
     for worker in first:
         await worker.tell("acknowledge")
         worker.order_exit(0)
@@ -84,11 +88,7 @@ async def test_workers_that_end_after_they_have_saved_have_not_succeeded(cluster
 
 async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_scheduler_allows(cluster: Cluster) -> None:
     """Four fifths of the time between SIGTERM and SIGKILL; the rest is for the workers' end."""
-    first = await cluster.nodes("ab", "--nnodes", "1:2", *HASTY)
-    await all_listen(first)
-    leaver = cluster.agents.pop("b")
-    leaver.signal(signal.SIGTERM)
-    await all_hear(first, "node_left b True")
+    first, leaver = await b_leaves(cluster, HASTY)
     await all_acknowledge(first[1:])
     second = await cluster.hub.group(2)
     assert await leaver.exit_code() == ExitCode.START_AGAIN
@@ -118,11 +118,7 @@ async def test_without_the_flag_workers_are_stopped_at_once_and_have_no_variable
 
 
 async def test_a_second_signal_and_a_server_that_is_gone_end_the_wait(cluster: Cluster) -> None:
-    first = await cluster.nodes("ab", "--nnodes", "1:2", *NOTICE)
-    await all_listen(first)
-    impatient = cluster.agents.pop("b")
-    impatient.signal(signal.SIGTERM)
-    await all_hear(first, "node_left b True")
+    _, impatient = await b_leaves(cluster)
     impatient.signal(signal.SIGTERM)
     second = await cluster.hub.group(2)
     assert await impatient.exit_code() == ExitCode.START_AGAIN
@@ -254,15 +250,10 @@ async def test_an_arrival_on_notice_waits_until_the_workers_have_saved(cluster: 
     assert await cluster.restarts() == {"node_arrived": 1}
 
 
-@pytest.mark.parametrize("way", ["restart_server"])
-async def test_a_restarted_server_asks_again(durable: Cluster, way: str) -> None:
-    first = await durable.nodes("ab", "--nnodes", "1:2", *NOTICE)
-    await all_listen(first)
-    leaver = durable.agents.pop("b")
-    leaver.signal(signal.SIGTERM)
-    await all_hear(first, "node_left b True")
+async def test_a_restarted_server_asks_again(durable: Cluster) -> None:
+    first, leaver = await b_leaves(durable)
     await all_acknowledge(first[:1])
-    await getattr(durable, way)()
+    await durable.restart_server()
     await all_acknowledge(first[1:])
     second = await durable.hub.group(2)
     assert await leaver.exit_code() == ExitCode.START_AGAIN

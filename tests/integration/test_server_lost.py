@@ -1,17 +1,13 @@
 """An agent whose server is gone: its workers run on, it says so once, and gives up only if it was told to."""
 
 import asyncio
-import signal
-import socket
-import time
 from pathlib import Path
 
-import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import Cluster
 from tests.support.process_info import is_running
-from tests.support.programs import PATIENCE_S, start_agent
+from tests.support.programs import PATIENCE_S
 from tests.support.worker_hub import WorkerHub, all_run
 
 TRIES = 3
@@ -60,34 +56,3 @@ async def test_an_agent_that_is_to_wait_no_longer_stops_its_workers_and_exits(cl
     assert await agent.exit_code() == ExitCode.START_AGAIN
     assert not any(is_running(worker.pid) for worker in workers)
     assert any("no rdzv-server at" in line and "within 1 s" in line for line in agent.err)
-
-
-@pytest.mark.parametrize("is_signalled", [False, True], ids=["waits for a while", "is asked to go"])
-async def test_an_agent_whose_workers_finish_without_the_server_exits_by_their_result(
-    cluster: Cluster, is_signalled: bool
-) -> None:
-    workers = await cluster.nodes("a", "--nnodes", "1", "--connect-timeout", "500" if is_signalled else "3")
-    await cluster.server.kill()
-    agent = cluster.agents["a"]
-    await agent.line("lost rdzv-server at .*; workers keep running, trying again$")
-    for worker in workers:
-        worker.order_exit(0)
-    await agent.line("all workers exited 0, but rdzv-server at .* is out of reach: waiting for it for (3|500) s")
-    if is_signalled:
-        agent.signal(signal.SIGTERM)
-    assert await agent.exit_code() == 0
-    said = (
-        "could not tell rdzv-server at .* that this node leaves" if is_signalled else "how the run ended is not known"
-    )
-    await agent.line(said)
-
-
-async def test_a_port_that_accepts_and_says_nothing_is_given_up_in_time() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        endpoint = f"127.0.0.1:{mute.getsockname()[1]}"
-        began = time.monotonic()
-        agent = await start_agent("--endpoint", endpoint, "--connect-timeout", "4")
-        await agent.line(f"waiting for rdzv-server at {endpoint} to answer")
-        assert await agent.exit_code() == ExitCode.START_AGAIN
-        assert 4.0 <= time.monotonic() - began < 10.0, "not after a request's own limit of 15 s"
-    assert agent.said[-1].startswith(f"node-agent: error: no rdzv-server at {endpoint} within 4 s (HTTP: no answer): ")

@@ -319,15 +319,6 @@ STORIES = {  # what happens, and what the agent does at the last of it
 # fmt: on
 
 
-@pytest.mark.parametrize(("events", "does"), STORIES.values(), ids=STORIES)
-def test_what_an_agent_does(events, does):
-    agent = Story()
-    for event in events:
-        event(agent)
-    assert agent.effects == does
-    assert Exit not in map(type, does) or agent.lasts is None
-
-
 def test_while_workers_stop_the_server_hears_at_once_and_then_three_times_in_a_lease():
     agent = Story()
     agent.is_told(start(1))
@@ -360,9 +351,6 @@ LEAVING_SAID = Log(
     "SIGTERM: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING, "node_left"
 )
 ALL_SUCCEEDED = Log("all workers of this node exited 0; how the run ended is not known", Level.WARNING, "server_lost")
-WITHIN_300 = Log(
-    f"error: no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", Level.ERROR, "gave_up"
-)
 
 
 def warned(text):
@@ -457,14 +445,6 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
 # fmt: on
 
 
-@pytest.mark.parametrize(("limits", "events", "does"), OUTAGES.values(), ids=OUTAGES)
-def test_what_an_agent_does_without_a_server(limits, events, does):
-    agent = Story(**limits)
-    for event in events:
-        event(agent)
-    assert agent.effects == does
-
-
 FIT, UNFIT_CHECK = happens(NodeChecked()), "node a is unfit: --check disk says so"
 unfit = happens(NodeChecked(UNFIT_CHECK))
 CHECKED_RUN = [FIT, RUNS]
@@ -502,14 +482,6 @@ CHECKS = {  # what happens to an agent whose node is checked, and what it does a
          [Log(f"round 1 is over before it began here: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
 }
 # fmt: on
-
-
-@pytest.mark.parametrize(("events", "does"), CHECKS.values(), ids=CHECKS)
-def test_what_an_agent_does_whose_node_is_checked(events, does):
-    agent = Story(checks=True)
-    for event in events:
-        event(agent)
-    assert agent.effects == does
 
 
 FATAL = a_failure(verdict="fatal", rule="boom")
@@ -566,20 +538,12 @@ RULES = {  # what happens to an agent whose user has rules about failures, and w
 # fmt: on
 
 
-@pytest.mark.parametrize(("events", "does"), RULES.values(), ids=RULES)
-def test_what_an_agent_does_whose_user_has_rules_about_failures(events, does):
-    agent = Story(has_rules=True)
-    for event in events:
-        event(agent)
-    assert agent.effects == does
-
-
 FATAL_42 = {"settings": RequestedSettings(fatal_exit_codes=(42,))}
 BY_42 = a_failure(exit_code=42, cause="exit code 42")
 SAID_42 = Log("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 42", Level.ERROR, "workers_failed")
 fails_with_42 = happens(WorkerFailed(1, BY_42))
 # fmt: off
-FATAL_EXIT_CODES = {  # what happens to an agent for whose run exit code 42 is fatal, and what it does at the last of it
+BY_CODE = {  # what happens to an agent for whose run exit code 42 is fatal, and what it does at the last of it
     "it is reported": ([RUNS, fails_with_42], [SAID_42, report(failure=BY_42), STOP]),
     "also if it is heard of after a stop": ([RUNS, told(stop(1)), fails_with_42], [SAID_42, report(failure=BY_42)]),
     "and a join follows its report":
@@ -593,12 +557,19 @@ FATAL_EXIT_CODES = {  # what happens to an agent for whose run exit code 42 is f
 # fmt: on
 
 
-@pytest.mark.parametrize(("events", "does"), FATAL_EXIT_CODES.values(), ids=FATAL_EXIT_CODES)
-def test_what_an_agent_does_for_whose_run_an_exit_code_is_fatal(events, does):
-    agent = Story(**FATAL_42)
+def stories():
+    for limits, table in (({}, STORIES), ({"checks": True}, CHECKS), ({"has_rules": True}, RULES), (FATAL_42, BY_CODE)):
+        yield from (pytest.param(limits, *story, id=name) for name, story in table.items())
+    yield from (pytest.param(*story, id=name) for name, story in OUTAGES.items())
+
+
+@pytest.mark.parametrize(("limits", "events", "does"), list(stories()))
+def test_what_an_agent_does(limits, events, does):
+    agent = Story(**limits)
     for event in events:
         event(agent)
     assert agent.effects == does
+    assert Exit not in map(type, does) or agent.lasts is None
 
 
 @pytest.mark.parametrize("verdict", ["count", "retry"])
