@@ -19,7 +19,7 @@ from node_agent.workers.warm.interpreter import LOWEST_DESCRIPTOR
 from tests.support.cluster import Cluster
 from tests.support.launchers import PROGRAMS
 from tests.support.process_info import children, ended, is_running, until
-from tests.support.programs import Program, refuses, start_agent
+from tests.support.programs import Program
 from tests.support.worker_hub import all_run
 
 STATE = PROGRAMS / "interpreter_state.py"
@@ -199,11 +199,6 @@ async def test_a_module_that_cannot_be_preloaded(source: str, says: str, tmp_pat
     assert sorted(agent.out) == ["rank 0", "rank 1"]
     (line,) = [line for line in agent.err if "workers start cold" in line]
     assert says in line
-
-
-async def test_preloading_is_for_python() -> None:
-    agent = await start_agent("--standalone", "--preload", "json", "--no-python", script="true")
-    await refuses(agent, "--preload: is for Python scripts, not with --no-python")
 
 
 # With torch.

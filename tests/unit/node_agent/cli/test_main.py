@@ -15,7 +15,7 @@ from node_agent.config import AgentConfig, FailureRules, LaunchPlan, NodeCheck, 
 from node_agent.core.command import Command
 from node_agent.core.hang import HangOptions, LogRule, ProgressLimits
 from node_agent.core.log_options import LogOptions, Std
-from tests.unit.node_agent.command_lines import plan
+from tests.unit.node_agent.command_lines import complaint, plan
 
 
 @pytest.fixture(autouse=True)
@@ -212,13 +212,24 @@ def test_a_binding_that_cannot_be_is_one_line():
         config("--numa-binding", "node", "--nproc", "4000", "train.py")
 
 
+SIZES = "--node-unit: no multiple of 4 is from 5 to 7 nodes (--nnodes)"
+LISTED = "--node-unit: --nnodes lists the legal sizes already: give one of the two"
+NO_FILES = "--duplicate-stderr-filters copies lines to a file, and --log-dir /dev/null means no files"
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        (["--nnodes", "5:7", "--node-unit", "4"], r"^--node-unit: no multiple of 4 is from 5 to 7 nodes \(--nnodes\)"),
-        (["--nnodes", "8,16", "--node-unit", "4"], r"^--node-unit: --nnodes lists the legal sizes already"),
+        ("--endpoint host:1 --nnodes 5:7 --node-unit 4", SIZES),
+        ("--endpoint host:1 --nnodes 8,16 --node-unit 4", LISTED),
+        ("--run-id=", "--run-id: 1 to 128 printable characters, not ''"),
+        ("--preload json --no-python", "--preload: is for Python scripts, not with --no-python"),
+        ("--check-only", "--check-only needs --check or --pre-join-check: what is to be checked"),
+        ("--notice-signal SIGUSR2", "--notice-signal: needs --notice-timeout S, or --scale-up on-notice"),
+        ("--notice-timeout 9 --notice-signal SIGTERM",
+         "--notice-signal SIGTERM: that stops workers; take another, such as SIGUSR2"),
+        ("--log-dir /dev/null --duplicate-stderr-filters x", NO_FILES),
     ],
-)
-def test_sizes_that_cannot_be_are_one_line(flags, line):
-    with pytest.raises(UsageError, match=line):
-        config("--endpoint", "host:1", *flags, "train.py")
+)  # fmt: skip
+def test_flags_that_make_no_sense_together(flags, line):
+    assert complaint(*flags.split(), "train.py") == line
