@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from errno import ENOSPC
 
 from node_agent.output.console import PATIENCE_S, Console
-from node_agent.output.sinks import TAIL_BYTES, Sink, last_lines
+from node_agent.output.sinks import TAIL_BYTES, Sink, report_lines
 from node_agent.output.streams import READ_BYTES, Stream
 
 SHORTEST_S, LONGEST_S = 0.02, 1.5
@@ -149,7 +149,7 @@ class LogFile(Stream):
             self.close()
 
     def tail(self) -> tuple[str, ...]:
-        return last_lines(self._end)
+        return report_lines(self._end)
 
     def look(self) -> int:
         """Read a piece of what is new, unless the console takes nothing now; how many bytes that were."""

@@ -73,22 +73,20 @@ class LogReader:
     def _read(self, path: str, folder: str, lines: int, offset: int | None) -> LogTail | Refused:
         try:
             return _tail(path, folder, lines, offset)
-        except _Elsewhere:
-            return Refused(reason=f"node {self._node_id}: {path} is no file in the run's folder any more: not shown")
         except OSError as error:
+            if error.errno == ELOOP:
+                elsewhere = "is no file in the run's folder any more: not shown"
+                return Refused(reason=f"node {self._node_id}: {path} {elsewhere}")
             return Refused(reason=f"node {self._node_id}: {path}: {error.strerror or error}")
 
 
-class _Elsewhere(Exception):
-    """The path leads to no regular file, or out of the folder."""
-
-
 def _tail(path: str, folder: str, lines: int, offset: int | None) -> LogTail:
-    file = _open(path)
+    """End of the file. Raises `OSError`: with ELOOP, as the kernel does for a link, if it is no file in the folder."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or not os.readlink(f"/proc/self/fd/{file}").startswith(f"{folder}/"):
-            raise _Elsewhere
+            raise OSError(ELOOP, os.strerror(ELOOP), path)
         wanted = offset if offset is not None and offset <= status.st_size else 0  # it may have been emptied
         begin = max(wanted, status.st_size - LOG_BYTES)
         data = os.pread(file, min(LOG_BYTES, status.st_size - begin), begin)
@@ -105,13 +103,6 @@ def _tail(path: str, folder: str, lines: int, offset: int | None) -> LogTail:
     unfinished = len(decoder.getstate()[0])  # the begin of a character, whose rest will follow
     shown_path = os.fsencode(path).decode(errors="replace")[:LONGEST_PATH]
     return LogTail(path=shown_path, text=text, offset=end - unfinished, is_cut=is_cut)
-
-
-def _open(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise (_Elsewhere if error.errno == ELOOP else error) from None  # a link
 
 
 def _last_lines(data: bytes, lines: int) -> bytes | None:

@@ -185,10 +185,10 @@ class Tail(Sink):
         self._end = (self._end + chunk)[-TAIL_BYTES:]
 
     def lines(self) -> tuple[str, ...]:
-        return last_lines(self._end)
+        return report_lines(self._end)
 
 
-def last_lines(data: bytes) -> tuple[str, ...]:
+def report_lines(data: bytes) -> tuple[str, ...]:
     """The last lines of an output, fit for a report: of a line that was redrawn, what one saw last."""
     lines = data.removesuffix(b"\n").rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]
     return tuple(map(_readable, lines)) if data else ()

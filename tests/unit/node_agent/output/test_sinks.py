@@ -22,7 +22,7 @@ from node_agent.output.sinks import (
     Filtered,
     Lines,
     Tail,
-    last_lines,
+    report_lines,
 )
 from tests.support.console import FakeConsole
 
@@ -240,7 +240,7 @@ def test_the_last_lines_are_fit_for_a_report(output: bytes, lines: tuple[str, ..
     tail = Tail()
     if output:
         tail.take(output)
-    assert last_lines(output) == tail.lines() == lines
+    assert report_lines(output) == tail.lines() == lines
 
 
 def test_a_report_takes_the_last_lines_of_an_output_of_any_size() -> None:

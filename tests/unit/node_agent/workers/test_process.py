@@ -1,0 +1,34 @@
+"""Child processes: their end, also of one that does not go."""
+
+import os
+import signal
+
+import pytest
+
+from node_agent.workers import process
+from node_agent.workers.process import DEVNULL, CommandProcess, given_up, outlived_kill, own_children, state
+
+
+@pytest.fixture
+def child() -> CommandProcess:
+    return CommandProcess(("sleep", "1000"), os.environ, DEVNULL, DEVNULL)
+
+
+def test_a_child_is_killed_and_reaped(child: CommandProcess) -> None:
+    assert child.end(10.0) == -signal.SIGKILL
+    assert state(child.pid) == "" and child.pid not in own_children
+
+
+def test_a_child_that_does_not_go_in_time_is_given_up(child: CommandProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "signal_group", lambda pid, signum: None)
+    assert child.end(0.0) == -signal.SIGKILL
+    assert child.pid in outlived_kill
+    said = f"could not kill pid {child.pid} (state "
+    assert given_up(child.pid).startswith(said) and given_up(child.pid).endswith(
+        "giving it up, and what it holds with it"
+    )
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitpid(child.pid, 0)
+    outlived_kill.remove(child.pid)
+    own_children.remove(child.pid)
+    assert given_up(child.pid) == f"could not kill pid {child.pid}: giving it up"
