@@ -91,13 +91,6 @@ def test_the_last_of_two_equal_keys_counts() -> None:
     assert take(PollRequest, body).revision == 2
 
 
-@pytest.mark.parametrize(
-    "value", [msgpack.ExtType(5, b"x"), msgpack.Timestamp(0), b"r", 1.5, float("nan"), "\ud800", "a\u2028b", "\u202e"]
-)
-def test_what_looks_like_a_name_and_is_none(value: Any) -> None:
-    assert take(PollRequest, wire.pack(wire.Pairs((*POLL.items(), ("run_id", value))))) is None
-
-
 # What a refusal costs.
 
 

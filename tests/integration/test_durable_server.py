@@ -5,7 +5,6 @@ The timeouts of these runs are far longer than the tests wait.
 
 import asyncio
 import re
-import signal
 import subprocess
 import time
 import urllib.error
@@ -133,16 +132,6 @@ async def refusal(*flags: str) -> str:
     assert await server.exit_code() == 2
     (line,) = server.err
     return line
-
-
-async def test_a_damaged_file_is_refused_with_a_way_on_and_left_as_it_is(durable: Cluster, tmp_path: Path) -> None:
-    state = tmp_path / "state.db"
-    await durable.finish(await durable.nodes("a", "--run-id", "nightly"))
-    durable.server.signal(signal.SIGTERM)
-    await durable.server.exit_code()
-    state.write_bytes(b"torn" * 5000)
-    assert "is damaged" in (line := await refusal("--store", f"sqlite:{state}")) and "move it away" in line
-    assert state.read_bytes() == b"torn" * 5000
 
 
 async def test_two_servers_do_not_share_a_file(durable: Cluster) -> None:

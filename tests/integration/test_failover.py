@@ -174,18 +174,6 @@ async def test_a_leader_that_is_cut_off_from_etcd_says_nothing_more_and_follows_
 # Agents that know little.
 
 
-async def test_an_agent_finds_the_leader_from_any_server(replicas: Replicas) -> None:
-    _, follower = replicas.servers
-    await replicas.node("a", "--endpoint", follower.proxy.address)
-    await replicas.finish(await replicas.hub.group(2))
-    assert replicas.agents["a"].said[1].startswith("node-agent: round 1"), "without a word"
-
-
-async def test_an_agent_passes_over_a_server_that_is_not_there(replicas: Replicas) -> None:
-    await replicas.node("a", "--endpoint", f"127.0.0.1:1,nowhere.invalid:29400,{replicas.endpoint}")
-    await replicas.finish(await replicas.hub.group(2))
-
-
 async def test_agents_that_start_before_their_servers_wait_for_them(unserved: Replicas) -> None:
     first, second = await unserved.replicate(), await unserved.replicate()
     await unserved.node("a", "--nnodes", "2")

@@ -71,18 +71,6 @@ async def test_json_is_the_servers_own(cluster: Cluster) -> None:
     assert why["next"] == [f"Start 1 more node: node-agent --endpoint {at} --run-id r ... SCRIPT"]
 
 
-async def test_a_failed_run_says_why(cluster: Cluster) -> None:
-    await cluster.nodes("a", "--run-id", "r", nproc=1)
-    cluster.hub.all[0].order_exit(3)
-    assert await cluster.agents["a"].exit_code() == 1
-    out = (await rdzvctl("why", "r", endpoint=cluster.endpoint)).lines
-    assert "worker rank 0 on node a failed: exit code 3; no restarts left: 0 of 0 used." in out[0]
-    assert out[-2:] == [
-        "Next: Look at what the worker wrote: rdzvctl logs r 0",
-        "Next: Mend the cause, then start the agents again: that begins a new attempt.",
-    ]
-
-
 async def test_at_a_terminal_there_are_colours_and_nothing_is_wider(cluster: Cluster) -> None:
     await cluster.nodes("a", "--run-id", "a-run-with-a-long-name", nproc=1)
     async with terminal(cluster, "runs", columns=60) as shown:
@@ -397,38 +385,6 @@ async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> Non
     await cluster.hub.group(1)
 
 
-AT_A_TERMINAL = (
-    ("nodes r", 0, r"NODE +STATE +GROUP RANK"),
-    ("events r --last 2", 0, r"#\d+ round 1: runs on 2 nodes"),
-    ("why r", 0, r"Run r has been running for \S+: round 1 runs on 2 nodes"),
-    ("cordon b --reason fan", 0, "node b is cordoned by an operator: fan"),
-    ("nodes r", 0, r"b +running .*cordoned by 127\.0\.0\.1"),
-    ("uncordon b", 0, "node b is uncordoned by an operator"),
-    ("resize r 1:3", 0, "run r: resized to 1:3 nodes by an operator"),
-    ("resize r 3:1", 2, "error: "),
-    ("admit r", 1, "error: no node stands by for a free seat in run r"),
-    ("forget r", 1, "error: nothing to forget: run r: running for"),
-    ("stop r --yes", 0, "run r: stopped by an operator"),
-    ("forget r --yes", 0, r"run r is forgotten"),
-    ("config set-context lab --endpoint a:1", 0, "context lab is set"),
-    ("config get-contexts", 0, r"CURRENT +NAME +ENDPOINT(?s:.*)\* +lab +a:1"),
-    ("config delete-context lab", 0, "context lab is deleted"),
-)
-
-
-async def test_every_command_at_a_terminal(cluster: Cluster, tmp_path: Path) -> None:
-    """One night's work: each command says what it did, with its exit code; what is about runs fits the terminal."""
-    await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
-    env = environment(cluster.endpoint, XDG_CONFIG_HOME=str(tmp_path))
-    for words, code, says in AT_A_TERMINAL:
-        async with Terminal(*RDZVCTL, *words.split(), env=env, columns=100) as shown:
-            assert await shown.exit_code() == code, words
-            assert re.search(says, shown.text), (words, shown.text)
-            is_wide = any(len(line) > 100 for line in shown.text.splitlines())
-            assert not is_wide or code or words.startswith("config"), words
-            assert "Traceback" not in shown.text
-
-
 async def test_ctrl_c_while_a_server_is_silent() -> None:
     """A server that takes the request and answers nothing need not be waited for, and there is no traceback."""
     asked = asyncio.Event()
@@ -451,13 +407,15 @@ async def test_ctrl_c_while_a_server_is_silent() -> None:
 # What goes wrong.
 
 
-async def test_a_misspelt_run_and_a_misspelt_command(cluster: Cluster) -> None:
+async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_order(cluster: Cluster) -> None:
     await cluster.nodes("a", "--run-id", "training", nproc=1)
     done = await rdzvctl("why", "trianing", endpoint=cluster.endpoint)
     assert done.code == ExitCode.FAILED
     assert done.err == ["rdzvctl: error: no run trianing; did you mean training?", "  there are training"]
     done = await rdzvctl("stauts")
     assert done.code == ExitCode.BAD_INPUT and "no command 'stauts'; did you mean status?" in done.err[0]
+    done = await rdzvctl("resize", "training", "3:1", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.BAD_INPUT and "MIN is above MAX" in done.err[0]
 
 
 async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:

@@ -149,18 +149,6 @@ async def test_one_hangs_and_its_shards_are_led_by_the_others(four: Shared) -> N
     await four.finish([run.worker, unmoved.worker])
 
 
-async def test_one_that_is_asked_to_stop_is_followed_in_all_its_shards_long_before_its_lease_ends(bare: Shared) -> None:
-    await bare.add(2, "--leader-lease", "300")
-    leaver, _ = bare.servers
-    leaders = await bare.leaders()
-    run = await bare.run_at(leaver, leaders)
-    leaver.signal(signal.SIGTERM)
-    assert await leaver.exit_code() == 0
-    await bare.leaders()
-    assert is_running(run.worker.pid)
-    await bare.finish([run.worker])
-
-
 async def test_an_agent_that_knows_one_server_finds_its_runs_leader_and_the_next_one(four: Shared) -> None:
     leaders = await four.leaders()
     known, leader, *_ = four.running()
@@ -170,20 +158,6 @@ async def test_an_agent_that_knows_one_server_finds_its_runs_leader_and_the_next
     await four.leaders()
     await run.restart()
     await four.finish([run.worker])
-
-
-async def test_servers_come_one_after_another_and_a_run_that_goes_on_is_handed_over_unharmed(bare: Shared) -> None:
-    await bare.add(1)
-    (first,) = bare.running()
-    leaders = await bare.leaders()
-    runs = [await bare.run_at(first, leaders, "--endpoint", first.proxy.address) for _ in range(3)]
-    workers = [run.worker.pid for run in runs]
-    await bare.add(1)
-    await bare.leaders()
-    assert all(map(is_running, workers))
-    for run in runs:
-        await run.restart()
-    await bare.finish([run.worker for run in runs])
 
 
 async def test_a_node_that_dies_is_missed_at_once(four: Shared) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import msgpack
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import NODEFAULT, inspect
 from msgspec.structs import fields, replace
 from rdzv_protocol import messages
@@ -200,12 +199,6 @@ def test_a_wrong_directive_is_named_with_what_is_wrong(directive, complaint):
 
 def test_a_key_that_is_not_text_is_refused():
     assert refusal(PollRequest, POLL | {b"colour": 1}) == "PollRequest has a key that is not text"
-
-
-@given(st.binary(max_size=200))
-def test_no_garbage_gets_further_than_a_refusal(body):
-    with pytest.raises(MalformedMessage):
-        decode(PollRequest, body)
 
 
 @pytest.mark.parametrize("body", [b"\x81", b"\xa4\xff\xff\xff\xff", msgpack.packb(1) * 2])

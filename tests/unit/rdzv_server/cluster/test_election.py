@@ -89,12 +89,6 @@ async def test_alone_it_leads_at_once_and_goes_on_leading(start):
     assert leadership.is_certain and not server.over.done()
 
 
-async def test_the_others_are_told_who_leads(start):
-    leadership = await start("a:1").leads()
-    leader = await start("b:1").follows()
-    assert (leader.address, leader.number) == ("a:1", leadership.number)
-
-
 async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number(start):
     first = await start("a:1").leads()
     others = [start("b:1"), start("c:1")]
@@ -107,16 +101,6 @@ async def test_who_resigns_is_followed_at_once_by_one_other_with_a_higher_number
     assert second.number > first.number
     (loser,) = (other for other in others if not other.win.done())
     await loser.follows(second.number)
-
-
-async def test_who_goes_is_followed_at_once(start):
-    """Long before its lease would have run out."""
-    server = start("a:1")
-    await server.leads()
-    other = start("b:1")
-    await other.follows()
-    await server.end()
-    await other.leads()  # its patience is shorter than the lease
 
 
 async def test_a_leader_that_is_cut_off_for_a_moment_goes_on_leading(start, gated, client):

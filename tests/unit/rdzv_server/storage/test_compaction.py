@@ -1,7 +1,8 @@
 """Snapshots in the place of records: with a real driver and real stores, whatever happens in between."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from rdzv_protocol.events import RunEvent
@@ -45,11 +46,8 @@ class Counting:
         await self._store.append(records, events)
         self.length += len(records)
 
-    async def event_numbers(self) -> Mapping[tuple[str, int], int]:
-        return await self._store.event_numbers()
-
-    async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
-        return await self._store.read_events(run_id, attempt, after, most)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
     async def compact(self, records: Sequence[Record]) -> None:
         self.tries += 1
@@ -61,9 +59,6 @@ class Counting:
     async def forget(self, run_id: str, attempt: int) -> None:
         await self._store.forget(run_id, attempt)
         self.length = 0
-
-    async def close(self) -> None:
-        await self._store.close()
 
 
 @asynccontextmanager

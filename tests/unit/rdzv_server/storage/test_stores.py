@@ -1,12 +1,11 @@
 """The promises of every store, kept by a real file and by a real etcd."""
 
-import pytest
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunCreated, SnapshotPart, WorkersFailed
-from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT, MemoryStore
+from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT
 from tests.support.scenario import RUN_ID, a_failure, a_join
 
 RECORDS = [
@@ -97,11 +96,3 @@ async def test_the_oldest_events_are_dropped(make_store):
     assert EVENTS_KEPT <= len(kept) < EVENTS_KEPT + 2 * EVENT_SLACK
     assert kept == many[-len(kept) :]
     await store.close()
-
-
-@pytest.mark.parametrize("is_whole", [True, False], ids=["a snapshot", "an attempt that is forgotten"])
-async def test_memory_keeps_what_it_is_told(is_whole):
-    store = MemoryStore()
-    await store.append(RECORDS)
-    await (store.compact(RECORDS[:1]) if is_whole else store.forget(RUN_ID, 1))
-    assert await store.load() == [*(RECORDS[:1] if is_whole else []), RECORDS[-1]]
