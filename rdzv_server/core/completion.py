@@ -171,8 +171,20 @@ def _sizes(run: Run) -> str:
     return shown and f", {shown}"
 
 
+def vacated(run: Run) -> list[Departure]:
+    """Departures of participants of the last round whose nodes are not back: the forming round misses them."""
+    return [
+        gone
+        for gone in run.departures
+        if run.membership is not None
+        and gone.round == run.membership.round
+        and gone.group_rank is not None
+        and gone.node_id not in run.node_ids
+    ]
+
+
 def _gone(run: Run) -> list[str]:
-    return [departure.node_id for departure in run.departures if left_a_seat(run, departure)]
+    return [departure.node_id for departure in vacated(run)]
 
 
 def shortfall(run: Run) -> str:
@@ -230,12 +242,6 @@ def too_few_fit(run: Run, fixed_nodes: int) -> str:
     if not out or left >= low:
         return ""
     return f"too few nodes are fit: {left} of the {fixed_nodes} that the run has, and it needs {low}: {_unfit(out)}"
-
-
-def left_a_seat(run: Run, departure: Departure) -> bool:
-    """Whether the departed node was a participant of the last round, and is not back: the forming one misses it."""
-    seated = run.membership is not None and departure.round == run.membership.round and departure.group_rank is not None
-    return seated and departure.node_id not in run.node_ids
 
 
 def _stopping(run: Run) -> str:

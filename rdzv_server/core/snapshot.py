@@ -29,12 +29,8 @@ def take(run: Run) -> Iterator[SnapshotPart]:
 def restore(run: Run, data: bytes) -> None:
     """Give a run that is as `RunCreated` left it the state of a snapshot, whose joined parts are `data`."""
     state = msgpack.decode(data, type=RunState)
-    # A snapshot of a server that counted neither has neither.
-    event_number = max(run.event_number, state.event_number)
-    time = run.time if state.time.since < run.created_at else state.time
     for name in RunState.__struct_fields__:
         setattr(run, name, getattr(state, name))
-    run.event_number, run.time = event_number, time
     run.agents = {}
     for agent in state.agents.values():
         run.move(agent, agent.state)

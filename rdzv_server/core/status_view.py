@@ -170,7 +170,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         restarts_left=restart_budget.left(run, now),
         restarts={cause.value: run.restarts.get(cause, 0) for cause in Cause if cause is not Cause.FIRST},
         age_s=_round(now - run.created_at),
-        phase_age_s=_round(now - _since(run)),
+        phase_age_s=_round(now - since(run)),
         time_s=time_ledger.view(run, now),
         deadline_s=_deadline_s(run, now),
         progress=_progress(run.progress.values(), now),
@@ -224,11 +224,12 @@ def missing(run: Run) -> MissingStatus | None:
     return MissingStatus(
         more_nodes=max(0, legal_sizes.smallest(run.settings) - len(run.waiting)),
         stopping=[agent.node_id for agent in run.stopping.values()],
-        gone=[gone.node_id for gone in run.departures if completion.left_a_seat(run, gone)],
+        gone=[gone.node_id for gone in completion.vacated(run)],
     )
 
 
-def _since(run: Run) -> float:
+def since(run: Run) -> float:
+    """Time at which the run last began to form, began to run, or ended."""
     if run.ended_at is not None:
         return run.ended_at
     return run.opening.at if run.stage is Stage.FORMING else run.started_at
@@ -260,7 +261,7 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         failures=run.failures_by_node.get(agent.node_id, 0),
         log_dir=agent.join.log_dir,
         cordon=cordons.status(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
-        slow=stragglers.sentence(slow) if (slow := run.stragglers.get(agent.agent_id)) else "",
+        slow=stragglers.slow(run, agent.agent_id),
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
         progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
     )

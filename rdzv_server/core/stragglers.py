@@ -140,6 +140,12 @@ def replaced(machine: "RunMachine", fact: events.StragglerReplaced, now: float) 
         notices.given(machine, slow.reason, notice_s, now, slow.node_id)
 
 
+def slow(run: Run, agent_id: str) -> str:
+    """Sentence about how slow the agent's node is; empty if it is no straggler."""
+    straggler = run.stragglers.get(agent_id)
+    return sentence(straggler) if straggler else ""
+
+
 def sentence(straggler: events.Straggler) -> str:
     """The straggler in one line, for people."""
     what = "a step's own work" if straggler.of == "work" else "a step"

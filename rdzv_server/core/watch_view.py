@@ -169,7 +169,7 @@ def node(run: Run, agent: Agent) -> Document:
             node_rank=agent.join.node_rank,
             first_rank=seat.first_rank if seat else None,
             cordon=_cordon(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
-            slow=stragglers.sentence(slow) if (slow := run.stragglers.get(agent.agent_id)) else "",
+            slow=stragglers.slow(run, agent.agent_id),
             failures=run.failures_by_node.get(agent.node_id, 0),
         )
     )
@@ -225,7 +225,7 @@ def _summary(run: Run, now: float, clock: Clock) -> dict[str, Any]:
         "restart_count": run.restart_count,
         "max_restarts": run.settings.max_restarts,
         "created_at": clock(run.created_at),
-        "since": clock(_since(run)),
+        "since": clock(status_view.since(run)),
         "ended_at": None if run.ended_at is None else clock(run.ended_at),
     }
 
@@ -234,12 +234,6 @@ def _present(run: Run) -> int:
     if run.stage is Stage.FORMING:
         return len(run.waiting)
     return run.survivors if run.membership else 0
-
-
-def _since(run: Run) -> float:
-    if run.ended_at is not None:
-        return run.ended_at
-    return run.started_at if run.stage is Stage.RUNNING else run.opening.at
 
 
 def _reason(run: Run, now: float) -> tuple[str, str | None, float | None]:
@@ -256,9 +250,9 @@ def _missing(run: Run, clock: Clock) -> dict[str, MissingView]:
     """Seats that are missing in a forming round, by group rank; of many the latest."""
     if run.stage is not Stage.FORMING:
         return {}
-    gone = [departure for departure in run.departures if completion.left_a_seat(run, departure)][-MOST_MISSING:]
     return {
-        str(each.group_rank): MissingView(node_id=each.node_id, cause=each.cause, at=clock(each.at)) for each in gone
+        str(gone.group_rank): MissingView(node_id=gone.node_id, cause=gone.cause, at=clock(gone.at))
+        for gone in completion.vacated(run)[-MOST_MISSING:]
     }
 
 

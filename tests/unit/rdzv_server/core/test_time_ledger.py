@@ -1,10 +1,8 @@
 """Time ledger of a run: what its time has gone into."""
 
-from rdzv_server.core import snapshot, time_ledger
-from rdzv_server.core.events import RunCreated
+from rdzv_server.core import time_ledger
 from rdzv_server.core.examination import EXAMINED_WITHIN_S
-from rdzv_server.core.machine import RunMachine
-from tests.support.scenario import RETENTION_S, running
+from tests.support.scenario import running
 from tests.support.stories import check, stories
 
 SAVED = "60s; tell a highest_step=55 step_s=1 checkpoint_step=40 checkpoint_s=5"
@@ -75,16 +73,6 @@ def test_the_share_of_training_is_that_of_the_whole_time():
     assert time_ledger.view(run.run, run.now).ettr == round(40 / 70, 4)
     run = check(("1", f"join a; 60s; {STANDS_STILL}; suspect a 0"))
     assert time_ledger.view(run.run, run.now).ettr == round(31 / 60, 4)
-
-
-def test_a_snapshot_of_a_server_that_kept_no_ledger_still_sums_up_to_the_age():
-    run = running("1", "a")
-    run.run.time = type(run.run.time)()
-    machine = RunMachine(RunCreated("run", 1, explicit=True, settings=run.settings), 0.0, RETENTION_S)
-    for part in snapshot.take(run.run):
-        machine.replay(part, 0.0)
-    time_s = time_ledger.view(machine.run, 50.0)
-    assert time_s.running + time_s.forming + time_s.restarting + time_s.waiting == 50.0
 
 
 def test_a_standstill_that_ends_by_itself_was_training_and_no_counter_goes_back():
