@@ -4,9 +4,9 @@ Rounds that failed stand in a row until one gets the run further, by a higher st
 before it, or lasts for `steady_s`. The first restart of a row comes at once; then the wait doubles from one to the
 next.
 
-Whether charged restarts are without progress is a matter of steps and checkpoints alone, as far as workers tell them
-(`node_agent.progress`): a round that lasts for hours and gets no further is without. In a run whose workers have never
-told any, restarts that follow each other quickly are counted instead.
+Whether a charged restart was without progress depends on steps and checkpoints alone, as far as workers tell them
+(`node_agent.progress`), and not on how long the round lasted. In a run whose workers have never told any, restarts that
+follow each other quickly are counted instead.
 """
 
 from rdzv_protocol.messages import Recurs

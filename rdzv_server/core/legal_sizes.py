@@ -7,11 +7,16 @@ the nodes suffice for, and the others stand by.
 from rdzv_protocol.settings import RunSettings
 
 
+def _given(settings: RunSettings) -> list[int]:
+    """Sizes that were given and are within the limits, the smallest first."""
+    return sorted(size for size in settings.legal_sizes if settings.min_nodes <= size <= settings.max_nodes)
+
+
 def fitting(settings: RunSettings, nodes: int) -> int:
     """Largest legal size that `nodes` suffice for; 0: they are too few for any."""
     nodes = min(nodes, settings.max_nodes)
     if settings.legal_sizes:
-        return max((size for size in settings.legal_sizes if settings.min_nodes <= size <= nodes), default=0)
+        return max((size for size in _given(settings) if size <= nodes), default=0)
     size = nodes - nodes % settings.node_unit
     return size if size >= settings.min_nodes else 0
 
@@ -26,15 +31,14 @@ def largest(settings: RunSettings) -> int:
 def smallest(settings: RunSettings) -> int:
     """Smallest legal size, below which the run waits."""
     if settings.legal_sizes:
-        return min((size for size in settings.legal_sizes if size >= settings.min_nodes), default=settings.max_nodes)
+        return min(_given(settings), default=settings.max_nodes)
     return settings.min_nodes + -settings.min_nodes % settings.node_unit
 
 
 def above(settings: RunSettings, nodes: int) -> int | None:
     """Smallest legal size that `nodes` do not suffice for; None: they suffice for all."""
     if settings.legal_sizes:
-        legal = (size for size in settings.legal_sizes if settings.min_nodes <= size <= settings.max_nodes)
-        return min((size for size in legal if size > nodes), default=None)
+        return min((size for size in _given(settings) if size > nodes), default=None)
     size = max(smallest(settings), nodes + settings.node_unit - nodes % settings.node_unit)
     return size if size <= settings.max_nodes else None
 
@@ -42,8 +46,7 @@ def above(settings: RunSettings, nodes: int) -> int | None:
 def shown(settings: RunSettings) -> str:
     """The legal sizes in words; empty if every number from the minimum to the maximum is legal."""
     if settings.legal_sizes:
-        legal = sorted(size for size in settings.legal_sizes if settings.min_nodes <= size <= settings.max_nodes)
-        return f"legal sizes {', '.join(map(str, legal))}"
+        return f"legal sizes {', '.join(map(str, _given(settings)))}"
     if settings.node_unit == 1 or settings.min_nodes == settings.max_nodes:
         return ""
     unit, low, high = settings.node_unit, smallest(settings), largest(settings)

@@ -1,8 +1,8 @@
 """The runs of a server, each attempt with its machine, and the rules for what comes after an end.
 
 A succeeded run is remembered for the retention time: an agent that comes late for its explicit run id is told so,
-and `--rerun` starts it again. After a failure, or without an explicit run id, a new agent begins a new attempt; so does
-one that finds a run which every node has left, if nobody asked for that run by name or its settings are others.
+and `--rerun` starts it again. After a failure, or without an explicit run id, a new agent begins a new attempt. So does
+an agent that finds a run which every node has left, if it names no run id, or asks for other settings than the run's.
 """
 
 from collections.abc import Collection, Mapping, Sequence
