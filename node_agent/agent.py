@@ -42,7 +42,6 @@ from node_agent.core.events import (
 )
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
-from node_agent.output.observer import Observer
 from node_agent.output.routing import PluginFailed
 from node_agent.queries import Queries, StartedWorkers, known
 from node_agent.runner import CRASH_MARGIN_S, Runner
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from node_agent.failures.rules import RuleMatch
     from node_agent.output.live_line import LiveLine
     from node_agent.output.metrics import AgentMetrics, Facts
+    from node_agent.output.observer import Observer
     from node_agent.workers.file_timer import FileTimer
     from node_agent.workers.hang_watch import HangWatch
     from node_agent.workers.warm.pool import WarmPool
@@ -561,7 +561,7 @@ async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | Non
     return metrics
 
 
-def _observers(config: AgentConfig, console: Console, metrics: "AgentMetrics | None") -> list[Observer]:
+def _observers(config: AgentConfig, console: Console, metrics: "AgentMetrics | None") -> "list[Observer]":
     """Observers that the user asked for."""
     observers: list[Observer] = [metrics] if metrics else []
     if config.traces:

@@ -3,12 +3,13 @@
 Each is a child in a session of its own, tied to the agent's life, with a time limit. Exit code 0: the node is fit. 71
 (`ExitCode.NODE_UNFIT`), or no end within the limit: it is unfit, for a health check that hangs is itself a sign of a
 broken node. Any other code says that the check is broken, which says nothing about the node: that is warned of, and the
-node joins.
+node joins. `--check-only` has a person see the checks, and nothing else (`run_by_hand`).
 """
 
 import asyncio
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -16,7 +17,7 @@ import msgspec
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
-from node_agent.config import NodeCheck
+from node_agent.config import AgentConfig, NodeCheck
 from node_agent.core.effects import WAITING, Level
 from node_agent.failures.diagnose import exit_status
 from node_agent.workers.bounded_command import BoundedCommand
@@ -28,11 +29,11 @@ TAIL_LINES, EVIDENCE_BYTES = 8, 700
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_helper.py")
 
 
-def commands(check: NodeCheck) -> Iterator[tuple[str, Sequence[str]]]:
-    """Commands of the check, each with its name for people."""
+def commands(check: NodeCheck, *, is_brief: bool = True) -> Iterator[tuple[str, Sequence[str]]]:
+    """Commands of the check, each with its name for people. `is_brief`: see `built_in`."""
     if check.built_in:
         names = [name if limit is None else f"{name}={limit:.10g}" for name, limit in check.built_in.items()]
-        yield f"--check {','.join(names)}", built_in(check, is_brief=True)
+        yield f"--check {','.join(names)}", built_in(check, is_brief=is_brief)
     if check.command:
         yield f"--pre-join-check {shlex.quote(clip(printable(check.command), 80))}", ("/bin/sh", "-c", check.command)
 
@@ -41,6 +42,23 @@ def built_in(check: NodeCheck, *, is_brief: bool = False) -> Sequence[str]:
     """Command of the built-in checks. `is_brief`: it writes only of checks that do not pass."""
     asked = {**msgspec.to_builtins(check), "is_brief": is_brief}
     return (sys.executable, "-IS", PROGRAM, msgspec.json.encode(asked).decode())
+
+
+def run_by_hand(config: AgentConfig) -> ExitCode:
+    """Run the checks, which write a table on stdout, and say what follows from it: `--check-only`."""
+    check, is_unfit = config.node_check, False
+    assert check
+    for _, command in commands(check, is_brief=False):
+        try:
+            code = subprocess.run(command, env=config.environment, timeout=check.limit_s).returncode
+        except subprocess.TimeoutExpired:
+            print(f"node-agent: a check took more than {check.limit_s:g} s")  # noqa: T201
+            code = ExitCode.NODE_UNFIT.value
+        is_unfit |= code == ExitCode.NODE_UNFIT
+        if code not in (0, ExitCode.NODE_UNFIT):
+            print(f"node-agent: a check is broken, which says nothing about this node: exit code {code}")  # noqa: T201
+    print(f"node {config.join.node_id} is {'unfit: replace it' if is_unfit else 'fit'}")  # noqa: T201
+    return ExitCode.NODE_UNFIT if is_unfit else ExitCode.SUCCEEDED
 
 
 class PreJoinCheck:

@@ -26,9 +26,9 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         arguments = read(words, os.environ)
         plan = plan_launch(arguments, os.environ, use_env=use_env)
         if arguments.check_only:
-            from node_agent.checks import by_hand
+            from node_agent.checks.pre_join import run_by_hand
 
-            return by_hand.run(plan.config)
+            return run_by_hand(plan.config)
         if arguments.exit_with_run:
             from node_agent import supervisor
 
