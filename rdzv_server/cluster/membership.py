@@ -169,5 +169,5 @@ def _view(keys: Iterable[Any], skip: int, revision: int, shards: int) -> View:
         elif kind == "leaders" and name.isdecimal() and int(name) < shards:
             leaders[int(name)] = Leader(key.value.decode(errors="replace"), key.create_revision, key.lease)
     addresses = {shard: leader.address for shard, leader in leaders.items()}
-    trusted = {address for address, member in members.items() if member.is_ready} | set(addresses.values())
-    return View(revision, members, leaders, owners(shards, trusted or members, addresses))
+    sharing = {address for address, member in members.items() if member.is_ready} | set(addresses.values())
+    return View(revision, members, leaders, owners(shards, sharing or members, addresses))

@@ -89,7 +89,7 @@ def meanings(kind: type) -> dict[str, str]:
     for each in [*extended, *reversed(kind.__mro__)]:
         if each.__module__.startswith("rdzv_protocol."):
             module = sys.modules[each.__module__]
-            for field, text in pairwise(_definitions(module)[each.__name__].body):
+            for field, text in pairwise(_definitions(module).get(each.__name__, _NOTHING).body):
                 if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
                     found[ast.unparse(field.target)] = _on_the_wire(ast.literal_eval(text.value), vars(module))
     return found
@@ -101,9 +101,17 @@ def _on_the_wire(text: str, constants: dict[str, Any]) -> str:
     return " ".join(told.split())
 
 
+_NOTHING = ast.Module([], [])
+
+
 @cache
 def _definitions(module: ModuleType) -> dict[str, ast.ClassDef]:
-    return {each.name: each for each in ast.parse(inspect.getsource(module)).body if isinstance(each, ast.ClassDef)}
+    """Definitions of the module's classes; none where its source is not installed."""
+    try:
+        source = inspect.getsource(module)
+    except OSError:
+        return {}
+    return {each.name: each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)}
 
 
 def _subclasses(kind: type[Struct]) -> Iterable[type[Struct]]:

@@ -82,6 +82,18 @@ def test_what_the_fields_of_messages_mean_is_there() -> None:
         assert schemas[name]["properties"][field]["description"].endswith(meaning)
 
 
+def test_without_the_packages_source_the_document_lacks_meanings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_source(module: object) -> str:
+        raise OSError("could not get source code")
+
+    openapi._definitions.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr("inspect.getsource", no_source)
+        assert openapi.meanings(JoinRequest) == {}
+    openapi._definitions.cache_clear()
+    assert openapi.meanings(JoinRequest)
+
+
 # The schemas and the codec.
 
 
