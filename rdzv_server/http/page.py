@@ -261,21 +261,17 @@ def _form(body: bytes) -> dict[str, str]:
 def _duration(seconds: float) -> str:
     """Duration in words, as `page.js` writes it."""
     whole = max(0, round(seconds))
-    for below, unit, unit_s, smaller, smaller_s in _UNITS:
-        if whole < below:
-            return f"{whole // unit_s} {unit}" + (f" {whole % unit_s // smaller_s} {smaller}" if smaller else "")
-    raise AssertionError
+    if whole < 100:
+        return f"{whole} s"
+    if whole < 6_000:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 172_800:
+        return f"{whole // 3_600} h {whole % 3_600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3_600} h"
 
 
 def _utc(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
-
-
-_UNITS = (
-    (100, "s", 1, "", 1), (6_000, "min", 60, "s", 1), (172_800, "h", 3_600, "min", 60),
-    (float("inf"), "d", 86_400, "h", 3_600),
-)  # fmt: skip
-"""Lengths in seconds, each with the units in which a shorter duration is written."""
 
 
 def load_templates() -> None:
