@@ -10,6 +10,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import (
     Ack,
     Directive,
+    JoinRequest,
     LeaveRequest,
     PollRequest,
     Reply,
@@ -37,6 +38,8 @@ class PlayedServer:
         self.requests: list[Request] = []
         self.error: Exception | None = None
         """If set, no request comes through."""
+        self.refusal: ProtocolError | None = None
+        """Refusal of reports, suspicions and answers to queries, if they are not taken."""
         self._revision = 0
         self._directive: Directive | None = None
         self._asked: asyncio.Future[Fate] | None = None
@@ -53,6 +56,8 @@ class PlayedServer:
     async def exchange(self, request: Request) -> Reply | Ack:
         self.requests.append(request)
         self._changed.set()
+        if self.refusal and not isinstance(request, JoinRequest | PollRequest | LeaveRequest):
+            raise self.refusal
         if isinstance(request, ReportRequest | LeaveRequest):
             return Ack(epoch="e")
         if isinstance(request, PollRequest) and not request.hold:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import json
+from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
 
@@ -122,6 +123,34 @@ async def test_a_worker_that_ends_in_the_instant_in_which_its_timer_expires_ends
         await agent.server.answers(finish())
         assert await agent.exit_code() == 0
         assert agent.server.of(SuspectRequest) == []
+
+
+@pytest.mark.parametrize(
+    ("refusal", "exit_code"), [(MalformedMessage("no"), ExitCode.REFUSED), (StaleRound("over"), 1)]
+)
+async def test_a_report_that_the_server_refuses_ends_the_agent_unless_its_round_is_over(refusal, exit_code):
+    async with rig("exit 3") as agent:
+        agent.server.refusal = refusal
+        await agent.server.answers(one_worker())
+        await agent.server.hears(ReportRequest)
+        await agent.server.hears(PollRequest)
+        if exit_code == 1:
+            await agent.server.answers(finish(succeeded=False))
+        assert await agent.exit_code() == exit_code
+        said = "error: rdzv-server refused what this node had to say: no"
+        assert (said in agent.console.lines) == (exit_code == ExitCode.REFUSED)
+
+
+async def test_a_suspicion_that_the_server_refuses_is_logged_and_ends_nothing():
+    async with rig(hangs=HangOptions(silence_s=1_000.0)) as agent:
+        agent.server.refusal = MalformedMessage("no such path")
+        await has_started(agent)
+        agent.agent._timer_expired(agent.pids[0], "timer 'forward' has expired")
+        await agent.server.hears(SuspectRequest)
+        said = "rdzv-server did not take it that workers may hang: no such path"
+        await agent.console.until(lambda: said in agent.console.lines)
+        await agent.server.answers(finish())
+        assert await agent.exit_code() == 0
 
 
 async def test_a_second_signal_kills_workers_that_ignore_the_first():
