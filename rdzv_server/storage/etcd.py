@@ -16,6 +16,7 @@ does not count (`record_codec.settled`).
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
 from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import Any
@@ -93,15 +94,12 @@ class EtcdStore:
         """Transactions of the present batch that have not been made."""
 
     async def load(self) -> Sequence[Record]:
-        begin, more = f"{self._root}/records/".encode(), True
-        end = end_of(begin)
+        folder = f"{self._root}/records/".encode()
         chunks: list[tuple[int, list[Record]]] = []
         try:
-            while more:
-                keys, more, _ = await self._client.range(begin, end, PAGE_KEYS)
+            async for keys, _ in self._client.pages(folder, end_of(folder), PAGE_KEYS):
                 for key in keys:
                     chunks.append(_unpack(key.key, key.value))
-                    begin = key.key + b"\0"
                     await asyncio.sleep(0)  # the lease is renewed meanwhile
         except MalformedRecord as error:
             place, is_later = f"what {self._client.name} holds below {self._root}", isinstance(error, UnknownKind)
@@ -128,26 +126,23 @@ class EtcdStore:
         self._batch = None
 
     async def event_numbers(self) -> Mapping[Key, int]:
-        begin, more, numbers = f"{self._root}/events/".encode(), True, dict[Key, int]()
-        end = end_of(begin)
-        while more:
-            keys, more, _ = await self._client.range(begin, end, KEYS_AT_ONCE, keys_only=True)
+        folder, numbers = f"{self._root}/events/".encode(), dict[Key, int]()
+        async for keys, _ in self._client.pages(folder, end_of(folder), KEYS_AT_ONCE, keys_only=True):
             for key in keys:
                 *_, run, attempt, last = key.key.decode().split("/")
                 if int(last, 16):
                     numbers[unquote(run), int(attempt)] = int(last, 16)
-                begin = key.key + b"\0"
-            await asyncio.sleep(0)
         return numbers
 
     async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
-        folder, found, more = self._folder(run_id, attempt, "events"), list[RunEvent](), True
-        begin = folder + b"%016x" % (after + 1)
-        while more and len(found) < most:
-            keys, more, _ = await self._client.range(begin, end_of(folder), PAGE_KEYS)
-            for key in keys:
-                found += [event for event in unpack_events(key.value) if event.number > after]
-                begin = key.key + b"\0"
+        folder, found = self._folder(run_id, attempt, "events"), list[RunEvent]()
+        pages = self._client.pages(folder + b"%016x" % (after + 1), end_of(folder), PAGE_KEYS)
+        async with aclosing(pages):
+            async for keys, _ in pages:
+                for key in keys:
+                    found += [event for event in unpack_events(key.value) if event.number > after]
+                if len(found) >= most:
+                    break
         return found[:most]
 
     async def read_delivered(self, run_id: str, attempt: int) -> int:
@@ -222,15 +217,13 @@ async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record],
     Raises `StoreBroken` or `StoreUnavailable`.
     """
     chunks: list[tuple[int, list[Record]]] = []
-    begin, more, revision = folder, True, 0
-    while more:
-        keys, more, now = await client.range(begin, end_of(folder), PAGE_KEYS)
-        revision = revision or now
-        try:
+    revision = 0
+    try:
+        async for keys, now in client.pages(folder, end_of(folder), PAGE_KEYS):
             chunks += [_unpack(key.key, key.value) for key in keys]
-        except MalformedRecord as error:
-            raise StoreBroken(f"what {client.name} holds below {folder.decode()} is damaged ({error})") from error
-        begin = keys[-1].key + b"\0" if keys else begin
+            revision = revision or now
+    except MalformedRecord as error:
+        raise StoreBroken(f"what {client.name} holds below {folder.decode()} is damaged ({error})") from error
     return [record for _, records in sorted(chunks, key=itemgetter(0)) for record in records], revision
 
 
@@ -241,20 +234,16 @@ async def read_attempts_with(client: EtcdClient, root: str, text: str) -> list[l
     """
     folders: dict[bytes, list[Any]] = {}
     mentions: set[bytes] = set()
-    begin, more = f"{root}/records/".encode(), True
-    end, word = end_of(begin), text.encode()
-    while more:
-        keys, more, _ = await client.range(begin, end, PAGE_KEYS)
+    records, word = f"{root}/records/".encode(), text.encode()
+    async for keys, _ in client.pages(records, end_of(records), PAGE_KEYS):
         for key in keys:
             folder = key.key.rpartition(b"/")[0]
             folders.setdefault(folder, []).append(key)
             if word in key.value:
                 mentions.add(folder)
-            begin = key.key + b"\0"
         for folder in [*folders][:-1]:  # read to its end
             if folder not in mentions:
                 del folders[folder]
-        await asyncio.sleep(0)
     try:
         chunks = {folder: [_unpack(key.key, key.value) for key in folders[folder]] for folder in sorted(mentions)}
     except MalformedRecord as error:

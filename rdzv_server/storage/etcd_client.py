@@ -9,7 +9,7 @@ Every request may therefore reach etcd twice, or after the caller was told that 
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -108,6 +108,20 @@ class EtcdClient:
         request = rpc.RangeRequest(key=begin, range_end=end, limit=limit, keys_only=keys_only)
         answer = await self._ask(lambda member: member.kv.Range(request, timeout=2 * ATTEMPT_S))
         return answer.kvs, answer.more, answer.header.revision
+
+    async def pages(
+        self, begin: bytes, end: bytes, limit: int, *, keys_only: bool = False
+    ) -> AsyncGenerator[tuple[Sequence[Any], int], None]:
+        """Yield the keys from `begin` to below `end`, at most `limit` at a time, each time with the store's revision.
+
+        Others have their turn between two pages.
+        """
+        more = True
+        while more:
+            keys, more, revision = await self.range(begin, end, limit, keys_only=keys_only)
+            yield keys, revision
+            begin = keys[-1].key + b"\0" if keys else begin
+            await asyncio.sleep(0)
 
     async def transact(self, compare: Sequence[Any], do: Sequence[Any]) -> tuple[bool, int]:
         """Do all operations if every comparison holds, else none; return whether, and the store's revision after."""
