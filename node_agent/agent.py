@@ -46,7 +46,7 @@ from node_agent.output.routing import PluginFailed
 from node_agent.queries import Queries, StartedWorkers, known
 from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
-from node_agent.transport.base import Transport, raise_in_loop
+from node_agent.transport.base import Transport, spawn
 from node_agent.workers import extension_locks
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
 from node_agent.workers.group import WorkerGroup
@@ -171,9 +171,7 @@ class Agent:
             self._manager.watch(loop.call_later)
         if self._config.preemption_file:
             loop.call_soon(self._look_for_preemption, self._config.preemption_file)
-        poll = loop.create_task(self._await_preemption()) if self._config.preemption_poll else None
-        if poll:
-            poll.add_done_callback(raise_in_loop)
+        poll = spawn(self._await_preemption()) if self._config.preemption_poll else None
         loop.call_soon(self._runner.feed, Started())
         if self._orphans:  # soon: while the server is asked
             loop.call_soon(self._orphans.guard, self._config.environment, self._temp_dir.folder)
@@ -293,8 +291,7 @@ class Agent:
                 self._console.log(extension_locks.warning(path))
         self._forget_workers()
         if self._logs.plugin or self._warm:
-            self._starting = asyncio.create_task(self._prepare_and_start(assignment))
-            self._starting.add_done_callback(raise_in_loop)
+            self._starting = spawn(self._prepare_and_start(assignment))
         else:
             self._start_group(assignment, self._logs.open(assignment))
 

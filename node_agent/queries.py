@@ -15,7 +15,7 @@ from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, PairTest, Q
 from node_agent.config import AgentConfig
 from node_agent.core.effects import Level
 from node_agent.output.logs import ReadableLogs
-from node_agent.transport.base import raise_in_loop
+from node_agent.transport.base import spawn
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.notice_board import NoticeBoard
 from node_agent.workers.progress_files import ProgressFiles
@@ -76,10 +76,7 @@ class Queries:
 
     def ask(self, query: Query) -> None:
         """Find out what the server wants to know."""
-        task = asyncio.create_task(self._find_out(query))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        task.add_done_callback(raise_in_loop)
+        spawn(self._find_out(query), self._under_way)
 
     def close(self) -> None:
         for task in self._under_way:

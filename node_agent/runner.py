@@ -9,7 +9,7 @@ traceback, the workers are stopped, the agent leaves the run and exits with 1. I
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -35,7 +35,7 @@ from node_agent.core import events, wording
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Effect, Exit, Level, Log, OwnEffect
 from node_agent.core.machine import AgentMachine, State
-from node_agent.transport.base import Transport, raise_in_loop
+from node_agent.transport.base import Transport, spawn
 from node_agent.transport.retrying import RetryingClient
 
 CRASH_MARGIN_S = 5.0
@@ -206,16 +206,16 @@ class Runner:
                 self._join(effect)
             case PollRequest():
                 poll = replace(effect, progress=self._host.progress())
-                self._spawn(self._exchange(poll), self._exchanges)
+                spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
                 told = replace(effect, progress=self._host.progress())
-                self._spawn(self._deliver(told), self._notifications)
+                spawn(self._deliver(told), self._notifications)
             case SuspectRequest():
-                self._spawn(self._deliver(effect), self._notifications)
+                spawn(self._deliver(effect), self._notifications)
             case LeaveRequest():
-                self._leave = self._spawn(self._deliver(effect), self._notifications)
+                self._leave = spawn(self._deliver(effect), self._notifications)
             case AnswerRequest():
-                self._spawn(self._deliver(effect), self._exchanges)
+                spawn(self._deliver(effect), self._exchanges)
             case _:
                 self._host.perform(effect)
 
@@ -228,9 +228,9 @@ class Runner:
         if isinstance(port, str):
             self.feed(events.Signalled(port))
         elif join.unfit:
-            self._spawn(self._deliver(replace(join, port=port)), self._notifications)
+            spawn(self._deliver(replace(join, port=port)), self._notifications)
         else:
-            self._spawn(self._exchange(replace(join, port=port)), self._exchanges)
+            spawn(self._exchange(replace(join, port=port)), self._exchanges)
 
     async def _exchange(self, request: JoinRequest | PollRequest) -> None:
         answer: Reply | Ack | ProtocolError
@@ -267,13 +267,6 @@ class Runner:
                 os.remove(self._ready_file)
         except OSError as error:
             self._host.perform(Log(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING))
-
-    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        task.add_done_callback(raise_in_loop)
-        return task
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Exception handler of the loop. A transport's complaint about its peer is logged, and nothing else."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from rdzv_protocol.messages import Ack, Reply, Request
@@ -20,8 +21,17 @@ class Transport(Protocol):
         """Give the connection up."""
 
 
-def raise_in_loop(task: "asyncio.Task[Any]") -> None:
-    """Callback of a task that nobody awaits: its exception goes to the event loop's handler when it ends."""
+def spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]] | None = None) -> asyncio.Task[None]:
+    """Start a task that nobody awaits: its exception goes to the event loop's handler. `tasks` has it until it ends."""
+    task = asyncio.create_task(work)
+    if tasks is not None:
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    task.add_done_callback(_raise)
+    return task
+
+
+def _raise(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
         task.result()
 

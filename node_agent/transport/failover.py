@@ -18,7 +18,7 @@ from rdzv_protocol.messages import Ack, LeaderRequest, Reply, Request
 
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
-from node_agent.transport.base import raise_in_loop
+from node_agent.transport.base import spawn
 from node_agent.transport.http import HttpTransport
 
 Endpoint = tuple[str, int]
@@ -96,8 +96,7 @@ class Failover:
         for transport in self._transports:
             transport.leave_all_but(leader)
         if self._watch is None and self.spare:
-            self._watch = asyncio.create_task(self._watch_leaders())
-            self._watch.add_done_callback(raise_in_loop)
+            self._watch = spawn(self._watch_leaders())
         return True
 
     async def closed(self, transport: "FailoverTransport") -> None:

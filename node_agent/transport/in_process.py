@@ -13,7 +13,7 @@ from importlib import import_module
 from rdzv_protocol.messages import Ack, Reply, Request, Start
 from rdzv_protocol.paths import STATUS
 
-from node_agent.transport.base import raise_in_loop
+from node_agent.transport.base import spawn
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.service.rendezvous import Rendezvous
 
@@ -92,8 +92,7 @@ class Standalone:
     def _answered(self, answer: Reply | Ack) -> None:
         """Open the status page once the assignment has been handed out."""
         if self._has_page and self._page is None and isinstance(answer, Reply) and isinstance(answer.directive, Start):
-            self._page = asyncio.create_task(self._open_page())
-            self._page.add_done_callback(raise_in_loop)
+            self._page = spawn(self._open_page())
 
     async def _open_page(self) -> None:
         with bind(ADDRESS, 0) as listener:
