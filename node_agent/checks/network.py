@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from hmac import compare_digest
 from statistics import median
+from typing import Any
 
 from rdzv_protocol.queries import PAIR_TEST_BYTES, PAIR_TEST_PINGS, PairTest, PairTested
 
@@ -30,12 +31,8 @@ RETRY_S = 0.02
 _CHUNK = 1 << 18
 
 
-class _NoConnection(Exception):
-    """No connection with the other node; the message says why."""
-
-
-class _Slow(Exception):
-    """Network that is too slow, as the sentence says."""
+class _Failed(Exception):
+    """Test that has failed: there is no connection, or it is too slow, as the message says."""
 
 
 async def measure(query: PairTest, least_mb_per_s: float) -> PairTested:
@@ -44,9 +41,9 @@ async def measure(query: PairTest, least_mb_per_s: float) -> PairTested:
     try:
         async with asyncio.timeout(query.limit_s), _connection(query) as (connection, latency_s):
             if latency_s > MOST_LATENCY_S:
-                raise _Slow(f"a byte to node {query.peer} and back takes {latency_s * 1000:.0f} ms: packets are lost")
+                raise _Failed(f"a byte to node {query.peer} and back takes {latency_s * 1000:.0f} ms: packets are lost")
             mb_per_s = await _exchange(connection, query, least_mb_per_s)
-    except (_NoConnection, _Slow) as error:
+    except _Failed as error:
         return PairTested(problem=str(error))
     except TimeoutError:
         return PairTested(problem=f"{broke} off: it took more than {query.limit_s:g} s")
@@ -64,16 +61,16 @@ async def _connection(query: PairTest) -> AsyncIterator[tuple[socket.socket, flo
         async with asyncio.timeout(within_s):
             connection = await (_accepted if query.listens else _connected)(query)
     except TimeoutError:
-        raise _NoConnection(f"no connection {what} within {within_s:g} s") from None
+        raise _Failed(f"no connection {what} within {within_s:g} s") from None
     except OSError as error:
-        raise _NoConnection(f"no connection {what}: {error.strerror or error}") from None
+        raise _Failed(f"no connection {what}: {error.strerror or error}") from None
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield connection, await (_echo if query.listens else _ping)(connection)
 
 
 async def _exchange(connection: socket.socket, query: PairTest, least_mb_per_s: float) -> float:
-    """Send and receive the test's bytes, in turns; MB/s of those received. Raises `_Slow`."""
+    """Send and receive the test's bytes, in turns; MB/s of those received. Raises `_Failed`."""
     loop, zeros = asyncio.get_running_loop(), memoryview(bytes(_CHUNK))
     mb_per_s = await _receive(connection, query.peer, least_mb_per_s) if query.listens else 0.0
     for _ in range(PAIR_TEST_BYTES // _CHUNK):
@@ -100,14 +97,14 @@ async def _receive(connection: socket.socket, peer: str, least_mb_per_s: float) 
         pass
     mb_per_s = got / MB / max(loop.time() - began, 1e-6)
     if mb_per_s < least_mb_per_s:
-        raise _Slow(f"{mb_per_s:.1f} MB/s from node {peer}, fewer than {least_mb_per_s:g}")
+        raise _Failed(f"{mb_per_s:.1f} MB/s from node {peer}, fewer than {least_mb_per_s:g}")
     return mb_per_s
 
 
 async def _connected(query: PairTest) -> socket.socket:
     """A connection to the node that listens, which has been shown the nonce."""
     loop = asyncio.get_running_loop()
-    family, kind, protocol, _, address = (await loop.getaddrinfo(query.addr, query.port, type=socket.SOCK_STREAM))[0]
+    family, kind, protocol, _, address = await _looked_up(query)
     while True:
         connection = socket.socket(family, kind, protocol)
         connection.setblocking(False)
@@ -191,9 +188,7 @@ async def _listener(query: PairTest) -> socket.socket:
 
     It listens at every address if that one is not this machine's: a NAT is between, and the nonce says who is meant.
     """
-    family, kind, protocol, _, address = (
-        await asyncio.get_running_loop().getaddrinfo(query.addr, query.port, type=socket.SOCK_STREAM)
-    )[0]
+    family, kind, protocol, _, address = await _looked_up(query)
     for each in (address, ("", query.port)):
         listener = socket.socket(family, kind, protocol)
         try:
@@ -207,6 +202,11 @@ async def _listener(query: PairTest) -> socket.socket:
             if each is not address:
                 raise
     raise AssertionError
+
+
+async def _looked_up(query: PairTest) -> tuple[Any, ...]:
+    """The first address of the node that listens, as `getaddrinfo` gives it."""
+    return (await asyncio.get_running_loop().getaddrinfo(query.addr, query.port, type=socket.SOCK_STREAM))[0]
 
 
 async def _read(connection: socket.socket, number: int) -> bytes:
