@@ -14,6 +14,7 @@ import yaml
 from uv import find_uv_bin
 
 from node_agent.cli.parser import read
+from node_agent.cli.values import Nodes
 from rdzv_server.cli import parse
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
@@ -120,7 +121,8 @@ def test_its_commands_are_good_ones() -> None:
         config = parse(services[name]["command"])
         assert config.is_one_of_several and config.advertise == f"{name}:29400"
     asked = read(services["agent"]["command"], {})
-    assert asked.nnodes == (services["agent"]["deploy"]["replicas"],) * 2
+    replicas = services["agent"]["deploy"]["replicas"]
+    assert asked.nnodes == Nodes(replicas, replicas)
     assert (ROOT / asked.script.lstrip("/")).is_file()
 
 
