@@ -23,7 +23,7 @@ class RunCreated(Struct, frozen=True):
     attempt: int
     explicit: bool
     settings: RunSettings
-    wall_at: float | None = None
+    wall_at: float
     """The server's wall clock at that moment, seconds since 1970, by which people are told times."""
     life: Life = Life()
     event_number: int = 0
@@ -65,7 +65,7 @@ class NodeJoined(Struct, frozen=True):
     join: JoinRequest
     server_addr: str
     replaces: tuple[str, ...] = ()
-    wall_at: float | None = None
+    wall_at: float = 0.0
     cordon: Cordon | None = None
 
 
@@ -282,6 +282,12 @@ class CordonsKept(Struct, frozen=True):
     lifted: dict[str, float] = {}
 
 
+class WallClockSet(Struct, frozen=True):
+    """The server's wall clock was set, or its machine was suspended: it is `wall_at` now, in seconds since 1970."""
+
+    wall_at: float
+
+
 class RunSuperseded(Struct, frozen=True):
     """A new attempt begins in place of this one, which every node has left."""
 
@@ -366,6 +372,7 @@ Fact = (
     | CauseNotFound
     | StacksAsked
     | OperatorsFact
+    | WallClockSet
     | RunSuperseded
 )
 Sign = LeaseRenewed | AgentDisconnected | LogAsked | QueryAnswered | TimePassed

@@ -56,6 +56,8 @@ from rdzv_server.core.run import (
     remember,
 )
 
+WALL_CLOCK_SLACK_S = 1.0
+"""Seconds by which the times that people are told may differ from the server's wall clock."""
 DUE_AT_ONCE = 500
 """Most agents that are lost in one go when many leases end together: other runs wait meanwhile."""
 
@@ -71,7 +73,7 @@ class RunMachine:
             explicit=created.explicit,
             settings=settings,
             created_at=now,
-            created_wall_at=created.wall_at,
+            wall_clock_set=[(now, created.wall_at)],
             leases=Leases(settings.lease_s, settings.disconnect_grace_s),
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
             event_number=created.event_number,
@@ -158,6 +160,12 @@ class RunMachine:
             self.run.leases.restart(self.run.agents, now)
         for agent in self.run.agents.values():
             network_check.joined(self.run, agent.join)
+
+    def set_wall_clock(self, wall_at: float, now: float) -> list[Effect]:
+        """Note what the server's wall clock shows, if a run that has not ended counts otherwise."""
+        if not self.run.stage.is_end and abs(self.run.wall_clock(now) - wall_at) > WALL_CLOCK_SLACK_S:
+            self._transit(events.WallClockSet(wall_at), now)
+        return self._taken()
 
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
@@ -299,6 +307,9 @@ class RunMachine:
             run.checkpoint_step = max(fact.checkpoint_step, run.checkpoint_step or 0)
         if fact.step is not None:
             run.step_of_round, run.highest_step = fact.step, max(fact.step, run.highest_step or 0)
+
+    def _wall_clock_set(self, fact: events.WallClockSet, now: float) -> None:
+        remember(self.run.wall_clock_set, (now, fact.wall_at))
 
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
@@ -561,6 +572,7 @@ _EVENTS: dict[type[events.Event], tuple[Check | None, Apply | None]] = {
     events.NodeUncordoned: (operations.check_node, operations.uncordon),
     events.NodeDrained: (operations.check_node, operations.drain),
     events.RunSuperseded: (lambda machine, event, now: event, RunMachine._superseded),
+    events.WallClockSet: (None, RunMachine._wall_clock_set),
     events.StacksAsked: (examination.ask_for_stacks, examination.asked_for),
     events.LogAsked: (queries.ask_for_log, None),
     events.QueryAnswered: (queries.answered, None),

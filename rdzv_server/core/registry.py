@@ -243,7 +243,8 @@ class Registry:
         if machine is None or machine.run.stage.is_end:
             return []
         run = machine.run
-        created = RunCreated(run.run_id, run.attempt, run.explicit, run.settings, run.created_wall_at, self._life)
+        wall_at = run.wall_clock(run.created_at)
+        created = RunCreated(run.run_id, run.attempt, run.explicit, run.settings, wall_at, self._life)
         records = [Record(run.run_id, run.attempt, run.created_at, created)]
         records += [Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run)]
         return records
@@ -259,6 +260,10 @@ class Registry:
         """Begin every lease anew: the server could hear nobody until now."""
         for machine in self._machines.values():
             machine.run.leases.resume(now)
+
+    def set_wall_clock(self, wall_at: float, now: float) -> list[Effect]:
+        """Let every run know what the server's wall clock shows, which has been set."""
+        return [effect for machine in self._machines.values() for effect in machine.set_wall_clock(wall_at, now)]
 
     def _machine_to_join(self, event: NodeJoined, now: float) -> tuple[RunMachine, list[Effect]]:
         join = event.join

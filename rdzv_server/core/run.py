@@ -299,8 +299,9 @@ class RunState(Struct, kw_only=True):
     explicit: bool
     settings: RunSettings
     created_at: float
-    created_wall_at: float | None
-    """Wall-clock time of `created_at`, seconds since 1970; None: not known."""
+    wall_clock_set: list[tuple[float, float]]
+    """Times at which the wall clock began to go on from another time than before, at first that of the creation: each
+    with the wall-clock time, in seconds since 1970."""
     opening: Opening
     stage: Stage = Stage.FORMING
     round: int = 1
@@ -446,9 +447,11 @@ class Run(RunState, kw_only=True):
     survivors: int = 0
     """Number of agents of the membership that are still part of the run, and are not drained."""
 
-    def wall_clock(self, at: float) -> float | None:
-        """Convert a time of the run to seconds since 1970, for people; None: not known."""
-        return None if self.created_wall_at is None else self.created_wall_at + (at - self.created_at)
+    def wall_clock(self, at: float) -> float:
+        """Convert a time of the run to what the server's wall clock showed, in seconds since 1970."""
+        earlier = (each for each in reversed(self.wall_clock_set) if each[0] <= at)
+        set_at, wall_at = next(earlier, self.wall_clock_set[0])
+        return wall_at + (at - set_at)
 
     @property
     def waiting(self) -> OrderedDict[str, Agent]:

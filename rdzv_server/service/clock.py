@@ -8,7 +8,7 @@ core is told, and gives every agent a fresh one.
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rdzv_server.core.effects import Record
@@ -20,15 +20,23 @@ BEAT_S = 2.0
 them. A lease should be well above this."""
 DATED = RunCreated | NodeOperation | NodeBlamed
 """Facts that record the server's life in which they happened, and the wall-clock time."""
+WALL_CLOCK_SLACK_S = 0.5
+"""Seconds by which the wall clock may differ from the server's time, beyond what it did, before it counts as set."""
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class Clock:
-    """Clock of the server in seconds, based on the event loop's monotonic clock."""
+    """Clock of the server in seconds, based on the event loop's monotonic clock.
 
-    def __init__(self) -> None:
+    `wall_s`: wall clock, in seconds since 1970, by which people are told times.
+    """
+
+    def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
+        self._wall_s = wall_s
         self.life = Life()
         self._beat_at = float("inf")
+        self._wall_ahead_s = float("inf")
+        """Distance of the wall clock from the server's time, when it was set last."""
         self._was_held_up = False
         self._looked_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
@@ -37,7 +45,7 @@ class Clock:
     def start(self, records: Sequence[Record]) -> None:
         """Go on from the server's life that has left these records, and begin to detect times of being held up."""
         self._scheduler = scheduler()
-        self.life = _life(records, _boot_id(), self._loop_s(), time.time())
+        self.life = _life(records, _boot_id(), self._loop_s(), self._wall_s())
         self._beat()
 
     def stop(self) -> None:
@@ -46,6 +54,15 @@ class Clock:
 
     def now(self) -> float:
         return self._loop_s() + self.life.offset_s
+
+    def wall_clock_set(self) -> float | None:
+        """Wall-clock time in seconds since 1970, if it was set since the last call, and at the first; else None."""
+        wall_s = self._wall_s()
+        ahead_s = wall_s - self.now()
+        if abs(ahead_s - self._wall_ahead_s) <= WALL_CLOCK_SLACK_S:
+            return None
+        self._wall_ahead_s = ahead_s
+        return wall_s
 
     def was_held_up(self) -> bool:
         """Whether agents may not have been heard since the last call."""
@@ -88,7 +105,7 @@ def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: f
     away_s = 0.0
     if same_boot:
         away_s = monotonic_s + same_boot[-1] - last_at
-    elif (known := [(at, fact.wall_at) for at, fact in created if fact.wall_at is not None]) and known[-1][1]:
+    elif known := [(at, fact.wall_at) for at, fact in created if fact.wall_at is not None]:
         at, wall_at = known[-1]
         away_s = wall_s - wall_at - (last_at - at)
     return Life(boot_id, last_at + max(0.0, away_s) - monotonic_s)

@@ -61,7 +61,13 @@ REPLAY_AT_ONCE = 500
 class Driver:
     """Driver of the core: feeds it events, and carries its effects out. Time goes on from the server's life before."""
 
-    def __init__(self, registry: Registry, store: Store, measurements: Measurements | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        store: Store,
+        measurements: Measurements | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.registry = registry
         self._store = store
         self.measurements = measurements or Measurements()
@@ -82,7 +88,7 @@ class Driver:
         self._observers: list[Observer] = [self.measurements.observe]
         self._late: list[RunEvent] = []
         """Events of recorded facts that the server's life before had not written."""
-        self._clock = Clock()
+        self._clock = clock or Clock()
         self.started_at = 0.0
         self._outage = Outage(
             "nothing is decided until it can be written, and workers keep running", "the store can be written again"
@@ -252,6 +258,8 @@ class Driver:
         now, was_held_up = self._clock.now(), self._clock.was_held_up()
         if was_held_up:
             self.registry.resume(now)
+        if (wall_at := self._clock.wall_clock_set()) is not None:
+            effects += self.registry.set_wall_clock(wall_at, now)
         while self._inbox and len(answers) < MOST_AT_ONCE:
             run_id, event, done = self._inbox.pop()
             try:

@@ -222,7 +222,7 @@ class RunFeed(Feed):
 
     def _parts(self, run: Run, now: float) -> Document:
         """Parts of the document that do not grow with the number of nodes."""
-        clock = _clock(now)
+        clock = _clock(run)
         quiet = watch_view.quiet(run, now, clock)
         named = {self._keys[agent_id]: each for agent_id, each in quiet.items() if agent_id in self._keys}
         return {"run": watch_view.view(run, now, clock), "quiet": named}
@@ -264,7 +264,7 @@ class RunsFeed(Feed):
         known = self.document.get("runs", {})
         if run is None:
             return None if run_id in known else {}
-        return difference(known.get(run_id, {}), watch_view.summary(run, now, _clock(now)))
+        return difference(known.get(run_id, {}), watch_view.summary(run, now, _clock(run)))
 
 
 class Watch:
@@ -432,10 +432,9 @@ def _agents_of(fact: object) -> Iterator[str]:
         yield agent_id
 
 
-def _clock(now: float) -> Callable[[float], float]:
-    """Conversion to wall-clock time of times of a run whose time is now `now`."""
-    offset = time.time() - now
-    return lambda at: round(at + offset, 1)
+def _clock(run: Run) -> Callable[[float], float]:
+    """Conversion of times of the run to wall-clock time."""
+    return lambda at: round(run.wall_clock(at), 1)
 
 
 def _batches(keys: list[str], size: int) -> Iterator[list[str]]:

@@ -5,6 +5,7 @@ libfaketime gives a program a wall clock of its own, which the test sets while t
 """
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -95,8 +96,12 @@ async def test_while_a_run_runs_no_lease_and_no_worker_notices(clocked: Clocked)
     assert all_run(first)
     of_node_a(first).kill()
     second = await clocked.hub.group(2)
-    failed_at = (await clocked.server.run())["failures"][-1]["failed_at"]
+    run = await clocked.server.run()
+    run_id, failed_at = run["run_id"], run["failures"][-1]["failed_at"]
     assert abs(failed_at - time.time() + HOUR_S) < 60, "its clock has jumped indeed"
+    events = json.loads(await clocked.server.get(f"/v1/runs/{run_id}/events"))["events"]
+    offs = {event["kind"]: event["at"] - time.time() for event in events}
+    assert abs(offs["run_created"]) < 60 and abs(offs["workers_failed"] + HOUR_S) < 60, "by the server's clock then"
     await clocked.finish(second)
     run = await clocked.server.run()
     assert await clocked.restarts() == {"worker_failure": 1}

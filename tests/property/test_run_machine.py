@@ -43,14 +43,14 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.machine import WALL_CLOCK_SLACK_S, RunMachine
 from rdzv_server.core.queries import MOST_OPEN
 from rdzv_server.core.run import AgentState, Cause, Run, Seat, Stage
 from rdzv_server.core.snapshot import take
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.property import model as rules
 from tests.property.model import Model, Refused
-from tests.support.scenario import RETENTION_S, SERVER_ADDR, a_failure, durable, nnodes, replayed, snapshot
+from tests.support.scenario import RETENTION_S, SERVER_ADDR, WALL_AT, a_failure, durable, nnodes, replayed, snapshot
 from tests.support.scenario import a_join as a_join_of_any_kind
 
 NAMES = [f"agent{index}" for index in range(16)]
@@ -128,8 +128,8 @@ class RunStory(RuleBasedStateMachine):
     )
     def found(self, limits: dict[str, Any], chosen: dict[str, Any], joined: int) -> None:
         settings = RunSettings(**FIXED, **limits, **chosen)
-        self.now = 0.0
-        self.created = RunCreated("run", 1, explicit=True, settings=settings)
+        self.now, self.wall_ahead_s = 0.0, WALL_AT
+        self.created = RunCreated("run", 1, explicit=True, settings=settings, wall_at=WALL_AT)
         self.machine = RunMachine(self.created, self.now, RETENTION_S)
         self.model = Model(settings)
         self.hangs = 0
@@ -439,6 +439,15 @@ class RunStory(RuleBasedStateMachine):
         self.now += seconds
         self._both(TimePassed(), lambda: self.model.pass_time(self.now))
 
+    @rule(ahead_s=st.sampled_from([-3_600.0, -0.3, 0.3, 3_600.0]))
+    def somebody_sets_the_servers_wall_clock(self, ahead_s: float) -> None:
+        self.wall_ahead_s += ahead_s
+        self._set_wall_clock()
+
+    def _set_wall_clock(self) -> None:
+        effects = self.machine.set_wall_clock(self.now + self.wall_ahead_s, self.now)
+        self.records += [effect for effect in effects if isinstance(effect, Record)]
+
     @precondition(lambda self: not self.run_.stage.is_end)
     @rule()
     def the_next_deadline_comes(self) -> None:
@@ -485,6 +494,7 @@ class RunStory(RuleBasedStateMachine):
         if not self.records:  # a server writes the creation down with the first join, and tells of it then
             self.numbers.clear()
         self.machine.restart(self.now)
+        self._set_wall_clock()
         self.open_questions.clear()
         self.run_.validate()
         self.model.restart(list(self.run_.agents), self.now)
@@ -708,6 +718,11 @@ class RunStory(RuleBasedStateMachine):
         assert sum(phases) == pytest.approx(self.now if ended_at is None else ended_at, abs=0.01)
         assert min(phases) >= 0.0
         assert sum(time_s.restarts.values()) <= time_s.restarting + time_s.waiting + 0.01
+
+    @invariant()
+    def a_run_that_goes_on_has_the_wall_clocks_time(self) -> None:
+        off_s = self.run_.wall_clock(self.now) - (self.now + self.wall_ahead_s)
+        assert self.run_.stage.is_end or abs(off_s) <= WALL_CLOCK_SLACK_S
 
     @invariant()
     def the_events_are_numbered_without_a_gap(self) -> None:

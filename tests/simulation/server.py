@@ -23,6 +23,7 @@ from rdzv_server.core.effects import Record
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.registry import Registry
+from rdzv_server.service.clock import Clock as ServerClock
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.long_polls import Key
@@ -32,6 +33,8 @@ from simulation.clock import Clock, Timer
 from simulation.network import Connection, Host
 
 RETENTION_S = 86_400.0
+BEGAN_AT = 1_750_000_000.0
+"""Wall-clock time at which the simulation begins, seconds since 1970."""
 OPERATOR = "operator"
 
 _Told = JoinRequest | ReportRequest | SuspectRequest | LeaveRequest
@@ -138,7 +141,7 @@ class Server:
         self._polls: dict[Connection, list[asyncio.Task[None]]] = {}
         self._operators = Host(clock, "operators", "10.0.1.1")
         self._store = TracedStore(trace)
-        driver = Driver(self.registry, self._store)
+        driver = Driver(self.registry, self._store, clock=ServerClock(lambda: BEGAN_AT + clock.now))
         self._rendezvous = ObservedRendezvous(driver)
         self._rendezvous.epoch = "epoch-1"
         self._loop.do(self._loop.start, driver.start())

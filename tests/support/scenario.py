@@ -248,6 +248,10 @@ class Scenario:
         self.machine.restart(self.now)
         self.run.validate()
 
+    def sets_wall_clock(self, wall_at: float) -> None:
+        """Somebody sets the server's wall clock, or its machine was suspended."""
+        self.records += [each for each in self.machine.set_wall_clock(wall_at, self.now) if isinstance(each, Record)]
+
     def renews(self, *names: str) -> None:
         for name in names:
             self.handle(LeaseRenewed(name))

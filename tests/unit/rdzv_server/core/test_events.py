@@ -39,6 +39,25 @@ def test_times_are_the_wall_clocks_and_a_round_says_how_long_it_took_to_form():
     assert (started.kind, started.at, started.duration_s) == ("round_started", WALL_AT + 7.5, 7.5)
 
 
+def test_the_wall_clock_may_be_set_while_a_run_goes_on():
+    """What happened before keeps its time; what comes after has the new one, also after a restart of the server."""
+    run = running("2", "a", "b", max_restarts=2)
+    run.passes(5.0)
+    run.fails("a")
+    run.passes(5.0)
+    run.sets_wall_clock(WALL_AT - 3_600.0)
+    run.restarts()
+    run.join("a", "b")
+    run.passes(5.0)
+    run.restarts_from_a_snapshot()
+    run.fails("b")
+    first, second = (event.at for event in run.events if event.kind == "workers_failed")
+    assert (first, second) == (WALL_AT + 5.0, WALL_AT - 3_600.0 + 5.0)
+    run.join("a", "b")
+    run.fails("a")
+    assert [entry.at for entry in run.directive("a").restarts] == [WALL_AT - 3_600.0, WALL_AT - 3_600.0 + 5.0]
+
+
 def test_a_node_that_is_gone_is_told_with_its_rank_and_the_reason():
     run = running("1:2", "a", "b")
     run.leaves("b", "SIGTERM")

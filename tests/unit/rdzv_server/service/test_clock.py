@@ -10,7 +10,7 @@ from rdzv_server.core.events import JoinTimedOut, LeaseRenewed, Life, NodeJoined
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.service import clock as clock_module
-from rdzv_server.service.clock import BEAT_S, SLACK_S, Clock
+from rdzv_server.service.clock import BEAT_S, SLACK_S, WALL_CLOCK_SLACK_S, Clock
 from tests.support.scenario import RUN_ID, SERVER_ADDR, WALL_AT, a_join, settings_of
 
 
@@ -18,8 +18,8 @@ class Scripted(Clock):
     """A clock in an event loop whose time the test sets."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.loop_s = 1_000.0
+        self.loop_s, self.wall_ahead_s = 1_000.0, WALL_AT
+        super().__init__(lambda: self.loop_s + self.wall_ahead_s)
 
     def _loop_s(self) -> float:
         return self.loop_s
@@ -68,12 +68,25 @@ async def test_a_write_that_takes_long_holds_it_up(clock, took_s, is_long):
     assert clock.was_held_up() is is_long
 
 
+# The wall clock.
+
+
+async def test_the_wall_clock_is_told_at_first_and_when_it_was_set(clock):
+    assert clock.wall_clock_set() == 1_000.0 + WALL_AT
+    clock.loop_s += 3_600.0
+    clock.wall_ahead_s += WALL_CLOCK_SLACK_S
+    assert clock.wall_clock_set() is None
+    clock.wall_ahead_s -= 3_600.0
+    assert clock.wall_clock_set() == clock.loop_s + clock.wall_ahead_s
+    assert clock.wall_clock_set() is None
+
+
 # Lives.
 
 LAST = Record(RUN_ID, 1, 110.0, JoinTimedOut())
 
 
-def created(boot_id: str, offset_s: float = 0.0, wall_at: float | None = WALL_AT) -> Record:
+def created(boot_id: str, offset_s: float = 0.0, wall_at: float = WALL_AT) -> Record:
     settings = RunSettings(min_nodes=1, max_nodes=1)
     return Record(RUN_ID, 1, 100.0, RunCreated(RUN_ID, 1, True, settings, wall_at, Life(boot_id, offset_s)))
 
@@ -86,9 +99,8 @@ def created(boot_id: str, offset_s: float = 0.0, wall_at: float | None = WALL_AT
         (created("this", 40.0), 60.0, WALL_AT, 110.0),
         (created("another", 40.0), 5.0, WALL_AT + 25.0, 125.0),
         (created("another", 40.0), 5.0, WALL_AT - 3_600, 110.0),
-        (created("", wall_at=None), 5.0, WALL_AT, 110.0),
     ],
-    ids=["same boot", "wall clock jumped", "never back", "after a reboot", "reboot with a wrong clock", "unknown"],
+    ids=["same boot", "wall clock jumped", "never back", "after a reboot", "reboot with a wrong clock"],
 )
 def test_time_goes_on_between_two_lives(first, monotonic_s, wall_s, now):
     life = clock_module._life([first, LAST], "this", monotonic_s, wall_s)

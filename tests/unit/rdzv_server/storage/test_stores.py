@@ -8,8 +8,9 @@ from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunCre
 from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT
 from tests.support.scenario import RUN_ID, a_failure, a_join
 
+SETTINGS = RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,))
 RECORDS = [
-    Record(RUN_ID, 1, 0.0, RunCreated(RUN_ID, 1, True, RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,)))),
+    Record(RUN_ID, 1, 0.0, RunCreated(RUN_ID, 1, True, SETTINGS, wall_at=1e9)),
     Record(RUN_ID, 1, 1.5, NodeJoined(a_join("a"), "10.0.0.9", ("b", "c"))),
     Record(RUN_ID, 1, 2.5, RoundCompleted("last call")),
     Record(RUN_ID, 1, 3.5, WorkersFailed("a", 1, a_failure("a"))),
