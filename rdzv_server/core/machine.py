@@ -73,7 +73,7 @@ class RunMachine:
             explicit=created.explicit,
             settings=settings,
             created_at=now,
-            wall_clock_set=[(now, created.wall_at)],
+            wall_clock_ahead=[(now, created.wall_at - now)],
             leases=Leases(settings.lease_s, settings.disconnect_grace_s),
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
             event_number=created.event_number,
@@ -309,7 +309,7 @@ class RunMachine:
             run.step_of_round, run.highest_step = fact.step, max(fact.step, run.highest_step or 0)
 
     def _wall_clock_set(self, fact: events.WallClockSet, now: float) -> None:
-        remember(self.run.wall_clock_set, (now, fact.wall_at))
+        remember(self.run.wall_clock_ahead, (now, fact.wall_at - now))
 
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join

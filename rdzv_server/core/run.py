@@ -299,9 +299,8 @@ class RunState(Struct, kw_only=True):
     explicit: bool
     settings: RunSettings
     created_at: float
-    wall_clock_set: list[tuple[float, float]]
-    """Times at which the wall clock began to go on from another time than before, at first that of the creation: each
-    with the wall-clock time, in seconds since 1970."""
+    wall_clock_ahead: list[tuple[float, float]]
+    """Times since which the wall clock is so many seconds ahead of the server's, the first of them the creation's."""
     opening: Opening
     stage: Stage = Stage.FORMING
     round: int = 1
@@ -449,9 +448,11 @@ class Run(RunState, kw_only=True):
 
     def wall_clock(self, at: float) -> float:
         """Convert a time of the run to what the server's wall clock showed, in seconds since 1970."""
-        earlier = (each for each in reversed(self.wall_clock_set) if each[0] <= at)
-        set_at, wall_at = next(earlier, self.wall_clock_set[0])
-        return wall_at + (at - set_at)
+        since, ahead_s = self.wall_clock_ahead[-1]
+        if at < since:
+            earlier = [ahead_s for since, ahead_s in self.wall_clock_ahead if since <= at]
+            ahead_s = earlier[-1] if earlier else self.wall_clock_ahead[0][1]
+        return at + ahead_s
 
     @property
     def waiting(self) -> OrderedDict[str, Agent]:
@@ -525,23 +526,24 @@ class Run(RunState, kw_only=True):
             into[agent_id] = agent
 
     def remove(self, agent: Agent) -> None:
-        del self.agents[agent.agent_id]
-        namesakes = self.node_ids[agent.node_id]
-        del namesakes[agent.agent_id]
+        join, agent_id = agent.join, agent.join.agent_id
+        del self.agents[agent_id]
+        namesakes = self.node_ids[join.node_id]
+        del namesakes[agent_id]
         if not namesakes:
-            del self.node_ids[agent.node_id]
-        del self.by_state[agent.state][agent.agent_id]
-        node_rank = agent.join.node_rank
-        if node_rank is not None and self.node_ranks.get(node_rank) == agent.agent_id:
+            del self.node_ids[join.node_id]
+        del self.by_state[agent.state][agent_id]
+        node_rank = join.node_rank
+        if node_rank is not None and self.node_ranks.get(node_rank) == agent_id:
             del self.node_ranks[node_rank]
         self.survivors -= self.is_survivor(agent)
-        self.leaving.pop(agent.agent_id, None)
-        self.leases.drop(agent.agent_id)
-        self.progress.pop(agent.agent_id, None)
-        self.network.able.discard(agent.agent_id)
-        self.network.fit.discard(agent.agent_id)
-        self.network.tested.discard(agent.agent_id)
-        self.departed_ids.add(agent.agent_id)
+        self.leaving.pop(agent_id, None)
+        self.leases.drop(agent_id)
+        self.progress.pop(agent_id, None)
+        self.network.able.discard(agent_id)
+        self.network.fit.discard(agent_id)
+        self.network.tested.discard(agent_id)
+        self.departed_ids.add(agent_id)
 
     def validate(self) -> None:
         """Raise `AssertionError` if the state contradicts itself: tests check that after every event."""

@@ -40,7 +40,7 @@ def test_times_are_the_wall_clocks_and_a_round_says_how_long_it_took_to_form():
 
 
 def test_the_wall_clock_may_be_set_while_a_run_goes_on():
-    """What happened before keeps its time; what comes after has the new one, also after a restart of the server."""
+    """Earlier events keep their time; later ones have the new clock's, also after a restart of the server."""
     run = running("2", "a", "b", max_restarts=2)
     run.passes(5.0)
     run.fails("a")
