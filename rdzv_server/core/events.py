@@ -58,14 +58,13 @@ class Cordon(Struct, frozen=True, kw_only=True):
 class NodeJoined(Struct, frozen=True):
     """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it.
 
-    `replaces`: agents that this one is the restart of, filled in by the run's machine. `wall_at`: the server's wall
-    clock, for the run that the join may create. `cordon`: the cordon of its node, if it has one.
+    `replaces`: agents that this one is the restart of, filled in by the run's machine. `cordon`: the cordon of its
+    node, if it has one.
     """
 
     join: JoinRequest
     server_addr: str
     replaces: tuple[str, ...] = ()
-    wall_at: float = 0.0
     cordon: Cordon | None = None
 
 

@@ -78,6 +78,7 @@ class Registry:
         self._deadlines: list[tuple[float, Key]] = []
         self._armed: dict[Key, float] = {}
         self._life = Life()
+        self._wall_ahead_s = 0.0
         self.cordons = Cordons()
         self._exclusion = exclusion
         self._suspects: dict[str, list[tuple[RunMachine, Blame]]] = {}
@@ -263,6 +264,7 @@ class Registry:
 
     def set_wall_clock(self, wall_at: float, now: float) -> list[Effect]:
         """Let every run know what the server's wall clock shows, which has been set."""
+        self._wall_ahead_s = wall_at - now
         return [effect for machine in self._machines.values() for effect in machine.set_wall_clock(wall_at, now)]
 
     def _machine_to_join(self, event: NodeJoined, now: float) -> tuple[RunMachine, list[Effect]]:
@@ -278,7 +280,8 @@ class Registry:
         effects = self._make_room(now) if len(self._machines) >= self._max_runs else []
         effects += self._supersede(latest, now) if latest else []
         number = latest.run.event_number if latest else 0
-        created = RunCreated(join.run_id, attempt, join.explicit_run_id, settings, event.wall_at, self._life, number)
+        wall_at = now + self._wall_ahead_s
+        created = RunCreated(join.run_id, attempt, join.explicit_run_id, settings, wall_at, self._life, number)
         effects.append(Record(join.run_id, attempt, now, created))
         return self._create(created, now), effects
 

@@ -103,7 +103,7 @@ class Rendezvous:
         key = (request.run_id, request.agent_id)
         join = replace(request, secret=digest(request.secret))
         with self._bound(key, connection):
-            machine = await self._enter(events.NodeJoined(join, connection.server_addr, wall_at=time.time()))
+            machine = await self._enter(events.NodeJoined(join, connection.server_addr))
         agent = machine.run.agents.get(request.agent_id)
         if agent and agent.has_joined:
             await self._park(machine, request.agent_id, _first_hold_s(machine.run.settings), connection)

@@ -347,6 +347,7 @@ class ManyRuns:
 
     def __init__(self, exclusion: ExclusionPolicy | None = None) -> None:
         self.registry = Registry(RETENTION_S, exclusion=exclusion)
+        self.registry.set_wall_clock(WALL_AT, 0.0)
         self.now = 0.0
         self.effects: list[Effect] = []
         """Effects of the last thing that happened."""
@@ -355,7 +356,7 @@ class ManyRuns:
 
     def join(self, agent: str, run_id: str = RUN_ID, *, explicit: bool = True, **changes: Any) -> None:
         join = a_join(agent, run_id=run_id, explicit_run_id=explicit, **changes)
-        self.handle(run_id, NodeJoined(join, SERVER_ADDR, wall_at=WALL_AT + self.now))
+        self.handle(run_id, NodeJoined(join, SERVER_ADDR))
 
     def succeeds(self, agent: str, run_id: str = RUN_ID, round: int = 1) -> None:
         self.handle(run_id, WorkersSucceeded(agent, round))

@@ -121,7 +121,7 @@ def test_however_often_the_server_crashes_a_join_times_out_in_time(crashes_every
     def note(effects):
         records.extend(effect for effect in effects if isinstance(effect, Record))
 
-    note(registry.handle(RUN_ID, NodeJoined(a_join("a", settings=settings), SERVER_ADDR, wall_at=WALL_AT), loop_s)[1])
+    note(registry.handle(RUN_ID, NodeJoined(a_join("a", settings=settings), SERVER_ADDR), loop_s)[1])
     while registry.runs()[0].stage is Stage.FORMING:
         loop_s += 0.5
         life = clock_module._life(records, "this", loop_s, WALL_AT)
