@@ -407,10 +407,8 @@ class Watch:
 
     def _server(self) -> Document:
         """State of the server, without fields that change by themselves or do not apply."""
-        state = watch_view.plain(self._service.state())
-        del state["uptime_s"]
-        found = {name: value for name, value in state.items() if value is not None}
-        return found | {"version": rdzv_protocol.VERSION}
+        state = msgspec.to_builtins(self._service.state()) | {"uptime_s": None, "version": rdzv_protocol.VERSION}
+        return watch_view.known(**state)
 
 
 def server_sent(kind: str, content: bytes, event_id: str = "") -> bytes:
