@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rdzv_protocol.flag_values import LOG_FORMATS
+from rdzv_protocol.flag_values import A_TIME, LOG_FORMATS, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from rdzv_server.core.node_history import MOST_OF_A_NODE, ExclusionPolicy
@@ -75,23 +75,14 @@ def _number(kind: Callable[[str], float], low: float, high: float, what: str) ->
     return read
 
 
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-_A_TIME = "a time such as 90s, 30m, 24h or 7d"
-
-
-def _span(text: str) -> float:
-    """Read a time with its unit, as in 90s, in seconds."""
-    match = re.fullmatch(r"(\d{1,8}(?:\.\d{1,3})?)([smhd]?)", text)
-    if match is None or not 1 <= (seconds := float(match[1]) * _UNITS[match[2]]) <= 366 * 86_400:
-        raise ArgumentTypeError(f"{_A_TIME}, from 1s to 366d, not {text!r}")
-    return seconds
+_span = _number(seconds, 1, 366 * 86_400, f"{A_TIME}, from 1s to 366d")
 
 
 def _after(text: str) -> tuple[int, float]:
     """Read N/TIME, a number of times within a time, in seconds."""
     number, _, window = text.partition("/")
     if re.fullmatch(r"\d{1,2}", number) is None or not 1 <= int(number) <= MOST_OF_A_NODE:
-        raise ArgumentTypeError(f"a number from 1 to {MOST_OF_A_NODE}, and {_A_TIME}, as in 3/24h, not {text!r}")
+        raise ArgumentTypeError(f"a number from 1 to {MOST_OF_A_NODE}, and {A_TIME}, as in 3/24h, not {text!r}")
     return int(number), _span(window)
 
 

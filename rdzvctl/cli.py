@@ -7,12 +7,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, get_args
+from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
 
 import rdzv_protocol
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts
+from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.text import printable
 
@@ -135,12 +135,22 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _seconds(text: str) -> float:
-    """Seconds of a text such as 30, 90s, 10m, 2h or 1d."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text.strip())
-    if not found:
-        raise argparse.ArgumentTypeError(f"a time such as 30, 90s, 10m, 2h or 1d, not {text!r}")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}[found[2]]
+T = TypeVar("T")
+
+
+def _read_by(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Type of an argument whose reader raises `ValueError` with one line for the user."""
+
+    def type_(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return type_
+
+
+_seconds, _size = _read_by(seconds), _read_by(node_counts)
 
 
 def _whole(text: str) -> int:
@@ -153,13 +163,6 @@ def _lines(text: str) -> int:
     if not 1 <= (lines := _whole(text)) <= MOST_LOG_LINES:
         raise argparse.ArgumentTypeError(f"a number from 1 to {MOST_LOG_LINES}, not {text!r}")
     return lines
-
-
-def _size(text: str) -> tuple[int, int]:
-    try:
-        return node_counts(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 TIMES_OF_ACTIONS = {

@@ -1,5 +1,6 @@
 """Values of flags that several programs read alike. Each raises `ValueError` with one line for the user."""
 
+import re
 from typing import Literal
 
 from rdzv_protocol.paths import DEFAULT_PORT
@@ -11,6 +12,17 @@ LOG_FORMATS = ("text", "json")
 LogStream = Literal["stdout", "stderr"]
 MOST_LOG_LINES = 1_000
 """Most lines of a worker's log file that are shown at a time."""
+
+A_TIME = "a time such as 90s, 30m, 24h or 7d"
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def seconds(text: str) -> float:
+    """Seconds of a time with its unit, as in 90s; without a unit they are seconds. Raises `ValueError`."""
+    match = re.fullmatch(r"([0-9]{1,8}(?:\.[0-9]{1,3})?)([smhd]?)", text.strip())
+    if match is None:
+        raise ValueError(f"{A_TIME}, not {text!r}")
+    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> Endpoint:

@@ -1,10 +1,20 @@
-"""Endpoints as people write them."""
+"""Endpoints and times as people write them."""
 
 import pytest
-from rdzv_protocol.flag_values import address, endpoint
+from rdzv_protocol.flag_values import address, endpoint, seconds
 
 
 @pytest.mark.parametrize(("host", "shown"), [("a", "a:1"), ("::1", "[::1]:1")])
 def test_an_address_is_read_as_it_is_shown(host: str, shown: str) -> None:
     assert address(host, 1) == shown
     assert endpoint(shown) == (host, 1)
+
+
+def test_a_time_has_a_unit_or_is_in_seconds() -> None:
+    assert [seconds(text) for text in ("30", "90s", "0.5m", "2h", " 7d")] == [30, 90, 30, 7_200, 604_800]
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1 h", "1w", "1e3", "\u0661s", "1.2345s"])
+def test_what_is_no_time_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="a time such as 90s, 30m, 24h or 7d, not "):
+        seconds(text)
