@@ -12,6 +12,8 @@ from typing import TypedDict
 
 from msgspec import Struct, json
 
+from rdzv_protocol.text import printable
+
 LEVEL_VARIABLE = "LOGLEVEL"
 """Environment variable of torchrun for the lowest level. Without it torchrun writes warnings, these programs INFO."""
 
@@ -70,13 +72,13 @@ class LineFormat(Struct, frozen=True):
 
 
 def complaint(program: str, message: str, words: Sequence[str], variable: str = "") -> str:
-    """Line of a program that ends over a mistake in its command line, in the form that the command line's words, or the
-    value of the variable for `--log-format`, ask for: the words could not be parsed."""
+    """One line of a program that ends over a mistake in its command line, in the form that the words or the variable
+    for `--log-format` ask for: the words could not be parsed."""
     spelled = [word.replace("_", "-") for word in words]
     is_json = "--log-format=json" in spelled or ("--log-format", "json") in pairwise(spelled) or variable == "json"
     text = f"error: {message}"
     if not is_json:
-        return f"{program}: {text}"
+        return f"{program}: {printable(text)}"
     return LineFormat(program, is_json=True).line(text, logging.ERROR, time.time(), Context())
 
 

@@ -4,7 +4,7 @@ import json
 import time
 
 import pytest
-from rdzv_protocol.log_lines import LineFormat, lowest_level
+from rdzv_protocol.log_lines import LineFormat, complaint, lowest_level
 
 AT = 1_785_585_600.1239
 
@@ -35,6 +35,15 @@ def test_a_line_of_json_is_one_object_of_what_there_is():
         "run_id": "r",
         "group_rank": 0,
     }
+
+
+@pytest.mark.parametrize("words", [["--log-format", "json"], ["--log_format=json"]])
+def test_a_mistake_in_a_command_line_is_one_line_whatever_it_names(words):
+    wrong = "--token-file /no\nwhere: No such file or directory"
+    assert complaint("node-agent", wrong, []) == "node-agent: error: --token-file /no where: No such file or directory"
+    line = complaint("node-agent", wrong, words)
+    assert "\n" not in line
+    assert json.loads(line)["message"] == f"error: {wrong}"
 
 
 @pytest.mark.parametrize(
