@@ -137,12 +137,12 @@ def cpu_sets(options: Any, environment: Environment, workers: int) -> tuple[froz
     mode = getattr(options, "affinity_mode", options)
     mode = str(getattr(mode, "value", mode))
     from node_agent.workers import numa
-    from node_agent.workers.devices import DeviceError, pci_addresses
+    from node_agent.workers.devices import DeviceError, Devices
 
     if mode not in numa.MODES:
         raise ValueError(f"numa_options: torch's NumaOptions, or one of {', '.join(numa.MODES)}; not {options!r:.80}")
     try:
-        return tuple(numa.cpu_sets(mode, pci_addresses(environment), workers))
+        return tuple(numa.cpu_sets(mode, Devices(environment, addresses=True).pci_addresses(), workers))
     except (DeviceError, numa.NumaError) as error:
         if getattr(options, "should_fall_back_if_binding_fails", False):
             return ()

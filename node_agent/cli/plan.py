@@ -105,7 +105,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
 
 
 def _config(arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command) -> AgentConfig:
-    workers = _nproc(arguments, environment)
+    workers, cpus = _workers(arguments, environment)
     connect_timeout_s = first(arguments.connect_timeout, arguments.read_timeout, CONNECT_TIMEOUT_S)
     lost_after_s = connect_timeout_s if target.is_on_a_node else inf
     names = known_signals(arguments.signals_to_handle)
@@ -136,7 +136,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         virtual_local_rank=arguments.virtual_local_rank,
         hangs=_hangs(arguments, environment),
         failure_rules=FailureRules(arguments.fatal_rule, arguments.retry_rule),
-        cpus=_cpus(arguments, workers, environment),
+        cpus=cpus,
         signals=names,
         shutdown_timeout_s=arguments.shutdown_timeout,
         notice_s=_notice_s(arguments),
@@ -276,27 +276,22 @@ def _lease_s(arguments: Arguments) -> float | None:
     return lease_s
 
 
-def _nproc(arguments: Arguments, environment: Mapping[str, str]) -> int:
-    if isinstance(arguments.nproc_per_node, int):
-        return arguments.nproc_per_node
-    from node_agent.workers.devices import DeviceError, count_workers
-
-    try:
-        return count_workers(arguments.nproc_per_node, environment, partial(_tell, arguments, environment))
-    except DeviceError as error:
-        raise UsageError(f"{arguments.source('nproc_per_node')} {arguments.nproc_per_node}: {error}") from None
-
-
-def _cpus(arguments: Arguments, workers: int, environment: Mapping[str, str]) -> tuple[frozenset[int], ...]:
-    if arguments.numa_binding is None:
-        return ()
+def _workers(arguments: Arguments, environment: Mapping[str, str]) -> tuple[int, tuple[frozenset[int], ...]]:
+    """Number of workers, and the CPUs of each if they are bound to any. Raises `UsageError`."""
+    number, binding, asked = arguments.nproc_per_node, arguments.numa_binding, "nproc_per_node"
+    if isinstance(number, int) and binding is None:
+        return number, ()
     from node_agent.workers import devices, numa
 
+    seen = devices.Devices(environment, partial(_tell, arguments, environment), addresses=binding is not None)
     try:
-        addresses = devices.pci_addresses(environment, partial(_tell, arguments, environment))
-        return tuple(numa.cpu_sets(arguments.numa_binding, addresses, workers))
+        workers = number if isinstance(number, int) else seen.count_workers(number)
+        if binding is None:
+            return workers, ()
+        asked = "numa_binding"
+        return workers, tuple(numa.cpu_sets(binding, seen.pci_addresses(), workers))
     except (devices.DeviceError, numa.NumaError) as error:
-        raise UsageError(f"{arguments.source('numa_binding')} {arguments.numa_binding}: {error}") from None
+        raise UsageError(f"{arguments.source(asked)} {getattr(arguments, asked)}: {error}") from None
 
 
 def _check_devices(arguments: Arguments, config: AgentConfig) -> None:

@@ -33,37 +33,55 @@ class DeviceError(Exception):
     """No such devices, or no way to tell. One line: what was looked for, what was found, what to do."""
 
 
-def count_workers(wanted: str, environment: Mapping[str, str], log: Callable[[str], None] = lambda line: None) -> int:
-    """Number of workers that `wanted` (auto, cpu, gpu or xpu) means here, as torch counts. Raises `DeviceError`.
+class Devices:
+    """Accelerators that workers see, as torch counts them; it is asked when the first answer is needed, and once.
 
-    `environment` is the workers': its variables hide devices from them. cpu counts the CPUs that this process may run
-    on. auto counts devices if a worker sees any, else CPUs. A device that does not answer is an error for auto too: a
-    node with a broken GPU is not a CPU node; nor is one with GPUs and no torch. `log` is told of a long wait.
+    `environment` is the workers': its variables hide devices from them. `log` is told of a long wait.
     """
-    if wanted == "cpu":
-        return len(os.sched_getaffinity(0))
-    if wanted not in LABELS:
-        raise DeviceError(f"{wanted!r} is not a number of workers: give a number, auto, cpu, gpu or xpu")
-    answer = _ask_torch(wanted, environment, log)
-    if wanted == "auto" and not answer["count"] and not _why_broken(answer):
-        return len(os.sched_getaffinity(0))
-    _check(answer, wanted, environment, "give a number of workers, or cpu, to do without")
-    return int(answer["count"])
 
+    def __init__(
+        self, environment: Mapping[str, str], log: Callable[[str], None] = lambda line: None, *, addresses: bool
+    ) -> None:
+        """`addresses`: whether the PCI addresses are wanted, too."""
+        self._environment = environment
+        self._log = log
+        self._addresses = addresses
+        self._answer: Mapping[str, Any] = {}
 
-def pci_addresses(environment: Mapping[str, str], log: Callable[[str], None] = lambda line: None) -> list[str]:
-    """PCI addresses of the accelerators that a worker sees, by its index of them: "0000:3b:00.0". Raises `DeviceError`.
+    def count_workers(self, wanted: str) -> int:
+        """Number of workers that `wanted` (auto, cpu, gpu or xpu) means here. Raises `DeviceError`.
 
-    The function number is always 0, as torch writes it. MIG devices have their GPU's address. `log` is told of a long
-    wait.
-    """
-    answer = _ask_torch("auto", environment, log, wants_addresses=True)
-    _check(answer, "auto", environment, "only workers with accelerators can be bound to the CPUs near them")
-    addresses: list[str] = answer["addresses"]
-    if not all(addresses):
-        what = f"where on the PCI bus its {answer['device']} devices are"
-        raise DeviceError(f"torch {answer['torch']} does not tell {what}")
-    return addresses
+        cpu counts the CPUs that this process may run on. auto counts devices if a worker sees any, else CPUs. A device
+        that does not answer is an error for auto too: a node with a broken GPU is not a CPU node; nor is one with GPUs
+        and no torch.
+        """
+        if wanted == "cpu":
+            return len(os.sched_getaffinity(0))
+        if wanted not in LABELS:
+            raise DeviceError(f"{wanted!r} is not a number of workers: give a number, auto, cpu, gpu or xpu")
+        answer = self._ask(wanted)
+        if wanted == "auto" and not answer["count"] and not _why_broken(answer):
+            return len(os.sched_getaffinity(0))
+        _check(answer, wanted, self._environment, "give a number of workers, or cpu, to do without")
+        return int(answer["count"])
+
+    def pci_addresses(self) -> list[str]:
+        """PCI addresses of the devices that were counted, else of all accelerators, by the worker's index of them:
+        "0000:3b:00.0". Raises `DeviceError`.
+
+        The function number is always 0, as torch writes it. MIG devices have their GPU's address.
+        """
+        answer = self._answer or self._ask("auto")
+        _check(answer, "auto", self._environment, "only workers with accelerators can be bound to the CPUs near them")
+        addresses: list[str] = answer["addresses"]
+        if not all(addresses):
+            what = f"where on the PCI bus its {answer['device']} devices are"
+            raise DeviceError(f"torch {answer['torch']} does not tell {what}")
+        return addresses
+
+    def _ask(self, kind: str) -> Mapping[str, Any]:
+        self._answer = _ask_torch(kind, "addresses" if self._addresses else "count", self._environment, self._log)
+        return self._answer
 
 
 def _check(answer: Mapping[str, Any], wanted: str, environment: Mapping[str, str], advice: str) -> None:
@@ -84,11 +102,9 @@ def _why_broken(answer: Mapping[str, Any]) -> str:
     return next((text.splitlines()[0] for text in answer["warnings"] if text.startswith(BROKEN)), "")
 
 
-def _ask_torch(
-    kind: str, environment: Mapping[str, str], log: Callable[[str], None], *, wants_addresses: bool = False
-) -> Mapping[str, Any]:
+def _ask_torch(kind: str, what: str, environment: Mapping[str, str], log: Callable[[str], None]) -> Mapping[str, Any]:
     python = environment.get("PYTHON_EXEC") or sys.executable
-    command = (python, PROGRAM, kind, "addresses" if wants_addresses else "count")
+    command = (python, PROGRAM, kind, what)
     pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)

@@ -198,7 +198,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(plans, cap
 
 def test_workers_are_bound_near_their_gpus(monkeypatch):
     monkeypatch.setattr(
-        "node_agent.workers.devices.pci_addresses", lambda environment, log: ["0000:3b:00.0", "0000:5e:00.0"]
+        "node_agent.workers.devices.Devices.pci_addresses", lambda devices: ["0000:3b:00.0", "0000:5e:00.0"]
     )
     near = [frozenset({0, 1}), frozenset({2, 3})]
     asked = []

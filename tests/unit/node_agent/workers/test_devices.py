@@ -2,13 +2,13 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from node_agent.workers import devices
-from node_agent.workers.devices import DeviceError, count_workers, pci_addresses
+from node_agent.workers.devices import DeviceError, Devices
 
 MADE_UP = """
 import atexit, os, warnings
@@ -62,6 +62,14 @@ class Torch:
     def says(self, source: str) -> Mapping[str, str]:
         self._file.write_text(source)
         return self.environment
+
+
+def count_workers(wanted: str, environment: Mapping[str, str], log: Callable[[str], None] = lambda line: None) -> int:
+    return Devices(environment, log, addresses=False).count_workers(wanted)
+
+
+def pci_addresses(environment: Mapping[str, str], log: Callable[[str], None] = lambda line: None) -> list[str]:
+    return Devices(environment, log, addresses=True).pci_addresses()
 
 
 @pytest.fixture
@@ -165,6 +173,18 @@ def test_the_workers_interpreter_is_asked(torch: Torch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["cuda", "xpu", "npu"])
 def test_addresses_of_any_accelerator_are_written_as_sysfs_writes_them(torch: Torch, device: str) -> None:
     assert pci_addresses(torch.sees(device, 59, 0xAF)) == ["0000:3b:00.0", "0000:af:00.0"]
+
+
+@pytest.mark.parametrize("wanted", ["gpu", "auto"])
+def test_torch_is_imported_once_for_the_number_of_workers_and_for_their_addresses(
+    torch: Torch, tmp_path: Path, wanted: str
+) -> None:
+    imports = tmp_path / "imports"
+    environment = torch.sees("cuda", 59, 94)
+    torch.says((tmp_path / "torch.py").read_text() + f"open({str(imports)!r}, 'a').write('imported ')\n")
+    seen = Devices(environment, addresses=True)
+    assert (seen.count_workers(wanted), seen.pci_addresses()) == (2, ["0000:3b:00.0", "0000:5e:00.0"])
+    assert imports.read_text() == "imported "
 
 
 def test_without_accelerators_or_their_addresses_nothing_can_be_bound(torch: Torch) -> None:
