@@ -98,6 +98,13 @@ async def test_something_else_listening(unused_tcp_port: int) -> None:
     await refuses(agent, what, todo, code=ExitCode.START_AGAIN)
 
 
+async def test_a_port_that_accepts_and_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        agent = await start_agent("--endpoint", f"127.0.0.1:{silent.getsockname()[1]}", "--connect-timeout", "0")
+        what, todo = "(HTTP: no answer)", "check that this port is rdzv-server's"
+        await refuses(agent, what, todo, code=ExitCode.START_AGAIN)
+
+
 async def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
