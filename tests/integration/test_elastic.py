@@ -8,10 +8,12 @@ import signal
 import time
 from contextlib import suppress
 
+import pytest
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.settings import LAST_CALL_QUIET_S
 
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.programs import TORCH_WORKER
 from tests.support.worker_hub import Worker, of_agent, of_node, restart_count
 
 
@@ -30,16 +32,16 @@ def master_port(workers: list[Worker]) -> str:
     return workers[0].env["MASTER_PORT"]
 
 
-async def test_a_killed_worker_restarts_the_whole_run_once(any_cluster: Cluster) -> None:
-    first = await any_cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
+async def test_a_killed_worker_restarts_the_whole_run_once(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
     first[3].kill()
-    second = await any_cluster.hub.group(4)
+    second = await cluster.hub.group(4)
     assert (restart_count(first), restart_count(second)) == (0, 1)
     assert master_port(first) != master_port(second)
-    await any_cluster.finish(second)
-    run = await any_cluster.server.run()
+    await cluster.finish(second)
+    run = await cluster.server.run()
     assert run["phase"] == "succeeded"
-    assert await any_cluster.restarts() == {"worker_failure": 1}
+    assert await cluster.restarts() == {"worker_failure": 1}
     assert run["history"][0]["reason"].startswith("worker rank 3 on node ") and "SIGKILL" in run["history"][0]["reason"]
 
 
@@ -53,21 +55,32 @@ async def test_workers_of_several_nodes_that_fail_together_are_charged_once(clus
     await cluster.finish(second)
 
 
-async def test_a_killed_agent_takes_its_workers_along_and_the_others_form_again_at_once(any_cluster: Cluster) -> None:
-    first = await any_cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
+async def test_a_killed_agent_takes_its_workers_along_and_the_others_form_again_at_once(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--nnodes", "1:2", *PATIENT)
     lost = of_node(first, 1)
-    victim = next(name for name, agent in any_cluster.agents.items() if lost[0].agent_pid == agent.pid)
-    agent = any_cluster.agents.pop(victim)
+    victim = next(name for name, agent in cluster.agents.items() if lost[0].agent_pid == agent.pid)
+    agent = cluster.agents.pop(victim)
     agent.signal(signal.SIGKILL)
     for worker in lost:
         await worker.gone(within_s=1.0)
-    second = await any_cluster.hub.group(2)
+    second = await cluster.hub.group(2)
     assert restart_count(second) == 0, "losing a node is not charged"
     assert await agent.exit_code() == -signal.SIGKILL
-    await any_cluster.finish(second)
-    assert await any_cluster.restarts() == {"node_lost": 1}
-    run = await any_cluster.server.run()
+    await cluster.finish(second)
+    assert await cluster.restarts() == {"node_lost": 1}
+    run = await cluster.server.run()
     assert [gone["node_id"] for gone in run["departures"]] == [victim]
+
+
+@pytest.fixture(params=[pytest.param("plain"), pytest.param("torch", marks=pytest.mark.torch)])
+def any_cluster(request: pytest.FixtureRequest, cluster: Cluster) -> Cluster:
+    """The cluster with workers that do not notice each other's end, and with torch workers, which do.
+
+    Those are warm: torch is imported once a node, not once a worker and round.
+    """
+    if request.param == "torch":
+        cluster.script, cluster.agent_flags = TORCH_WORKER, ("--preload", "torch.distributed")
+    return cluster
 
 
 async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer(any_cluster: Cluster) -> None:
@@ -103,16 +116,16 @@ async def test_an_agent_that_is_told_to_go_leaves_and_the_others_form_again_at_o
     assert await cluster.restarts() == {"node_left": 1}
 
 
-async def test_a_third_node_is_admitted_to_a_run_of_two_to_three(any_cluster: Cluster) -> None:
+async def test_a_third_node_is_admitted_to_a_run_of_two_to_three(cluster: Cluster) -> None:
     timing = ("--nnodes", "2:3", "--last-call-timeout", "0.2", "--lease", "500", "--shutdown-timeout", "5")
-    first = await any_cluster.nodes("ab", *timing)
-    await any_cluster.node("c")
-    second = await any_cluster.hub.group(6)
-    newcomers = of_agent(second, any_cluster.agents["c"].pid)
+    first = await cluster.nodes("ab", *timing)
+    await cluster.node("c")
+    second = await cluster.hub.group(6)
+    newcomers = of_agent(second, cluster.agents["c"].pid)
     assert [worker.group_rank for worker in newcomers] == [2, 2], "those that were there keep their group ranks"
     assert restart_count(second) == 0 and master_port(first) != master_port(second)
-    await any_cluster.finish(second)
-    assert await any_cluster.restarts() == {"node_arrived": 1}
+    await cluster.finish(second)
+    assert await cluster.restarts() == {"node_arrived": 1}
 
 
 async def test_a_replacement_takes_the_lost_nodes_place(cluster: Cluster) -> None:

@@ -235,7 +235,7 @@ CASES: Mapping[str, Case] = {
     ),
     "a module": Case(nodes=("--standalone -m dump found --lr 0.1",), workers=1, differs=MADE_UP),
     "a script that is run by its path": Case(
-        nodes=("--standalone --nproc-per-node 2 --run-path SCRIPT --lr 0.1",), workers=2,
+        nodes=("--standalone --run-path SCRIPT --lr 0.1",), workers=1,
         differs=(*MADE_UP, *CHILD_OF_MULTIPROCESSING),
     ),
     "a program that is not Python": Case(

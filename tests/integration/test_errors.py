@@ -221,23 +221,22 @@ async def test_an_agent_that_is_told_to_go_or_finds_no_server_says_so_there(hub:
     assert error_of(own)["message"].startswith("no rdzv-server at 127.0.0.1:1 within 0.1 s")
 
 
-RECORDED = """\
-import sys, time
+RECORDED = f"""\
+{SECOND_FAILS}
 from torch.distributed.elastic.multiprocessing.errors import record
 @record
 def main():
-    if {fails}:
-        raise ValueError("boom")
-    time.sleep(1000)
+    raise ValueError("boom")
 main()
 """
 
 
 @pytest.mark.torch
 async def test_the_agents_error_file_is_torchruns_own(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(RECORDED.format(fails="__import__('os').environ['RANK'] == '1'"))
-    errors, flags = {}, ("--standalone", "--nproc-per-node", "2")
+    """And where the worker's is, of which it tells, if that stays."""
+    script, logs = tmp_path / "train.py", tmp_path / "logs"
+    script.write_text(RECORDED)
+    errors, flags = {}, ("--standalone", "--nproc-per-node", "2", "--log-dir", str(logs))
     for launcher in (TORCHRUN, NODE_AGENT):
         own = tmp_path / f"{launcher}.json"
         agent = await start(launcher, [*flags, str(script)], env={"TORCHELASTIC_ERROR_FILE": str(own)})
@@ -247,12 +246,6 @@ async def test_the_agents_error_file_is_torchruns_own(tmp_path: Path) -> None:
         assert errors[launcher]["extraInfo"].pop("timestamp").isdigit()
     assert errors[NODE_AGENT] == errors[TORCHRUN]
     assert errors[NODE_AGENT]["errorCode"] == 1
-
-
-@pytest.mark.torch
-async def test_a_recorded_error_is_told_with_its_file_if_that_stays(tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    agent = await fails(RECORDED.format(fails="True"), tmp_path, "--log-dir", str(logs))
     root = section(agent, "Root Cause")
     path = root.partition("error_file: ")[2].splitlines()[0]
     assert Path(path).is_relative_to(logs)

@@ -11,6 +11,7 @@ from tests.support.programs import Program
 
 pytestmark = pytest.mark.torch
 
+PRELOAD = "torch._dynamo,torch.distributed.nn,sklearn.datasets"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -24,10 +25,11 @@ async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("sklearn")
+    """Once with cold workers, once with warm ones."""
     training = ("train_digits.py", "--target-accuracy", "0", "--checkpoint", str(tmp_path / "digits.pt"))
-    first = await launch(TORCHRUN, 2, *training, "--epochs", "1")
+    first = await launch(TORCHRUN, 1, *training, "--epochs", "1")
     assert any("epoch=1 " in line for line in first)
-    second = await launch(NODE_AGENT, 1, *training, "--epochs", "2")
+    second = await launch(NODE_AGENT, 2, *training, "--epochs", "2", PET_PRELOAD=PRELOAD)
     assert any("resumed epochs_done=1" in line for line in second)
     assert any("epoch=2 " in line for line in second) and not any("epoch=1 " in line for line in second)
 
@@ -43,9 +45,9 @@ async def test_the_demo_kills_a_worker_and_shows_what_warm_workers_save() -> Non
     assert any("restarts charged by the server: 1" in line for line in demo.out[-3:])
 
 
-async def launch(launcher: str, workers: int, script: str, *args: str) -> list[str]:
+async def launch(launcher: str, workers: int, script: str, *args: str, **env: str) -> list[str]:
     """Run an example to its end; what it wrote to stdout."""
     words = ("--standalone", "--nproc-per-node", str(workers), str(EXAMPLES / script), *args)
-    program = await start(launcher, words, env={"OMP_NUM_THREADS": "1"})
+    program = await start(launcher, words, env={"OMP_NUM_THREADS": "1", **env})
     assert await program.exit_code(within_s=LONG_S) == 0, program.err
     return program.out

@@ -108,10 +108,12 @@ EPOCHS = (("epoch=2 ", 1, "kill worker"), ("epoch=3 ", 0, "kill agent"))
 STEPS = (("step=5 ", 1, "kill worker"), ("step=7 ", 0, "kill agent"))
 
 EXAMPLES = {
-    "accelerate_loop": Example(needs="accelerate", preload="accelerate", interruptions=EPOCHS, nodes="ab"),
+    "accelerate_loop": Example(
+        needs="accelerate", preload="accelerate,torch._dynamo", interruptions=EPOCHS, nodes="ab"
+    ),
     "hf_trainer": Example(
         needs="transformers",
-        preload="transformers",
+        preload="transformers.trainer,transformers.models.gpt2.modeling_gpt2,deepspeed",
         interruptions=(("step=5 ", 0, "kill worker"), ("step=7 ", 0, "kill agent")),
     ),
     "lightning_trainer": Example(
@@ -122,7 +124,9 @@ EXAMPLES = {
         says="started by TorchElasticEnvironment",
     ),
     "async_checkpoint": Example(preload=TORCH_MODULES, interruptions=STEPS),
-    "deepspeed_zero": Example(needs="deepspeed", preload="deepspeed", interruptions=STEPS),
+    "deepspeed_zero": Example(
+        needs="deepspeed", preload="deepspeed.runtime.zero.muon.muon_optimizer", interruptions=STEPS
+    ),
 }
 _undisturbed: dict[str, Story] = {}
 

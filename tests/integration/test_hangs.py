@@ -231,8 +231,9 @@ async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
     path.write_text(TIMER)
     limits = ("--progress-timeout", "500", "--max-restarts", "1", "--shutdown-timeout", "1")
     variable = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+    warm = ("--preload", "torch.distributed.elastic.timer")
     agent = await Program.start(
-        sys.executable, "-m", "node_agent", "--standalone", *limits, str(path), env=variable
+        sys.executable, "-m", "node_agent", "--standalone", *warm, *limits, str(path), env=variable
     )  # fmt: skip
     await agent.line(
         r"rank 0 on node .* hang: timer '.*' of process \d+ has expired; rank 0 in .* at train.py:9", TORCH_S

@@ -201,26 +201,6 @@ async def test_a_module_that_cannot_be_preloaded(source: str, says: str, tmp_pat
     assert says in line
 
 
-# With torch.
-
-
-@pytest.mark.torch
-@pytest.mark.timeout(300)
-async def test_warm_workers_compute_the_same(tmp_path: Path) -> None:
-    losses = []
-    for more in ((), ("--preload", "torch,torch.distributed")):
-        flags = (*more, "--nproc", "2", "--redirects", "1", "--log-dir", str(tmp_path / f"logs{len(losses)}"))
-        folder = tmp_path / f"cwd{len(losses)}"
-        folder.mkdir()
-        script = str(PROGRAMS / "elastic.py")
-        code, agent = await finished(*flags, script=script, cwd=folder, args=("--epochs", "3"))
-        assert code == 0, agent.err
-        files = sorted((tmp_path / f"logs{len(losses)}").glob("*/attempt_0/*/stdout.log"))
-        losses.append([file.read_text() for file in files])
-        assert is_said_to_be_warm(agent) is bool(more)
-    assert losses[0] == losses[1] and all(" loss " in text for text in losses[0]) and len(losses[0]) == 2
-
-
 def is_warm(pid: int) -> bool:
     """Whether the worker was forked from the fork server, whose command line it still has."""
     return b"fork_server_helper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,6 +1,7 @@
 """Programs that run under torchrun run under node-agent with the same command line, and print the same losses, exactly.
 
-Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix.
+Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix. Most of our workers are
+warm: they compute what torchrun's compute, which are cold.
 """
 
 import importlib.util
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.torch
 TO_FILES = ("--log-dir", "logs", "--redirects", "3")
 FAIR = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Keeps torchrun's restarts clear of the keys that the round before left in its store."""
+WARM = {"PET_PRELOAD": "torch._dynamo,torch.distributed.nn"}
+"""Spares our workers the imports; torchrun knows no such variable."""
 QUICK = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=10"
 TWO_STATIC_NODES = tuple(f"--nnodes 2 --node-rank {rank} --master-addr 127.0.0.1 --master-port PORT" for rank in (0, 1))
 
@@ -44,7 +47,7 @@ CASES = {
     "an elastic @record script that crashes, goes on, and fails": Case(
         program="elastic.py --crash-after 2 --fail-after 4",
         nodes=("--standalone --nproc-per-node 2 --max-restarts 1",),
-        environment=FAIR,
+        environment=FAIR | WARM,
         exit_code=1,
         error="DataIsBroken: batch 4 of rank 1 has no label",
     ),
@@ -73,6 +76,7 @@ async def test_a_public_program(tmp_path: Path) -> None:
     path = Path(found.origin).parent / "test_utils" / "scripts" / "test_script.py"
     # The last: DeepSpeed, which accelerate imports where it is installed, else warns that it finds none, with the time.
     environment = {"ACCELERATE_USE_CPU": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
+    environment["PET_PRELOAD"] = "accelerate.test_utils,torch._dynamo"
     case = Case(program=str(path), environment=environment)
     theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
@@ -100,7 +104,7 @@ async def lose_a_node(launcher: str, folder: Path) -> Printed:
         agents: list[Program] = []
         for rank, conf in enumerate(("is_host=1", "is_host=0")):
             place = [f"--rdzv-endpoint=127.0.0.1:{port}", f"--node-rank={rank}", f"--rdzv-conf={conf},{QUICK}"]
-            agents.append(await start(launcher, [*flags.split(), *place, *program], env=FAIR, cwd=folder))
+            agents.append(await start(launcher, [*flags.split(), *place, *program], env=FAIR | WARM, cwd=folder))
         await until(lambda: any("rank 1 waits" in lines for _, lines in printed(folder)), LONG_S)
         agents[1].signal(signal.SIGTERM)
         await agents[1].exit_code(LONG_S)
@@ -114,7 +118,9 @@ async def run(launcher: str, case: Case, folder: Path) -> Printed:
     with free_port() as port:
         program = str(PROGRAMS / case.program).split()
         nodes = [[*node.replace("PORT", port).split(), *TO_FILES, *program] for node in case.nodes]
-        await launch(launcher, *nodes, env=case.environment, cwd=folder, exit_code=case.exit_code)
+        agents = await launch(launcher, *nodes, env=case.environment, cwd=folder, exit_code=case.exit_code)
+    is_warm = any("workers start warm" in line for agent in agents for line in agent.err)
+    assert is_warm is (launcher == NODE_AGENT and "PET_PRELOAD" in case.environment)
     return printed(folder)
 
 

@@ -50,7 +50,7 @@ async def share(writer: Worker, reader: Worker) -> None:
 
 @pytest.mark.torch
 async def test_the_store_outlives_the_worker_of_rank_0_and_every_other_of_its_node(stores: Cluster) -> None:
-    a, b, c, d = await stores.nodes("ab", "--nnodes", "2", *PATIENT)
+    a, b, c, d = await stores.nodes("ab", "--nnodes", "2", "--preload", "torch.distributed", *PATIENT)
     assert {worker.env["TORCHELASTIC_USE_AGENT_STORE"] for worker in (a, b, c, d)} == {"True"}
     await a.tell("set key 0")
     await leave_in_turn(a)
@@ -63,14 +63,14 @@ async def test_the_store_outlives_the_worker_of_rank_0_and_every_other_of_its_no
 
 @pytest.mark.torch
 async def test_each_round_has_a_fresh_store_from_one_helper(stores: Cluster) -> None:
-    first = await stores.nodes("a", "--nnodes", "1", "--max-restarts", "1")
+    (first,) = await stores.nodes("a", "--nnodes", "1", "--max-restarts", "1", nproc=1)
     *_, helper = host(stores)
-    await first[0].tell("set key 1")
-    os.kill(first[1].pid, signal.SIGKILL)
-    second = await stores.hub.group(2)
-    assert await second[0].tell("has key") == "False"
+    await first.tell("set key 1")
+    os.kill(first.pid, signal.SIGKILL)
+    (second,) = await stores.hub.group(1)
+    assert await second.tell("has key") == "False"
     assert host(stores)[-1] == helper, "it has torch already"
-    await stores.finish(second)
+    await stores.finish([second])
 
 
 async def test_a_node_that_becomes_group_rank_0_hosts_the_store(stores: Cluster) -> None:

@@ -30,7 +30,7 @@ TRAINING = """
 import json, sys
 from benchmarks.year import training
 
-training.LOOK_S, training.STEP_DELAY_MS = 6.0, 1500
+training.WORKERS, training.LOOK_S, training.STEP_DELAY_MS = 1, 6.0, 1500
 training.FLAGS = ("--progress-timeout", "start=60,step=1,checkpoint=1", "--on-hang", "report")
 print(json.dumps(training.watch(0.05, lambda text: print(text, file=sys.stderr)).as_json()))
 """

@@ -21,6 +21,8 @@ LONG_S = 80.0
 """Several imports of torch on a small machine."""
 SEEN_ON = "2.13."
 TAKES_MINUTES = {"one-crash"}
+STEP_TOGETHER = {"scale-up", "replacement", "leave"}
+"""Scenarios whose workers import torch: ours once on each node."""
 NAMES = [defect.name for defect in DEFECTS]
 QUICK_UNDER_TORCHRUN = ("restart-count", "orphans", "pet-standalone")
 
@@ -49,6 +51,7 @@ async def verdict(name: str, launcher: str, folder: Path) -> str:
         *(sys.executable, "-m", "tests.parity", "--only", name, "--launcher", launcher),
         *("--repeat", "1", "--json", str(folder / "found.json")),
         cwd=ROOT,
+        env={"PET_PRELOAD": "torch.distributed"} if name in STEP_TOGETHER else {},
     )
     try:
         await program.exit_code(LONG_S)

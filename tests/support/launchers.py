@@ -34,11 +34,12 @@ async def start(
     return await Program.start(*through, sys.executable, "-m", module, *words, env=env, cwd=cwd)
 
 
-async def launch(launcher: str, *nodes: Sequence[str], exit_code: int = 0, **how: Any) -> None:
+async def launch(launcher: str, *nodes: Sequence[str], exit_code: int = 0, **how: Any) -> list[Program]:
     """Start one agent for each node's command line, see `start`, and let all of them come to their end."""
     agents = [await start(launcher, words, **how) for words in nodes]
     codes = await asyncio.gather(*(agent.exit_code(LONG_S) for agent in agents))
     assert set(codes) == {exit_code}, (launcher, codes)
+    return agents
 
 
 @contextmanager

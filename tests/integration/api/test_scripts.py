@@ -305,7 +305,7 @@ if __name__ == "__main__":
     values = elastic_launch(LaunchConfig(1, 1, 2, start_method=sys.argv[1]), train)(shared)
     print(values, shared.tolist())
     try:
-        elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0, start_method=sys.argv[1]), fail)()
+        elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0, start_method="fork"), fail)()
     except ChildFailedError as error:
         print(error.failures[0].message["message"])
 """
