@@ -233,7 +233,7 @@ main()
 
 @pytest.mark.torch
 async def test_the_agents_error_file_is_torchruns_own(tmp_path: Path) -> None:
-    """And where the worker's is, of which it tells, if that stays."""
+    """The box tells of the worker's file, if that stays."""
     script, logs = tmp_path / "train.py", tmp_path / "logs"
     script.write_text(RECORDED)
     errors, flags = {}, ("--standalone", "--nproc-per-node", "2", "--log-dir", str(logs))

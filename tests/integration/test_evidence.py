@@ -61,7 +61,7 @@ async def deadlocked(tmp_path: Path) -> AsyncIterator[list[Target]]:
 async def test_the_rank_that_skips_a_collective_is_named(
     deadlocked: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By py-spy, and by torch's worker server where py-spy fails."""
+    """Asks py-spy, then torch's worker server where py-spy fails."""
     monkeypatch.setattr(module, "LONGEST_S", 60.0)  # torch's import on a busy machine
     environment = dict(os.environ)
     await is_named(deadlocked, tmp_path / "py-spy-works", environment)
