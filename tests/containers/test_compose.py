@@ -1,10 +1,11 @@
-"""deploy/docker/compose.yaml, brought up by Docker Compose: on Podman, with Debian's etcd and Prometheus.
+"""deploy/docker/compose.yaml, brought up by Docker Compose: on Podman, with this machine's etcd and Prometheus.
 
-What is not here: Grafana, which no package has, and the registries, for whose images Debian's programs stand in.
+What is not here: Grafana, which no package has, and the registries, for whose images this machine's programs stand in.
 """
 
 import json
 import re
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,10 +25,10 @@ FILE = ROOT / "deploy" / "docker" / "compose.yaml"
 SERVICES = yaml.safe_load(FILE.read_text())["services"]
 HERE = [name for name in SERVICES if name != "grafana"]
 COMPOSE = "/usr/libexec/docker/cli-plugins/docker-compose"
-DOCKERFILE = """\
+PROGRAMS = ("etcd", "etcdctl", "prometheus")
+DOCKERFILE = f"""\
 FROM python:3.13-slim AS etcd
-RUN apt-get update --quiet --quiet \
- && apt-get install --quiet --quiet --yes --no-install-recommends docker-compose etcd-server etcd-client prometheus
+COPY --from=programs {" ".join(PROGRAMS)} /usr/bin/
 FROM etcd AS prometheus
 RUN install -d -o nobody -g nogroup /prometheus
 USER nobody
@@ -73,8 +74,13 @@ def image(service: str) -> str:
 @pytest.fixture(scope="module")
 def images(built: ContainerEngine, tmp_path_factory: pytest.TempPathFactory) -> None:
     (dockerfile := tmp_path_factory.mktemp("compose") / "Dockerfile").write_text(DOCKERFILE)
+    (programs := dockerfile.with_name("programs")).mkdir()
+    for program in PROGRAMS:
+        if not (here := shutil.which(program)):
+            pytest.skip(f"{program}: missing; tests/install-debian-packages.sh installs it")
+        shutil.copy(here, programs)
     for service in ("etcd", "prometheus"):
-        built.build(image(service), "--target", service, dockerfile=dockerfile)
+        built.build(image(service), "--target", service, f"--build-context=programs={programs}", dockerfile=dockerfile)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -32,6 +32,12 @@ RELEASES = {BASE: "trixie", "docker.io/library/python:3.14-slim": "forky"}
 """Debian's release with an image's Python, by image. Package lists of an unfinished release may be out of date."""
 PYTHON = ("python3", "python3-venv", "python3-pip", "python-is-python3", "ca-certificates")
 SYSTEMD = ("systemd", "systemd-sysv", "dbus")
+UNPACKED = "docker-compose"
+"""Package of which the program is wanted, and nothing that it depends on."""
+UNPACK = (
+    f'cd "$1/tmp" && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get download --quiet --quiet {UNPACKED}'
+    f' && dpkg-deb --extract {UNPACKED}_*.deb "$1" && rm {UNPACKED}_*.deb'
+)
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 """Certificates of this machine, which may reach the package index by a proxy with a certificate of its own."""
 PROGRAMS = (
@@ -87,9 +93,9 @@ class ContainerEngine:
             raise AssertionError(f"{' '.join(words)}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done
 
-    def make_base(self, name: str, *packages: str) -> None:
+    def make_base(self, name: str, *packages: str, hooks: Sequence[str] = ()) -> None:
         """Make an image of Debian's packages that deploy/docker can begin with: one of `RELEASES`."""
-        hooks = ('rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED', f'cp {CERTIFICATES} "$1"{CERTIFICATES}')
+        hooks = ('rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED', f'cp {CERTIFICATES} "$1"{CERTIFICATES}', *hooks)
         options = [f"--customize-hook={hook}" for hook in hooks]
         options += ['--aptopt=Acquire::Check-Valid-Until "false"', f"--include={','.join((*PYTHON, *packages))}"]
         command = ("mmdebstrap", "--quiet", "--variant=apt", *options, RELEASES[name])
@@ -171,7 +177,7 @@ def container_engine() -> Iterator[ContainerEngine]:
         pytest.skip("containers of their own network need root")
     engine = ContainerEngine()
     try:
-        engine.make_base(BASE, *SYSTEMD)
+        engine.make_base(BASE, *SYSTEMD, hooks=[UNPACK])
         runs = engine.call("run", "--rm", "--network", "none", BASE, "true", check=False)
         if runs.returncode != 0:
             pytest.skip(f"no container can run here: {runs.stderr}")

@@ -4,7 +4,6 @@ An agent is called by its name, which is also its node's unless a test says othe
 that moves only when a test says so, and every deadline on the way is met.
 """
 
-from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -434,12 +433,16 @@ def snapshot(run: Run) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return _parts(value)
+    return value  # nothing that it has can change
+
+
+def _parts(value: Any) -> list[Any]:
     if isinstance(value, Struct):
         return [type(value).__name__, *(_plain(getattr(value, name)) for name in value.__struct_fields__)]
     if isinstance(value, dict):
         return [(key, _plain(item)) for key, item in value.items()]
-    if isinstance(value, set):
-        return sorted(value)
-    if isinstance(value, list | tuple | deque):
-        return [_plain(item) for item in value]
-    return value
+    return sorted(value) if isinstance(value, set) else [_plain(item) for item in value]
