@@ -341,7 +341,7 @@ class RunMachine:
 
     def _told_of_unfit(self, join: JoinRequest, now: float) -> None:
         """Remember a node that takes no part because its own check found it unfit before it joined."""
-        self.run.departed_ids.add(join.agent_id)
+        self.run.note_departed(join.agent_id)
         self.note_unfit(join.node_id, join.unfit)
         self.tell("node_unfit", join.unfit, now, node_id=join.node_id)
 

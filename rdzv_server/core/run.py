@@ -22,6 +22,9 @@ REQUESTS = 64
 """Number of the latest operators' requests of a run whose repetition is recognized."""
 HISTORY = 64
 """Restarts, failures and departures that a run remembers one by one; the counters never forget."""
+MOST_DEPARTED = 10_000
+"""Agents that are gone whose ids are remembered, so that a late copy of a join brings none of them back. Whatever else
+one that is forgotten asks is refused as an unknown agent's; if it lives and begins anew, it is a newcomer."""
 
 
 T = TypeVar("T")
@@ -374,7 +377,8 @@ class RunState(Struct, kw_only=True):
     departures: list[Departure] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
     """Latest nodes that have left as unfit, each with the evidence."""
-    departed_ids: set[str] = field(default_factory=set)
+    departed_ids: dict[str, None] = field(default_factory=dict)
+    """Ids of the latest agents that are gone, in the order in which they went."""
     end_reason: str = ""
     join_timed_out: bool = False
     """Whether the run has failed because too few nodes had joined in time."""
@@ -543,7 +547,13 @@ class Run(RunState, kw_only=True):
         self.network.able.discard(agent_id)
         self.network.fit.discard(agent_id)
         self.network.tested.discard(agent_id)
-        self.departed_ids.add(agent_id)
+        self.note_departed(agent_id)
+
+    def note_departed(self, agent_id: str) -> None:
+        """Fence the id of an agent that is gone, or never had a place; the oldest of too many is forgotten."""
+        self.departed_ids[agent_id] = None
+        if len(self.departed_ids) > MOST_DEPARTED:
+            del self.departed_ids[next(iter(self.departed_ids))]
 
     def validate(self) -> None:
         """Raise `AssertionError` if the state contradicts itself: tests check that after every event."""
@@ -554,7 +564,7 @@ class Run(RunState, kw_only=True):
         namesakes = {(node_id, agent_id) for node_id, those in self.node_ids.items() for agent_id in those}
         assert namesakes == {(agent.node_id, agent_id) for agent_id, agent in agents.items()}
         assert all(agents[agent_id].join.node_rank == rank for rank, agent_id in self.node_ranks.items())
-        assert not self.departed_ids & agents.keys()
+        assert not self.departed_ids.keys() & agents.keys() and len(self.departed_ids) <= MOST_DEPARTED
         assert all(
             (agent.node_id in self.cordons) == (agent in self.cordoned.values())
             for agent in agents.values()

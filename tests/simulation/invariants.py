@@ -61,7 +61,8 @@ class Seen:
     """Round and agent id of those whose workers were told that it ends."""
     notice_at: float = 0.0
     """Time of the last notice."""
-    departed: int = 0
+    departed: Departure | None = None
+    """Departure that was checked last."""
     end: tuple[object, ...] | None = None
 
 
@@ -254,10 +255,11 @@ class Watch:
     def _check_liveness(self, run: Run, seen: Seen) -> None:
         """Nobody is lost who was heard in time, and nobody is kept who was not."""
         lease_s, grace_s = run.settings.lease_s, run.settings.disconnect_grace_s
-        fresh = len(run.departed_ids) - seen.departed
-        seen.departed += fresh
-        for gone in list(run.departures)[len(run.departures) - fresh :]:
+        for gone in reversed(run.departures):
+            if gone == seen.departed:
+                break
             self._check_departure(run, gone)
+        seen.departed = run.departures[-1] if run.departures else None
         for agent_id in run.agents:
             silent_s = self._clock.now - self._server.renewed_at[agent_id]
             assert silent_s <= lease_s + EPSILON, f"{agent_id} has been silent for {silent_s:g} s and is not lost"

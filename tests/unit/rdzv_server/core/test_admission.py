@@ -1,7 +1,7 @@
 """Admission: who may join, who gets a seat, and who takes whose place."""
 
 import pytest
-from rdzv_protocol.errors import MalformedMessage, ServerUnavailable, SettingsConflict
+from rdzv_protocol.errors import AgentFenced, MalformedMessage, ServerUnavailable, SettingsConflict
 from rdzv_protocol.messages import Finish, Wait
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 
@@ -233,3 +233,22 @@ def test_a_joins_copy_is_not_recorded():
     run.join("a", "b")
     run.join("a", after_round=0)
     assert run.told(Wait) == {"a", "b"} and run.records[-1].fact.join.agent_id == "b"
+
+
+def test_the_ids_of_agents_that_are_gone_are_bounded(monkeypatch):
+    """The latest are fenced, however many come and go; a forgotten one is let in as a newcomer alone."""
+    monkeypatch.setattr("rdzv_server.core.run.MOST_DEPARTED", 2)
+    run = running("1:9", "a")
+    for name in ("b", "c", "d"):
+        run.join(name)
+        run.leaves(name)
+    run.restarts_from_a_snapshot()
+    for late in ("c", "d"):
+        with pytest.raises(AgentFenced, match="is no longer part of run run"):
+            run.join(late)
+    with pytest.raises(AgentFenced):
+        run.leaves("b")
+    with pytest.raises(AgentFenced):
+        run.join("b", after_round=1)
+    run.join("b")
+    assert run.run.agents.keys() == {"a", "b"}
