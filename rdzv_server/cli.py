@@ -30,8 +30,7 @@ from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage import COLLECT_AFTER
 from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
-from rdzv_server.storage.etcd_address import EtcdPlace, is_address
-from rdzv_server.storage.factory import make_store
+from rdzv_server.storage.places import EtcdPlace, make_store
 from rdzv_server.tasks import first_of
 
 log = logging.getLogger("rdzv_server")
@@ -331,8 +330,6 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     for field in fields(ServerConfig):
         if field.name in given and field.metadata["group"] == CLUSTER and not config.is_one_of_several:
             fail(f"{_flag(field.name)} is for one of several servers: with --store etcd://HOST,HOST,HOST")
-    if config.advertise is not None and not is_address(config.advertise):
-        fail(f"--advertise: HOST:PORT, not {config.advertise!r}")
     if config.is_one_of_several and config.exit_when_idle_s is not None:
         fail("--exit-when-idle: not with --store etcd://, where several servers stand by for any run")
     pairs = (("tls_cert", "tls_key"), ("etcd_cert", "etcd_key"), ("webhook", "webhook_secret_file"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rdzv_protocol.flag_values import A_TIME, LOG_FORMATS, seconds
+from rdzv_protocol.flag_values import A_TIME, LOG_FORMATS, address, endpoint, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from rdzv_server.core.node_history import MOST_OF_A_NODE, ExclusionPolicy
@@ -86,7 +86,14 @@ def _after(text: str) -> tuple[int, float]:
     return int(number), _span(window)
 
 
-ADDRESS: Kind = ("HOST:PORT", str)
+def _address(text: str) -> str:
+    try:
+        return address(*endpoint(text))
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+ADDRESS: Kind = ("HOST:PORT", _address)
 COUNT: Kind = ("N", _number(int, 1, 10_000_000, "a number from 1 to 10000000"))
 DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, "the number of a file descriptor"))
 COMMAND: Kind = ("CMD", str)

@@ -10,6 +10,8 @@ Endpoint = tuple[str, int]
 LOG_FORMATS = ("text", "json")
 """Forms of a program's own lines."""
 LogStream = Literal["stdout", "stderr"]
+LONGEST_HOST = 250
+"""Most characters of a host: with a port it is an address of the protocol."""
 MOST_LOG_LINES = 1_000
 """Most lines of a worker's log file that are shown at a time."""
 
@@ -54,7 +56,7 @@ def address(host: str, port: int) -> str:
 
 def is_host(text: str) -> bool:
     """Whether this can be a host's name or address, which may stand in brackets."""
-    return bool(text.strip("[]")) and text.isprintable() and not set(text) & set(" /")
+    return bool(text.strip("[]")) and len(text) <= LONGEST_HOST and text.isprintable() and not set(text) & set(" /,")
 
 
 def endpoints(text: str, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:

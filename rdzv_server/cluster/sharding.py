@@ -42,9 +42,9 @@ from rdzv_server.service.interface import (
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd import EtcdStore, read_attempts_with, settle_format
-from rdzv_server.storage.etcd_address import EtcdPlace
 from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls
 from rdzv_server.storage.outage import Outage
+from rdzv_server.storage.places import EtcdPlace
 from rdzv_server.tasks import first_of
 
 log = logging.getLogger("rdzv_server")

@@ -10,6 +10,19 @@ def test_an_address_is_read_as_it_is_shown(host: str, shown: str) -> None:
     assert endpoint(shown) == (host, 1)
 
 
+@pytest.mark.parametrize("text", ["a:1", "10.0.0.1:65535", "[::1]:29400", "rdzv-0.rdzv.ns.svc:29400"])
+def test_addresses(text: str) -> None:
+    assert address(*endpoint(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", ":1", "a:", "a:0", "a:65536", "a:x", "::1", "a b:1", "a,b:1", "x" * 300 + ":1"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        endpoint(text)
+
+
 def test_a_time_has_a_unit_or_is_in_seconds() -> None:
     assert [seconds(text) for text in ("30", "90s", "0.5m", "2h", " 7d")] == [30, 90, 30, 7_200, 604_800]
 

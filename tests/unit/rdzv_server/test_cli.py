@@ -44,7 +44,7 @@ def test_every_setting_is_explained(capsys):
         ((*ETCD, "--leader-lease", "0.5"), "argument --leader-lease: a whole number of seconds from 1 to 3600"),
         ((*ETCD, "--shards", "0"), "argument --shards: a number from 1 to 256, not '0'"),
         ((*ETCD, "--shards", "257"), "argument --shards: a number from 1 to 256, not '257'"),
-        ((*ETCD, "--advertise", "a"), "--advertise: HOST:PORT, not 'a'"),
+        ((*ETCD, "--advertise", "a"), "argument --advertise: 'a' has no port: give HOST:PORT, such as a:29400"),
         (("--leader-lease", "5", "--store", "memory"), "--leader-lease is for one of several servers: with --store"),
         (("--shards", "1"), "--shards is for one of several servers: with --store etcd://HOST,HOST,HOST"),
         (("--etcd-ca", "x"), "--etcd-ca is for one of several servers"),

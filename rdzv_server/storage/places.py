@@ -1,0 +1,98 @@
+"""Places of the records, as `--store` names them: memory, a file, or a cluster of etcd."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+from rdzv_protocol.flag_values import address, endpoint
+
+from rdzv_server.storage.base import MemoryStore, Store, StoreBroken
+
+ETCD_PORT = 2379
+ANYWHERE = "192.0.2.1:9"
+"""Address that RFC 5737 reserves for documentation: the route to it is the default route."""
+ETCD_FORM = "etcd://HOST[:PORT],HOST[:PORT],.../CLUSTER, where /CLUSTER may be left out"
+
+
+def make_store(name: str | None, port: int) -> tuple[Store, str]:
+    """Make the store that `name` asks for; return it, and in words where it is. Raises `StoreBroken`.
+
+    None: a file for this port, in the folder where this user's services keep their state. A server on a port that the
+    kernel chooses is not found again by its agents after a restart, so that it keeps its state in memory.
+    """
+    if name is None:
+        name = "memory" if port == 0 else f"sqlite:{_default_path(port)}"
+    kind, _, place = name.partition(":")
+    if kind == "memory" and not place:
+        return MemoryStore(), "memory: runs are forgotten when it stops"
+    if kind == "sqlite" and place:
+        from rdzv_server.storage.sqlite import SqliteStore
+
+        return SqliteStore(place), place
+    raise StoreBroken(f"--store {name}: give sqlite:PATH, memory or etcd://HOST,HOST,HOST/CLUSTER")
+
+
+def _default_path(port: int) -> str:
+    """Path of the default store: in the folder that systemd gives a service, else in XDG's folder for state.
+
+    Raises `StoreBroken`.
+    """
+    folder = os.environ.get("STATE_DIRECTORY") or os.path.join(
+        os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "rdzv-server"
+    )
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StoreBroken(
+            f"cannot make {folder} to keep the state in ({error.strerror}): name another place with --store"
+        ) from None
+    return os.path.join(folder, f"port-{port}.db")
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdPlace:
+    """Place of a cluster in etcd: members, `HOST:PORT`, and the prefix of its keys."""
+
+    members: tuple[str, ...]
+    prefix: str
+
+    @classmethod
+    def parse(cls, text: str) -> "EtcdPlace":
+        """Parse the value of `--store`. Raises `StoreBroken`."""
+        hosts, _, cluster = text.removeprefix("etcd://").partition("/")
+        members = tuple(_member(host, text) for host in hosts.split(","))
+        cluster = cluster.strip("/") or "default"
+        if not cluster.isprintable() or " " in cluster:
+            raise StoreBroken(f"--store {text}: the cluster's name has a character that cannot be in a key")
+        return cls(members, f"/rdzv-server/{cluster}")
+
+    def own_address(self) -> str:
+        """Address of this machine on the route to etcd, else on the default route, at which other machines reach it."""
+        found = [address for member in (*self.members, ANYWHERE) if (address := _source(member))]
+        return next((each for each in found if not each.startswith("127.") and each != "::1"), socket.gethostname())
+
+
+def _member(text: str, whole: str) -> str:
+    """Address of one member, with its port."""
+    is_bare_ipv6 = text.count(":") > 1 and "[" not in text
+    try:
+        return address(*endpoint(f"[{text}]" if is_bare_ipv6 else text, ETCD_PORT))
+    except ValueError:
+        raise StoreBroken(f"--store {whole}: {text!r} is no etcd member; give {ETCD_FORM}") from None
+
+
+def _source(member: str) -> str | None:
+    """Address from which this machine would reach the member; nothing is sent."""
+    host, _, port = member.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return None
+    for family, _, _, _, found_at in found:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(found_at)
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    return None
