@@ -17,7 +17,7 @@ from rdzv_protocol.settings import LAST_CALL_MOST_S, LAST_CALL_QUIET_S
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import admission, legal_sizes
-from rdzv_server.core.run import Agent, AgentState, Departure, Run
+from rdzv_server.core.run import Agent, AgentState, Departure, Run, keep_latest
 
 UNFIT_BYTES, MOST_UNFIT = 200, 1_000
 """Most bytes of the evidence against an unfit node in the end of a run, and most nodes for which it is remembered."""
@@ -214,9 +214,7 @@ def _unfit(out: dict[str, str]) -> str:
 
 def note_unfit(run: Run, node_id: str, reason: str) -> None:
     """Remember a node that leaves as unfit, and forget the oldest of too many."""
-    run.unfit[node_id] = clip(reason, UNFIT_BYTES)
-    while len(run.unfit) > MOST_UNFIT:
-        del run.unfit[next(iter(run.unfit))]
+    keep_latest(run.unfit, node_id, clip(reason, UNFIT_BYTES), MOST_UNFIT)
 
 
 def too_few_fit(run: Run, fixed_nodes: int) -> str:

@@ -14,7 +14,7 @@ from rdzv_protocol.errors import ServerUnavailable
 from rdzv_server.core import events, operations
 from rdzv_server.core.events import EXCLUDER, Cordon, CordonsKept, Life
 from rdzv_server.core.node_history import Incident, NodeHistory
-from rdzv_server.core.run import remember_answer
+from rdzv_server.core.run import keep_latest
 
 JOURNAL = ""
 """Run id of the journal, which no run can have; its attempt is 0."""
@@ -109,11 +109,9 @@ class Cordons:
 
     def _forgive(self, fact: events.NodeUncordoned) -> None:
         self.history.forgive(fact.node_id)
-        self.lifted.pop(fact.node_id, None)
         if fact.wall_at is not None:
-            self.lifted[fact.node_id] = fact.wall_at
-            while len(self.lifted) > MOST_CORDONS:
-                del self.lifted[next(iter(self.lifted))]
+            keep_latest(self.lifted, fact.node_id, fact.wall_at, MOST_CORDONS)
 
     def _answer(self, fact: events.Operation, sentence: str) -> None:
-        remember_answer(self.answers, fact.request_id, sentence, MOST_ANSWERS)
+        if fact.request_id:
+            keep_latest(self.answers, fact.request_id, sentence, MOST_ANSWERS)

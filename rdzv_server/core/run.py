@@ -504,8 +504,9 @@ class Run(RunState, kw_only=True):
         agent.drain_until = until
 
     def answer(self, request_id: str, sentence: str) -> None:
-        """Remember the sentence that answered an operator's request, and forget the oldest of too many."""
-        remember_answer(self.answers, request_id, sentence, REQUESTS)
+        """Remember the sentence that answered an operator's request; one without an id is not repeated."""
+        if request_id:
+            keep_latest(self.answers, request_id, sentence, REQUESTS)
 
     def move(self, agent: Agent, state: AgentState) -> None:
         """Put the agent, known or new, into `state`."""
@@ -550,10 +551,8 @@ class Run(RunState, kw_only=True):
         self.note_departed(agent_id)
 
     def note_departed(self, agent_id: str) -> None:
-        """Fence the id of an agent that is gone, or never had a place; the oldest of too many is forgotten."""
-        self.departed_ids[agent_id] = None
-        if len(self.departed_ids) > MOST_DEPARTED:
-            del self.departed_ids[next(iter(self.departed_ids))]
+        """Fence the id of an agent that is gone, or never had a place."""
+        keep_latest(self.departed_ids, agent_id, None, MOST_DEPARTED)
 
     def validate(self) -> None:
         """Raise `AssertionError` if the state contradicts itself: tests check that after every event."""
@@ -605,12 +604,12 @@ class Run(RunState, kw_only=True):
             )
 
 
-def remember_answer(answers: dict[str, str], request_id: str, sentence: str, most: int) -> None:
-    """Add an answered request, and forget the oldest beyond `most`."""
-    if request_id:
-        answers[request_id] = sentence
-        while len(answers) > most:
-            del answers[next(iter(answers))]
+def keep_latest(kept: dict[str, T], key: str, value: T, most: int) -> None:
+    """Put an entry last, and forget the oldest beyond `most`."""
+    kept.pop(key, None)
+    kept[key] = value
+    while len(kept) > most:
+        del kept[next(iter(kept))]
 
 
 def remember(history: list[T], item: T) -> None:
