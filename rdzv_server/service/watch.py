@@ -97,6 +97,15 @@ class Feed:
         merge(self.document, patch)
         self.wake()
 
+    def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
+        """Note that these agents, or those of the node, have changed in the run."""
+
+    def look(self, runs: dict[str, Run], *, is_new_leader: bool) -> None:
+        """Note what has changed without an effect of the core."""
+
+    async def update(self, runs: dict[str, Run], now: Now) -> None:
+        """Publish what has changed."""
+
     def wake(self) -> None:
         """Wake the watchers, so that they check for differences."""
         self._changed.notify_all()
@@ -176,21 +185,15 @@ class RunFeed(Feed):
         """Name of each agent in the document, instead of its id, with which others could speak in its name."""
         self._last_key = 0
 
-    def note(self, agent_ids: Iterable[str]) -> None:
-        """Note that these agents have changed."""
-        self._changed_agents.update(dict.fromkeys(agent_ids))
-
-    def note_node(self, node_id: str | None) -> None:
-        """Note that the agents of this node have changed."""
-        if self._run and node_id is not None:
-            self.note(self._run.node_ids.get(node_id, ()))
+    def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
+        of_node = self._run.node_ids.get(node_id, ()) if self._run and node_id is not None else ()
+        self._changed_agents |= dict.fromkeys([*agent_ids, *of_node])
 
     async def update(self, runs: dict[str, Run], now: Now) -> None:
-        """Publish what has changed."""
         run = runs.get(self.run_id)
         if run is not self._run:  # another attempt, or the same run at a new leader
             self._run = run
-            self.note([*self._keys, *(run.agents if run else ())])
+            self._changed_agents |= dict.fromkeys([*self._keys, *(run.agents if run else ())])
         await self._update_nodes(run)
         new = self._parts(run, now(self.run_id)) if run else {}
         old: Document = {name: self.document[name] for name in ("run", "quiet") if name in self.document}
@@ -234,21 +237,21 @@ class RunsFeed(Feed):
     def __init__(self) -> None:
         super().__init__()
         self._changed_runs: dict[str, None] = {}
-        self.is_new = True
-        """Whether all runs have to be read, since the document is new."""
+        self._is_new = True
+        """Whether all runs have to be read, since the document or the leader is new."""
 
-    def note(self, run_id: str) -> None:
+    def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
         self._changed_runs[run_id] = None
 
-    def note_forming(self, runs: dict[str, Run]) -> None:
-        """Note the forming runs, as a sign of life has no effects but may change what they wait for."""
+    def look(self, runs: dict[str, Run], *, is_new_leader: bool) -> None:
+        """Note the forming runs: a sign of life has no effects but may change what they wait for."""
+        self._is_new |= is_new_leader
         self._changed_runs |= {run_id: None for run_id, run in runs.items() if run.stage is Stage.FORMING}
 
     async def update(self, runs: dict[str, Run], now: Now) -> None:
-        """Publish what has changed."""
         known = self.document.get("runs", {})
-        if self.is_new:
-            self.is_new, self._changed_runs = False, dict.fromkeys([*known, *runs])
+        if self._is_new:
+            self._is_new, self._changed_runs = False, dict.fromkeys([*known, *runs])
         changed, self._changed_runs = self._changed_runs, {}
         for run_ids in _batches(list(changed), EACH_PATCH):
             found: Document = {}
@@ -272,9 +275,9 @@ class Watch:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._feeds: dict[str | None, RunsFeed | RunFeed] = {}
+        self._feeds: dict[str | None, Feed] = {}
         """Feeds by run id; None: that of all runs."""
-        self._watchers: Counter[RunsFeed | RunFeed] = Counter()
+        self._watchers: Counter[Feed] = Counter()
         self._of_peers: Counter[str] = Counter()
         self._changed: set[str] = set()
         self._wake = asyncio.Event()
@@ -326,7 +329,7 @@ class Watch:
         return self._watchers.total()
 
     @contextmanager
-    def _watching(self, peer: str, run_id: str | None) -> Iterator[RunsFeed | RunFeed]:
+    def _watching(self, peer: str, run_id: str | None) -> Iterator[Feed]:
         if self.watchers >= MOST_WATCHERS or self._of_peers[peer] >= MOST_WATCHERS // 2:
             raise ServerUnavailable(
                 "too many watch this server already: there is room when one of them closes its page"
@@ -347,19 +350,17 @@ class Watch:
                 linger_s = LINGER_S if feed.is_known and len(self._feeds) <= MOST_WATCHERS else 0.0
                 asyncio.get_running_loop().call_later(linger_s, self._drop, run_id, feed)
 
-    def _drop(self, run_id: str | None, feed: RunsFeed | RunFeed) -> None:
+    def _drop(self, run_id: str | None, feed: Feed) -> None:
         if feed not in self._watchers and self._feeds.get(run_id) is feed:
             del self._feeds[run_id]
 
     def _note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None = None) -> None:
-        if isinstance(of_all := self._feeds.get(None), RunsFeed):
-            of_all.note(run_id)
-        if isinstance(of_run := self._feeds.get(run_id), RunFeed):
-            of_run.note(agent_ids)
-            of_run.note_node(node_id)
-        if of_all or of_run:
-            self._changed.add(run_id)
-            self._wake.set()
+        agent_ids = tuple(agent_ids)
+        for feed in (self._feeds.get(None), self._feeds.get(run_id)):
+            if feed:
+                feed.note(run_id, agent_ids, node_id)
+                self._changed.add(run_id)
+                self._wake.set()
 
     async def _keep_up(self) -> None:
         """Keep the documents up to date while anybody watches."""
@@ -386,17 +387,15 @@ class Watch:
         server = self._server()
         leaders = (server.get("epoch"), server["leadership"], server.get("shards"))
         for run_id, feed in list(self._feeds.items()):
-            if isinstance(feed, RunsFeed):
-                feed.is_new |= leaders != self._leaders
-                if is_look:
-                    feed.note_forming(runs)
+            if is_look or leaders != self._leaders:
+                feed.look(runs, is_new_leader=leaders != self._leaders)
             if run_id is None or is_look or run_id in changed:
                 await feed.update(runs, self._service.now)
             feed.publish(difference({"server": feed.document.get("server", {})}, {"server": server}))
             await checkpoint()
         self._leaders = leaders
 
-    async def _update_one(self, feed: RunsFeed | RunFeed) -> None:
+    async def _update_one(self, feed: Feed) -> None:
         """Make a document that has just been asked for."""
         await feed.update(self._runs(), self._service.now)
         feed.publish({"server": self._server()})
