@@ -563,7 +563,7 @@ function drawTime(run) {
 // Events: the latest, and the rounds that they tell of.
 
 const events = {
-  last: 0, seen: "", busy: false, rounds: new Map(), attempts: new Map(),
+  last: 0, seen: "", busy: false, rounds: [], // of all attempts, in their order: what opened, started and ended each
 
   async look(run) {
     const stamp = `${run.attempt} ${run.event_number}`;
@@ -583,8 +583,7 @@ const events = {
   forget() {
     // The run was forgotten, and another one has its id: events are numbered anew.
     this.last = 0;
-    this.rounds.clear();
-    this.attempts.clear();
+    this.rounds = [];
     byId("events").replaceChildren();
   },
 
@@ -603,24 +602,10 @@ const events = {
 
   take(event) {
     this.last = event.number;
-    const key = `${event.attempt} ${event.round}`;
-    if (event.kind === "run_created") {
-      this.rounds.set(`${event.attempt} 1`, { event, opened: event });
-      this.attempts.set(event.attempt, { created: event, rounds: 1 });
-    }
-    const attempt = this.attempts.get(event.attempt);
-    if (attempt) attempt.rounds = event.round;
-    if (event.kind === "round_opened") {
-      const before = this.rounds.get(`${event.attempt} ${event.round - 1}`);
-      if (before) before.ended = event;
-      this.rounds.set(key, { event, opened: event });
-    }
-    const round = this.rounds.get(key);
-    if (round && event.kind === "round_started") round.started = event;
-    if (event.kind === "run_failed" || event.kind === "run_succeeded") {
-      if (round) round.ended = event;
-      if (attempt) attempt.ended = event;
-    }
+    const round = this.rounds.at(-1), { kind } = event;
+    if (round && ["round_opened", "run_failed", "run_succeeded"].includes(kind)) round.ended ??= event;
+    if (round && kind === "round_started") round.started = event;
+    if (kind === "run_created" || kind === "round_opened") this.rounds.push({ opened: event });
   },
 
   draw(found) {
@@ -642,27 +627,29 @@ const events = {
   },
 
   drawAttempts() {
-    const isEarlier = ({ created, ended }) => ended && created.attempt < shown.run.attempt;
-    const earlier = [...this.attempts.values()].filter(isEarlier).reverse();
+    const isLast = ({ opened, ended }) => opened.attempt < shown.run.attempt && ended && ended.kind !== "round_opened";
+    const earlier = this.rounds.filter(isLast).reverse();
     byId("attempts-card").hidden = earlier.length === 0;
-    byId("attempts").replaceChildren(...earlier.map(({ created, ended, rounds }) => line(2, [
-      `${created.attempt}`, ended.kind.slice("run_".length), ended.reason, `${rounds}`, duration(ended.at - created.at),
-      new Date(created.at * 1000).toLocaleString(),
-    ])));
+    byId("attempts").replaceChildren(...earlier.map(({ opened, ended }) => {
+      const { at } = this.rounds.find((round) => round.opened.attempt === opened.attempt).opened;
+      return line(2, [
+        `${opened.attempt}`, ended.kind.slice("run_".length), ended.reason, `${opened.round}`, duration(ended.at - at),
+        new Date(at * 1000).toLocaleString(),
+      ]);
+    }));
   },
 
   drawRounds() {
-    const known = [...this.rounds.values()].reverse();
-    byId("rounds-card").hidden = known.length === 0;
-    byId("rounds").replaceChildren(...known.map(({ event, opened, started, ended }) => {
+    byId("rounds-card").hidden = this.rounds.length === 0;
+    byId("rounds").replaceChildren(...this.rounds.map(({ opened, started, ended }) => {
       const ranFor = started && ended ? duration(ended.at - started.at) : started ? "runs" : "";
       return line(6, [
-        event.attempt > 1 ? `${event.round} (attempt ${event.attempt})` : `${event.round}`, opened.reason,
+        opened.attempt > 1 ? `${opened.round} (attempt ${opened.attempt})` : `${opened.round}`, opened.reason,
         started ? (started.charged ? "charged" : "free") : "not yet",
         started ? `${started.nodes} (${plural(started.world_size, "worker")})` : "",
         started && started.duration_s !== undefined ? duration(started.duration_s) : "", ranFor, ended ? ended.reason : "",
       ], 1);
-    }));
+    }).reverse());
   },
 };
 
