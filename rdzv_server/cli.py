@@ -23,6 +23,7 @@ from rdzv_protocol.flag_values import address as address_of
 from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
+from rdzv_protocol.text import count
 
 from rdzv_server.auth.reload import BadTokenFile, Security
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
@@ -190,7 +191,7 @@ def _own_host(config: ServerConfig) -> str | None:
 
 
 def _remembered(server: HttpServer) -> str:
-    return f"; goes on with {count}" if (count := _count_of_runs(server)) else ""
+    return f"; goes on with {runs}" if (runs := _count_of_runs(server)) else ""
 
 
 def _status(server: HttpServer) -> str:
@@ -201,7 +202,7 @@ def _status(server: HttpServer) -> str:
 def _count_of_runs(server: HttpServer) -> str:
     """Number of runs that have not ended, in words; empty for none."""
     runs = sum(not run.stage.is_end for run in server.service.runs())
-    return f"{runs} run{'s' * (runs != 1)}" if runs else ""
+    return count(runs, "run") if runs else ""
 
 
 # Sockets and files.
@@ -213,10 +214,10 @@ def _activated(config: ServerConfig) -> ServerConfig:
     The manager keeps the socket, and connections that come in wait there, while one server ends and the next one
     starts: its state is found again by the socket's port.
     """
-    count = passed_sockets(os.environ)
-    if count > 1:
-        fail(f"the service manager has passed {count} sockets (LISTEN_FDS), and one is wanted: give one ListenStream=")
-    return config if count == 0 or config.listen_fd is not None else _with_passed(config)
+    passed = passed_sockets(os.environ)
+    if passed > 1:
+        fail(f"the service manager has passed {passed} sockets (LISTEN_FDS), and one is wanted: give one ListenStream=")
+    return config if passed == 0 or config.listen_fd is not None else _with_passed(config)
 
 
 def _with_passed(config: ServerConfig) -> ServerConfig:

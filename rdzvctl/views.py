@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from time import localtime, strftime
 from typing import Any, NamedTuple
 
-from rdzv_protocol.text import printable
+from rdzv_protocol.text import count, printable
 
 from rdzvctl.answers import Fields
 
@@ -50,10 +50,6 @@ def age(seconds: float | None) -> str:
             rest = whole % size // smaller
             return f"{whole // size}{unit}{rest}{below}" if rest else f"{whole // size}{unit}"
     return f"{whole}s"
-
-
-def nodes(number: int, noun: str = "node") -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def without_times(value: Any) -> Any:
@@ -134,7 +130,7 @@ def nodes_table(run: Fields) -> Table:
 def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     cordon = node["cordon"]
     state = "excluded" if node["state"] == "cordoned" and cordon and cordon["excluded"] else node["state"]
-    notes = [nodes(node["failures"], "failure")] if node["failures"] else []
+    notes = [count(node["failures"], "failure")] if node["failures"] else []
     if not node["connected"] and node["lease_left_s"] is not None:
         notes.append(f"disconnected: lost within {_lost_within(run, node)}")
     if node["drain_left_s"] is not None:
@@ -304,8 +300,8 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
         if failure["hint"]:
             hint = printable(failure["hint"]).rstrip(".")
             sentences.append(f"{hint[:1].upper()}{hint[1:]}.")
-    if count := sum(run["restarts"].values()):
-        sentences.append(f"It has restarted {nodes(count, 'time')}: {_restarts(run)}.")
+    if restarts := sum(run["restarts"].values()):
+        sentences.append(f"It has restarted {count(restarts, 'time')}: {_restarts(run)}.")
     steps = [_MEND_SERVER] if unhealthy_reason else _next(run, failure, endpoint)
     return Why(" ".join(sentences), evidence(failure) if failure else [], steps)
 
@@ -348,7 +344,7 @@ def _absent(run: Fields) -> list[str]:
         for node in silent[:MOST_NAMED]
     ]
     if len(silent) > MOST_NAMED:
-        told.append(f"So it is with {nodes(len(silent) - MOST_NAMED, 'more node')}.")
+        told.append(f"So it is with {count(len(silent) - MOST_NAMED, 'more node')}.")
     slow = [f"{printable(node['slow'])}." for node in run["nodes"] if node["slow"]]
     told += [sentence[0].upper() + sentence[1:] for sentence in slow[:MOST_NAMED]]
     kept_out = [node for node in run["nodes"] if node["state"] == "running" and node["cordon"]]
@@ -387,7 +383,7 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     running, there = states.count("running"), states.count("running") + states.count("standby")
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
         return ["Nothing: it runs."]
-    steps = [f"Nothing must be done: it runs, on {running} of {nodes(largest)} that it takes."]
+    steps = [f"Nothing must be done: it runs, on {running} of {count(largest)} that it takes."]
     if run["free_seats"] and run["settings"]["scale_up"] != "immediate":
         steps.append(f"Give standbys the free seats: rdzvctl admit {run_id}")
     kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
@@ -395,9 +391,9 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     there += len(kept_out)
     some, settings = run["next_size"] or largest, run["settings"]
     if there < some < largest and (settings["legal_sizes"] or settings["node_unit"] > 1):  # else each node helps
-        steps.append(f"For {some} of them start {nodes(some - there, 'more node')}: {_start(run_id, endpoint)}")
+        steps.append(f"For {some} of them start {count(some - there, 'more node')}: {_start(run_id, endpoint)}")
     if there < largest:
-        steps.append(f"For all of them start {nodes(largest - there, 'more node')}: {_start(run_id, endpoint)}")
+        steps.append(f"For all of them start {count(largest - there, 'more node')}: {_start(run_id, endpoint)}")
     return steps
 
 
@@ -410,7 +406,7 @@ def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], e
     if (more := missing["more_nodes"] - len(missing["stopping"])) > 0:
         steps += [_uncordon(node) for node in kept_out[: min(more, MOST_NAMED)]]
         to_start = more - len(kept_out)
-        start = f"Start {nodes(to_start, 'more node')}" if to_start > 0 else f"Or start {nodes(more, 'more node')}"
+        start = f"Start {count(to_start, 'more node')}" if to_start > 0 else f"Or start {count(more, 'more node')}"
         steps.append(f"{start}: {_start(run_id, endpoint)}")
     return steps or ["Nothing: the round starts by itself."]
 

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from rdzv_protocol.constraints import Count, Id, Line, Name, Rank, Round, Seconds, Sentence, WallClock
 from rdzv_protocol.messages import Failure, RunTime
-from rdzv_protocol.text import printable
+from rdzv_protocol.text import count, printable
 
 EventKind = Literal[
     "run_created",
@@ -90,7 +90,7 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def sentence(self) -> str:
         """The event in one line, with who did it, for people: the same in every log and every tool."""
-        what = _SENTENCES.get(self.kind, "{reason}").format(reason=self.reason, nodes=_count(self.nodes))
+        what = _SENTENCES.get(self.kind, "{reason}").format(reason=self.reason, nodes=count(self.nodes))
         return printable(f"{what} (by {self.by})" if self.by else what)
 
 
@@ -121,7 +121,3 @@ _SENTENCES: dict[str, str] = {
     "run_succeeded": "run succeeded: {reason}",
     "run_failed": "run failed: {reason}",
 }
-
-
-def _count(nodes: int | None) -> str:
-    return f"{nodes} node{'s' * (nodes != 1)}"

@@ -30,6 +30,11 @@ def last_lines(lines: Sequence[str], most_lines: int, most_bytes: int) -> tuple[
     return tuple(reversed(kept))
 
 
+def count(number: int | None, noun: str = "node") -> str:
+    """A number of nodes, or of other things, in words."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def one_line(texts: Iterable[str]) -> str:
     """The first of the texts that says something, printable."""
     return next((line for text in texts if (line := printable(text).strip())), "")

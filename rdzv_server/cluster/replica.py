@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import LeaderReply, LeaderRequest
+from rdzv_protocol.text import count
 from rdzv_protocol.timing import LEADER_HOLD_S
 
 from rdzv_server.cluster.cordon_follower import CordonFollower
@@ -99,8 +100,7 @@ class Replica:
             if self._follower:
                 await first_of(self._follower.catch_up_at_last(term.driver), term.driver.crashed())
             self._set(term, None)
-            count = len(term.driver.runs())
-            log.info("%sleading: %d run%s", self._prefix, count, "s" * (count != 1))
+            log.info("%sleading: %s", self._prefix, count(len(term.driver.runs()), "run"))
             follows = [self._follower.run(term.driver)] if self._follower else []
             await first_of(term.driver.crashed(), *follows)
         except StoreFenced as error:

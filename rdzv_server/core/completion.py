@@ -14,7 +14,7 @@ from itertools import islice
 
 from rdzv_protocol.messages import Wait
 from rdzv_protocol.settings import LAST_CALL_MOST_S, LAST_CALL_QUIET_S
-from rdzv_protocol.text import clip
+from rdzv_protocol.text import clip, count
 
 from rdzv_server.core import admission, legal_sizes
 from rdzv_server.core.run import Agent, AgentState, Departure, Run, keep_latest
@@ -192,7 +192,7 @@ def shortfall(run: Run) -> str:
     low = legal_sizes.smallest(run.settings)
     missing = low - len(run.waiting)
     joined = f"{len(run.waiting)} of {low} joined{_who(run)}{_sizes(run)}"
-    text = f"waiting for {missing} more node{'s' * (missing != 1)}: {joined}"
+    text = f"waiting for {count(missing, 'more node')}: {joined}"
     if run.stopping:
         text += f"; {_stopping(run)}"
     gone = _gone(run)
@@ -269,8 +269,3 @@ def arrivals(run: Run) -> str:
     """Sentence about a scale-up: whom it admits."""
     admitted = min(len(run.waiting), admission.free_seats(run))
     return f"admitting {admitted} more: {names(run.waiting, admitted)}" if admitted > 0 else "who came is gone"
-
-
-def count(number: int, noun: str = "node") -> str:
-    """A number of nodes, or of other things, in words."""
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -17,6 +17,7 @@ from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.messages import Directive, Drain, Failure, JoinRequest, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.text import count
 
 from rdzv_server.core import (
     admission,
@@ -451,7 +452,7 @@ class RunMachine:
                 self.end(Stage.FAILED, why, None, now)
         elif run.stage is Stage.RUNNING:
             if len(run.succeeded) == len(run.seats):
-                self.end(Stage.SUCCEEDED, f"all workers of {completion.count(len(run.succeeded))} exited 0", None, now)
+                self.end(Stage.SUCCEEDED, f"all workers of {count(len(run.succeeded))} exited 0", None, now)
             elif run.verdict_at is None:
                 was, run.scale_up_at = run.scale_up_at, admission.next_scale_up(run, now)
                 if was is None and run.scale_up_at is not None and run.settings.scale_up == "on-notice":

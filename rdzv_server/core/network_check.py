@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.queries import PairTest, PairTested, Query, QueryAnswer, Refused
-from rdzv_protocol.text import clip, printable
+from rdzv_protocol.text import clip, count, printable
 
 from rdzv_server.core import admission, completion, events, queries, rank_assignment
 from rdzv_server.core.network_pairs import Figures, NetworkPairs, Pair
@@ -174,7 +174,7 @@ def _conclude(machine: "RunMachine", measured: Measured) -> None:
 
 def _sentence(run: Run, pairs: NetworkPairs, now: float) -> str:
     state = run.network
-    text = f"network tested between {completion.count(len(pairs.order))}, in pairs, in {now - state.began_at:.1f} s"
+    text = f"network tested between {count(len(pairs.order))}, in pairs, in {now - state.began_at:.1f} s"
     if state.slowest is None:
         return f"{text}: no pair passed"
     slowest = state.slowest

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
-from rdzv_protocol.text import clip
+from rdzv_protocol.text import clip, count
 
 Fault = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
 MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
@@ -87,7 +87,7 @@ class NodeHistory:
             return ""
         runs = len({each.run_id for each in counted})
         in_runs = f" in {runs} runs" if runs > 1 else ""
-        times = f"{len(counted)} time{'s' * (len(counted) > 1)} within {span(policy.window_s)}"
+        times = f"{count(len(counted), 'time')} within {span(policy.window_s)}"
         return f"blamed {times}{in_runs}, most recently: {counted[-1].reason}"
 
     def _since_excluded(self, node_id: str) -> tuple[Incident, ...]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from rdzv_protocol.queries import Notice, Noticed, Query, QueryAnswer
-from rdzv_protocol.text import clip
+from rdzv_protocol.text import clip, count
 
 from rdzv_server.core import completion, events, queries
 from rdzv_server.core.run import Agent, AgentState, Cause, Leaving, OpenNotice, Replacement, Run, Stage
@@ -215,4 +215,4 @@ def _ended(run: Run, now: float) -> str:
         return f"the workers of {who} had not all acknowledged the notice{after}: the round ends"
     if not listening:
         return f"no worker listens to notices: the round ends{after}"
-    return f"all {completion.count(acknowledged, 'worker')} that listen acknowledged the notice{after}: the round ends"
+    return f"all {count(acknowledged, 'worker')} that listen acknowledged the notice{after}: the round ends"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from rdzv_protocol.evidence import Evidence, Frame, ProcessState, StackGroup
-from rdzv_protocol.text import clip, printable
+from rdzv_protocol.text import clip, count, printable
 
 MOST_CLUSTERS = 5
 """Clusters that are named in the sentence."""
@@ -350,7 +350,7 @@ def _sentence(
         parts.append(f"{more} more elsewhere")
     if silent:
         nodes, more = list(silent), len(silent) - 1
-        others = f" and {more} more node{'s' * (more > 1)}" if more else ""
+        others = f" and {count(more, 'more node')}" if more else ""
         parts.append(f"nothing of {_who(sorted(facts.silent), facts.count)} (node {clip(nodes[0], 64)}{others})")
     if not parts:
         return ["no stacks could be had"]

@@ -24,6 +24,7 @@ from urllib.parse import quote, unquote
 
 import msgpack
 from rdzv_protocol.events import RunEvent
+from rdzv_protocol.text import count
 
 from rdzv_server.core.effects import Record
 from rdzv_server.storage.base import (
@@ -64,7 +65,7 @@ KEYS_AT_ONCE = 10_000
 
 async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
     """Write a new cluster's format, or check it. Raises `StoreBroken` if it is another one, or `StoreUnavailable`."""
-    key, value = f"{prefix}/format".encode(), f"format {FORMAT}, {shards} shard{'s' * (shards != 1)}"
+    key, value = f"{prefix}/format".encode(), f"format {FORMAT}, {count(shards, 'shard')}"
     await client.transact([is_free(key)], [put(key, value.encode())])
     found, _ = await client.get(key)
     text = found.value.decode(errors="replace") if found else ""
