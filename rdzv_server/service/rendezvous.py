@@ -8,9 +8,8 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
-from msgspec.structs import replace
+from msgspec import structs
 from rdzv_protocol import actions, messages
 from rdzv_protocol.errors import (
     AgentFenced,
@@ -101,7 +100,7 @@ class Rendezvous:
     async def _join(self, request: messages.JoinRequest, connection: Connection) -> messages.Reply:
         """Answer a join with the assignment when the round completes, or with what the round waits for."""
         key = (request.run_id, request.agent_id)
-        join = replace(request, secret=digest(request.secret))
+        join = structs.replace(request, secret=digest(request.secret))
         with self._bound(key, connection):
             machine = await self._enter(events.NodeJoined(join, connection.server_addr))
         agent = machine.run.agents.get(request.agent_id)
@@ -297,30 +296,26 @@ class Rendezvous:
             self._driver.notify(run_id, events.AgentDisconnected(agent_id))
 
 
+_FACTS: dict[type[actions.ActionRequest], type[events.OperatorsFact]] = {
+    actions.StopRequest: events.RunStopped,
+    actions.RestartRequest: events.RunRestarted,
+    actions.AdmitRequest: events.ArrivalsAdmitted,
+    actions.ForgetRequest: events.RunForgotten,
+    actions.ResizeRequest: events.RunResized,
+    actions.DrainRequest: events.NodeDrained,
+    actions.CordonRequest: events.NodeCordoned,
+    actions.UncordonRequest: events.NodeUncordoned,
+}
+"""Facts by the actions that they follow from, whose fields they have."""
+
+
 def _operation(wanted: actions.ActionRequest, by: str, request_id: str) -> events.OperatorsFact:
     """Event for an operator's action. Raises `MalformedMessage`."""
-    given = {"reason": printable(wanted.reason), "by": by, "request_id": request_id}
-    match wanted:
-        case actions.StopRequest():
-            return events.RunStopped(**given)
-        case actions.RestartRequest():
-            return events.RunRestarted(**given)
-        case actions.AdmitRequest():
-            return events.ArrivalsAdmitted(**given)
-        case actions.ForgetRequest(run_id=run_id):
-            return events.RunForgotten(run_id=run_id, **given)
-        case actions.ResizeRequest(min_nodes=low, max_nodes=high):
-            if low > high:
-                raise MalformedMessage(f"min_nodes {low} is above max_nodes {high}: ask for MIN:MAX")
-            return events.RunResized(min_nodes=low, max_nodes=high, **given)
-    node: dict[str, Any] = {"node_id": wanted.node_id, "wall_at": time.time(), **given}
-    match wanted:
-        case actions.DrainRequest(deadline_s=deadline_s, for_s=for_s):
-            return events.NodeDrained(deadline_s=deadline_s, for_s=for_s, **node)
-        case actions.CordonRequest(for_s=for_s):
-            return events.NodeCordoned(for_s=for_s, **node)
-        case actions.UncordonRequest():
-            return events.NodeUncordoned(**node)
+    if isinstance(wanted, actions.ResizeRequest) and wanted.min_nodes > wanted.max_nodes:
+        raise MalformedMessage(f"min_nodes {wanted.min_nodes} is above max_nodes {wanted.max_nodes}: ask for MIN:MAX")
+    more = {"reason": printable(wanted.reason), "by": by, "request_id": request_id, "wall_at": time.time()}
+    kind, given = _FACTS[type(wanted)], structs.asdict(wanted) | more
+    return kind(**{name: given[name] for name in kind.__struct_fields__ if name in given})
 
 
 def _event(request: _Told) -> events.Event:
