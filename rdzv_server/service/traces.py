@@ -14,7 +14,7 @@ from rdzv_protocol.tracing import ROUND, Attributes, Part, SpanExport, TracedRou
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import NodeJoined
-from rdzv_server.core.run import Membership, Run
+from rdzv_server.core.run import Cause, Membership, Run
 from rdzv_server.service.interface import Service
 
 log = logging.getLogger("rdzv_server")
@@ -89,7 +89,7 @@ class RoundTraces:
     def _ended(self, event: RunEvent) -> None:
         traced, started = self._running.pop(event.run_id, (None, None))
         if traced and started and started.at and event.at:
-            is_failure = event.kind == "run_failed" or event.cause in ("worker_failure", "retried")
+            is_failure = event.kind == "run_failed" or bool(event.cause and Cause(event.cause).is_failure)
             attributes = {**_attributes(started), "rdzv.round.ended_by": event.cause or event.kind}
             if is_failure:
                 attributes["error.type"] = event.cause or event.kind

@@ -1,0 +1,38 @@
+"""Traces of rounds: which of them end with an error."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rdzv_server.core.effects import Happened
+from rdzv_server.service import traces
+from tests.support.scenario import Scenario, running
+
+
+@pytest.mark.parametrize(
+    ("ends", "error"),
+    [
+        (lambda run: run.fails("a"), "worker_failure"),
+        (lambda run: (run.suspects("a", 0), run.judges()), "hang"),
+        (lambda run: run.is_stopped(), "run_failed"),
+        (lambda run: run.leaves("a"), None),
+        (lambda run: run.is_restarted(), None),
+    ],
+    ids=["a worker's failure", "a hang", "an operator who stops the run", "a node that leaves", "a restart"],
+)
+def test_a_round_that_failed_is_an_error(
+    ends: Callable[[Scenario], object], error: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans, observers = list[Any](), list[Any]()
+    monkeypatch.setattr(traces, "SpanExport", lambda *_: SimpleNamespace(add=spans.append))
+    run = running("2", "a", "b", max_restarts=1)
+    seen = len(run.events)
+    service: Any = SimpleNamespace(observe=observers.append, runs=lambda: [run.run])
+    traces.RoundTraces(service, 29_400)
+    observers[0]([Happened(event) for event in run.events])
+    ends(run)
+    observers[0]([Happened(event) for event in run.events[seen:]])
+    (ran,) = [span for span in spans if span.name == "rdzv.round.run"]
+    assert (ran.attributes.get("error.type"), bool(ran.error)) == (error, error is not None)
