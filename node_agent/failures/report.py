@@ -198,7 +198,7 @@ def _restarts(finish: Finish, root_round: int) -> Iterator[Line]:
         yield Mark.TEXT, f"  the last {len(finish.restarts)}:"
     told: dict[str, str] = {}
     for entry in finish.restarts:
-        is_roots = entry.cause in ("worker_failure", "retried") and entry.round == root_round + 1
+        is_roots = entry.cause in ("worker_failure", "retried", "hang") and entry.round == root_round + 1
         reason = "[0]" if is_roots else told.get(entry.reason, entry.reason)
         told.setdefault(entry.reason, "the same as [0]" if is_roots else f"as before round {entry.round}")
         at = f"{local_time(entry.at)}  " if entry.at is not None else ""

@@ -110,6 +110,13 @@ def test_the_whole_story_of_a_run():
     ]
 
 
+@pytest.mark.parametrize("cause", ["worker_failure", "retried", "hang"])
+def test_the_restart_that_the_root_cause_has_cost_refers_to_it(cause):
+    restart = RestartEntry(round=2, cause=cause, charged=True, reason=boom().sentence, at=None)
+    end = finish(succeeded=False, first_failure=boom(), first_round=1, restarts=(restart,), restart_total=1)
+    assert "  round 2, charged: [0]" in text(end)
+
+
 def test_a_run_that_never_came_about_says_why():
     assert text(finish(succeeded=False)) == ["=" * 15, "train.py FAILED", "-" * 15, "spent", "=" * 15]
 
