@@ -2,13 +2,17 @@
 
 A worker never waits: what the console cannot take yet is in the file. All files of an agent are looked at together,
 ever more seldom while nothing is written: a writer that is not watched pays nothing, and an idle agent next to nothing.
+A thread reads them: a network disk that hangs holds up what the console shows, and not the agent.
 """
 
 import asyncio
 import os
 import stat
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from errno import ENOSPC
+from queue import SimpleQueue
 
 from node_agent.output.console import PATIENCE_S, Console
 from node_agent.output.sinks import TAIL_BYTES, Sink, report_lines
@@ -43,6 +47,9 @@ class LogFiles:
         self._read: set[LogFile] = set()
         self._wrote_at = 0.0
         self._timer: asyncio.Handle | None = None
+        self._asked: SimpleQueue[list[Piece] | None] | None = None
+        """Pieces for the thread to read, once it is there; None ends it."""
+        self._is_reading = False
 
     def report(self, path: str, problem: OSError | str) -> None:
         """Tell the user what is wrong with a file."""
@@ -63,11 +70,37 @@ class LogFiles:
 
     def look(self) -> None:
         """Look at all files, and again when it is time."""
-        most = max([file.look() for file in list(self._read)], default=0)
+        if self._is_reading:
+            return
+        if pieces := [piece for file in self._read if (piece := file.next_piece())]:
+            self._is_reading = True
+            self._reader().put(pieces)
+        elif self._read:
+            self._look_in(self._interval_s())
+
+    def _reader(self) -> "SimpleQueue[list[Piece] | None]":
+        if self._asked is None:
+            self._asked = SimpleQueue()
+            threading.Thread(target=self._read_all, args=[self._asked], name="log files", daemon=True).start()
+        return self._asked
+
+    def _read_all(self, asked: "SimpleQueue[list[Piece] | None]") -> None:
+        while pieces := asked.get():
+            for piece in pieces:
+                piece.read()
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(self._take, pieces)
+
+    def _take(self, pieces: "list[Piece]") -> None:
+        self._is_reading = False
+        most = max([piece.file.take(piece) for piece in pieces])
         if most:
             self._wrote_at = self._loop.time()
         if self._read:
-            self._look_in(0.0 if most == READ_BYTES else interval_s(self._loop.time() - self._wrote_at))
+            self._look_in(0.0 if most == READ_BYTES else self._interval_s())
+
+    def _interval_s(self) -> float:
+        return interval_s(self._loop.time() - self._wrote_at)
 
     async def drain(self) -> int:
         """Wait for the files whose worker is gone, as long as the console takes anything; how many bytes are left."""
@@ -86,6 +119,8 @@ class LogFiles:
             file.close()
         if self._timer:
             self._timer.cancel()
+        if self._asked:
+            self._asked.put(None)
 
     def _look_in(self, delay_s: float) -> None:
         if self._timer:
@@ -143,7 +178,7 @@ class LogFile(Stream):
         self._last = self._take_end()
         if self._sinks:
             self._files.follow(self)  # until the console has taken all of it
-            while self._file >= 0 and self.look():
+            while (piece := self.next_piece()) and self.take(piece.read()):
                 pass
         else:
             self.close()
@@ -151,21 +186,21 @@ class LogFile(Stream):
     def tail(self) -> tuple[str, ...]:
         return report_lines(self._end)
 
-    def look(self) -> int:
-        """Read a piece of what is new, unless the console takes nothing now; how many bytes that were."""
-        if self._shown and self._files.console.is_full:
+    def next_piece(self) -> "Piece | None":
+        """The piece that comes next; None if the console takes nothing now, or nothing is left."""
+        is_held_up = self._shown and self._files.console.is_full
+        return None if is_held_up or self._file < 0 else Piece(self, self._file, self._offset)
+
+    def take(self, piece: "Piece") -> int:
+        """Take a piece that has been read, unless it has been taken meanwhile; how many bytes that were."""
+        if self._file < 0 or piece.offset != self._offset:
             return 0
-        wanted = READ_BYTES if self._last is None else min(READ_BYTES, max(0, self._last - self._offset))
-        try:
-            chunk = os.pread(self._file, wanted, self._offset)
-            if not chunk and os.fstat(self._file).st_size < self._offset:
-                self._offset = 0  # somebody has emptied it; the worker goes on at its new end
-                chunk = os.pread(self._file, READ_BYTES, 0)
-        except OSError as error:
-            self._files.report(self._path, error)
+        if piece.error:
+            self._files.report(self._path, piece.error)
             self.close()
             return 0
-        self._offset += len(chunk)
+        chunk = piece.chunk if self._last is None else piece.chunk[: max(0, self._last - piece.begin)]
+        self._offset = piece.begin + len(chunk)
         if chunk:
             for sink in self._sinks:
                 sink.take(chunk)
@@ -195,6 +230,28 @@ class LogFile(Stream):
             self._files.report(self._path, error)
             return 0
         return status.st_size
+
+
+class Piece:
+    """Next piece of a file: asked for and taken in the event loop, and read in any thread."""
+
+    def __init__(self, file: LogFile, descriptor: int, offset: int) -> None:
+        self.file = file
+        self.offset = self.begin = offset
+        """Offset that was asked for, and the one at which the piece begins."""
+        self.chunk = b""
+        self.error: OSError | None = None
+        self._descriptor = descriptor
+
+    def read(self) -> "Piece":
+        try:
+            self.chunk = os.pread(self._descriptor, READ_BYTES, self.begin)
+            if not self.chunk and os.fstat(self._descriptor).st_size < self.begin:
+                self.begin = 0  # somebody has emptied it; the worker goes on at its new end
+                self.chunk = os.pread(self._descriptor, READ_BYTES, 0)
+        except OSError as error:
+            self.error = error
+        return self
 
 
 def is_full(file: int | str) -> bool:

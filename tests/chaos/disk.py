@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -10,23 +11,35 @@ from tests.support.process_info import until
 from tests.support.programs import Program
 
 SYNCS = "fsync,fdatasync"
-READS = "pread64"
-"""Calls with which an agent reads its workers' files."""
+READS, LAST_LOOKS = "pread64", "fstatfs"
+"""Calls with which an agent reads its workers' files, and with which it looks at them when a worker has ended."""
 
 
 class SlowCalls:
-    """Slow system calls: strace holds every such call of a process up for so long; an async context manager.
+    """Slow system calls: strace holds every such call of a process up for so long, or those of some files alone.
 
-    A call that is held up at the end goes on then.
+    An async context manager. A call that is held up at the end goes on then.
     """
 
-    def __init__(self, pid: int, delay_s: float, calls: str = SYNCS) -> None:
+    def __init__(self, pid: int, delay_s: float, calls: str = SYNCS, files: Iterable[Path] = ()) -> None:
         self._pid = pid
+        self._files = [f"--trace-path={file}" for file in files]
         self._calls = calls
         self._inject = f"inject={calls}:delay_enter={delay_s * 1e6:.0f}"
 
     async def __aenter__(self) -> None:
-        command = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={self._calls}", "-e", self._inject)
+        command = (
+            "strace",
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            f"trace={self._calls}",
+            "-e",
+            self._inject,
+            *self._files,
+        )
         self._strace = await Program.start(*command, "-p", str(self._pid))
         await until(lambda: all(map(_is_traced, _threads(self._pid))))
 

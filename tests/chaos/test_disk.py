@@ -3,17 +3,19 @@
 import asyncio
 import errno
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.disk import READS, SlowCalls
+from tests.chaos.disk import LAST_LOOKS, READS, SlowCalls
 from tests.support.cluster import Cluster
 from tests.support.disk import Disk
 from tests.support.process_info import is_running
 from tests.support.programs import Program
+from tests.support.worker_hub import of_agent
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("possible")]
 
@@ -62,17 +64,40 @@ async def test_syncs_are_slow_for_a_while(writer: Writer) -> None:
     assert await writer.sync_s() < DELAY_S
 
 
-async def test_a_node_whose_log_files_hang_is_lost_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
+def log_files(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.log"))
+
+
+async def test_a_node_whose_log_files_hang_stays_in_its_run(cluster: Cluster, tmp_path: Path) -> None:
     """Simulated: a network file system whose server hangs (docs/reliability.md)."""
+    flags = ("--nnodes", "2", "--lease", "2", "--log-dir", str(tmp_path), "-t", "3")
+    workers = await cluster.nodes("ab", *flags, nproc=1)
+    other = await cluster.node("c", "--nnodes", "1", "--run-id", "other", "--lease", "5")
+    await cluster.hub.group(cluster.nproc)
+    agent = cluster.agents["b"]
+    (mute,) = of_agent(workers, agent.pid)
+    async with SlowCalls(agent.pid, 1_000.0, READS, log_files(tmp_path)):
+        mute.order("say written meanwhile")
+        other.signal(signal.SIGSTOP)
+        await cluster.server.line("run other .*node c lost")  # two leases of the others later
+    await agent.line("written meanwhile")
+    await cluster.agents.pop("c").kill()
+    await cluster.finish(workers)
+
+
+async def test_a_node_that_hangs_over_the_end_of_a_worker_is_lost_and_comes_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     flags = ("--nnodes", "1:2", "--last-call-timeout", "500", "--lease", "2", "--log-dir", str(tmp_path), "-t", "3")
     first = await cluster.nodes("ab", *flags, nproc=1)
-    hangs = next(worker for worker in first if worker.agent_pid == cluster.agents["b"].pid)
-    async with SlowCalls(cluster.agents["b"].pid, 1_000.0, READS):
+    agent = cluster.agents["b"]
+    (fails,) = of_agent(first, agent.pid)
+    async with SlowCalls(agent.pid, 1_000.0, LAST_LOOKS):
+        fails.kill()
         (alone,) = await cluster.hub.group(1)
-        assert is_running(hangs.pid), "its agent cannot stop it"
-    await cluster.agents["b"].line("is no longer part of run .*; joining anew")
+    await agent.line("is no longer part of run .*; joining anew")
     both = await cluster.hub.group(2)
-    assert not is_running(alone.pid) and not is_running(hangs.pid)
+    assert not is_running(alone.pid)
     assert await cluster.restarts() == {"node_lost": 1, "node_arrived": 1}
     await cluster.finish(both)
 

@@ -1,9 +1,11 @@
 """Files that workers write to by themselves: never overwritten, followed soon and to the end."""
 
+import asyncio
 import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -237,6 +239,58 @@ async def test_a_file_that_cannot_be_read_any_more_ends_its_reader_alone(
     other.write(b"shown\n")
     await bench.console.until(lambda: bench.console.text() == b"shown\n" and bench.console.lines)
     assert bench.console.lines == [f"log files: {log.path}: Stale file handle; all is well"]
+
+
+class HangingDisk:
+    """Reads of files hang in every thread but the event loop's, until `answers` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hangs, self.answers = asyncio.Event(), threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._pread = os.pread
+        monkeypatch.setattr(os, "pread", self._read)
+
+    def _read(self, file: int, count: int, offset: int) -> bytes:
+        if threading.current_thread() is not threading.main_thread():
+            self._loop.call_soon_threadsafe(self.hangs.set)
+            self.answers.wait()
+        return self._pread(file, count, offset)
+
+
+async def test_a_disk_that_hangs_holds_up_what_is_shown_and_not_the_agent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, disk = bench.log(), HangingDisk(monkeypatch)
+    log.write(b"written meanwhile\n")
+    await disk.hangs.wait()
+    bench.files.look()
+    assert bench.console.text() == b""
+    disk.answers.set()
+    await bench.shows(b"written meanwhile\n")
+
+
+async def test_what_a_worker_wrote_last_while_the_disk_hung_is_shown_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, other, disk = bench.log("a"), bench.log("b"), HangingDisk(monkeypatch)
+    log.write(b"last words\n")
+    await disk.hangs.wait()
+    log.close()
+    assert bench.console.text() == b"last words\n"
+    other.write(b"another worker\n")
+    disk.answers.set()
+    await bench.shows(b"last words\nanother worker\n")
+
+
+async def test_an_agent_ends_while_the_disk_hangs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node_agent.output.log_files.PATIENCE_S", 0.01)
+    log, disk = bench.log(), HangingDisk(monkeypatch)
+    bench.console.is_full = True
+    log.write(b"lost\n")
+    log.stream.finish()
+    bench.console.is_full = False
+    assert await bench.files.drain() == 5
+    disk.answers.set()
 
 
 async def test_each_kind_of_trouble_is_told_once(bench: Bench) -> None:
