@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from node_agent.cli.plan import plan_launch
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import is_running, parent
-from tests.support.programs import Program, start_agent
+from tests.support.programs import Program, refuses, start_agent
 from tests.support.worker_hub import Worker, WorkerHub, of_node
 
 FLAGS = ("--exit-with-run", "--nnodes", "1:3", *PATIENT)
@@ -82,6 +83,13 @@ async def test_a_run_that_dies_with_its_agent_is_reported_as_a_kill(hub: WorkerH
     os.kill(worker.agent_pid, signal.SIGKILL)
     assert await alone.exit_code() == 128 + signal.SIGKILL
     await worker.gone()
+
+
+async def test_what_an_agent_cannot_do_is_said_and_is_no_kill() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        agent = await start_agent("--exit-with-run", "--standalone", "--metrics-port", str(port))
+        await refuses(agent, f"--metrics-port: cannot listen on 127.0.0.1, port {port}: Address already in use")
 
 
 async def test_an_agent_never_outlives_its_supervisor(hub: WorkerHub) -> None:

@@ -14,7 +14,8 @@ from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
 
-from node_agent.core.backoff import Unreachable
+from node_agent.config import FailureRules
+from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.core.command import Command
 from node_agent.core.events import Signalled
 from node_agent.core.hang import HangOptions
@@ -386,3 +387,84 @@ async def test_what_goes_wrong_while_the_agent_cleans_up_leaves_nothing_behind(m
         with pytest.raises(BrokenPipeError):
             await agent.exit_code()
         assert not folder.parent.exists()
+
+
+# The file for readiness probes.
+
+
+async def test_a_ready_file_is_there_while_the_agent_is_part_of_its_run(tmp_path):
+    ready = tmp_path / "ready"
+    ready.write_text("of an agent that was killed\n")
+    async with rig("exit 0", ready_file=str(ready)) as agent:
+        await agent.server.hears(JoinRequest)
+        assert not ready.exists()
+        await agent.server.answers(one_worker())
+        await agent.server.hears(ReportRequest)
+        assert ready.read_text() == f"{os.getpid()}\n"
+        await agent.server.answers(finish())
+        assert await agent.exit_code() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_ready_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_path):
+    async with rig("exit 0", ready_file=str(tmp_path / "gone" / "ready")) as agent:
+        await agent.server.answers(one_worker())
+        await agent.server.hears(ReportRequest)
+        await agent.server.answers(finish())
+        assert await agent.exit_code() == 0
+        (said,) = (line for line in agent.console.lines if line.startswith(f"--ready-file {tmp_path}/gone/ready"))
+        assert said.endswith(": No such file or directory")
+
+
+# What goes wrong around a round, and ends nothing.
+
+
+async def test_a_port_of_the_users_own_is_that_of_every_round(unused_tcp_port):
+    async with rig(master_port=unused_tcp_port) as agent:
+        await has_started(agent)
+        await agent.server.answers(stop(1))
+        await agent.server.hears(JoinRequest, 2)
+        assert [join.port for join in agent.server.of(JoinRequest)] == [unused_tcp_port] * 2
+
+
+async def test_a_lock_that_a_killed_build_has_left_is_named_once_in_all_rounds(tmp_path):
+    lock = tmp_path / "fused_adam" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    environment = {"PATH": os.environ["PATH"], "TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    async with rig(environment=environment) as agent:
+        await has_started(agent)
+        await agent.server.answers(stop(1))
+        await agent.server.answers(one_worker(2))
+        await agent.server.hears(PollRequest)
+        assert sum(str(lock) in line for line in agent.console.lines) == 1
+
+
+async def test_workers_start_without_a_file_timer_where_something_else_stands_in_its_place(tmp_path):
+    file = tmp_path / "timer"
+    file.write_text("somebody's")
+    async with rig("exit 0", environment={**timed(), "TORCHELASTIC_TIMER_FILE": str(file)}) as agent:
+        await agent.server.answers(one_worker())
+        assert (await agent.server.hears(ReportRequest)).failure is None
+        assert any(line.startswith("no file timer: ") and str(file) in line for line in agent.console.lines)
+    assert file.read_text() == "somebody's"
+
+
+async def test_a_failure_that_cannot_be_compared_with_the_rules_is_reported_all_the_same(monkeypatch):
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("node_agent.failures.rules.BoundedCommand", full)
+    async with rig("exit 3", failure_rules=FailureRules(fatal=("exit code 3",))) as agent:
+        await agent.server.answers(one_worker())
+        failure = (await agent.server.hears(ReportRequest)).failure
+        assert (failure.exit_code, failure.verdict, failure.rule) == (3, "count", "")
+        said = "count for nothing here, matching them failed: no more processes"
+        assert any(said in line for line in agent.console.lines)
+
+
+async def test_a_server_that_can_never_come_ends_the_agent():
+    async with rig() as agent:
+        agent.server.error = ServerLost("the node that hosted rdzv-server is gone")
+        assert await agent.exit_code() == ExitCode.START_AGAIN
+        assert agent.console.lines == ["error: the node that hosted rdzv-server is gone"]

@@ -1,0 +1,82 @@
+"""A supervisor's question how the run has ended, to servers that are played."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from node_agent import supervisor
+from tests.unit.node_agent.command_lines import plan
+
+
+class PlayedServer:
+    """Server that gives one answer after another, each on a connection of its own; the last one again and again."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self._answers = list(answers)
+        self.heads: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(self._answers.pop(0) if len(self._answers) > 1 else self._answers[0])
+        writer.close()
+
+
+def stream(*data: object) -> bytes:
+    """Answer with these events."""
+    head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
+    return head + b"".join(f"data: {json.dumps(each)}\n\n".encode() for each in data)
+
+
+def phase(name: str) -> dict[str, object]:
+    return {"run": {"phase": name}}
+
+
+@pytest.fixture
+async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[object]:
+    """Function that says how the run ends, to a supervisor whose servers give these answers."""
+    monkeypatch.setattr(supervisor, "RETRY_S", 0.01)
+    monkeypatch.setattr(supervisor, "PATIENCE_S", 0.5)
+    listening = []
+
+    async def verdict(*servers: PlayedServer | None) -> int | None:
+        places = []
+        for server in servers:
+            if server is None:
+                places.append("127.0.0.1:1")
+                continue
+            listening.append(await asyncio.start_server(server.serve, "127.0.0.1", 0, family=socket.AF_INET))
+            places.append(f"127.0.0.1:{listening[-1].sockets[0].getsockname()[1]}")
+        made = plan("--endpoint", ",".join(places), "--run-id", "my run", "-m", "train")
+        return await asyncio.to_thread(supervisor._verdict, made)
+
+    yield verdict
+    for each in listening:
+        each.close()
+
+
+async def test_the_end_is_that_of_the_run_which_is_asked_for_by_name(ends) -> None:
+    server = PlayedServer(stream(phase("waiting"), {"now": 1.0}, phase("running"), phase("failed")))
+    assert await ends(server) == 1
+    assert "?run_id=my%20run HTTP/1.1" in server.heads[0]
+
+
+async def test_the_next_server_is_asked_where_one_is_gone(ends) -> None:
+    assert await ends(None, PlayedServer(stream(phase("succeeded")))) == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"what?\r\n\r\n", b"HTTP/1.1 503 Later\r\n\r\n", stream()[:-2], stream(phase("running")) + b"data: {\n\n"],
+    ids=["nothing", "no HTTP", "a refusal", "half an answer", "a broken event"],
+)
+async def test_what_is_no_answer_is_asked_again(ends, answer: bytes) -> None:
+    assert await ends(PlayedServer(answer, answer, stream(phase("succeeded")))) == 0
+
+
+async def test_a_run_that_is_forgotten_has_no_end(ends, capsys: pytest.CaptureFixture[str]) -> None:
+    server = PlayedServer(stream(phase("running"), {"run": None}), stream({"run": None}))
+    assert await ends(server) is None
+    assert "no server has known run my run for 0.5 s: how it ended cannot be told" in capsys.readouterr().err
