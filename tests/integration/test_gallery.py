@@ -3,6 +3,9 @@
 What counts is what was printed last for a step: what was trained, but not kept in a checkpoint, is trained again.
 Losses are compared exactly where the world has the same size. Elsewhere sums have another order, and differ in the last
 digits of the type that they are computed in. An agent that is killed is started again, as a scheduler does it.
+
+Runs that nobody disturbs have `--preload`. The workers of others are forks of one process that has imported the same,
+whichever launcher starts them, and whenever: large frameworks would be imported a dozen times in each test.
 """
 
 import asyncio
@@ -18,7 +21,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.cluster import PATIENT
-from tests.support.launchers import PROGRAMS, free_port
+from tests.support.launchers import PROGRAMS, free_port, warm_python
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
 
@@ -159,9 +162,10 @@ async def disturbed(name: str, folder: Path) -> dict[str, int]:
     """Carry out the page's first command on each node, again when its agent was killed; the run's restarts."""
     example = EXAMPLES[name]
     server = await Server.listen("--store", "memory")
-    env = {**LONG_TIMERS, **example.environment, "PET_PRELOAD": example.preload, "PET_RDZV_ID": "nightly"}
-    env["INTERRUPTIONS"] = json.dumps(example.interruptions)
     os.mkdir(folder)
+    env = {**LONG_TIMERS, **example.environment, "PET_RDZV_ID": "nightly"}
+    env |= await warm_python(example.preload, folder, QUIET)
+    env["INTERRUPTIONS"] = json.dumps(example.interruptions)
     nproc = str(2 // len(example.nodes))
 
     async def node(node_id: str) -> int:
@@ -209,10 +213,10 @@ async def elastic(name: str, folder: Path, preload: str) -> Program:
     script = [INTERRUPTED, GALLERY / f"{name}.py"]
     os.mkdir(folder)
     happens = [("step=3 ", 1, "kill agent"), ("step=6 rank=0 of 1", 0, "wait")]
-    env = QUIET | {"INTERRUPTIONS": json.dumps(happens)}
+    env = QUIET | await warm_python(preload, folder, QUIET) | {"INTERRUPTIONS": json.dumps(happens)}
 
     async def join(node_id: str) -> Program:
-        flags = ("--endpoint", server.endpoint, "--node-id", node_id, "--nnodes", "1:2", *PATIENT, "--preload", preload)
+        flags = ("--endpoint", server.endpoint, "--node-id", node_id, "--nnodes", "1:2", *PATIENT)
         return await start_agent(*flags, str(script[0]), env=env, cwd=folder, script=script[1])
 
     stays = await join("a")
@@ -231,7 +235,7 @@ async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path)
     same weights."""
     pytest.importorskip("torchft")
     solo, replicas = await asyncio.gather(
-        replica(await Lighthouse.start(tmp_path), tmp_path / "solo"),
+        replica(await Lighthouse.start(tmp_path), tmp_path / "solo", {"PET_PRELOAD": "torchft"}),
         two_replicas(await Lighthouse.start(tmp_path), tmp_path),
     )
     assert await solo.exit_code(PATIENCE_S) == 0
@@ -280,23 +284,26 @@ async def two_replicas(lighthouse: Lighthouse, folder: Path) -> tuple[Program, P
     """The second one's worker dies as soon as both train together, and its agent later on. Each time it is back before
     the first one goes on."""
     first, second = folder / "first", folder / "second"
-    survivor = await replica(lighthouse, first, *((f"step={step} ", 0, "wait") for step in (3, 30, 50)))
+    python = await warm_python("torchft,torch._dynamo", folder, QUIET)
+    survivor = await replica(lighthouse, first, python, *((f"step={step} ", 0, "wait") for step in (3, 30, 50)))
     await until(lambda: "interrupted: wait" in survivor.out, PATIENCE_S)
     actions = (("replicas=2", 0, "kill worker"), ("step=40 ", 0, "kill agent"))
-    killed = await replica(lighthouse, second, *actions)
+    killed = await replica(lighthouse, second, python, *actions)
     for replicas, go in ((2, "go-0"), (3, "go-1")):
         await lighthouse.has_heard_of(replicas)
         (first / go).touch()
     assert await killed.exit_code(PATIENCE_S) == -9
-    killed = await replica(lighthouse, second, *actions)
+    killed = await replica(lighthouse, second, python, *actions)
     await lighthouse.has_heard_of(4)
     (first / "go-2").touch()
     return survivor, killed
 
 
-async def replica(lighthouse: Lighthouse, folder: Path, *interruptions: Interruption) -> Program:
+async def replica(
+    lighthouse: Lighthouse, folder: Path, how: Mapping[str, str], *interruptions: Interruption
+) -> Program:
     os.makedirs(folder, exist_ok=True)
-    env = {"RUST_LOG": "warn", "PET_PRELOAD": "torchft", "INTERRUPTIONS": json.dumps(interruptions)}
+    env = {"RUST_LOG": "warn", **how, "INTERRUPTIONS": json.dumps(interruptions)}
     place = {"HOST_29510": lighthouse.address, "nproc": "1"}
     return await carry_out("node-agent --standalone", "torchft_replicas", folder, env, **place)
 
@@ -310,6 +317,7 @@ class OwnLauncher:
 
     needs: str
     script: str
+    preload: str
     machines: int
     interruption: Interruption
     yours: Mapping[str, str]
@@ -319,6 +327,7 @@ OWN_LAUNCHERS = {
     "accelerate launch": OwnLauncher(
         needs="accelerate",
         script="accelerate_loop",
+        preload="accelerate,torch._dynamo",
         machines=2,
         interruption=("epoch=2 ", 1, "kill worker"),
         yours={"num_processes": "2"},
@@ -326,6 +335,7 @@ OWN_LAUNCHERS = {
     "fabric run": OwnLauncher(
         needs="lightning",
         script="fabric_loop",
+        preload="lightning",
         machines=1,
         interruption=("step=3 ", 1, "kill worker"),
         yours={"devices": "2"},
@@ -346,12 +356,13 @@ async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_pa
     server = await Server.listen("--store", "memory")
     os.mkdir(folder := tmp_path / "disturbed")
     env = {"PET_MAX_RESTARTS": "3", "INTERRUPTIONS": json.dumps([launcher.interruption])}
+    env |= await warm_python(launcher.preload, folder, QUIET)
     machines = []
     for machine in map(str, range(launcher.machines)):
         place = {"HOST_29400": server.endpoint, "R": machine, **launcher.yours}
         env["PET_RDZV_CONF"] = f"node_id=m{machine}"  # they are one machine here
         machines.append(await carry_out(words, launcher.script, folder, env, **place))
-    expected = await undisturbed(launcher.script, tmp_path, launcher.needs)
+    expected = await undisturbed(launcher.script, tmp_path, launcher.preload)
     assert [await machine.exit_code(PATIENCE_S) for machine in machines] == [0] * launcher.machines
     assert story(folder) == expected
     run = await server.run()

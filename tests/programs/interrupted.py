@@ -1,7 +1,7 @@
 """Another script, interrupted on its way: `interrupted.py SCRIPT [ARGUMENT ...]`, and what happens in INTERRUPTIONS.
 
 That is JSON, a list of `[text, rank, action]`. When the script first prints a line with that text as that rank, this
-process or its parent, the agent, gets SIGKILL (`kill worker`, `kill agent`), or it waits until there is a file
+process or its launcher, the agent, gets SIGKILL (`kill worker`, `kill agent`), or it waits until there is a file
 `go-<number of the entry>` (`wait`). Each happens once, which a file in the current folder remembers, over restarts and
 lost nodes. What each rank prints stands in `printed-<RANK>` as well: an agent that is killed may not have read it yet.
 """
@@ -34,7 +34,8 @@ def carry_out(action: str, number: int) -> None:
         while not os.path.exists(f"go-{number}"):
             time.sleep(0.01)
     else:
-        os.kill({"kill worker": os.getpid(), "kill agent": os.getppid()}[action], signal.SIGKILL)
+        launcher = int(os.environ.get("LAUNCHER_PID", os.getppid()))  # see tests/support/warm_python_helper.py
+        os.kill({"kill worker": os.getpid(), "kill agent": launcher}[action], signal.SIGKILL)
         signal.pause()
 
 

@@ -1,6 +1,7 @@
 """One command line under torchrun and under node-agent: the program's name is replaced, and nothing else."""
 
 import asyncio
+import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,6 +41,17 @@ async def launch(launcher: str, *nodes: Sequence[str], exit_code: int = 0, **how
     codes = await asyncio.gather(*(agent.exit_code(LONG_S) for agent in agents))
     assert set(codes) == {exit_code}, (launcher, codes)
     return agents
+
+
+async def warm_python(modules: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Start a server of `warm_python_helper.py`. Returns the environment of launchers whose workers are its forks."""
+    name, helper = secrets.token_hex(8), str(Path(__file__).with_name("warm_python_helper.py"))
+    command = (sys.executable, "-u", helper, "--serve", name, *modules.split(","))
+    await (await Program.start(*command, env=env)).line("listening", LONG_S)
+    interpreter = folder / f"python-{name}"
+    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -SE {helper} "$@"\n')
+    interpreter.chmod(0o755)
+    return {"PYTHON_EXEC": str(interpreter), "WARM_PYTHON": name}
 
 
 @contextmanager
