@@ -6,19 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launchers import LONG_S, NODE_AGENT, TORCHRUN, start
+from tests.support.launchers import LONG_S, NODE_AGENT, TORCHRUN, start, warm_python
 from tests.support.programs import Program
 
 pytestmark = pytest.mark.torch
 
-PRELOAD = "torch._dynamo,torch.distributed.nn,sklearn.datasets"
+IMPORTED = "torch._dynamo,torch.distributed.nn"
+"""Modules that take long to import, and stand at the beginning of the examples."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN, NODE_AGENT])
-async def test_the_minimal_program(launcher: str) -> None:
-    out = await launch(launcher, 2, "ddp_minimal.py")
-    assert sum("world_size" in line for line in out) >= 2
+async def test_the_minimal_program(tmp_path: Path) -> None:
+    python = await warm_python(IMPORTED, tmp_path, {"OMP_NUM_THREADS": "1"})
+    for launcher in (TORCHRUN, NODE_AGENT):
+        out = await launch(launcher, 2, "ddp_minimal.py", **python)
+        assert sum("world_size" in line for line in out) >= 2
 
 
 async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and_on_another_world_size(
@@ -29,7 +31,7 @@ async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and
     training = ("train_digits.py", "--target-accuracy", "0", "--checkpoint", str(tmp_path / "digits.pt"))
     first = await launch(TORCHRUN, 1, *training, "--epochs", "1")
     assert any("epoch=1 " in line for line in first)
-    second = await launch(NODE_AGENT, 2, *training, "--epochs", "2", PET_PRELOAD=PRELOAD)
+    second = await launch(NODE_AGENT, 2, *training, "--epochs", "2", PET_PRELOAD=f"{IMPORTED},sklearn.datasets")
     assert any("resumed epochs_done=1" in line for line in second)
     assert any("epoch=2 " in line for line in second) and not any("epoch=1 " in line for line in second)
 

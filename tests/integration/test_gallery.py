@@ -4,8 +4,8 @@ What counts is what was printed last for a step: what was trained, but not kept 
 Losses are compared exactly where the world has the same size. Elsewhere sums have another order, and differ in the last
 digits of the type that they are computed in. An agent that is killed is started again, as a scheduler does it.
 
-Runs that nobody disturbs have `--preload`. The workers of others are forks of one process that has imported the same,
-whichever launcher starts them, and whenever: large frameworks would be imported a dozen times in each test.
+Workers are forks of one process that has imported the framework, whichever launcher starts them, and whenever: it would
+be imported a dozen times in each test. A run with `--preload` of each framework imports it once more.
 """
 
 import asyncio
@@ -139,7 +139,7 @@ async def test_a_killed_worker_and_a_killed_agent_change_nothing(name: str, tmp_
     example, folder = EXAMPLES[name], tmp_path / "disturbed"
     pytest.importorskip(example.needs)
     expected, restarts = await asyncio.gather(
-        undisturbed(name, tmp_path, example.preload, example.environment), disturbed(name, folder)
+        undisturbed(name, tmp_path, {**example.environment, "PET_PRELOAD": example.preload}), disturbed(name, folder)
     )
     assert story(folder) == expected
     assert sum(int(line["number"]) == min(expected) for line in lines(folder)) == 1, "it began only once"
@@ -147,12 +147,12 @@ async def test_a_killed_worker_and_a_killed_agent_change_nothing(name: str, tmp_
     assert example.says in (folder / "printed-0").read_text()
 
 
-async def undisturbed(name: str, folder: Path, preload: str, env: Mapping[str, str] | None = None) -> Story:
+async def undisturbed(name: str, folder: Path, env: Mapping[str, str]) -> Story:
     """Return the example's story on one node with two workers, without the page; made once for all tests."""
     if name not in _undisturbed:
         os.mkdir(alone := folder / "undisturbed")
-        flags = ("--standalone", "--nproc", "2", "--preload", preload, str(INTERRUPTED))
-        agent = await start_agent(*flags, env=QUIET | dict(env or {}), cwd=alone, script=GALLERY / f"{name}.py")
+        flags = ("--standalone", "--nproc", "2", str(INTERRUPTED))
+        agent = await start_agent(*flags, env={**QUIET, **env}, cwd=alone, script=GALLERY / f"{name}.py")
         assert await agent.exit_code(PATIENCE_S) == 0, agent.err
         _undisturbed[name] = story(alone)
     return _undisturbed[name]
@@ -191,8 +191,9 @@ async def test_a_node_goes_and_another_comes(name: str, needs: str, precision: f
     """Two nodes, one of which is killed with its agent; the other goes on alone, until a third one comes."""
     pytest.importorskip(needs)
     modules = f"{TORCH_MODULES},torchdata.stateful_dataloader" if needs == "torchdata" else TORCH_MODULES
+    python = await warm_python(modules, tmp_path, QUIET)
     expected, changed = await asyncio.gather(
-        undisturbed(name, tmp_path, modules), elastic(name, tmp_path / "changed", modules)
+        undisturbed(name, tmp_path, python), elastic(name, tmp_path / "changed", python)
     )
     found = story(tmp_path / "changed")
     assert found.keys() == expected.keys()
@@ -207,13 +208,13 @@ async def test_a_node_goes_and_another_comes(name: str, needs: str, precision: f
     assert [size for size, before in zip(worlds, [0, *worlds], strict=False) if size != before] == [2, 1, 2]
 
 
-async def elastic(name: str, folder: Path, preload: str) -> Program:
+async def elastic(name: str, folder: Path, python: Mapping[str, str]) -> Program:
     """The agent that stays."""
     server = await Server.listen("--store", "memory")
     script = [INTERRUPTED, GALLERY / f"{name}.py"]
     os.mkdir(folder)
     happens = [("step=3 ", 1, "kill agent"), ("step=6 rank=0 of 1", 0, "wait")]
-    env = QUIET | await warm_python(preload, folder, QUIET) | {"INTERRUPTIONS": json.dumps(happens)}
+    env = {**QUIET, **python, "INTERRUPTIONS": json.dumps(happens)}
 
     async def join(node_id: str) -> Program:
         flags = ("--endpoint", server.endpoint, "--node-id", node_id, "--nnodes", "1:2", *PATIENT)
@@ -356,13 +357,13 @@ async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_pa
     server = await Server.listen("--store", "memory")
     os.mkdir(folder := tmp_path / "disturbed")
     env = {"PET_MAX_RESTARTS": "3", "INTERRUPTIONS": json.dumps([launcher.interruption])}
-    env |= await warm_python(launcher.preload, folder, QUIET)
+    env |= (python := await warm_python(launcher.preload, tmp_path, QUIET))
     machines = []
     for machine in map(str, range(launcher.machines)):
         place = {"HOST_29400": server.endpoint, "R": machine, **launcher.yours}
         env["PET_RDZV_CONF"] = f"node_id=m{machine}"  # they are one machine here
         machines.append(await carry_out(words, launcher.script, folder, env, **place))
-    expected = await undisturbed(launcher.script, tmp_path, launcher.preload)
+    expected = await undisturbed(launcher.script, tmp_path, python)
     assert [await machine.exit_code(PATIENCE_S) for machine in machines] == [0] * launcher.machines
     assert story(folder) == expected
     run = await server.run()

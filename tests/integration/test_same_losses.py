@@ -1,7 +1,7 @@
 """Programs that run under torchrun run under node-agent with the same command line, and print the same losses, exactly.
 
-Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix. Most of our workers are
-warm: they compute what torchrun's compute, which are cold.
+Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix. Workers import torch
+once each in the first case; in the second one ours are warm, and compute what torchrun's compute, which are cold.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, start
+from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, start, warm_python
 from tests.support.process_info import until
 from tests.support.programs import Program
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.torch
 TO_FILES = ("--log-dir", "logs", "--redirects", "3")
 FAIR = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Keeps torchrun's restarts clear of the keys that the round before left in its store."""
-WARM = {"PET_PRELOAD": "torch._dynamo,torch.distributed.nn"}
-"""Spares our workers the imports; torchrun knows no such variable."""
+IMPORTED = "torch._dynamo,torch.distributed.nn"
+"""Modules that take long to import, and stand at the beginning of the programs."""
 QUICK = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=10"
 TWO_STATIC_NODES = tuple(f"--nnodes 2 --node-rank {rank} --master-addr 127.0.0.1 --master-port PORT" for rank in (0, 1))
 
@@ -47,7 +47,7 @@ CASES = {
     "an elastic @record script that crashes, goes on, and fails": Case(
         program="elastic.py --crash-after 2 --fail-after 4",
         nodes=("--standalone --nproc-per-node 2 --max-restarts 1",),
-        environment=FAIR | WARM,
+        environment=FAIR | {"PET_PRELOAD": IMPORTED},  # torchrun knows no such variable
         exit_code=1,
         error="DataIsBroken: batch 4 of rank 1 has no label",
     ),
@@ -76,8 +76,8 @@ async def test_a_public_program(tmp_path: Path) -> None:
     path = Path(found.origin).parent / "test_utils" / "scripts" / "test_script.py"
     # The last: DeepSpeed, which accelerate imports where it is installed, else warns that it finds none, with the time.
     environment = {"ACCELERATE_USE_CPU": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
-    environment["PET_PRELOAD"] = "accelerate.test_utils,torch._dynamo"
-    case = Case(program=str(path), environment=environment)
+    python = await warm_python("accelerate.test_utils,torch._dynamo", tmp_path, environment)
+    case = Case(program=str(path), environment=environment | python)
     theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
     assert any("Training yielded the same results" in line for _, lines in ours for line in lines)
@@ -90,12 +90,13 @@ def recorded_errors(folder: Path) -> list[tuple[str, set[str]]]:
 
 
 async def test_training_goes_on_alike_when_a_node_goes(tmp_path: Path) -> None:
-    theirs, ours = [await lose_a_node(launcher, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
+    python = await warm_python(IMPORTED, tmp_path, {"OMP_NUM_THREADS": "1"})
+    theirs, ours = [await lose_a_node(launcher, tmp_path, FAIR | python) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
     assert ("attempt_1", "rank 0 of 1 begins at epoch 3") in [(attempt, lines[0]) for attempt, lines in ours]
 
 
-async def lose_a_node(launcher: str, folder: Path) -> Printed:
+async def lose_a_node(launcher: str, folder: Path, env: Mapping[str, str]) -> Printed:
     """One of two nodes, which hosts nothing, is told to go after three epochs."""
     folder = folder_for(launcher, folder)
     flags = "--nnodes=1:2 --max-restarts=3 --rdzv-backend=c10d --rdzv-id=nightly --log-dir=logs --tee=1"
@@ -104,7 +105,7 @@ async def lose_a_node(launcher: str, folder: Path) -> Printed:
         agents: list[Program] = []
         for rank, conf in enumerate(("is_host=1", "is_host=0")):
             place = [f"--rdzv-endpoint=127.0.0.1:{port}", f"--node-rank={rank}", f"--rdzv-conf={conf},{QUICK}"]
-            agents.append(await start(launcher, [*flags.split(), *place, *program], env=FAIR | WARM, cwd=folder))
+            agents.append(await start(launcher, [*flags.split(), *place, *program], env=env, cwd=folder))
         await until(lambda: any("rank 1 waits" in lines for _, lines in printed(folder)), LONG_S)
         agents[1].signal(signal.SIGTERM)
         await agents[1].exit_code(LONG_S)

@@ -33,7 +33,7 @@ LONGEST = 1 << 20
 def can_fork(words: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether a fork does what a new process would do."""
     return not {*words}.intersection(NEEDS_ITS_MAIN_MODULE) and not any(
-        name in READ_AT_THE_START or name.startswith("PYTHON") for name in env
+        name in READ_AT_THE_START or (name.startswith("PYTHON") and name != "PYTHON_EXEC") for name in env
     )
 
 

@@ -72,11 +72,12 @@ def fork_and_watch(connection: socket.socket) -> dict[str, Any]:
         os.close(descriptor)
     ended = os.pidfd_open(pid)
     while ended not in select.select([connection, ended], [], [])[0]:
-        word = connection.recv(1)
-        with suppress(ProcessLookupError):
-            os.kill(pid, word[0] if word else signal.SIGKILL)
-        if not word:
-            os._exit(0)
+        if not (signum := connection.recv(1)):
+            os.kill(pid, signal.SIGKILL)
+            break
+        os.kill(pid, signum[0])
+    with suppress(ProcessLookupError):  # no session yet
+        os.killpg(pid, signal.SIGKILL)  # processes that it has left behind
     with suppress(OSError):
         connection.send(b"%d" % os.waitpid(pid, 0)[1])
     os._exit(0)
