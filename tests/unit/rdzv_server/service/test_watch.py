@@ -42,11 +42,11 @@ class Reader:
             merge(self.document, content)
 
     async def follow(self, events: AsyncIterator[bytes], until: Any) -> None:
-        """Read until the document is as it should be."""
+        """Read until the document is whole, and as it should be."""
         async with asyncio.timeout(PATIENCE_S), aclosing(events) as events:
             async for event in events:
                 self.take(event)
-                if until(self.document):
+                if self.last_event_id and until(self.document):
                     return
 
 
