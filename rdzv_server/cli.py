@@ -255,8 +255,7 @@ def _bind_error(host: str | None, port: int, error: OSError) -> str:
 def reach(address: str, port: int, *, is_tls: bool = False) -> str:
     """Say in words where the server listens."""
     is_any = address in ("::", "0.0.0.0")
-    host = "127.0.0.1" if is_any else f"[{address}]" if ":" in address else address
-    url = f"{'https' if is_tls else 'http'}://{host}:{port}"
+    url = f"{'https' if is_tls else 'http'}://{address_of('127.0.0.1' if is_any else address, port)}"
     return f"port {port} of every address (status here: {url}{STATUS})" if is_any else f"{url} (status: {STATUS})"
 
 

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 from rdzv_server.service.fair_scheduler import scheduler
-from rdzv_server.service.timeouts import Timeouts
+from rdzv_server.service.timeouts import Timeouts, release
 
 Key = tuple[str, str]
 """Key of an agent: run_id and agent_id."""
@@ -35,7 +35,7 @@ class LongPolls:
     def wake(self, key: Key) -> None:
         """Release the agent's poll, if one is parked, in the next turn of its run."""
         if released := self._parked.pop(key, None):
-            scheduler().ask(key[0], partial(_release, released))
+            scheduler().ask(key[0], partial(release, released))
 
     def wake_all(self) -> None:
         for key in list(self._parked):
@@ -46,7 +46,7 @@ class LongPolls:
 
     def _holds_of(self, hold_s: float) -> Timeouts[Parked]:
         if hold_s not in self._holds:
-            self._holds[hold_s] = Timeouts(hold_s, _release)
+            self._holds[hold_s] = Timeouts(hold_s, release)
         return self._holds[hold_s]
 
     def _drop_if_unused(self, hold_s: float) -> None:
@@ -54,8 +54,3 @@ class LongPolls:
         if holds is not None and not holds:
             holds.cancel()
             del self._holds[hold_s]
-
-
-def _release(released: Parked) -> None:
-    if not released.done():
-        released.set_result(None)

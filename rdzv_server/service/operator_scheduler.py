@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from functools import partial
 
 from rdzv_server.service.fair_scheduler import OfRunningLoop, RoundRobin
-from rdzv_server.service.timeouts import Timeouts
+from rdzv_server.service.timeouts import Timeouts, release
 
 SLICE_S = 0.00025
 """Seconds of a slice, after which work waits for its next one. Undivided work may take longer."""
@@ -160,7 +160,7 @@ class Broadcast:
     def _wake(self, woken: asyncio.Future[None]) -> None:
         self._timeouts.stop(woken)
         if (peer := self._waiting.pop(woken, None)) is not None:
-            operator_scheduler().ask(peer, partial(_release, woken))
+            operator_scheduler().ask(peer, partial(release, woken))
 
 
 async def checkpoint(of: str | None = None) -> None:
@@ -169,14 +169,9 @@ async def checkpoint(of: str | None = None) -> None:
         _PEER.set(of)
     if operator_scheduler().is_over():
         begun = asyncio.get_running_loop().create_future()
-        operator_scheduler().ask(_PEER.get(), partial(_release, begun))
+        operator_scheduler().ask(_PEER.get(), partial(release, begun))
         await begun
 
 
 operator_scheduler = OfRunningLoop(OperatorScheduler)
 _PEER: ContextVar[str] = ContextVar("peer", default="")
-
-
-def _release(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)

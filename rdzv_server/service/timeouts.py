@@ -55,3 +55,9 @@ class Timeouts(Generic[Subject]):
                 return
             del self._due[subject]
             self._over(subject)
+
+
+def release(waiting: asyncio.Future[None]) -> None:
+    """Let whoever waits go on, if nobody has before."""
+    if not waiting.done():
+        waiting.set_result(None)
