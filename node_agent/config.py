@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from rdzv_protocol.log_lines import LineFormat
@@ -122,7 +122,7 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Variables that each worker has besides, each with the torchrun variable whose value it gets."""
 
 
-class Target(NamedTuple):
+class Target(Struct, frozen=True):
     """Rendezvous target: the server at which the nodes meet, and this node's part there."""
 
     endpoint: Endpoint | None = None
@@ -143,7 +143,7 @@ class Target(NamedTuple):
     master_port: int | None = None
 
 
-class LaunchPlan(NamedTuple):
+class LaunchPlan(Struct, frozen=True):
     """Launch plan of an agent, checked: how it runs, which server it goes to, and how it identifies itself."""
 
     config: AgentConfig

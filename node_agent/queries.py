@@ -8,8 +8,9 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, PairTest, Query, QueryAnswer, Refused, TailLog
 
 from node_agent.config import AgentConfig
@@ -39,7 +40,7 @@ def known(config: AgentConfig) -> tuple[type[Query], ...]:
     return QUERIES if check is None or check.least_mb_per_s is None else (*QUERIES, PairTest)
 
 
-class StartedWorkers(NamedTuple):
+class StartedWorkers(Struct, frozen=True):
     """Workers of the last round that has been started here, with what the agent holds for them."""
 
     group: WorkerGroup

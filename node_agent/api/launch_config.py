@@ -116,7 +116,7 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         join=replace(join, run_id=config.run_id or join.run_id),  # also of one node, where torchrun would name it
         cpus=cpu_sets(config.numa_options, launch.config.environment, join.local_world_size),
     )
-    return Plan(launch._replace(config=agent), launch.config.signals, custom)
+    return Plan(replace(launch, config=agent), launch.config.signals, custom)
 
 
 def _arguments(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:

@@ -7,6 +7,6 @@
     plan        all of it as the agent's `LaunchPlan`
     main        what the program does with it
 
-Programs (`LaunchConfig`) and torchrun's parameters fill `Arguments`, too. Named tuples here, not dataclasses: making
-the latter takes longer than reading a command line, and workers wait for it.
+Programs (`LaunchConfig`) and torchrun's parameters fill `Arguments`, too. No dataclasses here: making
+them takes longer than reading a command line, and workers wait for it.
 """

@@ -7,8 +7,10 @@ and falls back to the variable `PET_A_B`.
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, cast
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
 
@@ -54,7 +56,7 @@ SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 1.0, 1e9
 
 
-class Flag(NamedTuple):
+class Flag(Struct, frozen=True):
     """Ways to give an argument: by a flag of its own name, a variable, and perhaps a key of `--rdzv-conf`."""
 
     metavar: str
@@ -99,7 +101,7 @@ class Flag(NamedTuple):
     @property
     def torchruns(self) -> list[str]:
         """The spellings that torchrun has, too."""
-        return [] if self.is_ours else self._replace(alias="").spellings
+        return [] if self.is_ours else replace(self, alias="").spellings
 
 
 _own = partial(Flag, is_ours=True)
@@ -109,7 +111,7 @@ _switch = partial(Flag, "", switch)
 _own_switch = partial(_switch, is_ours=True)
 
 
-class Arguments(NamedTuple):
+class Arguments(Struct, frozen=True):
     """Arguments of an agent, each value checked by itself. None: it was not given. Durations are seconds."""
 
     # fmt: off
@@ -369,7 +371,7 @@ class Arguments(NamedTuple):
 
     def filled(self, values: Mapping[str, object], sources: Mapping[str, str]) -> "Arguments":
         """Return these arguments and further ones, which their readers have read, with the givers of them."""
-        return Arguments._make({**self._asdict(), **values, "sources": {**self.sources, **sources}}.values())
+        return replace(self, **values, sources={**self.sources, **sources})
 
     def source(self, argument: str) -> str:
         """The flag, variable or field that gave the value, or would have to."""
@@ -390,7 +392,7 @@ class Arguments(NamedTuple):
 
 
 ALL: dict[str, Flag] = {
-    argument: annotation.__metadata__[0]._replace(argument=argument)
+    argument: replace(annotation.__metadata__[0], argument=argument)
     for argument, annotation in Arguments.__annotations__.items()
     if hasattr(annotation, "__metadata__")
 }

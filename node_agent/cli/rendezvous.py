@@ -12,6 +12,7 @@ docs/adr/0010.
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
 from rdzv_protocol import flag_values
 from rdzv_protocol.paths import DEFAULT_PORT
 
@@ -117,7 +118,7 @@ def _at_a_server(arguments: Arguments) -> Target:
     if rank is not None and arguments.nnodes:
         _check_rank(arguments, rank)
     if arguments.is_host:
-        return _on_a_node(arguments, endpoint, hosts=True)._replace(node_rank=rank)
+        return replace(_on_a_node(arguments, endpoint, hosts=True), node_rank=rank)
     return Target(endpoint, tuple(others), node_rank=rank, local_addr=arguments.local_addr or None)
 
 
@@ -146,7 +147,7 @@ def on_named_node(arguments: Arguments, endpoint: Endpoint, *, is_host: bool | N
         from node_agent.transport import this_machine
 
         is_host = this_machine.names_this_machine(endpoint[0])
-    return _on_a_node(arguments, endpoint, hosts=is_host)._replace(preferred_rank=_written_rank(arguments))
+    return replace(_on_a_node(arguments, endpoint, hosts=is_host), preferred_rank=_written_rank(arguments))
 
 
 def _static(arguments: Arguments) -> Target:
@@ -159,8 +160,8 @@ def _static(arguments: Arguments) -> Target:
     if port == 0:
         raise UsageError(f"{arguments.source('master_port')}: the other nodes cannot know a free port; name one, not 0")
     hosts = rank == 0 if arguments.is_host is None else arguments.is_host
-    found = _on_a_node(arguments, (host, port), hosts=hosts)._replace(node_rank=rank)
-    return found._replace(local_addr=host) if rank == 0 else found
+    found = replace(_on_a_node(arguments, (host, port), hosts=hosts), node_rank=rank)
+    return replace(found, local_addr=host) if rank == 0 else found
 
 
 def _on_a_node(arguments: Arguments, endpoint: Endpoint, *, hosts: bool) -> Target:

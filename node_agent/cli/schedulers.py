@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 from zlib import crc32
 
+from msgspec.structs import replace
 from rdzv_protocol import flag_values
 
 from node_agent.cli import rendezvous
@@ -344,7 +345,7 @@ def find(arguments: Arguments, environment: Environment) -> Found:
     if filled.nnodes is None:
         raise UsageError(f"{flag}: {row.name} does not say how many nodes there are: give --nnodes")
     target, server = _target(filled, row, environment, flag, hosts=int(rank[1]) == 0)
-    least, most, _ = filled.nnodes
+    least, most = filled.nnodes.least, filled.nnodes.most
     nodes = f"{least}:{most}" if least < most else f"{most}"
     workers, run = filled.nproc_per_node, filled.rdzv_id or "none"
     said = [
@@ -408,7 +409,7 @@ def _target(
 ) -> tuple[Target, str]:
     """The server's place, and words for people about it. `hosts`: by its rank this node hosts it."""
     if server := arguments.rdzv_endpoint.partition("@")[2]:
-        return rendezvous.find(arguments._replace(rdzv_endpoint=server)), f"rdzv-server at {server}"
+        return rendezvous.find(replace(arguments, rdzv_endpoint=server)), f"rdzv-server at {server}"
     if arguments.most_nodes == 1:
         return Target(local_addr=arguments.local_addr or None), "rdzv-server in this agent"
     found = row.host.find(environment)

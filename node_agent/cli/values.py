@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
-from typing import NamedTuple, cast
+from typing import cast
 
+from msgspec import Struct
 from rdzv_protocol.flag_values import checked_counts, is_host, node_counts
 
 from node_agent.core.hang import LogRule, ProgressLimits
@@ -26,7 +27,7 @@ MOST_SIZES = 32
 UNCATCHABLE = ("SIGKILL", "SIGSTOP")
 
 
-class Nodes(NamedTuple):
+class Nodes(Struct, frozen=True):
     """Numbers of nodes of a run."""
 
     least: int

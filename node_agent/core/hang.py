@@ -10,7 +10,6 @@ A suspicion is this node's alone. What becomes of it the server decides, which k
 import re
 from collections.abc import Iterable, Mapping
 from math import inf, isnan
-from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -90,7 +89,7 @@ class Suspicion(Struct, frozen=True):
     local_ranks: tuple[int, ...]
 
 
-class Signs(NamedTuple):
+class Signs(Struct, frozen=True):
     """Observations of the workers that run, by local rank. Times are the agent's clock."""
 
     readings: Mapping[int, Reading]

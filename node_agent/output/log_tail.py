@@ -39,7 +39,7 @@ class LogReader:
 
     def _path(self, query: TailLog, readable: ReadableLogs) -> str | Refused:
         """The file that the worker was given."""
-        node, (assignment, logs, folder) = f"node {self._node_id}", readable
+        node, assignment, logs = f"node {self._node_id}", readable.assignment, readable.logs
         if assignment.round != query.round or query.rank not in assignment.ranks:
             return Refused(reason=f"{node} has no worker of rank {query.rank} in round {query.round}")
         local_rank = query.rank - assignment.first_rank
@@ -48,7 +48,9 @@ class LogReader:
             advice = f"see --stream {_OTHER[query.stream]}" if other else "node-agent -t 3 writes files, too"
             what = f"rank {query.rank} on {node} writes its {query.stream} to the agent's console"
             return Refused(reason=f"{what}: {advice}")
-        return path if folder else Refused(reason=f"{node} shows no logs: its --logs-specs decides where they are")
+        if not readable.folder:
+            return Refused(reason=f"{node} shows no logs: its --logs-specs decides where they are")
+        return path
 
     async def _read_beside(self, path: str, folder: str, query: TailLog) -> LogTail | Refused:
         if self._under_way >= MOST_READS:

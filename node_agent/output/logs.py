@@ -3,8 +3,8 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
+from msgspec import Struct
 from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.messages import Assignment
 
@@ -102,7 +102,7 @@ class RoundLogs:
         return sinks
 
 
-class ReadableLogs(NamedTuple):
+class ReadableLogs(Struct, frozen=True):
     """Logs of a round that have begun, as far as they may be shown to others."""
 
     assignment: Assignment

@@ -1,14 +1,17 @@
 """Routes of the output of one round's workers: by the flags, as torch's `DefaultLogsSpecs` decides, or by a plug-in."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
 from node_agent.workers.environment import ERROR_FILE
 
 
-class Route(NamedTuple):
+class Route(Struct, frozen=True):
     """Way of one stream of one worker. With neither a path nor the console it is dropped."""
 
     path: str = ""
@@ -19,12 +22,12 @@ class Route(NamedTuple):
     """Whether the console says whose lines they are, also if the user asked for no prefix."""
 
 
-class WorkerRoutes(NamedTuple):
+class WorkerRoutes(Struct, frozen=True):
     """Routes of one worker."""
 
     stdout: Route = Route()
     stderr: Route = Route()
-    environment: Mapping[str, str] = {ERROR_FILE: ""}
+    environment: Mapping[str, str] = field(default_factory=lambda: {ERROR_FILE: ""})
     """Variables that the worker's environment needs for them."""
 
     @property
@@ -37,7 +40,7 @@ class WorkerRoutes(NamedTuple):
         return self.stdout.shown or self.stderr.shown
 
 
-class Routing(NamedTuple):
+class Routing(Struct, frozen=True):
     """Routes of all local workers, by local rank; and where what the filters let through is copied to."""
 
     workers: Sequence[WorkerRoutes]
@@ -94,10 +97,10 @@ def narrowed(routing: Routing, options: LogOptions, ranks: range) -> Routing:
     workers = [
         worker
         if _passes(options.ranks, rank)
-        else worker._replace(stdout=worker.stdout._replace(shown=False), stderr=worker.stderr._replace(shown=False))
+        else replace(worker, stdout=replace(worker.stdout, shown=False), stderr=replace(worker.stderr, shown=False))
         for rank, worker in zip(ranks, routing.workers, strict=True)
     ]
-    return routing._replace(workers=workers)
+    return replace(routing, workers=workers)
 
 
 def route(options: LogOptions, stream: Std, *, local_rank: int, rank: int, path: str = "") -> Route:

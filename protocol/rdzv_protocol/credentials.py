@@ -1,7 +1,8 @@
 """Credentials of an agent for its server: a token, and TLS files. None of them reaches a worker."""
 
 import ssl
-from typing import NamedTuple
+
+from msgspec import Struct
 
 SYSTEM = "system"
 """Value of `TlsFiles.ca` that stands for the authorities which the operating system trusts."""
@@ -16,7 +17,7 @@ _BAD_CERTIFICATES = {
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
 
 
-class TlsNames(NamedTuple):
+class TlsNames(Struct, frozen=True):
     """Names by which a user gives the files, for messages: flags, or a program's settings."""
 
     ca: str = "--tls-ca"
@@ -24,7 +25,7 @@ class TlsNames(NamedTuple):
     key: str = "--tls-key"
 
 
-class TlsFiles(NamedTuple):
+class TlsFiles(Struct, frozen=True):
     """Paths of PEM files: authorities that may vouch for the server, and this node's own certificate with its key."""
 
     ca: str

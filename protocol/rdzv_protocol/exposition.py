@@ -7,13 +7,15 @@ the metrics, and only writes them.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+from msgspec import Struct
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["gauge", "counter", "histogram"]
 
 
-class Metric(NamedTuple):
+class Metric(Struct, frozen=True):
     """A metric as its readers know it. A counter's name ends in `_total`, units are seconds and bytes."""
 
     name: str
@@ -22,7 +24,7 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class Distribution(NamedTuple):
+class Distribution(Struct, frozen=True):
     """State of a histogram: the number of values in each bucket, the last one beyond all bounds, and their sum."""
 
     bounds: tuple[float, ...]
@@ -48,7 +50,7 @@ class Histogram:
         return Distribution(self._bounds, tuple(self._counts), self._sum)
 
 
-class Sample(NamedTuple):
+class Sample(Struct, frozen=True):
     """A metric's value for one set of its labels' values."""
 
     metric: Metric
@@ -101,11 +103,11 @@ class _Family:
             "histogram": core.HistogramMetricFamily,
         }
         family = kinds[self._metric.kind](self._metric.name, self._metric.help, labels=self._metric.labels)
-        for _, value, labels in self._samples:
-            if isinstance(value, Distribution):
-                family.add_metric(labels, _buckets(value), value.sum)
+        for sample in self._samples:
+            if isinstance(sample.value, Distribution):
+                family.add_metric(sample.labels, _buckets(sample.value), sample.value.sum)
             else:
-                family.add_metric(labels, value)
+                family.add_metric(sample.labels, sample.value)
         yield family
 
 

@@ -9,8 +9,9 @@ acknowledged one may end, and counts as interrupted.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from rdzv_protocol.queries import Notice, Noticed, Query, QueryAnswer
 from rdzv_protocol.text import clip, count
 
@@ -26,7 +27,7 @@ SOONER_S = 1.0
 """Seconds by which a deadline must be sooner than the one that the workers know for them to be told again."""
 
 
-class Pending(NamedTuple):
+class Pending(Struct, frozen=True):
     """Reason for which the running round ends soon, and the latest time at which it does."""
 
     until: float

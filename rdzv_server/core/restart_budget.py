@@ -9,8 +9,7 @@ was gone) and one that is none is reported for the same round: then that one. A 
 once: its cause is on its way, as another node's report or as the loss of that node. The run waits for it for a moment.
 """
 
-from typing import NamedTuple
-
+from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
 from rdzv_server.core import failed_rounds
@@ -23,7 +22,7 @@ FAILURES_OF_A_ROUND = 8
 """Most failures of a round that are remembered one by one, beside the root."""
 
 
-class Verdict(NamedTuple):
+class Verdict(Struct, frozen=True):
     """Decision that a failure ends the run, and why."""
 
     reason: str

@@ -1,7 +1,7 @@
 """Interface between the server's transports (HTTP, or the same process) and whoever answers: one server, or several."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, StacksRequest, WorkerLog, WorkerStacks
@@ -76,7 +76,7 @@ class ServerState(Struct, frozen=True, kw_only=True):
     cordons: Annotated[list[CordonStatus], Meta(description="for all runs, those to come included")] = []
 
 
-class Load(NamedTuple):
+class Load(Struct, frozen=True):
     """Load of a server at present."""
 
     long_polls: int

@@ -15,8 +15,8 @@ PAGE = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
 
 def rows(metrics: Sequence[Metric]) -> list[str]:
     return [
-        f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {text} |"
-        for name, kind, text, labels in metrics
+        f"| `{each.name}` | {each.kind} | {', '.join(f'`{label}`' for label in each.labels)} | {each.help} |"
+        for each in metrics
     ]
 
 

@@ -1,6 +1,7 @@
 """Every argument: what its flag, its variable and its key of `--rdzv-conf` take, and the line that refuses the rest."""
 
 import pytest
+from msgspec.structs import asdict, replace
 from rdzv_protocol.flag_values import node_counts
 
 from node_agent.cli import values
@@ -11,7 +12,7 @@ from node_agent.config import UsageError
 from node_agent.core.log_options import Std
 from tests.unit.node_agent.command_lines import complaint, plan
 
-DEFAULTS = Arguments._field_defaults
+DEFAULTS = asdict(Arguments())
 LISTS = ("duplicate_stdout_filters", "duplicate_stderr_filters")
 NAME = "1 to 128 printable characters, not "
 SECONDS = "a number of seconds from 0 to 1e+06, not "
@@ -249,12 +250,12 @@ def test_of_several_variables_torchruns_goes_first(environment, argument, source
 
 @pytest.mark.parametrize("variable", ["PET_START_METHOD", "PET_LOGS_SPECS", "PET_NUMA_BINDING", "PET_SHOP", "PET_"])
 def test_variables_that_torchrun_does_not_read_are_left_alone(variable):
-    assert read(["train.py"], {variable: "bogus"})._replace(script="") == Arguments()
+    assert replace(read(["train.py"], {variable: "bogus"}), script="") == Arguments()
 
 
 def test_an_empty_variable_says_nothing():
     environment = {"PET_NNODES": "", "PET_RDZV_ENDPOINT": "", "PET_STANDALONE": " "}
-    assert read(["train.py"], environment)._replace(script="") == Arguments()
+    assert replace(read(["train.py"], environment), script="") == Arguments()
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ import argparse
 import re
 
 import pytest
+from msgspec.structs import asdict
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.arguments import FLAGS, Arguments
 from node_agent.cli.parser import TORCHRUNS, Parser
 from node_agent.config import UsageError
 
-DEFAULTS = Arguments._field_defaults
+DEFAULTS = asdict(Arguments())
 DEPENDS = ("rdzv_id", "master_addr")
 """Arguments whose default follows from others."""
 

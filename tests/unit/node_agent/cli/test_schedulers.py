@@ -106,7 +106,8 @@ def test_every_row_has_a_case_here():
 @pytest.mark.parametrize("name", ROWS)
 def test_what_a_scheduler_says(name):
     environment, nodes, (host, port), run, nproc, rank, corrected, removed = ROWS[name]
-    config, target, _, (line,), _ = auto(environment)
+    found = auto(environment)
+    config, target, (line,) = found.config, found.target, found.notes
     assert (config.join.settings.min_nodes, config.join.settings.max_nodes) == nodes
     assert (target.endpoint[0], target.hosts, target.is_on_a_node) == (host, rank == 0, True)
     assert target.endpoint[1] == port or (port is None and 20_480 <= target.endpoint[1] < 28_672)
