@@ -1,6 +1,7 @@
 """The agent as it is put together: a real machine, runner and workers; the server and the console are played."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -33,10 +34,15 @@ async def has_started(agent: Rig) -> None:
     await agent.server.hears(PollRequest)
 
 
+def held(what: str) -> list[str]:
+    """Descriptors of this process that are of such a kind."""
+    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+    return [link for link in links if os.path.islink(link) and what in os.readlink(link)]
+
+
 def memory_files() -> list[str]:
     """The memory for workers' progress that this process holds."""
-    links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
-    return [link for link in links if os.path.islink(link) and "node-agent-progress" in os.readlink(link)]
+    return held("node-agent-progress")
 
 
 def timed() -> dict[str, str]:
@@ -94,15 +100,15 @@ async def test_a_failure_is_reported_with_its_evidence_and_the_next_round_starts
 
 
 async def test_rounds_leave_no_descriptors_whether_their_workers_failed_succeeded_or_were_stopped():
-    before, held = len(memory_files()), set()
+    before, kept = len(memory_files()), set()
     async with rig("exit $(( TORCHELASTIC_RESTART_COUNT % 2 ))", gives_notices=True) as agent:
         for round_ in range(1, 5):
             await agent.server.answers(one_worker(round_, restart_count=round_))
             await agent.server.hears(ReportRequest, round_)
-            held.add(len(memory_files()) - before)
+            kept.add(len(memory_files()) - before)
             await agent.server.answers(stop(round_))
             await agent.server.hears(JoinRequest, round_ + 1)
-        assert held == {0, 1}  # those of workers that have failed are closed at once
+        assert kept == {0, 1}  # those of workers that have failed are closed at once
     assert len(memory_files()) == before
 
 
@@ -448,6 +454,29 @@ async def test_workers_start_without_a_file_timer_where_something_else_stands_in
         assert (await agent.server.hears(ReportRequest)).failure is None
         assert any(line.startswith("no file timer: ") and str(file) in line for line in agent.console.lines)
     assert file.read_text() == "somebody's"
+
+
+async def test_a_worker_without_a_pipe_for_its_errors_fails_and_leaves_none_for_its_output(monkeypatch):
+    pipe = os.pipe
+
+    def only_one() -> tuple[int, int]:
+        monkeypatch.setattr(os, "pipe", none_left)
+        return pipe()
+
+    def none_left() -> tuple[int, int]:
+        monkeypatch.setattr(os, "pipe", pipe)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with rig() as agent:
+        await agent.server.hears(JoinRequest)
+        before = held("pipe:")
+        monkeypatch.setattr(os, "pipe", only_one)
+        await agent.server.answers(one_worker())
+        failure = (await agent.server.hears(ReportRequest)).failure
+        assert failure.cause == "could not be started: sh: Too many open files"
+        await agent.server.answers(stop(1))
+        await agent.server.hears(JoinRequest, 2)
+        assert held("pipe:") == before
 
 
 async def test_a_failure_that_cannot_be_compared_with_the_rules_is_reported_all_the_same(monkeypatch):

@@ -1,5 +1,6 @@
 """Progress files: what workers tell with `node_agent.progress`, and what the agent makes of it."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -71,6 +72,23 @@ def test_the_agent_reads_what_each_worker_has_told(files: ProgressFiles) -> None
     assert (found.checkpoint_step, found.checkpoint_s) == (5, pytest.approx(CHECKPOINT_S))
     assert found.step_s == pytest.approx(STEP_S), "the checkpoint is no step"
     assert found.age_s > 0
+
+
+def test_workers_for_whom_no_descriptor_is_left_go_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = os.memfd_create
+
+    def only_one(*args: Any) -> int:
+        monkeypatch.setattr(os, "memfd_create", none_left)
+        return create(*args)
+
+    def none_left(*args: Any) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", only_one)
+    files = ProgressFiles(7, 2)
+    assert [list(files.environment(rank)) for rank in range(2)] == [[PROGRESS_FILE], []]
+    assert files.read() == {}
+    files.close()
 
 
 def test_the_longest_of_each_kind_is_remembered(files: ProgressFiles, tell: Callable[..., None]) -> None:

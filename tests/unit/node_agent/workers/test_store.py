@@ -177,6 +177,14 @@ async def test_a_helper_that_cannot_be_started_is_told(host, monkeypatch):
     writer.close()
 
 
+async def test_a_port_at_which_the_store_cannot_listen_is_told(host):
+    listener = socket.socket()
+    listener.close()
+    host.host.open(listener)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await host.errors.get() == "the workers' store cannot listen: Bad file descriptor"
+
+
 async def test_without_torch_there_is_no_host(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [])
     assert not StoreHost({}, print).is_available

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -62,6 +63,12 @@ def start(pool: WarmPool) -> int:
     process = pool.start(COMMAND, os.environ, (0, 1, 2))
     assert process
     return process.reap()
+
+
+def kill_unnoticed(pid: int) -> None:
+    """The process is dead, and the loop has not yet seen it."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 async def test_it_fills_up_again_after_a_start_that_did_not_come_about(pool: WarmPool) -> None:
@@ -124,3 +131,29 @@ async def test_processes_that_cannot_be_watched_are_ended_and_workers_start_cold
     await full(pool)
     assert said[1:] == ["workers start cold, without --preload: Too many open files"]
     assert pool.start(COMMAND, os.environ, (0, 1, 2)) is None
+
+
+async def test_a_process_that_dies_as_it_is_given_work_is_passed_over(pool: WarmPool, said: list[str]) -> None:
+    await full(pool)
+    kill_unnoticed(pool._waiting[0].pid)
+    assert start(pool) == 3
+    await full(pool)
+
+
+async def test_an_interpreter_that_cannot_be_started_is_said_and_workers_start_cold(said: list[str]) -> None:
+    pool = WarmPool(["json"], Command(("/nowhere/python", "train.py")), {}, 2, said.append)
+    await full(pool)
+    why = "no process can be started to import json: No such file or directory"
+    assert said == [f"workers start cold, without --preload: {why}"]
+    assert pool.start(COMMAND, os.environ, (0, 1, 2)) is None
+
+
+async def test_without_sockets_left_workers_start_cold(
+    pool: WarmPool, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socketpair", none_left)
+    await full(pool)
+    assert said[-1] == "workers start cold, without --preload: Too many open files"
