@@ -272,28 +272,36 @@ class Agent:
         self._check.start(after_failure, lambda unfit: self._runner.feed(NodeChecked(unfit)))
 
     def _start_workers(self, assignment: Assignment) -> None:
-        is_first, self._assignment = self._assignment is None, assignment
+        if self._assignment is None:
+            self._log_first_start(assignment)
+        self._assignment = assignment
         for observer in self._observers:
             observer.starting(assignment)
-        if is_first and (warning := omp_warning(self._config.environment, assignment.local_world_size)):
-            self._console.log(warning, Level.ROUTINE)
-        if is_first and (wish := self._config.join.preferred_rank) not in (None, assignment.group_rank):
-            self._console.log(
-                f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}", Level.NOTICE
-            )
         if assignment.agent_store and assignment.group_rank == 0:
             assert self._port
             self._store_host.open(self._port.socket)
         self._watch_timers()
-        for path in extension_locks.left_over(self._config.environment):
-            if path not in self._locks_named:
-                self._locks_named.add(path)
-                self._console.log(extension_locks.warning(path))
+        self._log_extension_locks()
         self._forget_workers()
         if self._logs.plugin or self._warm:
             self._starting = spawn(self._prepare_and_start(assignment))
         else:
             self._start_group(assignment, self._logs.open(assignment))
+
+    def _log_first_start(self, assignment: Assignment) -> None:
+        """Log what is the same in every round, and what a person may want to change."""
+        if warning := omp_warning(self._config.environment, assignment.local_world_size):
+            self._console.log(warning, Level.ROUTINE)
+        if (wish := self._config.join.preferred_rank) not in (None, assignment.group_rank):
+            text = f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}"
+            self._console.log(text, Level.NOTICE)
+
+    def _log_extension_locks(self) -> None:
+        """Log each lock once that a killed build of a torch extension has left: workers would wait for it for ever."""
+        for path in extension_locks.left_over(self._config.environment):
+            if path not in self._locks_named:
+                self._locks_named.add(path)
+                self._console.log(extension_locks.warning(path))
 
     def _forget_workers(self) -> None:
         """Close what belonged to the workers of the last round: they may have succeeded, and were not stopped."""
