@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.paths import DRAIN
 
+from tests.support.launchers import warm_python
 from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, WORKER, Program, Server
 from tests.support.worker_hub import Worker, WorkerHub
@@ -51,10 +52,11 @@ class Torchruns:
         )  # fmt: skip
         return agent
 
-    async def nodes(self, names: str, *flags: str, script: str = WORKER, conf: str = CONF) -> list[Worker]:
+    async def nodes(self, names: str, *flags: str, script: str = WORKER, env: dict[str, str] | None = None,
+                    conf: str = CONF) -> list[Worker]:  # fmt: skip
         """The workers of the round that nodes of these names form."""
         for name in names:
-            await self.start(name, *flags, script=script, conf=conf)
+            await self.start(name, *flags, script=script, env=env, conf=conf)
         return await self.hub.group(2 * len(names))
 
     async def finish(self, workers: list[Worker]) -> None:
@@ -66,7 +68,8 @@ class Torchruns:
 
     def of(self, workers: list[Worker], group_rank: int) -> str:
         """The name of the torchrun that holds this group rank."""
-        parent = next(worker.agent_pid for worker in workers if worker.group_rank == group_rank)
+        worker = next(worker for worker in workers if worker.group_rank == group_rank)
+        parent = int(worker.env.get("LAUNCHER_PID", worker.agent_pid))
         return next(name for name, agent in self.agents.items() if agent.pid == parent)
 
     async def lose(self, workers: list[Worker], group_rank: int, signum: signal.Signals) -> tuple[str, Program]:
@@ -100,8 +103,9 @@ async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: 
 
 
 @pytest.mark.parametrize("script", [WORKER, TORCH_WORKER], ids=["plain workers", "workers with torch"])
-async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns, script: str) -> None:
-    first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3", script=script)
+async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns, script: str, tmp_path: Path) -> None:
+    python = await warm_python("torch.distributed", tmp_path, {}) if script == TORCH_WORKER else None
+    first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3", script=script, env=python)
     os.kill(first[3].pid, signal.SIGKILL)
     second = await torchruns.hub.group(4)
     assert first[0].env["MASTER_PORT"] != second[0].env["MASTER_PORT"]
@@ -119,8 +123,9 @@ async def test_a_third_node_makes_the_run_larger(torchruns: Torchruns) -> None:
     assert (run["phase"], run["restarts"]["node_arrived"], run["restart_count"]) == ("succeeded", 1, 0)
 
 
-async def test_the_others_go_on_when_the_node_of_rank_0_is_killed(torchruns: Torchruns) -> None:
-    first = await torchruns.nodes("ab", "--nnodes=1:2", "--max-restarts=3", script=TORCH_WORKER)
+async def test_the_others_go_on_when_the_node_of_rank_0_is_killed(torchruns: Torchruns, tmp_path: Path) -> None:
+    python = await warm_python("torch.distributed", tmp_path, {})
+    first = await torchruns.nodes("ab", "--nnodes=1:2", "--max-restarts=3", script=TORCH_WORKER, env=python)
     lost, _ = await torchruns.lose(first, 0, signal.SIGKILL)
     second = await torchruns.hub.group(2)
     await torchruns.finish(second)
