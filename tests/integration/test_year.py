@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.launchers import warm_python
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, sys
@@ -30,18 +32,18 @@ TRAINING = """
 import json, sys
 from benchmarks.year import training
 
-training.WORKERS, training.LOOK_S, training.STEP_DELAY_MS = 1, 6.0, 1500
+training.LOOK_S, training.STEP_DELAY_MS = 6.0, 1500
 training.FLAGS = ("--progress-timeout", "start=60,step=1,checkpoint=1", "--on-hang", "report")
 print(json.dumps(training.watch(0.05, lambda text: print(text, file=sys.stderr)).as_json()))
 """
 
 
-async def play(program: str, *arguments: str) -> dict[str, Any]:
+async def play(program: str, *arguments: str, **env: str) -> dict[str, Any]:
     """Run a program in a process of its own, whose children are all that it starts; return the JSON that it prints."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", program, *arguments),
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protocol'}"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'protocol'}", **env},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -52,9 +54,10 @@ async def play(program: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.torch
 @pytest.mark.timeout(180)
-async def test_alarms_while_real_training_goes_on_are_counted():
+async def test_alarms_while_real_training_goes_on_are_counted(tmp_path: Path):
     """Limits that are too short for it: each alarm is a wrong one."""
-    watched = await play(TRAINING)
+    imported = "torch._dynamo,torch.distributed.nn,sklearn.datasets"
+    watched = await play(TRAINING, **await warm_python(imported, tmp_path, {"OMP_NUM_THREADS": "1"}))
     assert watched["steps"] > 0 and watched["hours"] > 0
     assert any("no progress" in sentence for sentence in watched["alarms"])
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.scenarios import DEFECTS
+from tests.support.launchers import warm_python
 from tests.support.programs import Program
 
 pytestmark = pytest.mark.torch
@@ -22,13 +23,13 @@ LONG_S = 80.0
 SEEN_ON = "2.13."
 TAKES_MINUTES = {"one-crash"}
 STEP_TOGETHER = {"scale-up", "replacement", "leave"}
-"""Scenarios whose workers import torch: ours once on each node."""
+"""Scenarios whose workers import torch."""
 NAMES = [defect.name for defect in DEFECTS]
 QUICK_UNDER_TORCHRUN = ("restart-count", "orphans", "pet-standalone")
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in TAKES_MINUTES])
-async def test_node_agent_is_right(name: str, tmp_path: Path) -> None:
+async def test_node_agent_is_right(name: str, tmp_path: Path, programs: None) -> None:
     assert await verdict(name, "node-agent", tmp_path) == "right"
 
 
@@ -51,7 +52,7 @@ async def verdict(name: str, launcher: str, folder: Path) -> str:
         *(sys.executable, "-m", "tests.parity", "--only", name, "--launcher", launcher),
         *("--repeat", "1", "--json", str(folder / "found.json")),
         cwd=ROOT,
-        env={"PET_PRELOAD": "torch.distributed"} if name in STEP_TOGETHER else {},
+        env=await warm_python("torch.distributed", folder, {}) if name in STEP_TOGETHER else {},
     )
     try:
         await program.exit_code(LONG_S)
