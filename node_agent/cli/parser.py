@@ -38,7 +38,6 @@ got the run no further; 71 this node is unfit; 75 start it again, here or elsewh
 no server; 77 the server refused it."""
 
 MOST_COLUMNS = 120
-TORCHRUNS = frozenset(spelling for flag in FLAGS.values() for spelling in flag.torchruns)
 
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
@@ -124,7 +123,8 @@ class Parser(argparse.ArgumentParser):
     def _get_option_tuples(self, option_string: str) -> Any:
         """The flags that argparse lets an unknown option stand for: those it begins, by each of their spellings."""
         candidates = super()._get_option_tuples(option_string)
-        torchruns = {action for action, spelling, *_ in candidates if spelling in TORCHRUNS}
+        spellings = {spelling for flag in FLAGS.values() for spelling in flag.torchruns}
+        torchruns = {action for action, spelling, *_ in candidates if spelling in spellings}
         found: dict[argparse.Action, Any] = {}
         for candidate in candidates:
             if len(torchruns) != 1 or candidate[0] in torchruns:

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.arguments import FLAGS, Arguments
-from node_agent.cli.parser import TORCHRUNS, Parser
+from node_agent.cli.parser import Parser
 from node_agent.config import UsageError
 
 DEFAULTS = asdict(Arguments())
@@ -43,7 +43,8 @@ def test_every_option_of_torchrun_is_one_here_under_the_same_name():
 @pytest.mark.torch
 def test_what_we_take_for_torchruns_spellings_are_just_those():
     theirs = {spelling for action in torchruns_actions() for spelling in action.option_strings}
-    assert theirs - {"-h", "--help"} == TORCHRUNS - {"--use-env", "--use_env"}  # which torch.distributed.launch has
+    taken = {spelling for flag in FLAGS.values() for spelling in flag.torchruns}
+    assert theirs - {"-h", "--help"} == taken - {"--use-env", "--use_env"}  # which torch.distributed.launch has
 
 
 @pytest.mark.torch
