@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -102,9 +101,16 @@ def _blame(advice: hints.Advice | None, out_of_memory: str) -> Blame:
     if advice is None:
         return "program" if out_of_memory else "unknown"
     with suppress(OSError):
-        if advice.is_of_disk and any(map(is_full, ("/", tempfile.gettempdir()))):
+        if advice.is_of_disk and _is_a_local_disk_full():
             return "node"
     return advice.blame
+
+
+def _is_a_local_disk_full() -> bool:
+    """Whether the root's disk or that of temporary files is full. Raises `OSError`."""
+    import tempfile  # it loads compression libraries: most failures, which a restart waits for, need none
+
+    return any(map(is_full, ("/", tempfile.gettempdir())))
 
 
 class ExitStatus(NamedTuple):
