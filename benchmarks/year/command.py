@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from multiprocessing import active_children, parent_process
+from functools import partial
+from multiprocessing import active_children
 from typing import NoReturn
 
 from benchmarks import plots
@@ -74,7 +75,7 @@ def _simulation(args: argparse.Namespace) -> int:
         if args.nodes in (None, each.nodes) and args.scenario in (None, each.about)
     ]
     for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, _end)
+        signal.signal(stop, partial(_end, os.getpid()))
     outcomes = scenarios.play_all(wanted, args.processes, note)
     print(f"\n{here}\n{ATTRIBUTION}\n\n{page.outcome_table(outcomes)}\n\n{page.verdict(outcomes)}")
     write_json(args.json, machine=here, faults=ATTRIBUTION, results=[outcome.as_json() for outcome in outcomes])
@@ -83,11 +84,11 @@ def _simulation(args: argparse.Namespace) -> int:
     return int(len(outcomes) < len(wanted))
 
 
-def _end(number: int, _: object) -> NoReturn:
+def _end(main_pid: int, number: int, _: object) -> NoReturn:
     """End at once, with the processes that play. An exception would leave locks of their pool behind, in any state."""
     for process in active_children():
         process.kill()
-    if parent_process() is None:  # those that play hear a terminal's Ctrl-C, too
+    if os.getpid() == main_pid:  # those that play hear a terminal's Ctrl-C, too, perhaps as soon as they are forked
         os.write(2, b"benchmarks: stopped before the end: nothing was written\n")  # a lock of print's may be held
     os._exit(128 + number)
 
