@@ -5,6 +5,7 @@ the same; `quick` the first part of them, for `make check`; `thorough` looks fur
 """
 
 import faulthandler
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -33,6 +34,8 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+gc.disable()  # until all is collected: much is made then, and nothing of it is garbage
+
 # Under nohup, or in a shell's background, the tests are started ignoring these; what they start must not.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -49,6 +52,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items if config.getoption("timeout") is None else ():
         if item.get_closest_marker("torch") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(TORCH_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Spare the collector of garbage what was collected here, which all stays to the end."""
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

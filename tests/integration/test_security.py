@@ -157,6 +157,7 @@ async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tm
         *flags(files), "--store", f"sqlite:{store}", "--tls-cert", shown.cert, "--tls-key", shown.key,
         "--tls-client-ca", authority.ca, is_forked=False,
     )  # fmt: skip
+    cluster.has_forked_agents = False
     own = {"token-file": files["agents"], "tls-ca": authority.ca, "tls-cert": node.cert, "tls-key": node.key}
     by_flag = (word for name, path in own.items() for word in (f"--{name}", path))
     await cluster.node("a", "--nnodes", "2", "--max-restarts", "1", *by_flag)
@@ -189,7 +190,7 @@ async def test_no_secret_is_found_where_somebody_might_look(cluster: Cluster, tm
 
 
 async def test_a_worker_cannot_act_on_any_run_with_what_it_sees(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.script = PRYING_WORKER
+    cluster.script, cluster.has_forked_agents = PRYING_WORKER, False
     files = token_files(tmp_path)
     await cluster.serve(*flags(files))
     victims = await cluster.nodes("a", "--run-id", "theirs", "--token-file", files["agents"], nproc=1)
@@ -254,7 +255,7 @@ async def test_a_worker_inherits_no_file_but_its_streams(
     cluster: Cluster, tmp_path: Path, unused_tcp_port: int, where: str
 ) -> None:
     """Files are listed in a second round, when agent and server have everything open that they ever will."""
-    cluster.script = PRYING_WORKER
+    cluster.script, cluster.has_forked_agents = PRYING_WORKER, False
     logs = ("--log-dir", str(tmp_path), "--tee", "3", "--max-restarts", "1", "--event-log-handler", "console")
     files = token_files(tmp_path)
     if where == "at a server":

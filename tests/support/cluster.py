@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.support.programs import WORKER, Program, Server, start_agent
+from tests.support.programs import AGENT, WORKER, Program, Server, start_agent
 from tests.support.worker_hub import Worker, WorkerHub
 
 ALL_COME = ("--last-call-timeout", "500")
@@ -28,8 +28,10 @@ class Cluster:
 
     nproc = 2
     """Workers of a node unless a test says otherwise."""
-    python: Sequence[str] = ("-m", "node_agent")
+    python: Sequence[str] = AGENT
     """Arguments with which the interpreter becomes an agent."""
+    has_forked_agents = True
+    """False: command line and environment of an agent's process are the agent's."""
 
     def __init__(self, hub: WorkerHub, *server_flags: str) -> None:
         self.hub = hub
@@ -95,7 +97,9 @@ class Cluster:
     async def agent(self, name: str, *flags: str, env: Mapping[str, str] | None = None) -> Program:
         """Start an agent that finds its server as the flags say."""
         environment = {**self.hub.env, **(env or {})}
-        self.agents[name] = await start_agent(*flags, script=self.script, python=self.python, env=environment)
+        self.agents[name] = await start_agent(
+            *flags, script=self.script, python=self.python, env=environment, is_forked=self.has_forked_agents
+        )
         return self.agents[name]
 
     async def nodes(self, names: str, *flags: str, nproc: int = 0) -> list[Worker]:

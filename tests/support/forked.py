@@ -7,6 +7,7 @@ is written and, when it has ended, its status. It ends with the socket.
 
 import asyncio
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -22,8 +23,10 @@ from typing import Any
 
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 SERVER = ("rdzv_server.__main__", "rdzv_server.server")
+AGENT = ("node_agent.__main__", "node_agent.agent", "node_agent.transport.failover", "node_agent.failures.report")
+RDZVCTL = ("rdzvctl.__main__",)
 """Modules that one process imports; those of programs have a function `main`."""
-READ_AT_THE_START = ("LD_PRELOAD", "LOGLEVEL", "TORCH_LOGS")
+READ_AT_THE_START = ("LANG", "LC_ALL", "LC_CTYPE", "LD_PRELOAD", "LOGLEVEL", "TORCH_LOGS")
 """Variables that count when a process starts or torch is imported, as do Python's own."""
 NEEDS_ITS_MAIN_MODULE = ("--run-path", "--run_path")
 ROOT = Path(__file__).parents[2]
@@ -105,6 +108,7 @@ def serve(orders: socket.socket, modules: Sequence[str]) -> None:
     before = dict(os.environ)
     for module in modules:
         importlib.import_module(module)
+    gc.freeze()  # or the collector of each fork would have the kernel copy all pages
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
     selector = selectors.DefaultSelector()
     selector.register(orders, selectors.EVENT_READ)

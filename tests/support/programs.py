@@ -25,6 +25,8 @@ STORE_WORKER, PRYING_WORKER = str(WORKERS / "store_worker.py"), str(WORKERS / "p
 PATIENCE_S = 30.0
 """Time that a test waits for what must happen. It never sleeps: this is only reached by a failure."""
 
+AGENT = ("-m", "node_agent")
+"""Arguments with which the interpreter becomes an agent."""
 OWN_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?=node-agent: )")
 
 _started: list["Program"] = []
@@ -208,8 +210,12 @@ async def start_agent(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     script: str | Path = WORKER,
-    python: Sequence[str] = ("-m", "node_agent"),
+    python: Sequence[str] = AGENT,
+    is_forked: bool = True,
 ) -> Program:
+    """Start an agent. `python`: arguments with which the interpreter becomes one. `is_forked`: see `Server.listen`."""
+    if is_forked and python == AGENT:
+        return await Program.python(forked.AGENT, forked.AGENT[0], *flags, str(script), env=env, cwd=cwd)
     return await Program.start(sys.executable, *python, *flags, str(script), env=env, cwd=cwd)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.support import forked
 from tests.support.programs import Program
 
 RDZVCTL = (sys.executable, "-m", "rdzvctl")
@@ -39,7 +40,8 @@ def environment(endpoint: str = "", **more: str) -> dict[str, str]:
 
 async def rdzvctl(*words: str | Path, endpoint: str = "", env: Mapping[str, str] | None = None) -> Done:
     """Carry out a command whose output is a pipe."""
-    program = await Program.start(*RDZVCTL, *map(str, words), env={**environment(endpoint), **(env or {})})
+    env = {**environment(endpoint), **(env or {})}
+    program = await Program.python(forked.RDZVCTL, forked.RDZVCTL[0], *map(str, words), env=env)
     code = await program.exit_code()
     assert not any("Traceback" in line for line in program.err), program.err
     return Done(code, program.out, program.err)

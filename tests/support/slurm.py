@@ -194,11 +194,12 @@ class Slurm:
 
     async def reaches(self, job: str, *states: str, restarts: int = 0) -> str:
         """The job's state, once it is one of these, after so many requeues. Shows what the job has written."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline, pause_s = time.monotonic() + PATIENCE_S, 0.1
         while (facts := self.job(job))["JobState"] not in states or int(facts["Restarts"]) < restarts:
             if time.monotonic() > deadline or facts["JobState"] in set(ENDS) - set(states):
                 break
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.0, pause_s * 1.1)  # each look is a program, and a job may take a minute
         print(f"job {job}: {facts['JobState']} {facts['ExitCode']}\n{self.output(job)}", file=sys.stderr)
         assert facts["JobState"] in states, facts
         return facts["JobState"]
