@@ -1,8 +1,7 @@
 """Credentials of an agent for its server: a token, and TLS files. None of them reaches a worker."""
 
 import ssl
-
-from msgspec import Struct
+from typing import NamedTuple
 
 SYSTEM = "system"
 """Value of `TlsFiles.ca` that stands for the authorities which the operating system trusts."""
@@ -17,7 +16,7 @@ _BAD_CERTIFICATES = {
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
 
 
-class TlsNames(Struct, frozen=True):
+class TlsNames(NamedTuple):
     """Names by which a user gives the files, for messages: flags, or a program's settings."""
 
     ca: str = "--tls-ca"
@@ -25,7 +24,7 @@ class TlsNames(Struct, frozen=True):
     key: str = "--tls-key"
 
 
-class TlsFiles(Struct, frozen=True):
+class TlsFiles(NamedTuple):
     """Paths of PEM files: authorities that may vouch for the server, and this node's own certificate with its key."""
 
     ca: str
