@@ -10,6 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 from tests.support.process_info import PR_SET_CHILD_SUBREAPER, stat
 
+ALL_CPUS = os.sched_getaffinity(0)
+"""CPUs that the benchmarks may use, all together."""
+
 
 def machine(load: float) -> str:
     """Description of this machine with its load, which a reader should know beside the figures."""
@@ -52,13 +55,16 @@ def wake_ups(pid: int) -> int:
 
 @contextmanager
 def on_cpu(cpu: int) -> Iterator[None]:
-    """Work on this CPU, on machines that have several; also what is started meanwhile, and its threads."""
-    all_cpus = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {cpu} & all_cpus or all_cpus)
+    """Work on this CPU, on machines that have several; also what is started meanwhile, and its threads.
+
+    Inside another `on_cpu` this one counts.
+    """
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu} & ALL_CPUS or ALL_CPUS)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, all_cpus)
+        os.sched_setaffinity(0, before)
 
 
 def adopt_orphans() -> None:
