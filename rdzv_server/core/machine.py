@@ -57,8 +57,9 @@ from rdzv_server.core.run import (
     remember,
 )
 
-WALL_CLOCK_SLACK_S = 1.0
-"""Seconds by which the times that people are told may differ from the server's wall clock."""
+WALL_CLOCK_SLACK_S = 0.5
+"""Seconds by which the wall clock must have been set for the server to notice, and as many for a run to follow: times
+that people are told are right to a second."""
 DUE_AT_ONCE = 500
 """Most agents that are lost in one go when many leases end together: other runs wait meanwhile."""
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import Life, NodeBlamed, NodeOperation, RunCreated
+from rdzv_server.core.machine import WALL_CLOCK_SLACK_S
 from rdzv_server.service.fair_scheduler import SLACK_S, FairScheduler, scheduler
 
 BEAT_S = 2.0
@@ -20,8 +21,6 @@ BEAT_S = 2.0
 them. A lease should be well above this."""
 DATED = RunCreated | NodeOperation | NodeBlamed
 """Facts that record the server's life in which they happened, and the wall-clock time."""
-WALL_CLOCK_SLACK_S = 0.5
-"""Seconds by which the wall clock may differ from the server's time, beyond what it did, before it counts as set."""
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
