@@ -47,8 +47,9 @@ class LogFiles:
         self._read: set[LogFile] = set()
         self._wrote_at = 0.0
         self._timer: asyncio.Handle | None = None
-        self._asked: SimpleQueue[list[Piece] | None] | None = None
-        """Pieces for the thread to read, once it is there; None ends it."""
+        self._asked: SimpleQueue[list[Piece] | None] = SimpleQueue()
+        """Pieces for the thread to read; None ends it."""
+        self._reader: threading.Thread | None = None
         self._is_reading = False
 
     def report(self, path: str, problem: OSError | str) -> None:
@@ -74,18 +75,15 @@ class LogFiles:
             return
         if pieces := [piece for file in self._read if (piece := file.next_piece())]:
             self._is_reading = True
-            self._reader().put(pieces)
+            if not self._reader:
+                self._reader = threading.Thread(target=self._read_all, name="log files", daemon=True)
+                self._reader.start()
+            self._asked.put(pieces)
         elif self._read:
             self._look_in(self._interval_s())
 
-    def _reader(self) -> "SimpleQueue[list[Piece] | None]":
-        if self._asked is None:
-            self._asked = SimpleQueue()
-            threading.Thread(target=self._read_all, args=[self._asked], name="log files", daemon=True).start()
-        return self._asked
-
-    def _read_all(self, asked: "SimpleQueue[list[Piece] | None]") -> None:
-        while pieces := asked.get():
+    def _read_all(self) -> None:
+        while pieces := self._asked.get():
             for piece in pieces:
                 piece.read()
             with suppress(RuntimeError):  # the loop has ended meanwhile
@@ -115,12 +113,14 @@ class LogFiles:
         return behind
 
     def close(self) -> None:
+        """Read no more, and end the thread; one that a disk holds up is left behind."""
         for file in list(self._read):
             file.close()
         if self._timer:
             self._timer.cancel()
-        if self._asked:
+        if self._reader:
             self._asked.put(None)
+            self._reader.join(PATIENCE_S)
 
     def _look_in(self, delay_s: float) -> None:
         if self._timer:

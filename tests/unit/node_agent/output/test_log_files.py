@@ -80,6 +80,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     yield bench
     bench.close()
     assert len(os.listdir("/proc/self/fd")) == before, "everything is closed"
+    assert "log files" not in [thread.name for thread in threading.enumerate()], "and nobody reads"
 
 
 # What a worker writes.
@@ -290,6 +291,7 @@ async def test_an_agent_ends_while_the_disk_hangs(bench: Bench, monkeypatch: pyt
     log.stream.finish()
     bench.console.is_full = False
     assert await bench.files.drain() == 5
+    bench.files.close()
     disk.answers.set()
 
 
