@@ -266,7 +266,7 @@ class Runner:
             elif os.path.lexists(self._ready_file):
                 os.remove(self._ready_file)
         except OSError as error:
-            self._host.perform(Log(f"--ready-file {error.filename}: {error.strerror}", Level.WARNING))
+            self._host.perform(Log(f"--ready-file {self._ready_file}: {error.strerror}", Level.WARNING))
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Exception handler of the loop. A transport's complaint about its peer is logged, and nothing else."""
