@@ -140,7 +140,7 @@ class Agent:
             self._first_output if config.traces else None,
             self._hangs.sink if self._hangs else None,
         )
-        self._store_host = StoreHost(config.environment, self._fail, self._warm if _preloads_torch(config) else None)
+        self._store_host = StoreHost(config.environment, self._fail, at_once=_preloads_torch(config))
         self._locks_named: set[str] = set()
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
@@ -327,8 +327,6 @@ class Agent:
         try:
             if self._warm:
                 await self._warm.full()
-            if assignment.agent_store and assignment.group_rank == 0:
-                self._store_host.start_now()
             logs = self._logs.ask(assignment, self._specs.environments(assignment)) if self._logs.plugin else None
             self._start_group(assignment, await logs if logs else self._logs.open(assignment))
         except PluginFailed as error:
@@ -551,8 +549,7 @@ def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
 
     workers = config.join.local_world_size
     environment = {**config.environment, **defaults(config.environment, workers)}
-    spare = int(_preloads_torch(config))  # becomes the store's helper
-    return WarmPool(config.preload, config.command, environment, workers + spare, console.log)
+    return WarmPool(config.preload, config.command, environment, workers, console.log)
 
 
 async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | None":

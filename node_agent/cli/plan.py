@@ -327,7 +327,7 @@ def _check_descriptors(config: AgentConfig) -> None:
     copies = bool(config.logs.stdout_filters) + bool(config.logs.stderr_filters)
     files = AGENT_FILES + workers * (WORKER_FILES + copies)
     if config.preload:
-        files += (workers + 2) * WARM_FILES  # the next round's workers, the store's helper, the fork server
+        files += (workers + 1) * WARM_FILES  # the next round's workers, the fork server
     try:
         needed = len(os.listdir("/proc/self/fd")) + files
     except OSError:  # not even one more

@@ -11,7 +11,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support import process_info
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.process_info import children, ended, state, until
+from tests.support.process_info import children, command_line, ended, state, until
 from tests.support.programs import STORE_WORKER, WORKERS, Program
 from tests.support.worker_hub import Worker
 
@@ -70,7 +70,15 @@ async def test_each_round_has_a_fresh_store_from_one_helper(stores: Cluster) -> 
     (second,) = await stores.hub.group(1)
     assert await second.tell("has key") == "False"
     assert host(stores)[-1] == helper, "it has torch already"
+    assert "--import-torch" not in command_line(helper), "it has no more of it than it needs"
     await stores.finish([second])
+
+
+async def test_the_store_of_a_torch_whose_usual_server_takes_no_listening_socket(stores: Cluster) -> None:
+    await stores.node("a", "--nnodes", "1", env={"STAND_IN_VERSION": "2.7.1+cu126"})
+    workers = await stores.hub.group(2)
+    await share(*workers)
+    await stores.finish(workers)
 
 
 async def test_a_node_that_becomes_group_rank_0_hosts_the_store(stores: Cluster) -> None:

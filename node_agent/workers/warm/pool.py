@@ -81,7 +81,6 @@ class WarmPool:
 
     async def full(self) -> None:
         """Return when every worker can be started warm, or none will be."""
-        self._refill()  # the store's helper may have taken a process for a start that did not come about
         notice = self._loop.call_later(NOTICE_S, self._notify_of_import)
         while not self._is_over and len(self._waiting) < self._count:
             self._changed.clear()
@@ -97,32 +96,17 @@ class WarmPool:
     ) -> Process:
         """Start the worker with this local rank: warm if a process waits, else cold. Raises `OSError`."""
         command = self._command.for_worker(local_rank)
-        if process := self.start(command, environment, (STDIN, stdout, stderr), cpus):
-            self._loop.call_soon(self._refill)
-            return process
-        visible = {name: value for name, value in environment.items() if name != STACKS_FILE}
-        return CommandProcess(command, visible, stdout, stderr, cpus)
-
-    def start(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        streams: Sequence[int],
-        cpus: Collection[int] = (),
-    ) -> WarmProcess | None:
-        """A process that executes the command, with these for stdin, stdout and stderr; None if none waits.
-
-        It leads a session of its own. Its place in the pool is filled when a worker has started.
-        """
         while self._waiting:
             process = self._take(self._waiting[0])
             try:
-                process.exec(command, environment, cpus, streams)
+                process.exec(command, environment, cpus, (STDIN, stdout, stderr))
             except OSError:
                 process.reap()  # it has died just now
             else:
+                self._loop.call_soon(self._refill)
                 return process
-        return None
+        visible = {name: value for name, value in environment.items() if name != STACKS_FILE}
+        return CommandProcess(command, visible, stdout, stderr, cpus)
 
     def close(self) -> None:
         """End the fork server and the processes that wait; workers that are started from now on are cold."""

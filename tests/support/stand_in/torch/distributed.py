@@ -9,11 +9,22 @@ import time
 import weakref
 from collections.abc import Iterator
 
+from torch.version import __version__
+
 
 class TCPStore:
     def __init__(
-        self, host: str, port: int, *, is_master: bool, wait_for_workers: bool, master_listen_fd: int | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        is_master: bool,
+        wait_for_workers: bool,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
     ) -> None:
+        if use_libuv and master_listen_fd is not None and __version__.startswith(("2.6.", "2.7.")):
+            raise NotImplementedError("The libuv TCPStore backend does not support initialization with an listen fd.")
         if is_master:
             is_given = master_listen_fd is not None
             listener = socket.socket(fileno=master_listen_fd) if is_given else socket.create_server(("", port))

@@ -13,7 +13,7 @@ from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 from node_agent.core.command import Command
 from node_agent.evidence.gather import Target, gather
 from node_agent.workers.environment import STACKS_FILE
-from node_agent.workers.warm.pool import WarmPool
+from node_agent.workers.warm.pool import WarmPool, WarmProcess
 from tests.support.process_info import children, ended, is_running, state, subreaper, until
 
 LIMIT_S = 20.0
@@ -144,18 +144,20 @@ class WarmNode(Node):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.py_spy(NO_PY_SPY)
-        self._pool = WarmPool(["json"], Command((sys.executable, "train.py")), os.environ, 2, lambda _: None)
+        command = Command((sys.executable,), (f"{folder}/train${{local_rank}}.py",))
+        self._pool = WarmPool(["json"], command, os.environ, 2, lambda _: None)
         self._pids: list[int] = []
 
     async def start(self, code: str, **environment: str) -> int:
         async with asyncio.timeout(LIMIT_S):
             await self._pool.full()
-        script, up = self.folder / f"train{len(self._pids)}.py", self.folder / f"up{len(self._pids)}"
-        script.write_text(code)
+        rank = len(self._pids)
+        up = self.folder / f"up{rank}"
+        (self.folder / f"train{rank}.py").write_text(code)
         with up.open("wb") as out:
-            variables = {**os.environ, **environment, STACKS_FILE: self.stacks_file(len(self._pids))}
-            process = self._pool.start([sys.executable, str(script)], variables, (0, out.fileno(), 2))
-        assert process
+            variables = {**os.environ, **environment, STACKS_FILE: self.stacks_file(rank)}
+            process = self._pool.start_worker(rank, variables, (), out.fileno(), 2)
+        assert isinstance(process, WarmProcess)
         self._pids.append(process.pid)
         await until(lambda: up.read_bytes() == b"up\n")
         return process.pid

@@ -32,16 +32,12 @@ while True:
 
 
 @pytest.fixture
-def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that passes for torch's, and a helper that does without it."""
-    folder = tmp_path / "torch"
-    folder.mkdir()
-    (folder / "version.py").touch()
+def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch is there, and a helper that does without it."""
     program = tmp_path / "helper.py"
     program.write_text(HELPER)
-    monkeypatch.setattr(store, "torch_folder", lambda: str(folder))
+    monkeypatch.setattr(store, "has_torch", lambda: True)
     monkeypatch.setattr(store, "PROGRAM", str(program))
-    return folder
 
 
 class Host:
@@ -97,22 +93,13 @@ async def test_nothing_is_started_while_nobody_needs_the_store(host):
     assert not has_helper(host)
 
 
-async def test_the_helper_starts_when_somebody_begins_to_import_torch(host, torch):
-    host.open()
-    (torch / "version.py").read_text()
-    async with asyncio.timeout(PATIENCE_S):
-        while not has_helper(host):  # noqa: ASYNC110 - the loop has to look at its descriptors
-            await asyncio.sleep(0)
-
-
-async def test_the_helper_starts_at_the_latest_when_somebody_connects(host):
+async def test_the_helper_starts_when_somebody_connects(host):
     client = await Client.connect(host.open())
     await client.close()
 
 
-async def test_it_starts_at_once_where_nothing_can_be_watched(host, monkeypatch):
-    monkeypatch.setattr(store, "torch_folder", lambda: "/nowhere")
-    host.host = StoreHost({}, host.errors.put_nowait)
+async def test_it_starts_at_once_where_the_workers_have_torch_already(host):
+    host.host = StoreHost({}, host.errors.put_nowait, at_once=True)
     host.open()
     assert has_helper(host)
 
@@ -156,16 +143,6 @@ async def test_a_store_that_nobody_closed_ends_when_the_next_one_opens(host):
     asyncio.get_running_loop().remove_reader(number)
     for descriptor in {reads, writes, number}:
         os.close(descriptor)
-
-
-async def test_nor_is_a_second_helper_started_for_it(host, torch):
-    host.open()
-    client = await Client.connect(host.open())
-    (torch / "version.py").read_text()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert host.host._helper.pid == client.pid
-    await client.close()
 
 
 async def test_a_helper_that_cannot_be_started_is_told(host, monkeypatch):

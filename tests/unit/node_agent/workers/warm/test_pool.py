@@ -14,9 +14,9 @@ import pytest
 
 from node_agent.core.command import Command
 from node_agent.workers.orphans import children, reap
-from node_agent.workers.process import own_children
+from node_agent.workers.process import CommandProcess, Process, own_children
 from node_agent.workers.warm import pool as pool_module
-from node_agent.workers.warm.pool import WarmPool
+from node_agent.workers.warm.pool import WarmPool, WarmProcess
 from tests.support.console import PATIENCE_S
 from tests.support.process_info import subreaper, until
 
@@ -58,10 +58,10 @@ async def full(pool: WarmPool) -> None:
         await pool.full()
 
 
-def start(pool: WarmPool) -> int:
-    """Exit code of a process that was started warm."""
-    process = pool.start(COMMAND, os.environ, (0, 1, 2))
-    assert process
+def start(pool: WarmPool, kind: type[Process] = WarmProcess) -> int:
+    """Exit code of a worker that was started warm, or as the other kind."""
+    process = pool.start_worker(0, os.environ, (), 1, 2)
+    assert type(process) is kind
     return process.reap()
 
 
@@ -71,10 +71,10 @@ def kill_unnoticed(pid: int) -> None:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-async def test_it_fills_up_again_after_a_start_that_did_not_come_about(pool: WarmPool) -> None:
-    """The store's helper has taken a process, and then the workers' start was cancelled."""
+async def test_it_fills_up_again_after_a_start(pool: WarmPool) -> None:
     await full(pool)
-    assert start(pool) == 3
+    assert [start(pool), start(pool)] == [3, 3]
+    await asyncio.sleep(0)
     await full(pool)
     assert [start(pool), start(pool)] == [3, 3]
 
@@ -130,7 +130,8 @@ async def test_processes_that_cannot_be_watched_are_ended_and_workers_start_cold
     monkeypatch.setattr(os, "pidfd_open", fail)
     await full(pool)
     assert said[1:] == ["workers start cold, without --preload: Too many open files"]
-    assert pool.start(COMMAND, os.environ, (0, 1, 2)) is None
+    monkeypatch.undo()
+    assert start(pool, CommandProcess) == 3
 
 
 async def test_a_process_that_dies_as_it_is_given_work_is_passed_over(pool: WarmPool, said: list[str]) -> None:
@@ -145,7 +146,8 @@ async def test_an_interpreter_that_cannot_be_started_is_said_and_workers_start_c
     await full(pool)
     why = "no process can be started to import json: No such file or directory"
     assert said == [f"workers start cold, without --preload: {why}"]
-    assert pool.start(COMMAND, os.environ, (0, 1, 2)) is None
+    with pytest.raises(FileNotFoundError):
+        pool.start_worker(0, {}, (), 1, 2)
 
 
 async def test_without_sockets_left_workers_start_cold(
