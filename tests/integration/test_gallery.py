@@ -235,9 +235,10 @@ async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path)
     """Each replica is a run; one loses its worker, and later all of it. Nobody else is restarted, and both end with the
     same weights."""
     pytest.importorskip("torchft")
+    python = await warm_python("torchft,torch._dynamo", tmp_path, QUIET)
     solo, replicas = await asyncio.gather(
-        replica(await Lighthouse.start(tmp_path), tmp_path / "solo", {"PET_PRELOAD": "torchft"}),
-        two_replicas(await Lighthouse.start(tmp_path), tmp_path),
+        replica(await Lighthouse.start(tmp_path), tmp_path / "solo", python),
+        two_replicas(await Lighthouse.start(tmp_path), tmp_path, python),
     )
     assert await solo.exit_code(PATIENCE_S) == 0
     assert [await agent.exit_code(PATIENCE_S) for agent in replicas] == [0, 0]
@@ -281,11 +282,10 @@ class Lighthouse:
         await until(lambda: len(heard_of()) == replicas, PATIENCE_S)
 
 
-async def two_replicas(lighthouse: Lighthouse, folder: Path) -> tuple[Program, Program]:
+async def two_replicas(lighthouse: Lighthouse, folder: Path, python: Mapping[str, str]) -> tuple[Program, Program]:
     """The second one's worker dies as soon as both train together, and its agent later on. Each time it is back before
     the first one goes on."""
     first, second = folder / "first", folder / "second"
-    python = await warm_python("torchft,torch._dynamo", folder, QUIET)
     survivor = await replica(lighthouse, first, python, *((f"step={step} ", 0, "wait") for step in (3, 30, 50)))
     await until(lambda: "interrupted: wait" in survivor.out, PATIENCE_S)
     actions = (("replicas=2", 0, "kill worker"), ("step=40 ", 0, "kill agent"))

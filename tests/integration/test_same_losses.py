@@ -1,14 +1,14 @@
 """Programs that run under torchrun run under node-agent with the same command line, and print the same losses, exactly.
 
 Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix. Workers import torch
-once each in the first case; in the second one ours are warm, and compute what torchrun's compute, which are cold.
+once each in the first case; in the second one all are forked by a process that has, which for ours is `--preload`'s.
 """
 
 import importlib.util
 import json
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,9 @@ Printed = list[tuple[str, list[str]]]
 @pytest.mark.parametrize("name", CASES)
 async def test_the_same_losses(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
+    python = await warm_python(IMPORTED, tmp_path, {}) if "PET_PRELOAD" in case.environment else {}
+    theirs = await run(TORCHRUN, replace(case, environment={**case.environment, **python}), tmp_path)
+    ours = await run(NODE_AGENT, case, tmp_path)
     assert ours == theirs
     assert all(any(" loss " in line for line in lines) for _, lines in ours)
     errors = [recorded_errors(tmp_path / launcher) for launcher in (TORCHRUN, NODE_AGENT)]

@@ -32,14 +32,14 @@ DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
 def main() -> None:
-    """Fork server. argv: the control descriptor, the modules with commas, and the command that workers seem to be."""
-    control, agent = socket.socket(fileno=int(sys.argv[1])), os.getppid()
+    """Fork server. argv: the control descriptor, the agent's pid, modules with commas, and the workers' command."""
+    control, agent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     name = _name(str(os.getpid()))
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in SIGNALS}
     interpreter = _beside("interpreter")
-    interpreter.find_modules_for(sys.argv[3:])
+    interpreter.find_modules_for(sys.argv[4:])
     began = time.monotonic()
-    for module in sys.argv[2].split(","):
+    for module in sys.argv[3].split(","):
         if refusal := _load(module):
             control.send(f"refused {refusal}".encode(errors="replace")[:LONGEST_REFUSAL])
             return
@@ -147,7 +147,7 @@ def _fork(agent: int) -> bool:
     os.read(adopted, 1)  # its end: the fork server has seen the end of the one in between
     os.close(adopted)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != agent:  # dead already
+    if os.getppid() != agent:  # dead already, or in another PID namespace
         os._exit(1)
     _set_name("warm-process")
     return True

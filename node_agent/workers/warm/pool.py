@@ -19,7 +19,7 @@ from node_agent.workers.process import KILL_TIMEOUT_S, STDERR, ChildProcess, Com
 FORK_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server_helper.py")
 LONGEST_ANSWER = 8_192
 MOST_DEATHS = 3
-"""Deaths after which a fork server is given up."""
+"""Deaths after which a fork server is given up, and deaths for each worker after which those who wait are."""
 NOTICE_S = 2.0
 """Seconds of waiting for an import after which a person is told what is waited for."""
 STDIN = 0
@@ -73,6 +73,8 @@ class WarmPool:
         """Sockets of processes that have not told their pids yet."""
         self._waiting: list[WarmProcess] = []
         self._deaths = 0
+        self._waited_in_vain = 0
+        """Processes that have died since one of them became a worker."""
         self._changed = asyncio.Event()
         self._is_over = False
         self._is_ready = False
@@ -103,6 +105,7 @@ class WarmPool:
             except OSError:
                 process.reap()  # it has died just now
             else:
+                self._waited_in_vain = 0
                 self._loop.call_soon(self._refill)
                 return process
         visible = {name: value for name, value in environment.items() if name != STACKS_FILE}
@@ -129,7 +132,8 @@ class WarmPool:
         python, *rest = self._command.for_worker(0)
 
         def start(control: int) -> CommandProcess:
-            command = [python, "-u", FORK_SERVER, str(control), ",".join(self._modules), python, *rest]
+            numbers = (str(control), str(os.getpid()))
+            command = [python, "-u", FORK_SERVER, *numbers, ",".join(self._modules), python, *rest]
             return CommandProcess(command, self._environment, STDERR, STDERR, pass_fds=[control])
 
         try:
@@ -194,7 +198,7 @@ class WarmPool:
             self._waiting.append(process := WarmProcess(int(pid), orders))
         except (ValueError, ProcessLookupError):  # dead already
             orders.close()
-            self._refill()
+            self._replace()
         except OSError as error:
             orders.close()
             self._give_up(error.strerror or str(error))
@@ -213,6 +217,13 @@ class WarmPool:
         return process
 
     def _on_exit(self, process: WarmProcess) -> None:
-        """Replace a process that died while it waited."""
         self._take(process).reap()
-        self._refill()
+        self._replace()
+
+    def _replace(self) -> None:
+        """Fork another process in place of one that has died, unless each one dies."""
+        self._waited_in_vain += 1
+        if self._waited_in_vain < MOST_DEATHS * self._count:
+            self._refill()
+        else:
+            self._give_up("the processes that are forked for them die before they start")

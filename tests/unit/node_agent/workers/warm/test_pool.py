@@ -30,7 +30,10 @@ def said() -> list[str]:
 
 @asynccontextmanager
 async def closing_pool(
-    modules: Sequence[str], environment: Mapping[str, str], log: Callable[[str], None]
+    modules: Sequence[str],
+    environment: Mapping[str, str],
+    log: Callable[[str], None],
+    command: tuple[str, ...] = COMMAND,
 ) -> AsyncIterator[WarmPool]:
     """A pool of two processes, of which nothing is left in the end."""
     before = children()
@@ -40,7 +43,7 @@ async def closing_pool(
         return not children() - before
 
     with subreaper():
-        pool = WarmPool(modules, Command(COMMAND), environment, 2, log)
+        pool = WarmPool(modules, Command(command), environment, 2, log)
         yield pool
         pool.close()
         await until(are_gone)
@@ -139,6 +142,25 @@ async def test_a_process_that_dies_as_it_is_given_work_is_passed_over(pool: Warm
     kill_unnoticed(pool._waiting[0].pid)
     assert start(pool) == 3
     await full(pool)
+
+
+async def test_an_interpreter_may_be_a_script_that_runs_python(said: list[str], tmp_path: Path) -> None:
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\n{sys.executable} "$@"\nexit $?\n')
+    wrapper.chmod(0o755)
+    async with closing_pool(["json"], os.environ, said.append, (str(wrapper), *COMMAND[1:])) as pool:
+        await full(pool)
+        assert start(pool) == 3
+
+
+async def test_processes_that_all_die_are_given_up_and_workers_start_cold(said: list[str], tmp_path: Path) -> None:
+    (tmp_path / "deadly.py").write_text("import os\nos.register_at_fork(after_in_child=lambda: os._exit(0))\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    async with closing_pool(["deadly"], environment, said.append) as pool:
+        await full(pool)
+        why = "the processes that are forked for them die before they start"
+        assert said[1:] == [f"workers start cold, without --preload: {why}"]
+        assert start(pool, CommandProcess) == 3
 
 
 async def test_an_interpreter_that_cannot_be_started_is_said_and_workers_start_cold(said: list[str]) -> None:
