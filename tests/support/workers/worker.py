@@ -1,29 +1,32 @@
-"""A worker without torch: reports to the test's hub, then carries out its orders, line by line."""
+"""A worker without torch: reports to the test's hub, then carries out its orders, line by line.
 
-import ctypes
+Tests start more than a thousand of them: what few orders need is imported for those alone.
+"""
+
 import json
 import os
-import platform
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TextIO, cast
 
 import node_agent
 
-CLONE, CLONE_VFORK = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0), 0x4000
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TextIO
+
+CLONE, CLONE_VFORK = {"x86_64": 56, "aarch64": 220}.get(os.uname().machine, 0), 0x4000
 DOUBLE_FORK = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
 
 
-def report() -> TextIO:
+def report() -> "TextIO":
     """Connect to the hub, and say who this is."""
     hub = socket.socket(socket.AF_UNIX)
     hub.connect(os.environ["TEST_WORKER_HUB"])
     hub.sendall((json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "env": dict(os.environ)}) + "\n").encode())
-    return cast(TextIO, hub.makefile("rw"))
+    return hub.makefile("rw")
 
 
 def fork(argument: str) -> int:
@@ -48,6 +51,8 @@ def save(path: str) -> None:
 
 def sleep_uninterruptibly(_: str) -> None:
     """Wait in the kernel, in state D, for a child that neither ends nor executes anything: as after vfork(2)."""
+    import ctypes
+
     if ctypes.CDLL(None).syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0) == 0:
         while True:
             signal.pause()
@@ -68,7 +73,7 @@ def await_notice(_: str) -> str:
     return f"{notice.source} {notice.node_id} {notice.remaining_s > 0}"
 
 
-ORDERS: Mapping[str, Callable[[str], Any]] = {
+ORDERS: "Mapping[str, Callable[[str], Any]]" = {
     "exit": lambda code: sys.exit(int(code)),
     "say": lambda text: print(text, flush=True),
     "complain": lambda text: print(text, file=sys.stderr, flush=True),
@@ -78,10 +83,8 @@ ORDERS: Mapping[str, Callable[[str], Any]] = {
     "sleep-uninterruptibly": sleep_uninterruptibly,
     "unset": lambda name: os.environ.pop(name) and None,
     "fork": fork,
-    "daemon": lambda _: subprocess.Popen(["sleep", "1000"], start_new_session=True).pid,
-    "double-fork": lambda _: subprocess.check_output(
-        "setsid sleep 1000 >/dev/null 2>&1 & echo $!", shell=True, text=True
-    ),
+    "daemon": lambda _: os.posix_spawnp("sleep", ["sleep", "1000"], os.environ, setsid=True),
+    "double-fork": lambda _: os.popen(DOUBLE_FORK).read(),
     "listen": lambda _: str(node_agent.notice()),
     "await-notice": await_notice,
     "acknowledge": lambda _: node_agent.acknowledge(),
@@ -90,7 +93,7 @@ ORDERS: Mapping[str, Callable[[str], Any]] = {
 """Functions that carry out orders, by an order's first word: given the rest of it, they return the answer, if any."""
 
 
-def obey(hub: TextIO, orders: Mapping[str, Callable[[str], Any]] = ORDERS) -> None:
+def obey(hub: "TextIO", orders: "Mapping[str, Callable[[str], Any]]" = ORDERS) -> None:
     for line in hub:
         order, _, argument = line.strip().partition(" ")
         answer = orders[order](argument)
