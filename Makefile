@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
-# Tests wait for their processes longer than those compute: five keep two cores busy.
-WORKERS ?= 5
+# Tests wait for their processes longer than those compute: six keep two cores busy.
+WORKERS ?= 6
 # Where Python is told to keep no byte code (images of containers often are), each of the thousands of processes that
 # the tests start would compile the project anew: a quarter of all their processor time.
 export PYTHONDONTWRITEBYTECODE :=
