@@ -42,6 +42,8 @@ def train(args: argparse.Namespace) -> None:
         mean = accelerator.reduce(loss.detach(), "mean").item()
         print(f"epoch={epoch} rank={accelerator.process_index} of {accelerator.num_processes} loss={mean!r}")
         save(accelerator, args.folder, epoch)
+    # The model must not outlive the process group: ending both at once, torch may wait for itself (2.13, gloo).
+    model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)
     accelerator.end_training()
 
 
