@@ -63,7 +63,7 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        """As to a child whose end nobody has waited for yet: it may be gone by now."""
+        """Send a signal as to a child whose end nobody has waited for yet: it may be gone by now."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signum)
 
