@@ -300,7 +300,7 @@ class Node:
     def __init__(self, name: str, port: int) -> None:
         self._name = name
         self._line, self._side_line = HttpTransport("127.0.0.1", port, None), HttpTransport("127.0.0.1", port, None)
-        self._round = self._revision = 0
+        self._round = self._revision = self._rank = 0
 
     async def join(self) -> None:
         """Return with the assignment of the next round."""
@@ -311,7 +311,7 @@ class Node:
         reply = await self._ask(join)
         while not isinstance(reply.directive, Start):
             reply = await self._ask(self._poll(hold=True))
-        self._round = reply.directive.assignment.round
+        self._round, self._rank = reply.directive.assignment.round, reply.directive.assignment.first_rank
 
     async def poll(self) -> None:
         """Poll for an answer at once."""
@@ -322,7 +322,7 @@ class Node:
     async def fail(self) -> None:
         """Report that a worker has failed."""
         failure = Failure(
-            node_id=self._name, rank=0, local_rank=0, pid=4711, exit_code=1, cause="exit code 1", error="boom"
+            node_id=self._name, rank=self._rank, local_rank=0, pid=4711, exit_code=1, cause="exit code 1", error="boom"
         )
         began_s = time.monotonic()
         await _exchange(

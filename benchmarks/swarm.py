@@ -97,15 +97,18 @@ async def _idle(server: Program) -> float:
 
 
 class Swarm:
-    """So many nodes of one run, whose budget is `max_restarts`."""
+    """So many nodes of one run, whose budget is `max_restarts`, at so many addresses."""
 
-    def __init__(self, nodes: int, port: int, run_id: str = RUN_ID, max_restarts: int = 3) -> None:
-        self._port, self._run_id = port, run_id
+    def __init__(
+        self, nodes: int, port: int, run_id: str = RUN_ID, max_restarts: int = 3, addresses: int = ADDRESSES,
+        token: str = "",
+    ) -> None:  # fmt: skip
+        self._port, self._run_id, self._addresses = port, run_id, addresses
         self._settled = asyncio.Event()
         self._missing = 0
         self._refusal = ""
         settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, max_restarts=max_restarts)
-        self._nodes = [Node(number, run_id, settings, self._started, self._refused) for number in range(nodes)]
+        self._nodes = [Node(number, run_id, settings, self._started, self._refused, token) for number in range(nodes)]
 
     async def join(self) -> None:
         """Connect and join; returns when every node has its assignment."""
@@ -114,7 +117,10 @@ class Swarm:
         await asyncio.gather(
             *(
                 loop.create_connection(
-                    lambda node=node: node, "127.0.0.1", self._port, local_addr=(f"127.0.1.{number % ADDRESSES + 1}", 0)
+                    lambda node=node: node,
+                    "127.0.0.1",
+                    self._port,
+                    local_addr=(f"127.0.1.{number % self._addresses + 1}", 0),
                 )
                 for number, node in enumerate(self._nodes)
             )
@@ -124,9 +130,8 @@ class Swarm:
     async def restart(self) -> None:
         """A worker of the first node fails; returns when every node has its next assignment."""
         self._expect_all()
-        reporting = asyncio.create_task(_tell(self._port, self._nodes[0].failure()))
+        await _tell(self._port, self._nodes[0].failure())
         await self._all_started()
-        await reporting
 
     async def _all_started(self) -> None:
         await self._settled.wait()
@@ -164,10 +169,12 @@ class Node(asyncio.Protocol):
         settings: RequestedSettings,
         started: Callable[[], None],
         refused: Callable[[str], None],
+        token: str = "",
     ) -> None:
+        self._token = token
         self._number, self._settings, self._started, self._refused = number, settings, started, refused
         self._ids = {"run_id": run_id, "agent_id": f"node-{number}-0123456789ab.1"}
-        self._round = self._revision = 0
+        self._round = self._revision = self._first_rank = 0
         self._received = b""
         self._line: asyncio.Transport | None = None
 
@@ -189,10 +196,11 @@ class Node(asyncio.Protocol):
     def failure(self) -> bytes:
         """The report of a failed worker, for a connection of its own, as agents have one."""
         failure = Failure(
-            node_id="node-0", rank=0, local_rank=0, pid=4711, exit_code=1, cause="exit code 1",
-            stderr_tail=("RuntimeError: boom",),
+            node_id=f"node-{self._number}", rank=self._first_rank, local_rank=0, pid=4711, exit_code=1,
+            cause="exit code 1", stderr_tail=("RuntimeError: boom",),
         )  # fmt: skip
-        return _request(paths.REPORT, ReportRequest(**self._ids, round=self._round, failure=failure))
+        report = ReportRequest(**self._ids, round=self._round, failure=failure)
+        return _request(paths.REPORT, report, self._token)
 
     def close(self) -> None:
         if self._line:
@@ -202,7 +210,7 @@ class Node(asyncio.Protocol):
         self._revision = reply.revision
         match reply.directive:
             case Start(assignment=assignment) if assignment.round > self._round:
-                self._round = assignment.round
+                self._round, self._first_rank = assignment.round, assignment.first_rank
                 self._started()
                 self._poll()
             case Stop():
@@ -227,12 +235,13 @@ class Node(asyncio.Protocol):
 
     def _send(self, path: str, message: object) -> None:
         assert self._line
-        self._line.write(_request(path, message))
+        self._line.write(_request(path, message, self._token))
 
 
-def _request(path: str, message: object) -> bytes:
+def _request(path: str, message: object, token: str) -> bytes:
     body = encode(message)
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {paths.MEDIA_TYPE}\r\n"
+    bears = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {paths.MEDIA_TYPE}\r\n{bears}"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -244,5 +253,7 @@ def _length(head: bytes) -> int:
 async def _tell(port: int, request: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
-    await reader.read(1)
+    status = await reader.readline()
     writer.close()
+    if b" 200 " not in status:
+        raise Broken(f"the report was refused: {status.decode()}")

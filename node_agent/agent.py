@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from rdzv_protocol import VERSION
+from rdzv_protocol.constraints import MAX_ITEMS
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, Progress, Reply, Start, Wait
+from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Progress, Reply, Start, Wait
 
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import (
@@ -40,6 +41,7 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
+from node_agent.leave_signals import LeaveSignals
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
@@ -47,7 +49,7 @@ from node_agent.queries import Queries, StartedWorkers, known
 from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
 from node_agent.transport.base import Transport, spawn
-from node_agent.workers import extension_locks
+from node_agent.workers import extension_locks, temp_dir
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.notice_board import NoticeBoard
@@ -77,18 +79,21 @@ if TYPE_CHECKING:
 LONGEST_NAME = 128
 PREEMPTION_LOOK_S = 1.0
 """Time between two looks for `--preemption-file`."""
+LOOK_S = 2.0
+"""Seconds after the agent's first start of workers at which it looks for those of an earlier agent: not in its way."""
 
 
-def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
+def run(plan: LaunchPlan, manager: "ServiceManager | None" = None, forwarded: int = -1) -> int:
     """Run the agent of this process, for its service manager if it has one.
 
+    `forwarded`: descriptor from which the numbers of signals come that a supervisor forwards, a byte each; -1: none.
     Raises `UsageError` if it cannot host the server that it should.
     """
-    exit_code = asyncio.run(_run(plan, manager))
+    exit_code = asyncio.run(_run(plan, manager, forwarded))
     return exit_code.as_torchruns if plan.has_torchruns_exit_codes else exit_code
 
 
-async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> ExitCode:
+async def _run(plan: LaunchPlan, manager: "ServiceManager | None", forwarded: int) -> ExitCode:
     console = Console(plan.config.lines, asyncio.get_running_loop())
     console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
     orphans = Orphans(os.urandom(8).hex())
@@ -96,7 +101,7 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None") -> ExitCode:
     metrics = await _metrics(config, console)
     try:
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
-            return await Agent(config, make_transport, where, console, orphans, manager, metrics).run()
+            return await Agent(config, make_transport, where, console, orphans, manager, metrics, forwarded).run()
     finally:
         if metrics:
             await metrics.shutdown()
@@ -120,6 +125,7 @@ class Agent:
         orphans: Orphans | None = None,
         manager: "ServiceManager | None" = None,
         metrics: "AgentMetrics | None" = None,
+        forwarded: int = -1,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._manager = manager
@@ -142,6 +148,8 @@ class Agent:
         )
         self._store_host = StoreHost(config.environment, self._fail, at_once=_preloads_torch(config))
         self._locks_named: set[str] = set()
+        self._signals = LeaveSignals(config.signals, self._signalled, forwarded)
+        self._look: asyncio.TimerHandle | None = None
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
         self._started: StartedWorkers | None = None
@@ -164,9 +172,9 @@ class Agent:
     async def run(self) -> ExitCode:
         """Join, supervise, and return the process's exit code."""
         loop = asyncio.get_running_loop()
-        for signum in map(signal.Signals.__getitem__, self._config.signals):
-            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
-                loop.add_signal_handler(signum, self._signalled, signum.name)
+        self._signals.listen()
+        if warning := temp_dir.warning():
+            self._console.log(warning)
         if self._manager:
             self._manager.watch(loop.call_later)
         if self._config.preemption_file:
@@ -184,6 +192,8 @@ class Agent:
                     closing.callback(poll.cancel)
                 for observer in self._observers:
                     closing.push_async_callback(asyncio.to_thread, observer.close)
+                if self._look:
+                    closing.callback(self._look.cancel)
                 if self._live_line:
                     closing.callback(self._live_line.clear)
                 if self._port:
@@ -239,7 +249,21 @@ class Agent:
         return self._port.number
 
     def progress(self) -> Progress | None:
+        if self._started:  # a message is about to be sent: the agent is awake anyway
+            self._started.group.look()
+            if self._orphans:
+                self._orphans.look()
         return self._started.progress.summary(asyncio.get_running_loop().time()) if self._started else None
+
+    def finished(self) -> FinishedWorkers | None:
+        if self._started is None or self._assignment is None:
+            return None
+        group, assignment = self._started.group, self._assignment
+        if not group.pids or not 0 < len(group.finished_at) <= MAX_ITEMS:
+            return None
+        ago_s = asyncio.get_running_loop().time() - max(group.finished_at.values())
+        ranks = tuple(sorted(assignment.first_rank + local_rank for local_rank in group.finished_at))
+        return FinishedWorkers(round=assignment.round, ranks=ranks, ago_s=max(0.0, ago_s))
 
     def perform(self, effect: OwnEffect) -> None:
         if self._live_line and not isinstance(effect, Log):
@@ -295,6 +319,21 @@ class Agent:
         if (wish := self._config.join.preferred_rank) not in (None, assignment.group_rank):
             text = f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}"
             self._console.log(text, Level.NOTICE)
+        if self._orphans:
+            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_for_earlier_workers, assignment)
+
+    def _look_for_earlier_workers(self, assignment: Assignment) -> None:
+        self._look = None
+        if self._assignment is assignment:
+            spawn(self._warn_of_earlier_workers(self._specs.names(assignment)))
+
+    async def _warn_of_earlier_workers(self, own: dict[str, str]) -> None:
+        """Warn of workers that an earlier agent of this job has left running here. A thread looks at all processes."""
+        from node_agent.workers import earlier_workers
+
+        is_named = self._config.join.explicit_run_id
+        if pids := await asyncio.to_thread(earlier_workers.still_running, own, has_named_run=is_named):
+            self._console.log(earlier_workers.warning(pids), Level.WARNING)
 
     def _log_extension_locks(self) -> None:
         """Log each lock once that a killed build of a torch extension has left: workers would wait for it for ever."""
@@ -343,13 +382,17 @@ class Agent:
                 succeeded=lambda: self._workers_succeeded(round_),
                 failed=lambda failure: self._worker_failed(round_, failure),
                 stopped=lambda left: self._workers_stopped(round_, left),
+                exited=self._orphans.exited if self._orphans else lambda pid: None,
+                strays=self._orphans.strays if self._orphans else None,
             )
         except BaseException:
             progress.close()
             raise
         self._started = StartedWorkers(group, readable, progress, notices)
+        if self._orphans:
+            self._orphans.started(group.pids)
         if self._hangs and self.has_workers:
-            self._hangs.start(assignment.ranks, self._runner.machine.answer_gap_s)
+            self._hangs.start(assignment.ranks, assignment.world_size, self._runner.machine.answer_gap_s)
         for observer in self._observers:
             observer.started(assignment, group.pids)
 
@@ -479,7 +522,9 @@ class Agent:
     def _suspected(self, told: "Suspicion") -> None:
         if self._assignment:
             ranks = tuple(self._assignment.first_rank + rank for rank in told.local_ranks)
-            self._runner.feed(Suspected(self._assignment.round, told.source[:LONGEST_NAME], told.reason, ranks))
+            source = told.source[:LONGEST_NAME]
+            round_ = self._assignment.round
+            self._runner.feed(Suspected(round_, source, told.reason, ranks, told.silent_s, told.limit_s))
 
     def _workers_succeeded(self, round_: int) -> None:
         if self._orphans:

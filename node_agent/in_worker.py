@@ -31,13 +31,13 @@ _LARGEST = 2**53
 
 
 def progress(step: int | None = None, kind: str = "step") -> None:
-    """Tell the agent of this worker that a step, a checkpoint or an evaluation is done.
+    """Tell the agent of this worker that a step, a checkpoint, an evaluation or the loading of an epoch is done.
 
     Call it where each ends: the time since the call before is what it took. `step` is the number of steps done, which
     may begin anywhere and may go back after a restart; None: the same as before. `kind`: "step", "checkpoint" (the
     checkpoint of `step` is complete, and can be resumed from), "evaluation", "work" (the part of a step is done that
-    waits for nobody: by it a node is found that is slower than the others), or any other word. Two say what comes:
-    with "saving" a checkpoint begins, with "end" the last work, of which nobody knows how long it takes.
+    waits for nobody: by it a node is found that is slower than the others), "epoch" or any other word. Two say what
+    comes: with "saving" a checkpoint begins, with "end" the last work, of which nobody knows how long it takes.
 
     It takes some microseconds, and does nothing if no agent is there. A worker from which none comes for long is
     what `--progress-timeout` is about; the server shows the steps and how long they take.

@@ -50,6 +50,7 @@ class StartedWorkers(Struct, frozen=True):
     """Notices to these workers, if the user wants any."""
 
     def close(self) -> None:
+        self.group.close()
         self.progress.close()
         if self.notices:
             self.notices.close()
@@ -163,6 +164,8 @@ def _targets(started: StartedWorkers) -> "list[Target]":
             pid=worker.pid,
             step=reading.step if (reading := told.get(worker.spec.local_rank)) else None,
             environment=worker.spec.evidence,
+            stderr=worker.stderr_tail,
+            stderr_file=started.logs.logs.path_of(worker.spec.local_rank, "stderr"),
         )
         for worker in started.group.workers
     ]

@@ -19,6 +19,7 @@ from rdzv_protocol.messages import (
     Ack,
     AnswerRequest,
     Failure,
+    FinishedWorkers,
     JoinRequest,
     LeaveRequest,
     PollRequest,
@@ -61,6 +62,9 @@ class Host(Protocol):
 
     def progress(self) -> Progress | None:
         """Progress that the agent's workers have told of; None if they have told nothing."""
+
+    def finished(self) -> FinishedWorkers | None:
+        """Workers that have exited 0 while others of this node still run; None if there are none."""
 
     def perform(self, effect: OwnEffect) -> None:
         """Carry out what the machine wants done."""
@@ -111,7 +115,11 @@ class Runner:
             notice_s=config.notice_s,
             stop_s=config.shutdown_timeout_s,
         )
-        self._client = RetryingClient(make_transport(), lambda error: self.feed(events.ConnectionFailed(error)))
+        self._client = RetryingClient(
+            make_transport(),
+            lambda error: self.feed(events.ConnectionFailed(error)),
+            lambda cut: self.feed(events.PollCut(cut)),
+        )
         self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
         self._ready_file = config.ready_file
         self._is_shown_ready = True  # a file that an agent which was killed has left there is removed at once
@@ -205,7 +213,7 @@ class Runner:
             case JoinRequest():
                 self._join(effect)
             case PollRequest():
-                poll = replace(effect, progress=self._host.progress())
+                poll = replace(effect, progress=self._host.progress(), finished=self._host.finished())
                 spawn(self._exchange(poll), self._exchanges)
             case ReportRequest():
                 told = replace(effect, progress=self._host.progress())

@@ -39,10 +39,13 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     handled = [signal.Signals[name] for name in plan.config.signals]
     # Until the child leads its own session, and this process forwards: no signal gets lost, or arrives twice.
     signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+    forwarded, way = os.pipe()
     child = os.fork()
     if child == 0:
-        _become_agent(plan, manager, supervisor, handled)
-    forwarding = _Forwarding(child, handled)
+        os.close(way)
+        _become_agent(plan, manager, supervisor, handled, forwarded)
+    os.close(forwarded)
+    forwarding = _Forwarding(way, handled)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
@@ -59,7 +62,11 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
 
 
 def _become_agent(
-    plan: LaunchPlan, manager: "ServiceManager | None", supervisor: int, handled: Iterable[signal.Signals]
+    plan: LaunchPlan,
+    manager: "ServiceManager | None",
+    supervisor: int,
+    handled: Iterable[signal.Signals],
+    forwarded: int,
 ) -> NoReturn:
     """Run the agent in the child, and exit. The child's session is its own: a terminal's signals reach it once."""
     exit_code: int = ExitCode.FAILED
@@ -67,7 +74,7 @@ def _become_agent(
         os.setsid()
         tie_to_parent(supervisor)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
-        exit_code = agent.run(plan, manager)
+        exit_code = agent.run(plan, manager, forwarded)
     except UsageError as error:
         _log(plan, f"error: {error}", ERROR)
         exit_code = ExitCode.BAD_INPUT
@@ -82,23 +89,24 @@ def _become_agent(
 
 
 class _Forwarding:
-    """Forwards the signals that are sent to this process to the child."""
+    """Forwards the signals that are sent to this process to the agent, which may get them from their sender, too."""
 
-    def __init__(self, child: int, handled: Iterable[signal.Signals]) -> None:
+    def __init__(self, way: int, handled: Iterable[signal.Signals]) -> None:
         self.has_forwarded = False
-        self._child = child
+        self._way = way
         self._handled = [each for each in handled if signal.getsignal(each) is not signal.SIG_IGN]  # nohup stays nohup
         for signum in self._handled:
             signal.signal(signum, self._forward)
 
     def ends(self) -> None:
-        """Let the signals have their usual effect again: the child is gone."""
+        """Let the signals have their usual effect again: the agent is gone."""
         for signum in self._handled:
             signal.signal(signum, signal.SIG_DFL)
 
     def _forward(self, signum: int, frame: FrameType | None) -> None:
         self.has_forwarded = True
-        os.kill(self._child, signum)
+        with suppress(OSError):  # the agent is gone, and its exit code stays this process's
+            os.write(self._way, bytes([signum]))
 
 
 def _verdict(plan: LaunchPlan) -> int | None:

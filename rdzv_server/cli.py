@@ -138,6 +138,8 @@ async def _serve(
         await server.listen(listener, security.tls, security.access, limits)
         if security.has_files or exports.has_files:
             loop.add_signal_handler(signal.SIGHUP, renew)
+        gc.collect()
+        gc.freeze()  # what was imported stays: later collections need not look through it
         address, port = listener.getsockname()[:2]
         log.info("listening on %s", reach(address, port, is_tls=security.tls is not None))
         log.info("state in %s%s", place, _remembered(server))
@@ -172,8 +174,9 @@ def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
     if not config.is_one_of_several:
         store, where = make_store(config.store, config.port)
         server = RendezvousServer(
-            store=store, retention_s=config.retention_s, max_runs=config.max_runs, exclusion=config.exclusion
-        )
+            store=store, retention_s=config.retention_s, max_runs=config.max_runs, max_agents=config.max_agents,
+            exclusion=config.exclusion,
+        )  # fmt: skip
         return server, where
     place = EtcdPlace.parse(config.store or "")
     try:

@@ -11,7 +11,7 @@ from rdzv_protocol.flag_values import A_TIME, LOG_FORMATS, address, endpoint, se
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from rdzv_server.core.node_history import MOST_OF_A_NODE, ExclusionPolicy
-from rdzv_server.core.registry import MOST_RUNS, RETENTION_S
+from rdzv_server.core.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S
 
 MOST_CONNECTIONS = 65_536
 MOST_SHARDS = 256
@@ -234,6 +234,11 @@ class ServerConfig:
     )
     max_runs: int = _security(
         MOST_RUNS, COUNT, "beyond it, no new run begins; ended ones count until they are forgotten (default: {})"
+    )
+    max_agents: int = _security(
+        MOST_AGENTS,
+        COUNT,
+        "beyond it, no further agent joins; a run keeps the places of its last round (default: {})",
     )
 
     advertise: str | None = _cluster(

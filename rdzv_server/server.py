@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from rdzv_server.core.node_history import ExclusionPolicy
-from rdzv_server.core.registry import MOST_RUNS, RETENTION_S, Registry
+from rdzv_server.core.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S, Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.service.rendezvous import Rendezvous
@@ -16,10 +16,9 @@ from rdzv_server.storage.base import MemoryStore, Store
 if TYPE_CHECKING:
     import ssl
 
-    from aiohttp import web
-
     from rdzv_server.auth.authorization import Access
     from rdzv_server.config import Limits
+    from rdzv_server.http.heads import Server
     from rdzv_server.http.limits import Gatekeeper
     from rdzv_server.http.listener import Listener
     from rdzv_server.http.metrics import MetricsView
@@ -39,7 +38,7 @@ class HttpServer(ABC):
         self._gatekeeper: Gatekeeper | None = None
         self._listener: Listener | None = None
         self._api: HttpApi | None = None
-        self._http: web.Server | None = None
+        self._http: Server | None = None
         self._metrics: MetricsView | None = None
 
     async def __aenter__(self) -> Self:
@@ -113,9 +112,10 @@ class RendezvousServer(HttpServer):
         store: Store | None = None,
         retention_s: float = RETENTION_S,
         max_runs: int = MOST_RUNS,
+        max_agents: int = MOST_AGENTS,
         exclusion: ExclusionPolicy | None = None,
     ) -> None:
-        self._driver = Driver(Registry(retention_s, max_runs, exclusion=exclusion), store or MemoryStore())
+        self._driver = Driver(Registry(retention_s, max_runs, max_agents, exclusion=exclusion), store or MemoryStore())
         self.rendezvous = Rendezvous(self._driver)
         super().__init__(self.rendezvous, self._driver.heard)
 

@@ -9,11 +9,14 @@ UNTOLD: dict[str, Any] = {
     # of a server
     "cordons": (), "version": "of an unknown version",
     # of a run
-    "free_seats": 0, "legal_sizes": (), "next_size": None, "node_unit": 1, "time_s": {},
+    "finishing": None, "free_seats": 0, "legal_sizes": (), "next_size": None, "node_unit": 1, "time_s": {},
+    "unheard_s": None,
+    # of a hang
+    "withheld": "",
     # of a node
     "cordon": None, "drain_left_s": None, "excluded": False, "log_dir": "", "slow": "",
     # of a failure
-    "error": "", "hint": "", "stderr_tail": (), "traceback": (),
+    "error": "", "hint": "", "singled_out": True, "stderr_tail": (), "traceback": (),
     # of an event, which also leaves out what does not apply
     "at": None, "by": "",
 }  # fmt: skip

@@ -89,6 +89,15 @@ def _tell(line: str, *more: str) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, but name an unknown flag before the command: argparse would take its value for the command."""
+        words = sys.argv[1:] if args is None else list(args)
+        first = words[0].partition("=")[0] if words else ""
+        known = list(self._option_string_actions)
+        if first.startswith("--") and not any(flag.startswith(first) for flag in known):
+            self.error(f"no flag {first}{did_you_mean(first, known)}")
+        return super().parse_args(words, namespace)
+
     def error(self, message: str) -> NoReturn:
         if wrong := re.search(r"argument COMMAND: invalid choice: '(.*?)'", message):
             message = f"no command {wrong[1]!r}{did_you_mean(wrong[1], [command.name for command in COMMANDS])}"

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from rdzv_protocol import errors, paths
+from rdzv_protocol import VERSION, errors, paths
 from rdzv_protocol.credentials import Credentials, TlsFiles
 from rdzv_protocol.flag_values import Endpoint, address, endpoint
 from rdzv_protocol.text import clip, printable
@@ -314,7 +314,10 @@ class Client:
             )
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
             if response.status == http.client.NOT_FOUND:
-                return Refused(f"the rdzv-server at {address(*to)} does not know this: it is older than rdzvctl")
+                return Refused(
+                    f"the rdzv-server at {address(*to)} does not know this request: "
+                    f"run a server of the same build as this rdzvctl, which is version {VERSION}"
+                )
             return Failed(f"HTTP {response.status}: {NO_SERVER}", may_pass=False)
         match refusal:
             case errors.NotLeader():

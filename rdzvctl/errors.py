@@ -45,8 +45,7 @@ class TooOld(CtlError):
         servers = " and ".join(f"rdzv-server {version} at {at}" for at, version in (versions or {}).items())
         super().__init__(
             f"{servers or 'the server'} does not tell `{field}`, which rdzvctl {rdzv_protocol.VERSION} needs for this",
-            "it is probably older: upgrade the server, or take the rdzvctl of its version; "
-            "rdzvctl status --json shows all that it tells",
+            f"{_remedy(versions or {})}; rdzvctl status --json shows all that it tells",
         )
         self.field = field
 
@@ -57,6 +56,13 @@ class Unreachable(CtlError):
 
 class KeptOut(CtlError):
     exit_code = ExitCode.REFUSED
+
+
+def _remedy(versions: Mapping[str, str]) -> str:
+    """Advice about a server that lacks something. Equal version numbers do not say which of the two is older."""
+    if rdzv_protocol.VERSION in versions.values():
+        return "the two have one version number, but are of different builds: install both from the same build"
+    return "it is probably older: upgrade the server, or take the rdzvctl of its version"
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from rdzv_protocol.text import count, printable
 from rdzvctl.answers import Fields
 
 STYLES = {
+    "unhealthy": "red",
     "running": "green",
     "succeeded": "green",
     "finishing": "green",
@@ -63,6 +64,10 @@ def without_times(value: Any) -> Any:
 
 def is_over(run: Fields) -> bool:
     return run["phase"] in ENDS
+
+
+def can_be_forgotten(run: Fields) -> bool:
+    return is_over(run) or run["phase"] == "unhealthy"
 
 
 # Tables.
@@ -131,7 +136,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     cordon = node["cordon"]
     state = "excluded" if node["state"] == "cordoned" and cordon and cordon["excluded"] else node["state"]
     notes = [count(node["failures"], "failure")] if node["failures"] else []
-    if not node["connected"] and node["lease_left_s"] is not None:
+    if run["unheard_s"] is None and not node["connected"] and node["lease_left_s"] is not None:
         notes.append(f"disconnected: lost within {_lost_within(run, node)}")
     if node["drain_left_s"] is not None:
         notes.append(f"its workers have {age(node['drain_left_s'])} left")
@@ -179,9 +184,11 @@ def restarts_table(run: Fields) -> Table:
 
 def time_line(run: Fields) -> str:
     """Sentence about what the run's time went into; empty for a server that does not count it."""
-    spent = run["time_s"]
-    running = ("training", "checkpointing", "detecting", "lost") if "training" in spent else ("running",)
-    names = (*running, "forming", "restarting", "waiting")
+    spent = dict(run["time_s"])
+    parts = ("starting", "checkpointing", "detecting", "lost")
+    if spent.get("training") is None:  # the workers have told no progress
+        spent["running"] = spent.get("running", 0.0) - sum(spent.get(part, 0.0) for part in parts)
+    names = ("running" if spent.get("training") is None else "training", *parts, "forming", "restarting", "waiting")
     shown = [f"{age(spent[name])} {name}" for name in names if spent.get(name)]
     ettr = f" ETTR {spent['ettr']:.3f}." if spent.get("ettr") is not None else ""
     return f"Its time: {', '.join(shown)}.{ettr}" if shown else ""
@@ -196,7 +203,8 @@ def _sentence_of(failure: Fields) -> str:
     """The failure in one line, as every log and console says it."""
     from rdzv_protocol.messages import failure_sentence
 
-    return failure_sentence(failure["node_id"], failure["rank"], failure["cause"], failure["error"])
+    told = failure["node_id"], failure["rank"], failure["cause"], failure["error"]
+    return failure_sentence(*told, singled_out=failure["singled_out"])
 
 
 def evidence(failure: Fields) -> list[str]:
@@ -329,15 +337,26 @@ def _state(run: Fields) -> str:
     match run["phase"]:
         case "forming" | "restarting":
             return f"{name} has been {run['phase']} for {since}, in round {run['round']}: {reason}."
+        case "finishing" if run["finishing"] and run["unheard_s"] is None:
+            return f"{name} has been running for {since}: {_finishing(run['finishing'])}."
         case "running" | "finishing":
-            return f"{name} has been {run['phase']} for {since}: {reason}."
+            silent = f" The last sign of life came {age(run['unheard_s'])} ago." if run["unheard_s"] is not None else ""
+            return f"{name} has been {run['phase']} for {since}: {reason}.{silent}"
+        case "unhealthy":
+            return f"{name} is unhealthy: {reason}."
     lasted = age(run["age_s"] - run["phase_age_s"])
     return f"{name} {run['phase']} {since} ago, after {lasted}: {reason}."
+
+
+def _finishing(found: Fields) -> str:
+    finished, still_running = printable(found["finished"]), printable(found["still_running"])
+    return f"{finished} finished {age(found['age_s'])} ago; still running: {still_running}"
 
 
 def _absent(run: Fields) -> list[str]:
     """Sentences about nodes that are disconnected, slow, cordoned or standing by."""
     silent = [node for node in run["nodes"] if not node["connected"] and node["lease_left_s"] is not None]
+    silent = silent if run["unheard_s"] is None else []
     told = [
         f"Node {printable(node['node_id'])} is disconnected, last heard {age(node['lease_age_s'])} ago; unless it "
         f"comes back it is lost within {_lost_within(run, node)}."
@@ -366,10 +385,19 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
     """Steps that a person can take now, each with its command."""
     run_id, missing = quoted(run["run_id"]), run["missing"] or Fields(more_nodes=0, stopping=[], gone=[])
     match run["phase"]:
+        case "unhealthy":
+            return [
+                "Look for the error in the server's log, and report it.",
+                "To continue the run, start a fixed version of rdzv-server: the workers keep running.",
+                f"Or end it: rdzvctl stop {run_id}",
+                f"Or begin it anew, which restarts its workers: rdzvctl forget {run_id}",
+            ]
         case "succeeded":
             return ["Nothing: the run is done."]
         case "failed":
-            steps = [f"Look at what the worker wrote: rdzvctl logs {run_id} {failure['rank']}"] if failure else []
+            steps = []
+            if failure and failure["singled_out"]:
+                steps.append(f"Look at what the worker wrote: rdzvctl logs {run_id} {failure['rank']}")
             return [*steps, "Mend the cause, then start the agents again: that begins a new attempt."]
         case "forming" | "restarting":
             kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
@@ -379,6 +407,20 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
 
 def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     """Ways to fill seats that are free: by standbys, by nodes that are kept out, by new ones."""
+    if run["unheard_s"] is not None:
+        return [
+            "Look at the nodes, and at the network between them and the server. Workers that live keep running.",
+            "If the nodes are gone, start their agents again: they take the old agents' places at once.",
+            f"Or end the run: rdzvctl stop {run_id}",
+        ]
+    if run["finishing"] and run["finishing"]["warned"]:
+        return [f"See what the last workers do: rdzvctl stacks {run_id}", f"Or end the run: rdzvctl stop {run_id}"]
+    if run["hang"] and run["hang"]["withheld"]:
+        return [
+            f"See what the workers do: rdzvctl stacks {run_id}",
+            f"If they hang, restart them: rdzvctl restart {run_id}",
+            "If they do not, start the agents with a higher limit.",
+        ]
     states = [node["state"] for node in run["nodes"]]
     running, there = states.count("running"), states.count("running") + states.count("standby")
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):

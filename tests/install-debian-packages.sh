@@ -3,16 +3,17 @@
 # for those whose clocks jump, strace for those with slow disks, valgrind for those that count instructions, Slurm and munge
 # for those of Slurm jobs, systemd for those of its units, openssh-server for those of clusters by ssh, kubectl for those
 # of Kubernetes' manifests, prometheus (with promtool) for those of metrics and alerts, Chromium for those of the pages,
-# zsh and fish for those of completion, podman, runc, mmdebstrap, netavark, aardvark-dns and iptables for those of
-# containers. They are skipped where it is missing.
+# zsh and fish for those of completion, nginx and haproxy for those of proxies, podman, runc, mmdebstrap, netavark,
+# aardvark-dns and iptables for those of containers. They are skipped where it is missing.
 # Only on Debian and its kin and only as root; does nothing where everything is there. Starts no service.
 set -euo pipefail
 
 declare -A package_of=([etcd]=etcd-server [etcdctl]=etcd-client [openssl]=openssl [ip]=iproute2 [faketime]=faketime
   [strace]=strace [valgrind]=valgrind [slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge
   [systemd-analyze]=systemd [sshd]=openssh-server [kubectl]=kubernetes-client [prometheus]=prometheus [chromium]=chromium
-  [zsh]=zsh [fish]=fish [podman]=podman [runc]=runc [mmdebstrap]=mmdebstrap [iptables]=iptables
-  [/usr/lib/podman/netavark]=netavark [/usr/lib/podman/aardvark-dns]=aardvark-dns)
+  [zsh]=zsh [fish]=fish [nginx]=nginx-light [haproxy]=haproxy [podman]=podman [runc]=runc [mmdebstrap]=mmdebstrap
+  [iptables]=iptables [/usr/lib/podman/netavark]=netavark
+  [/usr/lib/podman/aardvark-dns]=aardvark-dns)
 
 missing=()
 for program in "${!package_of[@]}"; do

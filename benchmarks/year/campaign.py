@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from random import Random
 from statistics import quantiles
 from typing import Any
@@ -458,15 +459,15 @@ class Campaign:
             if each.title in (str(Kind.SLOW), SERVER_KILLED):
                 continue
             if self._contender.is_ours:
-                first = next((e for e in said if each.at_s - 0.05 <= e["at"] - offset_s < until_s), None)
-                each.named = first is not None and first.get("node_id") == node_id(each.node)
+                since = [e for e in said if each.at_s - 0.05 <= e["at"] - offset_s < until_s]
+                each.named = blamed(since) == node_id(each.node)
             else:
                 each.named = self._first_pid(each) == each.pid
 
     def _events(self) -> list[dict[str, Any]]:
-        """Events that name a node."""
+        """Events of the run, in their order."""
         try:
-            return [event for event in events(self._endpoint, RUN_ID) if event["kind"] in NAMING]
+            return events(self._endpoint, RUN_ID)
         except OSError as error:
             raise Broken(f"rdzv-server does not say who was named: {error}") from None
 
@@ -509,6 +510,14 @@ _INJECTIONS: dict[str, Callable[[Campaign, Injected, float], None]] = {
     DOUBLE: Campaign._double,
     LEMON: Campaign._lemon,
 }
+
+
+def blamed(said: Iterable[dict[str, Any]]) -> str | None:
+    """Node that the launcher held responsible for the round's end: its loss explains other nodes' failures."""
+    before = takewhile(lambda event: event["kind"] != "round_started", said)
+    named = [event for event in before if event["kind"] in NAMING]
+    losses = [event for event in named if event["kind"] == "node_lost"]
+    return (losses or named)[0].get("node_id") if named else None
 
 
 def _for_us_alone(path: str, flags: int) -> int:

@@ -520,6 +520,7 @@ class Simulation:
         if run and node and node.hears and agent_id in run.leases.renewed_at:
             run.leases.renewed_at[agent_id] = inf
             run.leases.renewed_at.move_to_end(agent_id)
+            run.leases.heard_at = inf
 
     def silence(self, node: Node) -> None:
         """Silence the node: its lease is what it was when it polled last."""
@@ -537,6 +538,7 @@ class Simulation:
                 renewed_at.move_to_end(agent_id, last=False)
             else:
                 del self._silent[agent_id]
+        run.leases.heard_at = next(reversed(renewed_at.values()))
         self._tell(events.TimePassed())
 
     def disconnect(self, agent_id: str) -> None:

@@ -109,10 +109,15 @@ def _main_has_source() -> bool:
 
 
 def _is_of_the_source(function: Callable[..., Any]) -> bool:
-    """Whether importing the main module again would define it; what was typed into a console since would be missing."""
+    """Whether importing the main module again would define it; what was typed into a console since would be missing.
+
+    A decorator's wrapper is defined with the function that it wraps; its code is in the decorator's file.
+    """
     code, path = getattr(function, "__code__", None), getattr(sys.modules["__main__"], "__file__", None)
     if code is None or path is None or getattr(function, "__module__", None) != "__main__":
         return True
+    if hasattr(function, "__wrapped__"):
+        return os.path.isfile(code.co_filename)
     return bool(os.path.abspath(code.co_filename) == os.path.abspath(path))
 
 

@@ -265,7 +265,7 @@ class Arguments(Struct, frozen=True):
     lease: Annotated[float | None, _setting(
         "S", seconds(SHORTEST_LEASE_S, LONGEST_LEASE_S), "silence after which a node is lost (default: 10)")] = None
     disconnect_grace: Annotated[float | None, _setting(
-        "S", seconds(), "time to come back after the connection closed (default: 1)")] = None
+        "S", seconds(0, 3_600), "time to come back after the connection closed (default: 1)")] = None
     scale_up: Annotated[ScaleUp | None, _setting(
         "WHEN", one_of("immediate", "cooldown", "manual", "on-notice"), "when an arrival restarts the run: immediate, "
         "cooldown, manual, or on-notice (when the workers have saved) (default: immediate)")] = None
@@ -277,8 +277,9 @@ class Arguments(Struct, frozen=True):
         "PLACE", name_or_none, "this node's place in the network, such as spine1.rack07.node3: nodes get their ranks "
         "in this order (default: the scheduler's, with --endpoint auto)")] = ""
     progress_timeout: Annotated[ProgressLimits | None, _own(
-        "S|auto|K=S,..", progress_limits, "workers hang that tell no progress (node_agent.progress) for so long: for "
-        "every kind, or start=S,step=S,checkpoint=S; auto: twice the longest time that was seen (factor=2)")] = None
+        "S|auto|K=S,..", progress_limits, "treat workers as hung after S seconds without progress "
+        "(node_agent.progress), or after start=S,step=S,checkpoint=S; auto: after twice the longest time of each kind "
+        "(factor=2), and after 600 s while a kind has not been seen (unseen=S)")] = None
     silence_timeout: Annotated[float | None, _own(
         "S", seconds(SHORTEST_SILENCE_S), "the run hangs if no worker of any node has written anything for so "
         "long")] = None

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NoReturn
 
 import rdzv_protocol
@@ -38,12 +39,13 @@ got the run no further; 71 this node is unfit; 75 start it again, here or elsewh
 no server; 77 the server refused it."""
 
 MOST_COLUMNS = 120
+TORCHRUNS = {spelling for flag in FLAGS.values() for spelling in flag.torchruns}
 
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
     """The arguments of a command line. Raises `UsageError`; `SystemExit` after --help and the like."""
     given = vars(Parser().read(argv))
-    script, args = given.pop("script") or "", given.pop("args") or ()
+    script, args = given.pop("script") or "", given.pop("args")
     return make({**_from_variables(environment), **given}, script, args)
 
 
@@ -71,12 +73,15 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses with `UsageError`. A shortened flag that could be one of torchrun's is torchrun's, whatever we have."""
+    """Parser of flags alone: it looks for SCRIPT's place first, and reads nothing from there on.
+
+    Refuses with `UsageError`. A shortened flag that could be one of torchrun's is torchrun's, whatever we have.
+    """
 
     def __init__(self) -> None:
         super().__init__(
             prog="node-agent", usage="node-agent [FLAG ...] SCRIPT [ARGUMENT ...]", description=DESCRIPTION,
-            epilog=EPILOG, formatter_class=_Help, exit_on_error=False,
+            epilog=EPILOG, formatter_class=_Help, exit_on_error=False, allow_abbrev=False,
         )  # fmt: skip
         self.add_argument("--version", action="version", version=f"node-agent {rdzv_protocol.VERSION}")
         add_print_completion(self)
@@ -96,20 +101,57 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """The flags that are given, each with the spelling and the text; `script` and `args`. Raises `UsageError`."""
+        flags, command = self._split(argv)
         try:
-            namespace, unknown = self.parse_known_args(argv)
+            namespace = self.parse_args(flags)
         except argparse.ArgumentError as error:
             names = (error.argument_name or "").split("/")
-            words = [word.partition("=")[0] for word in argv]
-            typed = [word for word in words if len(word) > 2 and any(name.startswith(word) for name in names)]
-            self.error(f"{[*typed, *names][0]}: {error.message}")
-        if namespace.script is None and not hasattr(namespace, "check_only"):
+            given = [name for word in flags if (name := word.partition("=")[0]) in names]
+            self.error(f"{[*given, *names][0]}: {error.message}")
+        if not command and not hasattr(namespace, "check_only"):
             self.error("the following arguments are required: SCRIPT, ...")
-        if namespace.script == "":
+        if command and not command[0]:
             self.error("SCRIPT is empty: is a variable of the shell not set?")
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{_instead_of(unknown[0])}")
+        namespace.script, namespace.args = (command[0], tuple(command[1:])) if command else (None, ())
         return namespace
+
+    def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The flags with their values, spelled out; and SCRIPT with all that follows, whatever it looks like.
+
+        A word `--` ends the flags, and is dropped. Raises `UsageError` if a word before SCRIPT is no flag.
+        """
+        flags: list[str] = []
+        words = iter(argv)
+        for word in words:
+            if word == "--" or word == "-" or not word.startswith("-"):
+                return flags, [*([] if word == "--" else [word]), *words]
+            name, *value = word.split("=", 1)
+            spelling = self.spelling(name)
+            if spelling is None:
+                self.error(f"unrecognized arguments: {word}{_instead_of(word)}")
+            flags.append("=".join([spelling, *value]))
+            if not value and spelling in self._option_string_actions:
+                flags += islice(words, 0 if self._option_string_actions[spelling].nargs == 0 else 1)
+        return flags, []
+
+    def spelling(self, name: str) -> str | None:
+        """The flag's spelling for a name that may be shortened, or may be short with a value; None: there is no such.
+
+        Raises `UsageError` if it could be several flags, none or several of which are torchrun's.
+        """
+        known = self._option_string_actions
+        if name in known or (name[1] != "-" and name[:2] in known):
+            return name
+        longer = [spelling for spelling in known if name.startswith("--") and spelling.startswith(name)]
+        meant: dict[argparse.Action, str] = {}
+        for spelling in longer:
+            meant.setdefault(known[spelling], spelling)
+        torchruns = [known[spelling] for spelling in longer if spelling in TORCHRUNS]
+        if len(set(torchruns)) == 1:
+            return meant[torchruns[0]]
+        if len(meant) > 1:
+            self.error(f"ambiguous option: {name} could match {', '.join(meant.values())}")
+        return next(iter(meant.values()), None)
 
     def format_help(self) -> str:
         from shutil import get_terminal_size
@@ -119,17 +161,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (node-agent --help explains every flag)")
-
-    def _get_option_tuples(self, option_string: str) -> Any:
-        """The flags that argparse lets an unknown option stand for: those it begins, by each of their spellings."""
-        candidates = super()._get_option_tuples(option_string)
-        spellings = {spelling for flag in FLAGS.values() for spelling in flag.torchruns}
-        torchruns = {action for action, spelling, *_ in candidates if spelling in spellings}
-        found: dict[argparse.Action, Any] = {}
-        for candidate in candidates:
-            if len(torchruns) != 1 or candidate[0] in torchruns:
-                found.setdefault(candidate[0], candidate)
-        return [*found.values()]
 
 
 def _instead_of(word: str) -> str:

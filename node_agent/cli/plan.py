@@ -71,6 +71,11 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         raise UsageError("--no-python needs --use-env here: other programs are given no --local-rank")
     if arguments.preload and arguments.no_python and not arguments.run_path:
         raise UsageError(f"{arguments.source('preload')}: is for Python scripts, not with --no-python")
+    if arguments.preload and arguments.script.startswith("-") and arguments.script != "-c":
+        raise UsageError(
+            f"{arguments.source('preload')}: workers begin in a Python that runs already, which cannot take "
+            f"{arguments.script}: name a script, or leave --preload out"
+        )
     if not arguments.rdzv_id and arguments.source("rdzv_id") == "--run-id":  # torchrun's own flag may be empty
         raise UsageError("--run-id: 1 to 128 printable characters, not ''")
     found, inherited = None, environment
@@ -471,15 +476,13 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
     script, after = arguments.script, arguments.args
     if not use_env:
         after = (f"--local-rank={LOCAL_RANK}", *after)
-    python: tuple[str, ...] = (environment.get("PYTHON_EXEC") or sys.executable, "-u")
-    if arguments.run_path:
-        python = (sys.executable, "-u", "-c", RUN_PATH)
-    elif arguments.no_python and arguments.module:
-        raise UsageError("-m is for Python modules, --no-python for other programs: give one of them")
-    elif arguments.no_python:
-        return Command((_program(script, environment),), after)
-    elif arguments.module:
-        python = (*python, "-m")
+    python: tuple[str, ...] = (sys.executable, "-u", "-c", RUN_PATH)
+    if not arguments.run_path:
+        if arguments.no_python and arguments.module:
+            raise UsageError("-m is for Python modules, --no-python for other programs: give one of them")
+        if arguments.no_python:
+            return Command((_program(script, environment),), after)
+        python = (_interpreter(environment), "-u", *(("-m",) if arguments.module else ()))
     if "$" in script:  # torchrun substitutes the local rank there, too
         return Command(python, (script, *after))
     if python[-1] != "-m":
@@ -488,7 +491,12 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
 
 
 def _check_script(script: str) -> None:
-    """Refuse what Python cannot run. A shell's first line proves nothing: installers write such lines into Python."""
+    """Refuse what Python cannot run. A shell's first line proves nothing: installers write such lines into Python.
+
+    What begins with a dash is Python's own: an option such as -c, or - for the standard input.
+    """
+    if script.startswith("-"):
+        return
     if os.path.isdir(script):
         if not os.path.isfile(os.path.join(script, "__main__.py")):
             raise UsageError(f"{script} is a folder without a __main__.py: name the script in it")
@@ -508,10 +516,39 @@ def _check_script(script: str) -> None:
         raise UsageError(f"{script} is a shell script, not Python: give {before} before it") from None
 
 
+def _interpreter(environment: Mapping[str, str]) -> str:
+    """Python of the workers. Raises `UsageError` if `PYTHON_EXEC` names none."""
+    name = environment.get("PYTHON_EXEC")
+    if not name:
+        return sys.executable
+    import shutil
+
+    if shutil.which(name, path=environment.get("PATH")) is None:
+        raise UsageError(f"PYTHON_EXEC={name}: there is no such program {_where('looked in PATH and')}")
+    return name
+
+
+def _check_first_line(program: str, environment: Mapping[str, str]) -> None:
+    """Refuse a script whose first line names an interpreter that is not there."""
+    import shutil
+
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(256).decode(errors="replace")
+    except OSError:  # a program may be executable, but not readable
+        return
+    words = first.removeprefix("#!").split() if first.startswith("#!") else []
+    if words and os.path.basename(words[0]) == "env":
+        words = [word for word in words[1:2] if not word.startswith("-") and "=" not in word] or words
+    if words and shutil.which(words[0], path=environment.get("PATH")) is None:
+        raise UsageError(f"{program}: its first line names the interpreter {words[0]}, which is not there")
+
+
 def _program(name: str, environment: Mapping[str, str]) -> str:
     import shutil
 
     if (found := shutil.which(name, path=environment.get("PATH"))) is not None:
+        _check_first_line(found, environment)
         return found
     if os.path.isdir(name):
         raise UsageError(f"{name} is a folder: name a program")

@@ -142,7 +142,13 @@ def seconds(low: float = 0, high: float = 10**6) -> Read:
     return number(low, high, "of seconds")
 
 
-_LIMITS = {"start": "start_s", "step": "step_s", "checkpoint": "checkpoint_s", "factor": "factor"}
+_LIMITS = {
+    "start": "start_s",
+    "step": "step_s",
+    "checkpoint": "checkpoint_s",
+    "unseen": "unseen_s",
+    "factor": "factor",
+}
 LONGEST_PATTERN = 512
 _RULE = r"([a-z]+(?:=[^,:\s]+)?(?:,[a-z]+(?:=[^,:\s]+)?)*):\s*(\S.*)"
 _RULE_KEYS: dict[str, tuple[str, Read]] = {
@@ -159,7 +165,7 @@ _RULE_KEYS: dict[str, tuple[str, Read]] = {
 
 
 def progress_limits(given: object) -> ProgressLimits:
-    """Seconds for every phase, `auto`, or some of start, step, checkpoint and factor."""
+    """Seconds for every phase, `auto`, or some of start, step, checkpoint, unseen and factor."""
     if given == "auto":
         return ProgressLimits()
     with suppress(ValueError):
@@ -171,7 +177,9 @@ def progress_limits(given: object) -> ProgressLimits:
         try:
             found[_LIMITS[key]] = number(1 if key == "factor" else 0.1, 10**6)(limit)
         except (KeyError, ValueError):
-            raise ValueError(f"auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not {part!r:.60}") from None
+            raise ValueError(
+                f"auto, seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {part!r:.60}"
+            ) from None
     return ProgressLimits(**found)  # type: ignore[arg-type]
 
 

@@ -13,12 +13,16 @@ from rdzv_protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnava
 FIRST_S, FACTOR, LONGEST_S = 0.05, 1.6, 1.0
 HANDOVER_S = 0.5
 """Seconds within which one of several servers hands over to another one: shorter outages are not reported."""
+CUT_S = 0.5
+"""Seconds for which a poll was held before its connection broke: if so, an idle time-out may have ended it."""
 HINTS = {
     "name": "check the name in --endpoint, or in --master-addr",
     "connect": "check that rdzv-server runs there and that no firewall is between",
     "TLS": "check the certificates of both sides",
     "HTTP": "check that this port is rdzv-server's",
+    "proxy": "check that rdzv-server runs, and that the proxy reaches it",
     "server": "look at its log",
+    "address": "name rdzv-server by a global address, or give --local-addr",
     "leader": "check that etcd runs, and that rdzv-server reaches it",
 }
 """Advice to a person, by the stage that was reached."""
@@ -37,14 +41,18 @@ class Unreachable(Exception):
 
     `sooner` is set when another try is worth it before its time: with several servers, when another one is to be asked.
     `is_final`: it will not help unless somebody changes something first.
+    `is_cut`: the exchange ended without an answer, as by an idle time-out of a proxy.
     """
 
-    def __init__(self, stage: str, detail: str, sooner: Signal | None = None, *, is_final: bool = False) -> None:
+    def __init__(
+        self, stage: str, detail: str, sooner: Signal | None = None, *, is_final: bool = False, is_cut: bool = False
+    ) -> None:
         super().__init__(f"{stage}: {detail}")
         self.stage = stage
         self.detail = detail
         self.sooner = sooner
         self.is_final = is_final
+        self.is_cut = is_cut
 
 
 class ServerLost(Exception):
@@ -62,6 +70,13 @@ class Pause(Struct, frozen=True):
     failure: Unreachable | ProtocolError | None
 
 
+class Cut(Struct, frozen=True):
+    """A held poll that something between agent and server ended after `open_s` seconds; the next try was answered."""
+
+    open_s: float
+    error: Unreachable
+
+
 class Retry:
     """State of one transport between two answers. `has_joined`: the agent has been answered, on this one or another."""
 
@@ -72,24 +87,44 @@ class Retry:
         self._cause: Unreachable | ProtocolError | None = None
         """First failure of those that have not been reported."""
         self._reported: set[str] = set()
+        self._cut: Cut | None = None
 
-    def answered(self) -> None:
-        """Note that the server has answered, if only to refuse."""
+    def answered(self) -> Cut | None:
+        """Note that the server has answered, if only to refuse. Returns the only failure before, if that was a cut."""
         self._has_joined = True
         self._attempt, self._failing_since, self._cause = 0, None, None
         self._reported.clear()
+        cut, self._cut = self._cut, None
+        return cut
 
-    def failed(self, error: Unreachable | ProtocolError, now: float, tried_for_s: float, jitter: float) -> Pause:
-        """Decide what follows one of `RETRIED`. Raises it again if it keeps out an agent that was never in."""
+    def failed(
+        self,
+        error: Unreachable | ProtocolError,
+        now: float,
+        tried_for_s: float,
+        jitter: float,
+        *,
+        was_held: bool = False,
+    ) -> Pause:
+        """Decide what follows one of `RETRIED`. Raises it again if it keeps out an agent that was never in.
+
+        `was_held`: the request was a poll that the server holds. If it was cut, that is reported only if the next try
+        fails too.
+        """
         if isinstance(error, KEPT_OUT) and not self._has_joined:
             raise error
         # A connection that stood for a while and broke is worth another at once: the grace for coming back is short.
         self._attempt = 1 if tried_for_s > LONGEST_S else self._attempt + 1
+        is_first = self._failing_since is None
         self._failing_since = now if self._failing_since is None else self._failing_since
         self._cause = self._cause or error
         sooner = error.sooner if isinstance(error, Unreachable) else None
         if sooner and sooner.is_set():
             return Pause(0.0, None)
+        self._cut = None
+        if is_first and was_held and isinstance(error, Unreachable) and error.is_cut and tried_for_s >= CUT_S:
+            self._cut = Cut(tried_for_s, error)
+            return Pause(delay(self._attempt, jitter), None)
         failure = None
         if sooner is None or now - self._failing_since >= HANDOVER_S:
             failure, self._cause = self._unreported(self._cause), None

@@ -6,7 +6,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Failure, Reply
 from rdzv_protocol.queries import QueryAnswer
 
-from node_agent.core.backoff import Unreachable
+from node_agent.core.backoff import Cut, Unreachable
 
 
 class Started(Struct, frozen=True):
@@ -23,6 +23,12 @@ class ConnectionFailed(Struct, frozen=True):
     """The join or poll that was sent last did not come through; it is tried again."""
 
     error: Unreachable | ProtocolError
+
+
+class PollCut(Struct, frozen=True):
+    """The poll that was sent last was cut off after it had been held for a while; the next try was answered."""
+
+    cut: Cut
 
 
 class WorkersSucceeded(Struct, frozen=True):
@@ -72,6 +78,10 @@ class Suspected(Struct, frozen=True):
     source: str
     reason: str
     ranks: tuple[int, ...]
+    silent_s: float = 0.0
+    """Seconds for which they have shown no progress."""
+    limit_s: float | None = None
+    """Limit that was exceeded, in seconds; None if the source is no limit of time."""
 
 
 class Signalled(Struct, frozen=True):
@@ -110,6 +120,7 @@ Event = (
     Started
     | Answered
     | ConnectionFailed
+    | PollCut
     | WorkersSucceeded
     | WorkerFailed
     | RulesMatched

@@ -22,6 +22,11 @@ UNSEEN_START_S = 1_800.0
 SHORTEST_S, SHORTEST_START_S = 10.0, 60.0
 """Least learned limits, however fast the steps are."""
 STEPS_TO_LEARN = 10
+"""Steps of a round that must be seen before a limit is learned from its steps: the first ones compile and warm up."""
+TIMES_TO_LEARN = {"evaluation": 2}
+"""Times in one round after which a kind has been seen, if not 1: many frameworks begin with a short evaluation."""
+LEAST_GROWTH = 2.0
+"""Least multiple of a silence that a restart has cut off by which the next limit exceeds it."""
 LOOKS_A_LIMIT = 4
 """Looks in the shortest limit, each of which shows whether the agent was held up."""
 LONGEST_LOOK_S = 10.0
@@ -39,6 +44,8 @@ class ProgressLimits(Struct, frozen=True, kw_only=True):
     start_s: float | None = None
     step_s: float | None = None
     checkpoint_s: float | None = None
+    unseen_s: float = UNSEEN_S
+    """Limit of a phase that has not been seen, where it is learned; starts have `UNSEEN_START_S`."""
     factor: float = 2.0
     """Learned limits are the longest time that was seen times this."""
 
@@ -87,6 +94,10 @@ class Suspicion(Struct, frozen=True):
     source: str
     reason: str
     local_ranks: tuple[int, ...]
+    silent_s: float = 0.0
+    """Seconds for which all of them have shown no progress; 0: something was seen to happen now."""
+    limit_s: float | None = None
+    """Limit that was exceeded, in seconds; None if the source is no limit of time, or nothing is suspected."""
 
 
 class Signs(Struct, frozen=True):
@@ -100,14 +111,79 @@ class Signs(Struct, frozen=True):
 
 
 class Rhythm:
-    """Pace of the workers over all rounds of this agent: the longest time of each kind, and the number of steps."""
+    """Pace of workers of one world size, over all rounds of this agent."""
 
     def __init__(self) -> None:
-        self.longest_s: dict[str, float] = {}
-        self.steps = 0
+        self._longest_s: dict[str, float] = {}
+        """Longest time of each kind of phase."""
+        self._seen: set[str] = set()
+        """Kinds that have been seen often enough."""
+        self.cut_off_s: dict[str, float] = {}
+        """Longest silence of each kind that the end of a round has cut off: it might have ended by itself."""
+        self._first_step: int | None = None
+        """First step that workers told in the first round; None: they tell none."""
+        self._has_saved = self._is_resumed = self._knows_resumed = False
+        self.is_same_size = True
+        """Whether the workers of the round before had the same world size: they need not reshard their checkpoint."""
 
-    def note(self, kind: str, seconds: float) -> None:
-        self.longest_s[kind] = max(self.longest_s.get(kind, 0.0), seconds)
+    @property
+    def knows_start(self) -> bool:
+        """Whether a start as that of this round has been seen: from a checkpoint, and with the same world size."""
+        return self.is_same_size and self._knows_resumed
+
+    def begin(self) -> None:
+        """Begin a round."""
+        self._is_resumed = self.is_same_size and self._has_saved
+
+    def longest_s(self, kind: str) -> float | None:
+        """Longest time of this kind; None while it has not been seen."""
+        return self._longest_s.get(kind) if kind in self._seen else None
+
+    def note(self, kind: str, seconds: float, times: int = 1) -> None:
+        """Note that a kind has taken up to so many seconds, as often as given in this round."""
+        self._longest_s[kind] = max(self._longest_s.get(kind, 0.0), seconds)
+        if times >= TIMES_TO_LEARN.get(kind, 1):
+            self._seen.add(kind)
+
+    def cut_off(self, kind: str, seconds: float) -> None:
+        """Note a silence that did not end before its round did."""
+        self.cut_off_s[kind] = max(self.cut_off_s.get(kind, 0.0), seconds)
+
+    def note_reading(self, reading: Reading) -> None:
+        """Take what a worker has told so far in this round."""
+        for kind, spent in reading.spent.items():
+            if spent.times:
+                self.note(kind, spent.longest_s, spent.times)
+        self._has_saved = self._has_saved or reading.spent["checkpoint"].times > 0
+        if self._is_resumed and has_warmed_up(reading):
+            self._knows_resumed = True
+
+    def note_first_step(self, step: int) -> None:
+        """Take the first step of a round: one beyond that of the first round shows that a checkpoint was loaded."""
+        if self._first_step is None:
+            self._first_step = step
+        elif step > self._first_step and self.is_same_size:
+            self._is_resumed = True
+
+
+class Rhythms:
+    """Rhythm of each world size: with fewer nodes a step may take many times as long."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, Rhythm] = {}
+        self._world_size: int | None = None
+
+    def next_round(self, world_size: int) -> Rhythm:
+        """Rhythm of the workers of the round that begins."""
+        rhythm = self._of.setdefault(world_size, Rhythm())
+        rhythm.is_same_size = self._world_size == world_size
+        self._world_size = world_size
+        return rhythm
+
+
+def has_warmed_up(reading: Reading) -> bool:
+    """Whether a worker has done the steps of this round that may compile or warm up."""
+    return reading.spent["step"].times >= STEPS_TO_LEARN
 
 
 class CountedTime:
@@ -141,6 +217,7 @@ class HangDetector:
         self._options = options
         self._ranks = ranks
         self._rhythm = rhythm
+        rhythm.begin()
         self._gap_s = gap_s
         self._started_at = self._heard_at = now
         self._time = CountedTime()
@@ -225,54 +302,102 @@ class HangDetector:
             return None, inf
         late, due = [], inf
         for rank in signs.last_output_at:
-            reading = signs.readings.get(rank)
-            since, limit_s = reading.at if reading else self._started_at, self._limit_of[rank]
-            silent_s = self._time.between(since, now)
+            reading, limit_s = signs.readings.get(rank), self._limit_of[rank]
+            silent_s = self._silent_s(reading, now)
             if silent_s >= limit_s:
                 step = reading.step if reading and reading.step is not None else -1
-                late.append((step, since, rank, _progress_reason(reading, silent_s, limit_s)))
+                since = reading.at if reading else self._started_at
+                late.append((step, since, rank, _progress_reason(reading, silent_s, limit_s), silent_s, limit_s))
             else:
                 due = min(due, now + limit_s - silent_s)
-        late.sort()  # who is furthest behind goes first: the others wait for it
-        return Suspicion("progress", late[0][3] if late else "", tuple(each[2] for each in late)), due
+        if not late:
+            return Suspicion("progress", "", ()), due
+        late.sort()  # the worker that is furthest behind goes first: the others wait for it
+        *_, reason, _, limit_s = late[0]
+        silent_s = min(each[4] for each in late)
+        return Suspicion("progress", reason, tuple(each[2] for each in late), silent_s, limit_s), due
+
+    def _silent_s(self, reading: Reading | None, now: float) -> float:
+        return self._time.between(reading.at if reading else self._started_at, now)
 
     def _limit(self, reading: Reading | None) -> float:
         """Longest time that may pass after this reading of a worker."""
         limits = self._options.progress
         assert limits
         if reading is None:
-            learned = self._learned("start", UNSEEN_START_S, SHORTEST_START_S)
-            return learned if limits.start_s is None else limits.start_s
+            return self._start_limit(limits)
         if reading.kind == "end":
             return inf
-        has_learned = self._rhythm.steps >= STEPS_TO_LEARN
-        learned = max(self._learned(kind, 0.0, SHORTEST_S) for kind in ("step", "work", "evaluation", "other"))
-        step_s = (learned if has_learned else UNSEEN_S) if limits.step_s is None else limits.step_s
-        checkpoint_s = limits.checkpoint_s
-        if checkpoint_s is None:  # whoever gives a limit for steps alone gives it for both
-            checkpoint_s = self._learned("checkpoint", UNSEEN_S, SHORTEST_S) if limits.step_s is None else step_s
+        checkpoint_s = self._checkpoint_limit(limits)
         if reading.kind == "saving":
             return checkpoint_s
+        step_s = self._step_limit(limits, reading) if limits.step_s is None else limits.step_s
         announces = reading.spent["saving"].times > 0
         return step_s if announces else max(step_s, checkpoint_s)
 
-    def _learned(self, kind: str, unseen_s: float, shortest_s: float) -> float:
+    def _start_limit(self, limits: ProgressLimits) -> float:
+        if limits.start_s is not None:
+            return limits.start_s
+        longest_s = self._rhythm.longest_s("start") if self._rhythm.knows_start else None
+        learned = UNSEEN_START_S if longest_s is None else max(SHORTEST_START_S, limits.factor * longest_s)
+        return max(learned, self._grown("start", UNSEEN_START_S))
+
+    def _checkpoint_limit(self, limits: ProgressLimits) -> float:
+        if limits.checkpoint_s is not None:
+            return limits.checkpoint_s
+        if limits.step_s is not None:  # a limit for steps only is one for checkpoints, too
+            return limits.step_s
+        return max(self._learned("checkpoint"), self._grown("checkpoint", UNSEEN_S))
+
+    def _step_limit(self, limits: ProgressLimits, reading: Reading) -> float:
+        """Limit of what may come without an announcement: a step, an evaluation, or the loading of an epoch.
+
+        Nothing tells which of them a silence is, so that all of them must have been seen.
+        """
+        knows_steps = self._rhythm.knows_start or has_warmed_up(reading)
+        learned = max(self._learned(kind, 0.0) for kind in ("step", "work")) if knows_steps else limits.unseen_s
+        return max(learned, self._learned("evaluation"), self._learned("other"), self._grown("step", UNSEEN_S))
+
+    def _learned(self, kind: str, unseen_s: float | None = None) -> float:
+        limits = self._options.progress
+        assert limits
+        longest_s = self._rhythm.longest_s(kind)
+        if longest_s is None:
+            return limits.unseen_s if unseen_s is None else unseen_s
+        return max(SHORTEST_S, limits.factor * longest_s)
+
+    def _grown(self, kind: str, most_s: float) -> float:
+        """Limit after restarts that have cut silences of this kind off: a killed round never shows their length."""
         assert self._options.progress
-        longest_s = self._rhythm.longest_s.get(kind)
-        return unseen_s if longest_s is None else max(shortest_s, self._options.progress.factor * longest_s)
+        growth = max(LEAST_GROWTH, self._options.progress.factor)
+        return min(most_s, growth * self._rhythm.cut_off_s.get(kind, 0.0))
+
+    def cut_off(self, signs: Signs, now: float) -> None:
+        """Note that the round ends now: the silences under way, suspected or not, might have ended by themselves."""
+        if self._options.progress is None:
+            return
+        self._learn(signs)
+        for rank in signs.last_output_at:
+            reading = signs.readings.get(rank)
+            kind = "start" if reading is None else "checkpoint" if reading.kind == "saving" else "step"
+            if reading is None or reading.kind != "end":
+                self._rhythm.cut_off(kind, self._silent_s(reading, now))
 
     def _learn(self, signs: Signs) -> bool:
         """Take the longest of each kind into the rhythm, but for time that does not count. Whether a reading is new."""
         new = {rank: each for rank, each in signs.readings.items() if self._learned_of.get(rank) != each.number}
         for rank, reading in new.items():
-            for kind, spent in reading.spent.items():
-                if spent.times:
-                    self._rhythm.note(kind, spent.longest_s)
-            self._rhythm.steps = max(self._rhythm.steps, reading.spent["step"].times)
-            if rank not in self._learned_of and reading.number == 1:
-                self._rhythm.note("start", self._time.between(self._started_at, reading.at))
+            if rank not in self._learned_of:
+                self._learn_start(reading)
+            self._rhythm.note_reading(reading)
             self._learned_of[rank] = reading.number
         return bool(new)
+
+    def _learn_start(self, reading: Reading) -> None:
+        first_at = reading.at - sum(spent.total_s for spent in reading.spent.values())
+        self._rhythm.note("start", self._time.between(self._started_at, first_at))
+        if reading.number == 1 and reading.step is not None:
+            self._rhythm.note_first_step(reading.step)
 
     # Output, and the kernel's view.
 
@@ -285,7 +410,7 @@ class HangDetector:
         if silent_s < limit_s:
             return Suspicion("silence", "", ()), now + limit_s - silent_s
         reason = f"no output for {silent_s:.0f} s (--silence-timeout {limit_s:g})"
-        return Suspicion("silence", reason, tuple(signs.last_output_at)), inf
+        return Suspicion("silence", reason, tuple(signs.last_output_at), silent_s, limit_s), inf
 
     def _uninterruptible(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
         limit_s = self._options.uninterruptible_s
@@ -295,7 +420,8 @@ class HangDetector:
         self._asleep_since = {rank: since.get(rank, now) for rank in signs.uninterruptible}
         late = tuple(rank for rank, at in self._asleep_since.items() if self._time.between(at, now) >= limit_s)
         reason = f"in uninterruptible sleep for {limit_s:g} s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT)"
-        return Suspicion("uninterruptible", reason if late else "", late), now + limit_s / LOOKS_A_LIMIT
+        silent_s = limit_s if late else 0.0
+        return Suspicion("uninterruptible", reason if late else "", late, silent_s), now + limit_s / LOOKS_A_LIMIT
 
 
 class _RuleState:
@@ -338,7 +464,7 @@ class _RuleState:
         if silent_s < limit_s:
             return Suspicion(self._source, "", ()), now + limit_s - silent_s
         reason = f"no line with {rule.pattern[:SHOWN]!r} for {silent_s:.0f} s (--log-rule, {limit_s:g} s)"
-        return Suspicion(self._source, reason, (rule.rank - self._ranks[0],)), inf
+        return Suspicion(self._source, reason, (rule.rank - self._ranks[0],), silent_s, limit_s), inf
 
     def _number(self, local_rank: int, text: str) -> Suspicion | None:
         rule = self.rule

@@ -23,7 +23,7 @@ from math import inf
 from typing import Any
 
 from msgspec.structs import replace
-from rdzv_protocol.errors import AgentFenced, ProtocolError, RunFailed, RunSucceeded
+from rdzv_protocol.errors import AgentFenced, OutcomeUnknown, ProtocolError, RunFailed, RunSucceeded
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import (
     AnswerRequest,
@@ -63,12 +63,16 @@ from node_agent.core.failure_reporter import FailureReporter
 from node_agent.core.server_outages import QUIET_S, ServerOutages
 
 LONGEST_REASON = 500
+CAUSE_TIMEOUT_S = 0.5
+"""Time within which the cause of a worker's end may still become known: another worker's end, or a signal that a
+scheduler sends to every process of a node."""
 NOT_STARTED = 127
 """Exit code of a worker that could not be started, as a shell's."""
 SOONER_S = 1.0
 """Seconds by which a drain's deadline must be sooner than the one before to make it another drain."""
 ANSWER_S = 1.0
 """Time beyond a notice's deadline within which the server says that this agent may go; then it goes anyway."""
+OWN_WORKERS_SUCCEEDED = "all workers of this node exited 0; how the run ended is not known"
 _END = {True: (Level.ROUTINE, "run_succeeded"), False: (Level.ERROR, "run_failed")}
 
 
@@ -121,6 +125,10 @@ class AgentMachine:
         self._incarnation = 1
         self._after_round = 0
         self._revision = 0
+        self._attempt = 0
+        """Attempt of the run that this agent is or was part of; 0: not known."""
+        self._had_succeeded = False
+        """Whether all workers of this node had exited 0 when the agent lost its place."""
         self._lease_s = 10.0
         self._busy = False
         """Whether a join or a poll is under way."""
@@ -134,6 +142,8 @@ class AgentMachine:
         """Whether this node has been found fit since workers ran here last, or need not be."""
         self._has_failed = False
         """Whether a worker of this node has failed since the last check."""
+        self._succeeded_at = -inf
+        """Time at which the workers' success was reported last."""
         self._check_at_end = False
         """Whether the run has ended because of this node's worker: then an unfit node decides the exit code."""
         self._drains_until = inf
@@ -200,6 +210,8 @@ class AgentMachine:
                     self._follow(answer, now)
             case events.ConnectionFailed(error):
                 self._connection_failed(error, now)
+            case events.PollCut(cut):
+                self._log_outage(self.outages.cut(cut, hold_s(self._lease_s)), "warned")
             case events.WorkersSucceeded(round_, interrupted):
                 self._workers_succeeded(round_, interrupted, now)
             case events.WorkerFailed(round_, failure):
@@ -234,7 +246,7 @@ class AgentMachine:
         self._lease_s = reply.lease_s
         if self.state is State.ENDING or reply.revision < self._revision:
             return
-        self._revision = reply.revision
+        self._revision, self._attempt = reply.revision, reply.attempt
         if self._keep_alive_at is not None:
             self._keep_alive_at = now + self._lease_s / HOLDS_PER_LEASE
         if reply.warning and reply.warning != self._warning:
@@ -272,6 +284,10 @@ class AgentMachine:
         if isinstance(error, AgentFenced):
             self._fenced(str(error), now)
             return
+        if isinstance(error, OutcomeUnknown) and self._had_succeeded:
+            self._log_change(f"{error}. {OWN_WORKERS_SUCCEEDED}", Level.WARNING, "refused")
+            self._end(ExitCode.SUCCEEDED)
+            return
         if isinstance(error, RunSucceeded | RunFailed):
             succeeded = isinstance(error, RunSucceeded)
             self._log_change(str(error), *_END[succeeded])
@@ -308,8 +324,8 @@ class AgentMachine:
         elif self.state is State.JOINING and self._is_fit():
             self._may_join, self._busy = False, True
             returning = self._incarnation > 1
-            join = replace(self._join, agent_id=self.agent_id, after_round=self._after_round, returning=returning)
-            self._effects.append(join)
+            place = {"after_round": self._after_round, "attempt": self._attempt if returning else 0}
+            self._effects.append(replace(self._join, agent_id=self.agent_id, returning=returning, **place))
         elif self._keep_alive_at is not None and now >= self._keep_alive_at:
             self._poll(hold=False)
 
@@ -318,8 +334,9 @@ class AgentMachine:
         asked = tuple(sorted(self._asked))
         self._effects.append(PollRequest(**self._sender(), revision=self._revision, hold=hold, asked=asked))
 
-    def _leave(self, reason: str, *, unfit: bool = False) -> None:
-        self._effects += self._reporter.leave(LeaveRequest(**self._sender(), reason=reason, unfit=unfit))
+    def _leave(self, reason: str, *, unfit: bool = False, retracts_success: bool = False) -> None:
+        request = LeaveRequest(**self._sender(), reason=reason, unfit=unfit, retracts_success=retracts_success)
+        self._effects += self._reporter.leave(request)
 
     def _sender(self) -> dict[str, Any]:
         return {"run_id": self._join.run_id, "agent_id": self.agent_id, "secret": self._join.secret}
@@ -424,8 +441,9 @@ class AgentMachine:
 
     def _finish(self, finish: Finish) -> None:
         self._effects += self._reporter.forget()
-        if finish.time and finish.restart_total:
-            self._log_change(wording.account(finish.time), Level.ROUTINE)
+        spent = finish.time or finish.running_time
+        if spent and finish.restart_total:
+            self._log_change(wording.account(spent), Level.ROUTINE)
         self._log_change(wording.finished(finish), *_END[finish.succeeded])
         self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish))
         is_undecided = self._exit_code in (ExitCode.FAILED, ExitCode.NO_PROGRESS)
@@ -444,6 +462,7 @@ class AgentMachine:
     def _join_anew(self, reason: str) -> None:
         """Stop the workers and come back as a newcomer: this agent is no longer part of the run."""
         self._log_change(f"{reason}; joining anew", event="fenced")
+        self._had_succeeded = self.state is State.SUCCEEDED or (self._had_succeeded and self.state is State.JOINING)
         self._stop_workers()
         self.state, self._may_join, self._keep_alive_at = State.STOPPING, True, None
         self.is_member = False
@@ -464,7 +483,7 @@ class AgentMachine:
                 "all workers have ended after the notice: waiting for the end of the round", event="noticed"
             )
             return
-        self.state = State.SUCCEEDED
+        self.state, self._succeeded_at = State.SUCCEEDED, now
         self._effects.append(self.report(round_, None))
         if self.outages.failure:
             limit = wording.limit(self.outages.longest_s)
@@ -486,8 +505,9 @@ class AgentMachine:
         if event.round == self.round and self.state is State.RUNNING and self._has_workers:
             self._log_change(wording.suspected(event), Level.WARNING, "hang_suspected")
             told = SuspectRequest(
-                **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks
-            )
+                **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks,
+                silent_s=event.silent_s, limit_s=event.limit_s,
+            )  # fmt: skip
             self._effects.append(told)
 
     def _workers_stopped(self, round_: int, now: float) -> None:
@@ -505,7 +525,7 @@ class AgentMachine:
         name = signalled.name
         if self._can_give_notice():
             self._give_notice(signalled, now)
-        elif self.state is State.SUCCEEDED and self.outages.failure:
+        elif self.state is State.SUCCEEDED and self.outages.failure and not self._retracts_success(signalled, now):
             self._log(
                 f"{name}: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING, "node_left"
             )
@@ -540,7 +560,7 @@ class AgentMachine:
         """Leave the run now."""
         name, why = signalled.name, wording.asked_to_leave(signalled)
         self._log_change(f"{why}: leaving the run", event="node_left")
-        self._leave(why[:LONGEST_REASON])
+        self._leave(why[:LONGEST_REASON], retracts_success=self._retracts_success(signalled, now))
         grace_s = max(0.0, self._stops_at - now) if self._leaving else None
         if self.state is State.DRAINING and self._has_workers:
             # Whoever signals waits less long than whoever drains.
@@ -548,6 +568,11 @@ class AgentMachine:
         self._stop_workers(name, grace_s)
         self._end(ExitCode.START_AGAIN)
         self._effects.append(WriteFailureReport(wording.left_by(signalled)))
+
+    def _retracts_success(self, signalled: events.Signalled, now: float) -> bool:
+        """Whether the workers' success came so shortly before a signal that they may have exited 0 because of it."""
+        is_signal = signalled.name.startswith("SIG") and not signalled.reason
+        return is_signal and self.state is State.SUCCEEDED and now < self._succeeded_at + CAUSE_TIMEOUT_S
 
     def _crashed(self, reason: str) -> None:
         self._effects += self._reporter.forget()
@@ -563,7 +588,7 @@ class AgentMachine:
         if self.state is State.ENDING:
             return
         if is_server_lost and self.state is State.SUCCEEDED:
-            self._log_outage("all workers of this node exited 0; how the run ended is not known")
+            self._log_outage(OWN_WORKERS_SUCCEEDED)
             self._end(ExitCode.SUCCEEDED)
         else:
             self._end(exit_code)

@@ -28,6 +28,11 @@ class Reading(Struct, frozen=True):
     at: float
     spent: dict[str, Spent]
 
+    @property
+    def first_at(self) -> float:
+        """Time at which the worker told something for the first time: the kinds have all seconds since."""
+        return self.at - sum(spent.total_s for spent in self.spent.values())
+
 
 class Pace:
     """Seconds that a node's steps take at present: those that were done between two looks, of the slowest worker."""
@@ -78,4 +83,5 @@ def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) ->
         work_s=pace.work_s,
         checkpoint_step=max(checkpoints, default=None),
         checkpoint_s=max(reading.spent["checkpoint"].total_s for reading in told),
+        telling_s=max(0.0, now - min(reading.first_at for reading in told)),
     )

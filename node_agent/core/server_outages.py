@@ -9,12 +9,14 @@ from math import inf
 from rdzv_protocol.errors import ProtocolError
 
 from node_agent.core import wording
-from node_agent.core.backoff import HINTS, Unreachable
+from node_agent.core.backoff import HINTS, Cut, Unreachable
 
 FIRST_TRY_S = 1.0
 """Seconds that the first try may take, however short the user's limit."""
 QUIET_S = 2.0
 """Silence after which a person is told what the agent waits for."""
+SAME_S = 0.3
+"""Greatest difference between the times of two polls that the same idle time-out has ended."""
 
 
 class ServerOutages:
@@ -37,6 +39,9 @@ class ServerOutages:
         """Beginning of the time without an answer; None while the server answers."""
         self._notice_at: float | None = None
         """Time to say that the server has not answered yet."""
+        self._cut: Cut | None = None
+        """Latest poll that was cut."""
+        self._has_warned_of_cuts = False
 
     @property
     def longest_s(self) -> float:
@@ -95,6 +100,23 @@ class ServerOutages:
             goes_on = "workers keep running, " if self.idle_since is None else ""
             return f"lost rdzv-server at {self._server} ({error}); {goes_on}trying again{limit}"
         return f"cannot reach rdzv-server at {self._server} yet ({error}); trying{limit or ' again'}"
+
+    def cut(self, cut: Cut, hold_s: float) -> str:
+        """Note that a poll was cut, which may be held for `hold_s`. Returns the warning, once; empty before and after.
+
+        A proxy that gives up waiting says so. A closed connection may have other causes; two that were open for the
+        same time have not.
+        """
+        before, self._cut = self._cut, cut
+        is_repeated = before is not None and abs(before.open_s - cut.open_s) < SAME_S
+        if self._has_warned_of_cuts or not (cut.error.stage == "proxy" or is_repeated):
+            return ""
+        self._has_warned_of_cuts = True
+        return (
+            f"a proxy or firewall before rdzv-server at {self._server} ended a poll that had been open for "
+            f"{cut.open_s:.1f} s ({cut.error}): raise its idle time-out above {hold_s:g} s, for which polls wait "
+            "(nginx: proxy_read_timeout; haproxy: timeout server). The run continues; this is logged once"
+        )
 
     def unanswered(self, now: float) -> str:
         """The line that the server has not answered yet, once it is due; empty if it is not."""

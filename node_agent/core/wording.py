@@ -2,8 +2,9 @@
 
 from math import inf
 
+from msgspec.structs import asdict
 from rdzv_protocol.flag_values import address
-from rdzv_protocol.messages import Assignment, Drain, Failure, Finish, RunTime
+from rdzv_protocol.messages import Assignment, Drain, Failure, Finish, RunningTime, RunTime
 
 from node_agent.core.events import Signalled, Suspected
 
@@ -60,14 +61,12 @@ def finished(finish: Finish) -> str:
     return f"run succeeded: {finish.reason}" + (f"; {restarts(finish)}" if finish.restart_total else "")
 
 
-def account(time: RunTime) -> str:
-    """Line about the time of a run that went into training, restarts and the rest, and its effective part."""
-    parts = {part: getattr(time, f"{part}_s") for part in _ACCOUNT}
+def account(time: RunTime | RunningTime) -> str:
+    """Line about the time of a run that went into training, restarts and the rest, and its effective part if known."""
+    parts = {name.removesuffix("_s"): seconds for name, seconds in asdict(time).items() if name != "ettr"}
     told = ", ".join(f"{_length(seconds)} {part}" for part, seconds in parts.items() if seconds)
-    return f"the run took {_length(sum(parts.values()))}: {told}; effective training time ratio {time.ettr:.3f}"
-
-
-_ACCOUNT = ("training", "checkpointing", "detecting", "lost", "forming", "restarting", "waiting")
+    ratio = f"; effective training time ratio {time.ettr:.3f}" if isinstance(time, RunTime) else ""
+    return f"the run took {_length(sum(parts.values()))}: {told}{ratio}"
 
 
 def _length(seconds: float) -> str:

@@ -5,8 +5,8 @@ so does a folder on a file system that does not answer. One thread looks at each
 at once: whoever started this program kills it when the time is over, and has what was found till then.
 
 On its socket it gets one line of JSON (`Order` below), and tells lines of JSON: {"rank", "state", "wchan"}, {"rank",
-"frames"}, {"rank", "collective"}, {"problem"}, {"flight_recorder"}, {"nccl"}, and at last {"folder"}, when all of it is
-in files.
+"frames"}, {"rank", "collective"}, {"rank", "stderr"}, {"problem"}, {"flight_recorder"}, {"nccl"}, and at last
+{"folder"}, when all of it is in files.
 
 py-spy is used without a pause of the process (`--nonblocking`): to pause one that is stopped fails, and to pause one in
 uninterruptible sleep never ends. Without py-spy torch's worker server is asked, if the worker has one, and then, by a
@@ -24,6 +24,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -35,8 +36,9 @@ from typing import Any
 
 Order = dict[str, Any]
 """Request of the agent. `workers`: a list of maps with `rank`, `pid`, `server` (socket of torch's worker server),
-`pipe` and `dump` (NCCL's), `stacks` (file to which it writes them), each empty if there is none, and `signal` (upon
-which it does); `folder`, `python` (command of an interpreter that may have torch), `limit_s`."""
+`pipe` and `dump` (NCCL's), `stacks` (file to which it writes them), `stderr` (file of its stderr), each empty if there
+is none, and `signal` (upon which it writes its stacks); `folder`, `python` (command of an interpreter that may have
+torch), `limit_s`."""
 Frames = list[tuple[str, str, int]]
 """Function, file and line; innermost first."""
 
@@ -49,9 +51,14 @@ TRIES = 3
 MOST_THREADS = 64
 MOST_TASKS = 256
 MOST_BYTES = 16 << 20
+STDERR_BYTES, STDERR_LINES = 16 << 10, 200
+"""Most bytes and lines that are read of the end of a worker's stderr."""
 SIGNAL_SHARE = 0.4
 """Part of the time left that a worker has to write its stacks, once it was sent the signal."""
-LAST_LINES = (" in <module>\n", "...\n")
+LAST_LINE = re.compile(
+    r'(?: in <module>|\.\.\.|/threading\.py", line \d+ in _shutdown|/util\.py", line \d+ in _exit_function)\n\Z'
+)
+"""Last line of the stacks that faulthandler writes: the outermost frame of the main thread, also at Python's exit."""
 NO_PY_SPY = "py-spy is not installed beside the agent: pip install 'rdzv-server[hang]'"
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 MARGIN_S = 0.3
@@ -140,6 +147,8 @@ class Examination:
             self._stacks(worker, state)
             self._keep(f"rank_{rank}.kernel.txt", "".join(kernel_report(pid)))
             self._flight_recorder(worker, state)
+        if lines := last_lines(worker["stderr"]):  # last, as its disk may hang
+            self._tell(rank=rank, stderr=lines)
 
     def _stacks(self, worker: dict[str, Any], state: str) -> None:
         """Tell and keep the worker's Python stacks, taken in the first way that works."""
@@ -198,10 +207,10 @@ class Examination:
     def _written_upon_signal(self, path: str, before: int) -> str:
         """Stacks that faulthandler appends to a worker's file from byte `before` on.
 
-        They are complete with the main thread's outermost frame, or with the mark that says that they were cut.
+        They are complete with `LAST_LINE`.
         """
         until, text = time.monotonic() + self._left_s() * SIGNAL_SHARE, ""
-        while not text.endswith(LAST_LINES):
+        while not LAST_LINE.search(text):
             if time.monotonic() > until:
                 raise ValueError("it did not answer the signal for its stacks in time")
             time.sleep(0.02)
@@ -381,6 +390,19 @@ def read(path: str, most_bytes: int = 1 << 16) -> str:
         return ""
 
 
+def last_lines(path: str) -> list[str]:
+    """Lines at the end of a file; none if there is no file, or if it is a pipe or a device."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return []
+            file.seek(max(0, status.st_size - STDERR_BYTES))
+            return file.read(STDERR_BYTES).decode(errors="replace").splitlines()[-STDERR_LINES:]
+    except OSError:
+        return []
+
+
 # NCCL's RAS: lines of text over TCP, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html
 
 
@@ -448,8 +470,17 @@ def py_spys_reason(stderr: str) -> str:
 
 
 def main_thread(threads: list[dict[str, Any]], pid: int) -> Frames:
-    mine = next((thread for thread in threads if thread.get("os_thread_id") == pid), threads[-1])
-    return [(frame["name"], frame["filename"], frame["line"] or 0) for frame in mine["frames"]]
+    """Frames of the main thread. Raises `ValueError` if none of the threads is known to be the main thread.
+
+    py-spy tells no ids of threads for Python before 3.11: then the name counts.
+    """
+    if any(thread.get("os_thread_id") for thread in threads):
+        found = [thread for thread in threads if thread.get("os_thread_id") == pid]
+    else:
+        found = [thread for thread in threads if len(threads) == 1 or thread.get("thread_name") == "MainThread"]
+    if not found:
+        raise ValueError("py-spy found no main thread")
+    return [(frame["name"], frame["filename"], frame["line"] or 0) for frame in found[0]["frames"]]
 
 
 def text_of(threads: list[dict[str, Any]]) -> str:

@@ -13,9 +13,10 @@ from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
-from rdzv_protocol.evidence import Evidence, Frame, ProcessState, StackGroup, bounded, frame
+from rdzv_protocol.evidence import MOST_ERRORS, Evidence, Frame, LastError, ProcessState, StackGroup, bounded, frame
 from rdzv_protocol.text import clip, last_lines, printable
 
+from node_agent.failures.diagnose import last_error
 from node_agent.workers.environment import FR_DUMP, NCCL_PIPE, STACKS_FILE, STACKS_SIGNAL, WORKER_SERVER
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import STDERR, CommandProcess
@@ -42,6 +43,10 @@ class Target(Struct, frozen=True, kw_only=True):
     """Step that the worker told last."""
     environment: Mapping[str, str] = {}
     """Variables of its environment that name the places where it can be asked."""
+    stderr: tuple[str, ...] = ()
+    """Last lines of its stderr, if the agent has read them."""
+    stderr_file: str = ""
+    """File that its stderr goes to; empty: none."""
 
 
 class Found(Struct, kw_only=True):
@@ -51,6 +56,8 @@ class Found(Struct, kw_only=True):
     wchan: str = ""
     frames: list[tuple[str, str, int]] = []
     collective: int | None = None
+    stderr: list[str] = []
+    """Last lines of the file of its stderr."""
 
 
 async def gather(
@@ -88,6 +95,7 @@ def _worker(target: Target) -> dict[str, Any]:
         "signal": STACKS_SIGNAL,
         "pipe": f"{pipe}{rank}.pipe" if pipe and dump else "",
         "dump": f"{dump}{rank}",
+        "stderr": target.stderr_file,
     }
 
 
@@ -167,6 +175,7 @@ class Report:
             flight_recorder=self._flight_recorder,
             nccl=self._nccl,
             took_s=round(took_s, 3),
+            errors=self._errors(targets),
         )
 
     def _take_line(self, told: dict[str, Any]) -> None:
@@ -186,6 +195,13 @@ class Report:
     def _problems(self) -> Iterator[str]:
         for problem in self.problems[:MOST_PROBLEMS]:
             yield clip(printable(problem), PROBLEM_BYTES)
+
+    def _errors(self, targets: Sequence[Target]) -> tuple[LastError, ...]:
+        """The errors that say most about a cause: uncaught exceptions first, consequences last."""
+        found = {target.rank: self._workers.get(target.rank, Found()).stderr for target in targets}
+        told = [last_error(each.rank, each.stderr or list(map(printable, found[each.rank]))) for each in targets]
+        errors = [error for error in told if error]
+        return tuple(sorted(errors, key=lambda error: (not error.is_uncaught, error.is_consequence))[:MOST_ERRORS])
 
     def _groups(self, targets: Sequence[Target]) -> list[StackGroup]:
         groups: dict[Any, list[int]] = {}

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
+from rdzv_protocol.evidence import LastError
 from rdzv_protocol.messages import Blame, Failure
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
@@ -24,6 +25,8 @@ LINE_BYTES = 512
 TAIL_BYTES = 8_192
 """Size of a traceback, and of what was written last: two screenfuls, whatever the script wrote."""
 TRACEBACK_LINES, TAIL_LINES = 40, 20
+RUNNING_BYTES = 4_096
+"""Most bytes of the traceback of a worker that runs: many of them travel in one message."""
 MOST_LINES = 200
 """Lines of a traceback that are looked at."""
 
@@ -64,6 +67,21 @@ def told_by_torch(rank: int, failure: Any, node_id: str) -> Failure:
         failed_at=float(failure.timestamp),
     )
     return diagnose(ended, (), recorded)
+
+
+def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:
+    """Exception at the end of the stderr of a worker that runs; None if there is none."""
+    found = last_words(stderr)
+    if not found.error:
+        return None
+    advice = hints.find([found.error, *reversed(found.traceback[-MOST_LINES:])])
+    return LastError(
+        rank=rank,
+        error=clip(printable(found.error), LINE_BYTES),
+        traceback=last_lines(_fit(found.traceback, TRACEBACK_LINES), TRACEBACK_LINES, RUNNING_BYTES),
+        is_uncaught=found.is_uncaught,
+        is_consequence=bool(advice and advice.is_consequence),
+    )
 
 
 def diagnose(

@@ -109,6 +109,11 @@ TABLE = (
         r"NCCL (error|WARN)|nccl(System|Internal|UnhandledCuda|InvalidUsage)Error",
         "run with NCCL_DEBUG=INFO; often the wrong network interface (NCCL_SOCKET_IFNAME) or two ranks on one GPU",
     ),
+    Advice(
+        r"gloo.{0,200}remote=\[(127\.|::1\])",
+        "gloo has chosen a loopback address, which other nodes cannot reach: on every node set GLOO_SOCKET_IFNAME to "
+        "the network interface that connects the nodes",
+    ),
     # The script and its surroundings.
     Advice(
         r"address already in use|EADDRINUSE",

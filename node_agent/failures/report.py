@@ -166,8 +166,11 @@ def _who(failure: Failure) -> Iterator[Line]:
     name = signal_name(failure.exit_code)
     signal = f"  ({name})" if name != NOT_AVAILABLE else ""
     yield Mark.TEXT, f"  time      : {local_time(failure.failed_at)}"
-    yield Mark.TEXT, f"  host      : {failure.node_id}"
-    yield Mark.TEXT, f"  rank      : {failure.rank} (local_rank: {failure.local_rank})"
+    if failure.singled_out:
+        yield Mark.TEXT, f"  host      : {failure.node_id}"
+        yield Mark.TEXT, f"  rank      : {failure.rank} (local_rank: {failure.local_rank})"
+    else:
+        yield Mark.TEXT, f"  rank      : {NOT_AVAILABLE} (the evidence singles out none)"
     yield Mark.TEXT, f"  exitcode  : {failure.exit_code} (pid: {failure.pid}){signal}"
 
 

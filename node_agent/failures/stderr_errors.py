@@ -23,6 +23,8 @@ class LastWords(Struct, frozen=True):
     """The exception, as Python says it: "ValueError: boom"."""
     traceback: tuple[str, ...] = ()
     """Lines of the traceback: from its first one, or the first that is left, to the last that belongs to it."""
+    is_uncaught: bool = False
+    """Whether the exception has ended the script: torch marks the lines of one that nothing caught."""
 
 
 def last_words(lines: Sequence[str]) -> LastWords:
@@ -49,7 +51,7 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
     last = len(lines)  # a message may have any lines, so those that come after it are taken along...
     if _RANK.match(lines[end]):  # ... but where torch marks them, the next one without a mark is no part of it
         last = next((at for at in range(end + 1, last) if not _RANK.match(lines[at])), last)
-    return LastWords(error, tuple(plain[max(header, 0) : last]))
+    return LastWords(error, tuple(plain[max(header, 0) : last]), bool(_RANK.match(lines[end])))
 
 
 def _ends_frames(line: str) -> bool:

@@ -31,8 +31,8 @@ class RunFolder:
 
     @property
     def path(self) -> str:
-        """The run's folder."""
-        if not self.made:
+        """The run's folder; a temporary one is made anew if somebody cleared it away."""
+        if not (self.made and self.is_kept):
             self.made = self._make() if self.is_kept else self._temp_dir.path("")
         return self.made
 

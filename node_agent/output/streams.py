@@ -3,7 +3,7 @@
 import asyncio
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from node_agent.output.console import Console
 from node_agent.output.sinks import Sink, Tail
@@ -21,6 +21,8 @@ class Stream:
 
     last_read_at: float | None = None
     """Time of the stream's last output, by the event loop's clock; None: there was none."""
+    on_output: Callable[[], None] | None = None
+    """Called with each piece that is read, before it is passed on."""
 
     def __init__(self, worker_end: int | None = None) -> None:
         self._worker_end = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if worker_end is None else worker_end
@@ -32,6 +34,9 @@ class Stream:
     def started(self) -> None:
         """Close the agent's copy of the descriptor, now that the worker has its own, and follow what it writes."""
         self._close_worker_end()
+
+    def catch_up(self) -> None:
+        """Take what the worker wrote last. Its children may write more."""
 
     def finish(self) -> None:
         """Take what the worker wrote last, and close everything: it is gone, or could not be started."""
@@ -67,12 +72,15 @@ class Relay(Stream):
         super().started()
         self._loop.add_reader(self._pipe, self._on_readable)
 
-    def finish(self) -> None:
-        """Take what it wrote last, also without a newline, and close. What a child of it writes from now on is lost."""
-        super().finish()
+    def catch_up(self) -> None:
         left = self._capacity
         while self._open and left > 0 and (taken := self._read()):
             left -= taken
+
+    def finish(self) -> None:
+        """Take what it wrote last, also without a newline, and close. What a child of it writes from now on is lost."""
+        super().finish()
+        self.catch_up()
         self._close()
 
     def tail(self) -> tuple[str, ...]:
@@ -96,6 +104,8 @@ class Relay(Stream):
             return 0
         if chunk:
             self.last_read_at = self._loop.time()
+            if self.on_output:
+                self.on_output()
             for sink in self._sinks:
                 sink.take(chunk)
         else:

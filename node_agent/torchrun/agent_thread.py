@@ -152,6 +152,9 @@ class AgentThread:
     def progress(self) -> None:
         """None: the workers are torch's, and tell this agent nothing."""
 
+    def finished(self) -> None:
+        """None: the workers are torch's, and it waits for all of them itself."""
+
     def answered(self, answer: Reply | ProtocolError) -> None:
         match answer:
             case Reply(directive=Finish() as finish):

@@ -2,10 +2,14 @@
 
 import asyncio
 import socket
-from collections.abc import Coroutine
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
 
 from rdzv_protocol.messages import Ack, Reply, Request
+
+T = TypeVar("T")
 
 
 class Transport(Protocol):
@@ -36,10 +40,39 @@ def _raise(task: asyncio.Task[None]) -> None:
         task.result()
 
 
+async def in_own_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Result of a call that may block for long, such as one that waits for a name server.
+
+    It has a thread of its own: an event loop has few for such calls, and waits for them before it closes. An
+    interpreter that exits starts no thread any more, so the call is then made here.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(settled: Callable[[Any], None], value: object) -> None:
+        if not result.done():
+            settled(value)
+
+    def work() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            try:
+                value = function(*args, **kwargs)
+            except Exception as error:
+                loop.call_soon_threadsafe(settle, result.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(settle, result.set_result, value)
+
+    try:
+        threading.Thread(target=work, name=getattr(function, "__name__", None), daemon=True).start()
+    except RuntimeError:
+        return function(*args, **kwargs)
+    return await result
+
+
 class ThreadLoop(asyncio.SelectorEventLoop):
-    """Event loop of a thread beside the main one. It looks names up itself: an interpreter that exits has no thread
-    left that would.
+    """Event loop of a thread beside the main one. Its look-ups have threads of their own (`in_own_thread`): an
+    interpreter that exits has no other thread left for them.
     """
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
-        return socket.getaddrinfo(*args, **kwargs)
+        return await in_own_thread(socket.getaddrinfo, *args, **kwargs)

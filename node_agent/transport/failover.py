@@ -15,6 +15,7 @@ from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnavailable
 from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Ack, LeaderRequest, Reply, Request
+from rdzv_protocol.timing import ANSWER_TIMEOUT_S, answer_timeout_s
 
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
@@ -41,6 +42,8 @@ class Failover:
         """Number of the latest leadership that is known; 0: none, or a server that is the only one."""
         self.changed = asyncio.Event()
         """Event that is set, and replaced, when a later leader is known."""
+        self.answer_timeout_s = ANSWER_TIMEOUT_S
+        """Silence after which a connection to any of the servers is given up."""
         self.run_id: str | None = None
         """Run of all transports: servers may share the runs, each with a leader of its own."""
         self.spare = len(endpoints) - 1
@@ -76,14 +79,18 @@ class Failover:
         if endpoint in self._endpoints:
             self._order.append(endpoint)
 
-    def answered(self, endpoint: Endpoint, leadership: int) -> None:
+    def answered(self, endpoint: Endpoint, leadership: int, by: "FailoverTransport") -> None:
         """Note an answer of the server as the leader, also where numbers begin anew, as in another etcd."""
         if self._current not in (None, endpoint):
             self._log(f"rdzv-server at {address(*endpoint)} leads now")
+        is_balancer = self._current == endpoint and leadership > self.leadership
         self._current = endpoint
         if not self.named(endpoint, leadership):
             self.leadership = leadership
             self.prefer(endpoint)
+        elif is_balancer:  # the same address leads to another server now
+            for transport in self._transports - {by}:
+                transport.leave()
 
     def named(self, leader: Endpoint, leadership: int) -> bool:
         """A server has named the leader. If that changes anything, every transport goes there; whether it does."""
@@ -162,6 +169,7 @@ class FailoverTransport:
         assert self._http and self._endpoint
         endpoint = self._endpoint
         self._failover.run_id = request.run_id
+        self._http.answer_timeout_s = self._failover.answer_timeout_s
         try:
             answer = await self._unless_left(self._http.exchange(request), None)
         except TimeoutError:
@@ -181,7 +189,8 @@ class FailoverTransport:
             raise
         self._succeed()
         if isinstance(answer, Reply):
-            self._failover.answered(endpoint, answer.leadership)
+            self._failover.answer_timeout_s = answer_timeout_s(answer.lease_s)
+            self._failover.answered(endpoint, answer.leadership, self)
         return answer
 
     async def close(self) -> None:
@@ -189,9 +198,15 @@ class FailoverTransport:
         await self._failover.closed(self)
 
     def leave_all_but(self, leader: Endpoint) -> None:
-        """Give up a connection to another server, and what is under way on it."""
-        self._is_left = self._endpoint != leader
-        if self._is_left and self._limit:
+        """Give up a connection to another server."""
+        self._is_left = False
+        if self._endpoint != leader:
+            self.leave()
+
+    def leave(self) -> None:
+        """Give up the connection, and what is under way on it."""
+        self._is_left = True
+        if self._limit and not self._limit.expired():  # an expired limit gives it up by itself
             self._limit.reschedule(asyncio.get_running_loop().time())
             self._limit = None  # once
 

@@ -6,29 +6,21 @@ other nodes reach this one.
 """
 
 import asyncio
-import os
-import socket
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import h11
 from rdzv_protocol import messages, paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
-from rdzv_protocol.errors import ProtocolError, Unauthorized, from_code
+from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable, Unauthorized, from_code
 from rdzv_protocol.flag_values import address
-from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S
+from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S, answer_timeout_s
 
 from node_agent.core.backoff import Unreachable
-from node_agent.transport.name_lookup import Address, addresses
-
-CONNECT_TIMEOUT_S = 5.0
-SEGMENT_BYTES = 1220
-"""Most bytes that a packet of ours carries, both ways: it fits IPv6's least MTU of 1280, so that a path which swallows
-large packets without a word lets every message through."""
+from node_agent.transport.connecting import Connector, Streams, give_up
 
 T = TypeVar("T")
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _PATHS: dict[type[messages.Request | messages.LeaderRequest], str] = {
     messages.JoinRequest: paths.JOIN,
@@ -39,15 +31,13 @@ _PATHS: dict[type[messages.Request | messages.LeaderRequest], str] = {
     messages.AnswerRequest: paths.ANSWER,
     messages.LeaderRequest: paths.LEADER,
 }
-
-_SOCKET_OPTIONS = (
-    (socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES),
-    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-)
+_TIMED_OUT = 504
+_OF_PROXIES = {
+    502: "it cannot reach rdzv-server",
+    503: "it cannot reach rdzv-server",
+    _TIMED_OUT: "rdzv-server did not answer it in time",
+}
+"""Causes of the answers of proxies whose server does not answer, by their status."""
 
 
 class HttpTransport:
@@ -57,22 +47,34 @@ class HttpTransport:
         self._host, self._port = host, port
         self._credentials = credentials or Credentials()
         self._headers = [("Host", _authority(host, port)), ("Content-Type", paths.MEDIA_TYPE)]
+        self._connector = Connector(host, port, self._credentials)
         self._streams: Streams | None = None
         self._http = h11.Connection(h11.CLIENT)
+        self.answer_timeout_s = ANSWER_TIMEOUT_S
+        """Silence after which the connection is given up, by the run's lease."""
 
     async def connect(self) -> str:
-        if self._streams and self._streams[0].at_eof():
-            await self.close()  # the server closed it while it was idle
+        if self._streams and _is_over(self._streams):
+            await self.close()  # the server closed it, or it broke, while it was idle
         if self._streams is None:
-            self._streams = await self._open()
+            self._streams = await self._connector.open()
             self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_MESSAGE_BYTES)
-        address: str = self._streams[1].get_extra_info("sockname")[0]
+        name = self._streams[1].get_extra_info("sockname")
+        if name is None:  # with TLS, a connection that has broken has none
+            await self.close()
+            raise Unreachable("HTTP", "the connection broke", is_cut=True)
+        address: str = name[0]
         return address
 
     async def exchange(self, request: messages.Request) -> messages.Reply | messages.Ack:
-        if isinstance(request, messages.JoinRequest | messages.PollRequest):
-            return await self._ask(messages.Reply, request, ANSWER_TIMEOUT_S)
-        return await self._ask(messages.Ack, request, ANSWER_TIMEOUT_S)
+        if isinstance(request, messages.JoinRequest):
+            await self.connect()
+            await self._prove()
+        if not isinstance(request, messages.JoinRequest | messages.PollRequest):
+            return await self._ask(messages.Ack, request, self.answer_timeout_s)
+        reply = await self._ask(messages.Reply, request, self.answer_timeout_s)
+        self.answer_timeout_s = answer_timeout_s(reply.lease_s)
+        return reply
 
     async def ask_leader(self, request: messages.LeaderRequest) -> messages.LeaderReply:
         """Ask one of several servers who leads. Raises as `exchange` does."""
@@ -83,7 +85,23 @@ class HttpTransport:
         status, answer = await self._post(token, *ask)
         if status == Unauthorized.status and self._credentials.renew(token):
             status, answer = await self._post(self._credentials.token, *ask)
-        return _read(kind, status, answer)
+        try:
+            reply = _read(kind, status, answer)
+        except (NotLeader, ServerUnavailable):
+            raise
+        except ProtocolError:
+            await self._prove()
+            raise
+        self._connector.answered()
+        return reply
+
+    async def _prove(self) -> None:
+        """Raise `Unreachable` if this server has moved, and another one answers in its place."""
+        try:
+            await self._connector.prove()
+        except Unreachable:
+            await self.close()
+            raise
 
     async def _post(self, token: str | None, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
         await self.connect()
@@ -95,45 +113,14 @@ class HttpTransport:
             if isinstance(error, TimeoutError):
                 raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
             if isinstance(error, OSError | EOFError | h11.RemoteProtocolError):
-                raise self._tls_failure(error) or Unreachable("HTTP", str(error) or type(error).__name__) from None
+                broke = Unreachable("HTTP", str(error) or type(error).__name__, is_cut=True)
+                raise self._connector.tls_failure(error) or broke from None
             raise
 
     async def close(self) -> None:
         if self._streams:
-            self._streams[1].transport.abort()  # with TLS, `close` would wait for the server's close_notify
+            give_up(self._streams)
             self._streams = None
-
-    async def _open(self) -> Streams:
-        failure = Unreachable("connect", "no address")
-        for family, where in await self._resolve():
-            try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    return await self._open_at(family, where)
-            except TimeoutError:
-                failure = Unreachable("connect", f"{where[0]}: no answer within {CONNECT_TIMEOUT_S:g} s")
-            except OSError as error:
-                failure = self._tls_failure(error) or Unreachable("connect", f"{where[0]}: {_words(error)}")
-            except ValueError as error:  # a file of ours
-                failure = Unreachable("TLS", str(error))
-        raise failure
-
-    async def _open_at(self, family: int, address: tuple[Any, ...]) -> Streams:
-        tls = self._credentials.context()
-        connection = await _connected(family, address)
-        return await asyncio.open_connection(
-            sock=connection, limit=MAX_MESSAGE_BYTES, ssl=tls, server_hostname=self._host if tls else None
-        )
-
-    def _tls_failure(self, error: Exception) -> Unreachable | None:
-        """Failure in TLS's own words; None if the error is about something else."""
-        why = self._credentials.tls and self._credentials.tls.explain(error, self._host)
-        return Unreachable("TLS", why, is_final=True) if why else None
-
-    async def _resolve(self) -> list[Address]:
-        try:
-            return await addresses(self._host, self._port)
-        except (socket.gaierror, UnicodeError) as error:
-            raise Unreachable("name", f"{self._host}: {getattr(error, 'strerror', None) or error}") from None
 
     async def _request(self, token: str | None, path: str, body: bytes) -> tuple[int, bytes]:
         assert self._streams is not None
@@ -163,18 +150,9 @@ class HttpTransport:
         return status, bytes(answer)
 
 
-async def _connected(family: int, address: tuple[Any, ...]) -> socket.socket:
-    """A connection to this address. A server host that vanishes is noticed also while a poll is parked."""
-    connection = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        connection.setblocking(False)
-        for level, option, value in _SOCKET_OPTIONS:
-            connection.setsockopt(level, option, value)
-        await asyncio.get_running_loop().sock_connect(connection, address)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _is_over(streams: Streams) -> bool:
+    reader, writer = streams
+    return reader.at_eof() or reader.exception() is not None or writer.is_closing()
 
 
 def _read(kind: type[T], status: int, body: bytes) -> T:
@@ -187,12 +165,15 @@ def _read(kind: type[T], status: int, body: bytes) -> T:
     try:
         refusal = decode(messages.ErrorReply, body)
     except ProtocolError:
-        raise Unreachable("HTTP", f"status {status}: is this an rdzv-server?") from None
+        raise _not_ours(status) from None
     raise from_code(refusal.code, refusal.message, refusal.leader, refusal.leadership)
 
 
-def _words(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+def _not_ours(status: int) -> Unreachable:
+    """Failure for an answer that is none of rdzv-server's: a proxy's, or another program's."""
+    if why := _OF_PROXIES.get(status):
+        return Unreachable("proxy", f"the proxy there answered {status} because {why}", is_cut=status == _TIMED_OUT)
+    return Unreachable("HTTP", f"status {status}: is this an rdzv-server?")
 
 
 def _authority(host: str, port: int) -> str:

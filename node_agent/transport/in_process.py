@@ -25,6 +25,7 @@ class InProcessTransport:
     """Transport to a server in the same process, and to that server a connection."""
 
     server_addr = ADDRESS
+    is_scoped = False
     is_closed = False
 
     def __init__(self, rendezvous: Rendezvous, answered: Callable[[Reply | Ack], None]) -> None:

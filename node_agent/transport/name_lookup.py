@@ -1,14 +1,20 @@
 """Look-up of host names that does not get stuck behind a name server which does not answer.
 
-A look-up takes one of the event loop's few threads until the name server has answered or been given up, 20 s or more,
-also when nobody waits for it any more. So there is one at a time for a name, however often that is asked for. An answer
-for which nobody could wait so long is for whoever asks next; else each time is looked anew, since hosts may move.
+A look-up lasts until the name server has answered or been given up, 20 s or more, also if nobody waits for it any more.
+So each has a thread of its own, and there is one at a time for a name, however often that is asked for. An answer for
+which nobody could wait so long is for the next caller; else each call looks the name up anew, since hosts may move.
+
+The address at which a server has answered is remembered, so that an agent reaches it again without any name server.
+It is forgotten when a look-up finds the name elsewhere.
 """
 
 import asyncio
 import socket
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from node_agent.transport.base import in_own_thread
 
 ANSWER_HOLDS_S = 5.0
 """Time for which an answer waits for who asks next: longer than the pause between two tries of an agent."""
@@ -19,39 +25,85 @@ Address = tuple[int, tuple[Any, ...]]
 Name = tuple[str, int]
 """Host and port."""
 LookUp = asyncio.Task[list[Address]]
-LookUps = dict[Name, LookUp]
 
-_look_ups: WeakKeyDictionary[asyncio.AbstractEventLoop, LookUps] = WeakKeyDictionary()
+
+class _Names:
+    """Names that one event loop's agents use."""
+
+    def __init__(self) -> None:
+        self.look_ups: dict[Name, LookUp] = {}
+        self.answered_at: dict[Name, Address] = {}
+        """The address at which the server of each name has answered last."""
+
+
+_names: WeakKeyDictionary[asyncio.AbstractEventLoop, _Names] = WeakKeyDictionary()
 
 
 async def addresses(host: str, port: int) -> list[Address]:
     """Addresses of a host. Raises `socket.gaierror` if its name is not known, `UnicodeError` if it is no name."""
-    loop = asyncio.get_running_loop()
-    known = _look_ups.setdefault(loop, {})
-    if (task := known.get((host, port))) is None:
-        task = known[host, port] = loop.create_task(_look_up(host, port))
-        task.add_done_callback(lambda task: _answered(known, (host, port), task))
+    if _is_numeric(host):
+        return _addresses(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    task = start(host, port)
     try:
         return await asyncio.shield(task)
     finally:
         if task.done():
-            _forget(known, (host, port), task)
+            _forget(_known().look_ups, (host, port), task)
 
 
-async def _look_up(host: str, port: int) -> list[Address]:
+def start(host: str, port: int) -> LookUp:
+    """Begin to look the name up, unless a look-up is under way."""
+    names = _known()
+    if (task := names.look_ups.get((host, port))) is None:
+        task = names.look_ups[host, port] = asyncio.get_running_loop().create_task(_look_up(names, host, port))
+        task.add_done_callback(lambda task: _answered(names, (host, port), task))
+    return task
+
+
+def remember(host: str, port: int, address: Address) -> None:
+    """Note that the server of this name has answered at this address."""
+    if not _is_numeric(host):
+        _known().answered_at[host, port] = address
+
+
+def remembered(host: str, port: int) -> Address | None:
+    """The address at which the server of this name has answered last, unless the name is known to be elsewhere."""
+    return _known().answered_at.get((host, port))
+
+
+def _known() -> _Names:
+    return _names.setdefault(asyncio.get_running_loop(), _Names())
+
+
+def _is_numeric(host: str) -> bool:
+    """Whether the host is an address, for which no name server is asked."""
+    for family, text in ((socket.AF_INET, host), (socket.AF_INET6, host.partition("%")[0])):
+        with suppress(OSError, ValueError):
+            socket.inet_pton(family, text)
+            return True
+    return False
+
+
+async def _look_up(names: _Names, host: str, port: int) -> list[Address]:
     name = host.encode() if host.isascii() else host  # text has Python load a codec
-    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    found = _addresses(await in_own_thread(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM))
+    if names.answered_at.get((host, port)) not in found:
+        names.answered_at.pop((host, port), None)
+    return found
+
+
+def _addresses(found: list[Any]) -> list[Address]:
     return [(family, address) for family, *_, address in found]
 
 
-def _answered(known: LookUps, name: Name, task: LookUp) -> None:
+def _answered(names: _Names, name: Name, task: LookUp) -> None:
     """Keep the answer for a while, unless somebody who waits takes it now."""
     if task.cancelled() or task.exception():
-        _forget(known, name, task)
+        _forget(names.look_ups, name, task)
     else:
-        task.get_loop().call_later(ANSWER_HOLDS_S, _forget, known, name, task)
+        task.get_loop().call_later(ANSWER_HOLDS_S, _forget, names.look_ups, name, task)
 
 
-def _forget(known: LookUps, name: Name, task: LookUp) -> None:
-    if known.get(name) is task:
-        del known[name]
+def _forget(look_ups: dict[Name, LookUp], name: Name, task: LookUp) -> None:
+    if look_ups.get(name) is task:
+        del look_ups[name]

@@ -45,7 +45,11 @@ def own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:
 
 def defaults(parent: Mapping[str, str], local_world_size: int) -> dict[str, str]:
     """Values that a worker gets unless the agent's own environment says otherwise."""
-    values = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    values = {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        # To a pipe, Python programs that `-u` does not reach write in blocks, the last of which dies with them.
+        "PYTHONUNBUFFERED": "1",
+    }
     if local_world_size > 1:
         values["OMP_NUM_THREADS"] = "1"  # or every worker would take all cores
     return {name: value for name, value in values.items() if name not in parent}

@@ -14,17 +14,22 @@ from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
 from node_agent.config import SIGNALS
-from node_agent.core.machine import NOT_STARTED
+from node_agent.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.output.streams import Stream
-from node_agent.workers.process import KILL_TIMEOUT_S, Start, signal_group
+from node_agent.workers.process import KILL_TIMEOUT_S, Start, outlasts, signal_group
+from node_agent.workers.remains import Remains, Strays, Told
 
 if TYPE_CHECKING:
     from node_agent.failures.oom import OomWatch
 
-CAUSE_TIMEOUT_S = 0.5
-"""Wait of a failure that may have a cause elsewhere: another worker's end, or a signal to the whole node."""
+LEFT_S = 3.0
+"""Time that processes have, after SIGTERM, whose worker has ended by itself."""
+LOOK_S = 1.0
+"""Time between two looks at a worker that writes, and before the first one at a silent one: does it handle signals?"""
 
 TOLD_TO_END = frozenset(signal.Signals[name] for name in SIGNALS)
+HANDLED = TOLD_TO_END - {signal.SIGINT}
+"""Signals whose handler is the program's own decision: every Python program catches SIGINT."""
 
 
 class WorkerSpec(Struct, frozen=True, kw_only=True):
@@ -45,13 +50,20 @@ class WorkerSpec(Struct, frozen=True, kw_only=True):
 
 
 class Worker:
-    """A started worker. `on_exit` is called once, when it has been reaped and its output read to the end."""
+    """A started worker. `spares` is called with its pid when it has exited, before another process can get that pid. It
+    returns whether the rest of the worker's group may run on. `on_end` is called when the worker has been reaped.
+    """
 
-    def __init__(self, spec: WorkerSpec, on_exit: Callable[["Worker"], None]) -> None:
+    def __init__(
+        self, spec: WorkerSpec, on_end: Callable[["Worker"], None], spares: Callable[[int], bool] = lambda pid: False
+    ) -> None:
         self.spec = spec
-        self._on_exit = on_exit
+        self._spares, self._on_end = spares, on_end
         self.exit_code: int | None = None
         """Exit code, negative for a signal; None while the worker runs."""
+        self.may_be_told = False
+        """Whether the worker was seen to handle a signal that schedulers send: then it may exit 0 because of one."""
+        self._look_timer: asyncio.TimerHandle | None = None
         self._streams = spec.open_streams()
         try:
             self._process = spec.start(self._streams[0].writable(), self._streams[1].writable())
@@ -67,17 +79,29 @@ class Worker:
         """Time of the worker's last output, by the event loop's clock; 0: there was none."""
         return max(stream.last_read_at or 0.0 for stream in self._streams)
 
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """Last lines of what the worker has written to stderr; empty while it writes into a file."""
+        return self._streams[1].tail()
+
+    def look(self) -> None:
+        """Look whether the worker handles signals: Python puts the defaults back before it exits."""
+        if not self.may_be_told:
+            handled = [signum for signum in HANDLED if signal.getsignal(signum) is not signal.SIG_IGN]  # as under nohup
+            self.may_be_told = outlasts(self.pid, handled)
+
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
         """The worker's failure with its evidence, once it has exited."""
         from node_agent.failures.diagnose import examine
 
         assert self.exit_code is not None
-        return examine(self.spec, self.pid, self.exit_code, self._streams[1].tail(), oom)
+        return examine(self.spec, self.pid, self.exit_code, self.stderr_tail, oom)
 
     def _watch(self) -> None:
         """Watch the worker; kill it if it cannot be watched."""
         try:
             for stream in self._streams:
+                stream.on_output = self._look_soon
                 stream.started()
             asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
         except BaseException:
@@ -85,13 +109,39 @@ class Worker:
             self._process.reap()
             raise
 
+    def _look_soon(self) -> None:
+        """Look now, unless that was a moment ago, and once more in a moment."""
+        if not self._look_timer and not self.may_be_told and self.exit_code is None:
+            self.look()
+            self._look_timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look_timer = None
+        self.look()
+
     def _reap(self) -> None:
         asyncio.get_running_loop().remove_reader(self._process.fileno())
-        signal_group(self.pid, signal.SIGKILL)  # what it left behind; before the wait, while its group id is its own
+        self.look()
+        if self._look_timer:
+            self._look_timer.cancel()
+        is_spared = self._spares(self.pid)
+        if not is_spared:
+            signal_group(self.pid, signal.SIGKILL)  # before the wait, while its group id is its own
         self.exit_code = self._process.reap()
+        if is_spared:
+            self._catch_up()
+        else:
+            self.close()
+        self._on_end(self)
+
+    def close(self) -> None:
+        """Close the streams of a worker that has ended. What its children write from now on is lost."""
         for stream in self._streams:
             stream.finish()
-        self._on_exit(self)
+
+    def _catch_up(self) -> None:
+        for stream in self._streams:
+            stream.catch_up()
 
 
 class ProcessGroup:
@@ -110,10 +160,10 @@ class ProcessGroup:
         self._stopping = True
         for pid in self._alive:
             signal_group(pid, signum)
-        if self._alive:
-            self._after(grace_s, self._kill)
-        else:
+        if self._is_empty():
             asyncio.get_running_loop().call_soon(self._are_gone)
+        else:
+            self._after(grace_s, self._kill)
 
     def _ended(self, worker: Worker) -> None:
         """Take note of a worker that has ended."""
@@ -124,15 +174,22 @@ class ProcessGroup:
         raise NotImplementedError
 
     def _start_worker(self, spec: WorkerSpec) -> Worker:
-        worker = Worker(spec, self._exited)
+        worker = Worker(spec, self._exited, self._spares)
         self._alive[worker.pid] = worker
         return worker
 
     def _exited(self, worker: Worker) -> None:
         del self._alive[worker.pid]
         self._ended(worker)
-        if self._stopping and not self._alive:
+        if self._stopping and self._is_empty():
             self._are_gone()
+
+    def _spares(self, pid: int) -> bool:
+        """Whether the rest of an exited worker's group may run on. If not, it is killed."""
+        return False
+
+    def _is_empty(self) -> bool:
+        return not self._alive
 
     def _kill(self) -> None:
         self._killed = True
@@ -158,7 +215,8 @@ class WorkerGroup(ProcessGroup):
 
     A failure that follows from another worker's is not called back at once: if that one is a worker of this group and
     ends soon, it is the one to report. Nor is the end by a signal that schedulers send to all processes of a node: if
-    the agent gets it, too, whichever is first, the node leaves and no worker has failed.
+    the agent gets it, too, whichever is first, the node leaves and no worker has failed. Nor, for the same reason, the
+    success of workers that handle such a signal: they may have exited 0 because of it.
     """
 
     def __init__(
@@ -168,13 +226,31 @@ class WorkerGroup(ProcessGroup):
         succeeded: Callable[[], None],
         failed: Callable[[Failure], None],
         stopped: Callable[[list[int]], None],
+        exited: Callable[[int], None] = lambda pid: None,
+        strays: Strays | None = None,
     ) -> None:
+        """`exited` is called with the pid of each worker that has exited, before it is reaped.
+
+        `strays` tells what workers have left behind, which gets time to end; None: what is in their groups is killed.
+        """
         super().__init__()
+        self._exiting, self._strays = exited, strays
+        self._stop_signal, self._stops_at = 0, 0.0
+        self._told = Told()
+        self._remains: list[Remains] = []
+        self._spared: list[Worker] = []
+        """Workers that have ended, and whose children may still write."""
         self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
         """The first failure that follows from another, or from a signal that the agent may be about to get, too."""
+        self._held_until = 0.0
+        """Time before which the group has not succeeded, since a worker may have been told to end."""
+        self._set_up_at = asyncio.get_running_loop().time() + LOOK_S
+        """Time before which a forked worker may still have the handlers of the process that it is a copy of."""
+        self.finished_at: dict[int, float] = {}
+        """Times, by the event loop's clock, at which workers exited 0, by local rank."""
         self._error_files: dict[int, str] = {}
         self._oom: OomWatch | None = None
         for spec in specs:
@@ -211,28 +287,90 @@ class WorkerGroup(ProcessGroup):
         """File to which this worker, also one that is gone, was to write its error; empty if it is not ours."""
         return self._error_files.get(pid, "")
 
+    def look(self) -> None:
+        """Look which workers handle signals, once they are set up. To be called once in a while."""
+        if asyncio.get_running_loop().time() >= self._set_up_at:
+            for worker in self._alive.values():
+                worker.look()
+
     def stop(self, signum: int, grace_s: float) -> None:
         self._settled = True
+        self._stop_signal, self._stops_at = signum, asyncio.get_running_loop().time() + grace_s
+        self._told.add_groups(self._alive.keys())
         super().stop(signum, grace_s)
 
+    def _spares(self, pid: int) -> bool:
+        self._exiting(pid)
+        if not self._strays or self._killed or self._stop_signal == signal.SIGKILL:
+            return False
+        is_last = self._stopping and len(self._alive) == 1
+        return self._leave(self._strays, None if is_last else pid)
+
+    def _leave(self, strays: Strays, session: int | None) -> bool:
+        """Let what workers have left end in what is left of the grace, or in a few seconds. False: nothing is left."""
+        within_s = self._stops_at - asyncio.get_running_loop().time() if self._stopping else LEFT_S
+        signum = self._stop_signal if self._stopping else signal.SIGTERM
+        remains = Remains(strays, session, signum, self._told, within_s, self._remains_gone)
+        if remains:
+            self._remains.append(remains)
+        return bool(remains)
+
+    def _remains_gone(self, remains: Remains) -> None:
+        self._remains.remove(remains)
+        if self._stopping:
+            if self._is_empty():
+                self._are_gone()
+        elif self._is_empty() and not self._settled and self._suspect is None:
+            self._succeed()
+
+    def _is_empty(self) -> bool:
+        return not self._alive and not self._remains
+
+    def _kill(self) -> None:
+        super()._kill()
+        for remains in list(self._remains):
+            remains.kill()
+
     def _ended(self, worker: Worker) -> None:
+        self._spared.append(worker)
         if self._settled:
             return
+        if worker.exit_code == 0:
+            self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
         failure = worker.failure(self._oom) if worker.exit_code != 0 else None
         if failure and not failure.consequence and not _is_told_to_end(failure):
             self._settle(self._failed, failure)
             return
         is_first, self._suspect = self._suspect is None, self._suspect or failure
+        if worker.may_be_told:
+            self._held_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
         if self._suspect is None:
-            if not self._alive:
-                self._settle(self._succeeded)
+            if self._is_empty():
+                self._succeed()
         elif not self._alive and not _is_told_to_end(self._suspect):
             self._settle(self._failed, self._suspect)
         elif is_first:
             asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
 
+    def _succeed(self) -> None:
+        loop = asyncio.get_running_loop()
+        if (held_s := self._held_until - loop.time()) > 0:
+            loop.call_later(held_s, self._settle, self._succeeded)
+        else:
+            self._settle(self._succeeded)
+
     def _all_stopped(self) -> None:
+        self.close()
         self._stopped(list(self._alive))
+
+    def close(self) -> None:
+        """Close the streams of workers that have ended, and leave what they have left behind to others."""
+        for remains in self._remains:
+            remains.close()
+        self._remains.clear()
+        for worker in self._spared:
+            worker.close()
+        self._spared.clear()
 
     def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
         if not self._settled:

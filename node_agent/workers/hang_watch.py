@@ -7,7 +7,7 @@ that goes to a file alone is read for the sake of them, as those that are shown 
 import asyncio
 from collections.abc import Callable, Mapping
 
-from node_agent.core.hang import HangDetector, HangOptions, Rhythm, Signs, Suspicion
+from node_agent.core.hang import HangDetector, HangOptions, Rhythms, Signs, Suspicion
 from node_agent.core.progress import Reading
 from node_agent.output.sinks import Sink
 from node_agent.workers.process import state
@@ -29,20 +29,26 @@ class HangWatch:
         self._pids = pids
         self._readings = readings
         self._suspect = suspect
-        self._rhythm = Rhythm()
+        self._rhythms = Rhythms()
         self._detector: HangDetector | None = None
         self._last_output_at: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    def start(self, ranks: range, gap_s: float) -> None:
+    def start(self, ranks: range, world_size: int, gap_s: float) -> None:
         """Begin to watch workers with these ranks, which have been started."""
-        self.stop()
-        self._detector = HangDetector(self._options, ranks, self._rhythm, gap_s, self._loop.time())
+        self._forget()
+        rhythm = self._rhythms.next_round(world_size)
+        self._detector = HangDetector(self._options, ranks, rhythm, gap_s, self._loop.time())
         self._arm()
 
     def stop(self) -> None:
-        """End the watch: the workers are being stopped, or are gone."""
+        """End the watch: the workers are about to be stopped."""
+        if self._detector:
+            self._detector.cut_off(self._signs(), self._loop.time())
+        self._forget()
+
+    def _forget(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None

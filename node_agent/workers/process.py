@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from errno import EINVAL
 from typing import Protocol
 
 from node_agent.workers.orphans_helper import becomes_readable
@@ -16,6 +17,8 @@ KILL_TIMEOUT_S = 30.0
 _PR_SET_PDEATHSIG = 1
 _STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
 """States of /proc/PID/stat in which a process outlives SIGKILL."""
+_SIGNAL_MASKS = (b"SigBlk", b"SigIgn", b"SigCgt")
+"""Fields of /proc/PID/status, hexadecimal, with the signals that do not end the process."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -98,16 +101,20 @@ class CommandProcess(ChildProcess):
             if cpus:
                 os.sched_setaffinity(0, cpus)
 
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-            preexec_fn=None if outlives_agent else prepare,
-            pass_fds=pass_fds,
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                preexec_fn=None if outlives_agent else prepare,
+                pass_fds=pass_fds,
+            )
+        except subprocess.SubprocessError as error:
+            shown = ", ".join(map(str, sorted(cpus)))
+            raise OSError(EINVAL, f"it may not run on any of CPUs {shown} any more: has its cpuset shrunk?") from error
         process.returncode = 0  # its end is for `reap` alone
         super().__init__(process.pid)
 
@@ -127,6 +134,22 @@ def signal_group(pid: int, signum: int) -> None:
         pass
     except PermissionError:  # every process left in the group is another user's, or a zombie on some kernels
         pass
+
+
+def outlasts(pid: int, signums: Collection[int]) -> bool:
+    """Whether a process, also a zombie, blocks, ignores or catches one of these signals, which then need not kill it.
+
+    False if that cannot be read.
+    """
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            fields = dict(line.split(b":", 1) for line in status.read().splitlines())
+    except (OSError, ValueError):
+        return False
+    mask = 0
+    for name in _SIGNAL_MASKS:
+        mask |= int(fields.get(name, b"0"), 16)
+    return any(mask >> (signum - 1) & 1 for signum in signums)
 
 
 def given_up(pid: int) -> str:

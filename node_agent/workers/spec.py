@@ -80,6 +80,10 @@ class SpecMaker:
             specs.append(spec)
         return specs
 
+    def names(self, assignment: Assignment) -> dict[str, str]:
+        """Environment of the node's first worker, as far as the assignment and the node make it."""
+        return self._place(assignment, 0)
+
     def kept_folder(self, error_file: str) -> str:
         """Folder of a worker's error file, if it stays when the agent goes; empty: it does not."""
         folder = os.path.dirname(error_file)

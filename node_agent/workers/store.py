@@ -11,12 +11,16 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import STDERR, CommandProcess
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "store_helper.py")
 BACKLOG = 4096
+MOST_TRIES = 2
+"""Helpers that may die before they take a round's listener, until that is an error."""
+LONGEST_ANSWER = 64
 
 
 def has_torch() -> bool:
@@ -42,7 +46,12 @@ class StoreHost:
         self._listener: socket.socket | None = None
         """A descriptor of our own: the caller may close its socket at any time."""
         self._helper: Helper | None = None
-        """The process that has torch. Its orders are "open", with a listening descriptor, and "close"."""
+        """The process that has torch. Its orders are "open N", with a listening descriptor, which it sends back when
+        it has read it, and "close"."""
+        self._opened = 0
+        """Number of the round's store."""
+        self._tries = 0
+        """Helpers that the round's listener was handed to."""
 
     def open(self, listener: socket.socket) -> None:
         """Host a fresh store at this bound socket, in place of the last one. Call it before the workers start."""
@@ -50,6 +59,7 @@ class StoreHost:
         try:
             listener.listen(BACKLOG)
             self._listener = listener.dup()
+            self._opened, self._tries = self._opened + 1, 0
         except OSError as error:
             self._report(f"the workers' store cannot listen: {error.strerror or error}")
             return
@@ -77,7 +87,8 @@ class StoreHost:
         """Hand the listener to the helper; to a new one if there is none, or if it has just died."""
         assert self._listener
         self._loop.remove_reader(self._listener.fileno())
-        if self._send(b"open", self._listener.fileno()):
+        self._tries += 1
+        if self._send(self._order, self._listener.fileno()):
             return
         self._drop_helper()
         try:
@@ -85,7 +96,11 @@ class StoreHost:
         except OSError as error:
             self._report(f"the workers' store could not be started: {error.strerror or error}")
         else:
-            self._send(b"open", self._listener.fileno())  # if it has died already, `_helper_ended` will say so
+            self._send(self._order, self._listener.fileno())  # if it has died already, `_helper_ended` will say so
+
+    @property
+    def _order(self) -> bytes:
+        return b"open %d" % self._opened
 
     def _drop_helper(self) -> None:
         if self._helper:
@@ -107,12 +122,21 @@ class StoreHost:
             return False
 
     def _helper_ended(self, helper: Helper) -> None:
-        if helper is self._helper:
-            self._helper = None
-            if self._listener:
-                self._report(
-                    f"the workers' store (process {helper.pid}) ended by itself with exit code {helper.exit_code}"
-                )
+        if helper is not self._helper:
+            return
+        self._helper = None
+        if self._listener and self._tries < MOST_TRIES and not self._has_read_order(helper):
+            self._serve()  # it was dying already: no worker has been served, and connections wait at the listener
+        elif self._listener:
+            self._report(f"the workers' store (process {helper.pid}) ended by itself with exit code {helper.exit_code}")
+
+    def _has_read_order(self, helper: Helper) -> bool:
+        """Whether the helper took the round's listener, and may have accepted workers."""
+        read = b""
+        with suppress(OSError):
+            while answer := helper.socket.recv(LONGEST_ANSWER, socket.MSG_DONTWAIT):
+                read = answer
+        return read == self._order
 
     def _report(self, line: str) -> None:
         self._loop.call_soon(self._on_error, line)  # the caller may be about to start the workers

@@ -1,7 +1,8 @@
 """The helper process beside group rank 0's agent that hosts the workers' store: see node_agent/workers/store.py.
 
-A program of its own: it loads torch, and nothing of ours. Its stdin is a socket to the agent. "open" brings a
-listening socket, on which it serves a fresh store; "close" ends that store; the socket's end is the agent's end.
+A program of its own: it loads torch, and nothing of ours. Its stdin is a socket to the agent. "open N" brings a
+listening socket, on which it serves a fresh store; it is sent back first, so that the agent knows who has the socket.
+"close" ends that store; the socket's end is the agent's end.
 
 It ends with its agent, not before: signals that ask every process of a node to end, as a scheduler's do, are for the
 workers, who may need the store for what they do last.
@@ -14,7 +15,7 @@ import sys
 from importlib.util import find_spec, module_from_spec
 from typing import Any
 
-LONGEST_ORDER = 16
+LONGEST_ORDER = 64
 WHOLE = "--import-torch"
 """Argument: import all of torch."""
 TAKES_LISTENERS = (2, 8)
@@ -34,6 +35,7 @@ def main() -> int:
         if not order:
             return 0
         if descriptors:
+            orders.send(order)
             store = _serve(make_store, descriptors[0])  # noqa: F841 - it serves for as long as it is referred to
 
 

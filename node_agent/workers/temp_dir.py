@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 
 PREFIX = "node-agent"
+FALLBACK = "/tmp"
 _RANDOM_BYTES = 8
 
 
@@ -25,8 +26,9 @@ class TempDir:
         """Descriptor of the folder, whose lock says that this process lives."""
 
     def path(self, name: str) -> str:
-        """A path within the folder, which exists then. Raises `OSError`."""
-        if not self._is_made:
+        """A path within the folder, which is made, also anew if somebody cleared it away. Raises `OSError`."""
+        if not (self._is_made and os.path.isdir(self.folder)):
+            self._unlock()
             self._make()
             self._is_made = True
         return os.path.join(self.folder, name)
@@ -39,8 +41,13 @@ class TempDir:
         shutil.rmtree(self.folder, ignore_errors=True)
         self._is_made = False
         if self._is_locked:
-            os.close(self._lock)
+            self._unlock()
             _remove_left_over(os.path.dirname(self.folder))
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _make(self) -> None:
         """Make the folder, and lock it before anybody else can find it."""
@@ -56,8 +63,30 @@ class TempDir:
 
 
 def temporary_path(beginning: str) -> str:
-    """The path of a temporary folder that nobody else has."""
-    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"{beginning}-{os.urandom(_RANDOM_BYTES).hex()}")
+    """The absolute path of a temporary folder that nobody else has: workers may change their working folder."""
+    tmpdir = os.environ.get("TMPDIR")
+    parent = FALLBACK if not tmpdir or _why_unusable(tmpdir) else os.path.abspath(tmpdir)
+    return os.path.join(parent, f"{beginning}-{os.urandom(_RANDOM_BYTES).hex()}")
+
+
+def warning() -> str:
+    """Warn that temporary files are kept elsewhere than in TMPDIR; empty if they are not."""
+    tmpdir = os.environ.get("TMPDIR")
+    problem = _why_unusable(tmpdir) if tmpdir else ""
+    return f"TMPDIR={tmpdir} cannot be used: {problem}; temporary files are kept in {FALLBACK}" if problem else ""
+
+
+def _why_unusable(tmpdir: str) -> str:
+    """Reason why no temporary files can be kept in this folder; empty if they can. The folder is not made."""
+    try:
+        is_full = os.statvfs(tmpdir).f_bavail == 0
+    except OSError as error:
+        return error.strerror or str(error)
+    if not os.path.isdir(tmpdir):
+        return "it is no folder"
+    if not os.access(tmpdir, os.W_OK | os.X_OK):
+        return "this user may not write to it"
+    return "its disk is full" if is_full else ""
 
 
 def _remove_left_over(parent: str) -> None:

@@ -1,9 +1,10 @@
 """Tree of all refusals of the server, with codes that never change once released.
 
 A refused request has changed nothing. `AgentFenced` tells an agent to stop its workers and to join anew;
-`RunSucceeded` lets it exit with 0, `RunFailed` with 1; `NotLeader`, `ServerUnavailable` and everything below HTTP is
-retried; the rest ends the agent with exit code 77. An agent that the server has answered before retries the errors of
-`KEPT_OUT`, too: a mistake with tokens or certificates ends no run.
+`RunSucceeded` lets it exit with 0, `RunFailed` with 1. After `OutcomeUnknown` it exits with 0 if all of its own workers
+had exited 0, else with 77. `NotLeader`, `ServerUnavailable` and everything below HTTP is retried; the rest
+ends the agent with exit code 77. An agent that the server has answered before retries the errors of `KEPT_OUT`, too: a
+mistake with tokens or certificates ends no run.
 """
 
 from typing import ClassVar
@@ -29,6 +30,10 @@ class MalformedMessage(ProtocolError, code="malformed_message", status=400):
 
 class TlsRequired(ProtocolError, code="tls_required", status=400):
     """The server speaks TLS, and the agent does not."""
+
+
+class LengthRequired(ProtocolError, code="length_required", status=411):
+    """The body comes in chunks, without a Content-Length."""
 
 
 class MessageTooLarge(ProtocolError, code="message_too_large", status=413):
@@ -101,6 +106,10 @@ class RunSucceeded(ProtocolError, code="run_succeeded", status=410):
 
 class RunFailed(ProtocolError, code="run_failed", status=410):
     """The run that the agent was part of has failed."""
+
+
+class OutcomeUnknown(ProtocolError, code="outcome_unknown", status=410):
+    """The run that the agent was part of has ended and is forgotten: the server cannot tell how it ended."""
 
 
 class NotLeader(ProtocolError, code="not_leader", status=421):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from rdzv_protocol.constraints import Count, Id, Line, Name, Rank, Round, Seconds, Sentence, WallClock
-from rdzv_protocol.messages import Failure, RunTime
+from rdzv_protocol.messages import Failure, RunningTime, RunTime
 from rdzv_protocol.text import count, printable
 
 EventKind = Literal[
@@ -82,6 +82,8 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Failure with its evidence, clipped; for `workers_failed`, `hang_found` and `run_failed`."""
     time: RunTime | None = None
     """Time of the run by what it went into; for `run_succeeded` and `run_failed`."""
+    running_time: RunningTime | None = None
+    """The same for a run whose workers told no progress."""
     by: Line = ""
     """Role of the token and address of the operator who acted; empty for what no operator did."""
     request_id: Id | None = None

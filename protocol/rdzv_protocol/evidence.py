@@ -19,6 +19,7 @@ OUTERMOST_FRAMES = 8
 """Frames that are kept of the outer end of a stack with more than `MOST_FRAMES`; the others are of its inner end."""
 MOST_BYTES = 32 * 1024
 """Most bytes of all names of files and functions in one node's evidence, in UTF-8."""
+MOST_ERRORS = 16
 
 _MOST_FUNCTION, _MOST_FILE = 96, 192
 FunctionName = Annotated[str, Meta(max_length=_MOST_FUNCTION)]
@@ -62,6 +63,19 @@ class StackGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of the last collective of the default process group, by torch's flight recorder."""
 
 
+class LastError(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Exception at the end of what a worker has written to its stderr."""
+
+    rank: Rank
+    error: Line
+    """The exception as Python writes it: "ValueError: boom"."""
+    traceback: Traceback = ()
+    is_uncaught: bool = False
+    """Whether the exception is known to have ended the script: torch marks its lines."""
+    is_consequence: bool = False
+    """Whether the exception says that another worker is gone or late."""
+
+
 class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="tag", tag="evidence"):
     """Stacks and states of the workers of one node: what they were doing."""
 
@@ -75,6 +89,8 @@ class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
     nccl: Traceback = ()
     """Errors and warnings about the communicators of the whole job, as NCCL's RAS subsystem tells them."""
     took_s: Seconds = 0.0
+    errors: Annotated[tuple[LastError, ...], Meta(max_length=MOST_ERRORS)] = ()
+    """Exceptions at the end of the workers' stderr. A worker may have caught its own, and continue."""
 
 
 def frame(function: str, file: str, line: int) -> Frame:

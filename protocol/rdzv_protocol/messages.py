@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from rdzv_protocol.constraints import (
+    MAX_ITEMS,
     Address,
     Count,
     Fingerprint,
@@ -81,17 +82,21 @@ class Failure(Struct, frozen=True, kw_only=True):
     at the same step (`at_step`)."""
     failed_at: WallClock | None = None
     """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
+    singled_out: bool = True
+    """Whether the evidence singles this worker out. False: its run hangs, it is one of several workers that may be the
+    cause, and no sentence names it."""
 
     @property
     def sentence(self) -> str:
         """One line about what happened: the same in every log, on the status page and on every console."""
-        return failure_sentence(self.node_id, self.rank, self.cause, self.error)
+        return failure_sentence(self.node_id, self.rank, self.cause, self.error, singled_out=self.singled_out)
 
 
-def failure_sentence(node_id: str, rank: int, cause: str, error: str) -> str:
+def failure_sentence(node_id: str, rank: int, cause: str, error: str, *, singled_out: bool = True) -> str:
     """Sentence about a worker's failure, of the fields of `Failure` with these names."""
     detail = f": {clip(error, 240)}" if error else ""
-    return printable(f"worker rank {rank} on node {node_id} failed: {cause}{detail}")
+    who = f"worker rank {rank} on node {node_id}" if singled_out else "the workers"
+    return printable(f"{who} failed: {cause}{detail}")
 
 
 Failures = Annotated[tuple[Failure, ...], Meta(max_length=8)]
@@ -109,12 +114,14 @@ class RestartEntry(Struct, frozen=True, kw_only=True):
 
 
 class RunTime(Struct, frozen=True, kw_only=True):
-    """Time that a run has taken, in seconds, by what it went into; the seven sum up to its length."""
+    """Time that a run has taken, in seconds, by what it went into; the eight sum up to its length."""
 
     training_s: Lifetime
+    starting_s: Lifetime = 0.0
+    """Seconds from the start of each round until its workers told their first progress."""
     checkpointing_s: Lifetime = 0.0
     detecting_s: Lifetime = 0.0
-    """Seconds from each standstill until it was noticed."""
+    """Seconds from each standstill until its round ended."""
     lost_s: Lifetime = 0.0
     """Seconds of work since the last checkpoint that a restart had to repeat."""
     forming_s: Lifetime = 0.0
@@ -123,6 +130,19 @@ class RunTime(Struct, frozen=True, kw_only=True):
     """Seconds with fewer nodes than the minimum."""
     ettr: Annotated[float, Meta(ge=0, le=1)]
     """Effective training time ratio: training divided by the whole."""
+
+
+class RunningTime(Struct, frozen=True, kw_only=True):
+    """Time that a run has taken, in seconds, if its workers told no progress; the five sum up to its length. How much
+    of `running_s` was training is unknown."""
+
+    running_s: Lifetime
+    detecting_s: Lifetime = 0.0
+    """Seconds from each standstill until its round ended."""
+    forming_s: Lifetime = 0.0
+    restarting_s: Lifetime = 0.0
+    waiting_s: Lifetime = 0.0
+    """Seconds with fewer nodes than the minimum."""
 
 
 Restarts = Annotated[tuple[RestartEntry, ...], Meta(max_length=16)]
@@ -152,7 +172,10 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     rerun: bool = False
     """Whether to begin a new attempt of a run that has already succeeded."""
     returning: bool = False
-    """Whether the agent has lost its place in the run: it takes another while the run lasts, and begins no attempt."""
+    """Whether the agent has lost its place in the run: it takes another while the run lasts, and begins no attempt of a
+    run that has ended."""
+    attempt: Count = 0
+    """Attempt in which the agent had its place, if it is `returning`; 0: the server did not tell."""
     hosts_store: bool = False
     """Whether this agent, as group rank 0, hosts the workers' store beside them: torch is installed on its node."""
     log_dir: Line = ""
@@ -189,6 +212,17 @@ class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Step of the last complete checkpoint."""
     checkpoint_s: Seconds = 0.0
     """Seconds that have gone into checkpoints in this round."""
+    telling_s: Seconds | None = None
+    """Seconds since the first of these workers told something for the first time in this round."""
+
+
+class FinishedWorkers(Struct, frozen=True, kw_only=True):
+    """Workers of a node that have exited 0 in `round`, while others of the same node still run."""
+
+    round: Round
+    ranks: Annotated[tuple[Rank, ...], Meta(max_length=MAX_ITEMS)]
+    ago_s: Seconds
+    """Seconds since the last of them exited."""
 
 
 class PollRequest(Struct, frozen=True, kw_only=True):
@@ -202,6 +236,7 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     asked: QueryNumbers = ()
     """Numbers of the open queries that the agent has been sent: the poll is held in spite of them."""
+    finished: FinishedWorkers | None = None
 
 
 class ReportRequest(Struct, frozen=True, kw_only=True):
@@ -229,6 +264,10 @@ class SuspectRequest(Struct, frozen=True, kw_only=True):
     reason: Line
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=1_024)]
     secret: Secret = ""
+    silent_s: Seconds = 0.0
+    """Seconds for which these workers have shown no progress by this source; 0: the source saw something happen now."""
+    limit_s: Seconds | None = None
+    """Limit that was exceeded, in seconds; None if the source is no limit of time."""
 
 
 class LeaveRequest(Struct, frozen=True, kw_only=True):
@@ -240,6 +279,9 @@ class LeaveRequest(Struct, frozen=True, kw_only=True):
     secret: Secret = ""
     unfit: bool = False
     """Whether a check has found the node unfit: `reason` has the evidence."""
+    retracts_success: bool = False
+    """Whether a success that the agent has just reported does not count: its workers may have exited 0 because they got
+    the signal that the agent leaves for."""
     notice_s: Seconds | None = None
     """Longest time in seconds that the agent waits for the workers of all nodes to acknowledge a notice; the directive
     `drain` then lets it go. None: it goes at once, as it does with a server that does not know this field."""
@@ -353,7 +395,9 @@ class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
     no_progress: bool = False
     """Whether the run failed because restarts got it no further; the agent then exits with 70."""
     time: RunTime | None = None
-    """Time of the run by what it went into; None if it took none."""
+    """Time of the run by what it went into; None if it took none, or if its workers told no progress."""
+    running_time: RunningTime | None = None
+    """The same for a run whose workers told no progress; else None."""
 
 
 class Drain(Struct, frozen=True, kw_only=True, tag_field="tag", tag="drain"):
@@ -387,6 +431,8 @@ class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Warning for a person, in the answer to a join; the agent may go on. Empty: none."""
     queries: Queries = ()
     """Open queries to the agent, beside its directive; repeated in every reply until they are answered."""
+    attempt: Count = 0
+    """Number of the run's attempt that the agent is part of. 0: an older server."""
 
 
 class Ack(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ HOLDS_PER_LEASE = 2
 LONGEST_HOLD_S = 10.0
 """Longest time that a poll is parked, whatever the lease: an agent that hears nothing for longer lost its server."""
 ANSWER_TIMEOUT_S = LONGEST_HOLD_S + 5.0
-"""Silence after which an agent gives a connection up and tries another."""
+"""Longest silence after which an agent gives a connection up and tries another; see `answer_timeout_s`."""
 
 LEADER_HOLD_S = 60.0
 """Longest wait of an agent that asks a server for a later leader. Nothing depends on how often it asks."""
@@ -14,3 +14,13 @@ LEADER_HOLD_S = 60.0
 def hold_s(lease_s: float) -> float:
     """Longest time that a poll is parked, so that a live agent renews a lease of `lease_s` in time."""
     return min(lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S)
+
+
+def answer_timeout_s(lease_s: float) -> float:
+    """Silence after which an agent gives a connection up.
+
+    If its server hangs and another one takes over, that one gives each agent a lease. Within it the agent must have
+    given up and asked again.
+    """
+    held_s = hold_s(lease_s)
+    return min(held_s + max(held_s / 2, 1.0), ANSWER_TIMEOUT_S)

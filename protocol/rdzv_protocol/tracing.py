@@ -5,6 +5,7 @@ imported, spans are built, and exports wait in threads of their own that end wit
 or refuses costs its spans and one warning, nothing else. It needs the extra `otel`.
 """
 
+import concurrent.futures.thread  # noqa: F401 - its lock is released after a fork, also if imported in between
 import logging
 import os
 import threading

@@ -15,7 +15,7 @@ only from the server's own page.
 import hmac
 import socket
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -146,6 +146,11 @@ class Permit:
     def covers_all(self) -> bool:
         """Whether the request may be about every run."""
         return self.tokens is None or any(token.runs == ANY_RUN for token in self.tokens)
+
+    @property
+    def shows(self) -> Callable[[str], bool] | None:
+        """Predicate: whether the request may be about the run with this id; None: it may be about every run."""
+        return None if self.covers_all else self.covers
 
     @property
     def role(self) -> str:

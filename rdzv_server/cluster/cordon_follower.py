@@ -13,7 +13,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_server.core import events
 from rdzv_server.core.cordons import JOURNAL, Cordons
 from rdzv_server.service.driver import Driver
-from rdzv_server.storage.etcd import read_journal
+from rdzv_server.storage.etcd import folder_of, read_journal
 from rdzv_server.storage.etcd_client import EtcdClient, end_of
 from rdzv_server.storage.outage import Outage
 
@@ -29,7 +29,7 @@ class CordonFollower:
 
     def __init__(self, client: EtcdClient, root: str) -> None:
         self._client = client
-        self._folder = f"{root}/records/{JOURNAL}/".encode()
+        self._folder = folder_of(root, JOURNAL, 0)
         self._revision = 0
 
     async def catch_up(self, driver: Driver) -> None:
@@ -77,7 +77,7 @@ def differences(decided: Cordons, known: Cordons, wall_now: float) -> list[event
 def _repeated(cordon: events.Cordon, wall_now: float) -> events.NodeFact:
     given: dict[str, Any] = {
         "reason": cordon.reason, "by": cordon.by, "request_id": cordon.request_id, "node_id": cordon.node_id,
-        "wall_at": cordon.wall_at, "wall_until": cordon.wall_until,
+        "wall_at": cordon.wall_at, "wall_until": cordon.wall_until, "general": cordon.general,
         "for_s": None if cordon.wall_until is None else cordon.wall_until - wall_now,
     }  # fmt: skip
     if cordon.drain_s is None:

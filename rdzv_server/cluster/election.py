@@ -91,12 +91,17 @@ class Leadership:
         """Whether no other server can lead now."""
         return not self._has_ended and self._lease.is_certain
 
-    async def over(self) -> str:
-        """Return when this server does not lead any more, with the reason: its lease or key is gone, or it shall go."""
+    async def over(self, regained: Callable[[float], None] = lambda lapsed_s: None) -> str:
+        """Return when this server does not lead any more, with the reason: its lease or key is gone, or it shall go.
+
+        Call `regained` whenever the leadership is certain again, with the seconds for which it was not.
+        """
+        self._lease.regained.add(regained)
         try:
             return await first_of(self._lease.lost(), self._moved())
         finally:
             self._has_ended = True
+            self._lease.regained.discard(regained)
 
     async def resign(self) -> None:
         """End the leadership, so that another server leads at once."""

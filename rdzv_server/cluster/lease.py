@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
@@ -23,6 +24,8 @@ class Lease:
 
     def __init__(self, client: EtcdClient, lease_id: int, ttl_s: float, sent_at: float) -> None:
         self.id = lease_id
+        self.regained: set[Callable[[float], None]] = set()
+        """Callbacks for a renewal after a time in which the lease was not certain, in seconds."""
         self._client = client
         self._ttl_s = ttl_s
         self._certain_until = 0.0
@@ -77,8 +80,12 @@ class Lease:
             if ttl_s <= 0:
                 self._certain_until = 0.0
                 return "its lease at etcd ran out"
+            lapsed_s = _clock() - self._certain_until
             self._extend(sent_at, ttl_s)
             self._outage.end()
+            if lapsed_s >= 0:
+                for regained in list(self.regained):
+                    regained(lapsed_s)
             pause_s = self._ttl_s / RENEWALS_PER_LEASE
 
 

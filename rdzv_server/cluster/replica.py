@@ -87,11 +87,16 @@ class Replica:
                 term.driver.observe(observer)
             log.info("%staking over as leader (leadership %d)", self._prefix, leadership.number)
             try:
-                log.warning("%sleads no more: %s", self._prefix, await first_of(self._act(term), leadership.over()))
+                log.warning("%sleads no more: %s", self._prefix, await self._act_until_over(term))
             finally:
                 self._set(None, None)
                 await asyncio.shield(leadership.resign())
                 await term.end()  # sends the agents away, when another server may lead already
+
+    async def _act_until_over(self, term: Term) -> str:
+        """Act as the leader, and decide nothing while that is not certain: agents are sent away then."""
+        term.driver.may_decide = lambda: term.leadership.is_certain
+        return await first_of(self._act(term), term.leadership.over(term.driver.heard))
 
     async def _act(self, term: Term) -> str:
         """Act as the leader until a write is fenced. Raises `StoreBroken`."""
@@ -99,6 +104,7 @@ class Replica:
             await Outage("cannot take over yet").outlast(term.driver.start, RETRY_S)
             if self._follower:
                 await first_of(self._follower.catch_up_at_last(term.driver), term.driver.crashed())
+                term.driver.heard()
             self._set(term, None)
             log.info("%sleading: %s", self._prefix, count(len(term.driver.runs()), "run"))
             follows = [self._follower.run(term.driver)] if self._follower else []

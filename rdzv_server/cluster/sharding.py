@@ -77,8 +77,10 @@ class Sharding:
     def _driver(self, shard: int, leadership: int) -> Driver:
         """Make the driver of a leadership."""
         config, key = self._config, self._membership.leader_key(shard)
-        max_runs = -(-config.max_runs // config.shards)  # of the whole cluster; a shard takes its part
-        registry = Registry(config.retention_s, max_runs, knows_all_runs=config.shards == 1, exclusion=config.exclusion)
+        most = [
+            -(-number // config.shards) for number in (config.max_runs, config.max_agents)
+        ]  # a shard takes its part
+        registry = Registry(config.retention_s, *most, knows_all_runs=config.shards == 1, exclusion=config.exclusion)
         store = EtcdStore(self._client, f"{self._prefix}/shards/{shard}", key, leadership)
         return Driver(registry, store, self.measurements)
 
@@ -192,6 +194,7 @@ class Sharding:
             shards=[ShardView(shard, replica.leader, replica.leadership) for shard, replica in enumerate(replicas)],
             peers=self._membership.peers,
             uptime_s=round(self.now() - self._started_at, 3),
+            set_apart=[run_id for term in self._terms() for run_id in term.driver.registry.runs_apart],
             cordons=[*{cordon.node_id: cordon for term in self._terms() for cordon in term.driver.cordons()}.values()],
         )
 

@@ -6,8 +6,10 @@ heard soon. One that lives keeps it: two agents of one node id are two nodes, an
 newcomer. Agents of one node id that join together live: those of one machine have its name unless they are told one.
 """
 
+from collections.abc import Collection
 from hmac import compare_digest
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_AGENTS = 100_000
 """Most agents of one run, those that stand by included: as many as a round may have nodes."""
+MOST_GRACE_S = 3_600.0
+"""Longest `disconnect_grace_s` of a new run: an agent whose connection has closed takes memory for no longer."""
 MOST_NAMESAKES = 16
 """Most agents with one node id that a newcomer is compared with: an id that more have identifies nobody."""
 JUST_S = 1.0
@@ -36,7 +40,7 @@ class Claim(Struct, frozen=True):
     """Meaning of a newcomer's node id and `--node-rank` for the agents that have them."""
 
     replaces: tuple[str, ...] = ()
-    """Agents without a connection, whose place the newcomer takes."""
+    """Agents without a connection, or silent with all of the run, whose place the newcomer takes."""
     probes: tuple[str, ...] = ()
     """Agents that may be dead, and are asked for a sign of life."""
     is_undecided: bool = False
@@ -57,6 +61,11 @@ def settings_of(join: JoinRequest) -> RunSettings:
     if settings.fixed_nodes is not None and settings.fixed_nodes < settings.min_nodes:
         raise MalformedMessage(
             f"fixed_nodes {settings.fixed_nodes} is below min_nodes {settings.min_nodes}: such a run could never start"
+        )
+    if settings.disconnect_grace_s > MOST_GRACE_S:
+        raise MalformedMessage(
+            f"disconnect_grace_s is {settings.disconnect_grace_s:g}, and may be {MOST_GRACE_S:g} at most: ask for a "
+            "shorter --disconnect-grace"
         )
     if not legal_sizes.largest(settings):
         raise MalformedMessage(f"{legal_sizes.none_of(settings)}: ask for --nnodes MIN:MAX with a legal size in it")
@@ -130,9 +139,11 @@ def _claim(run: Run, join: JoinRequest, now: float) -> Claim:
     others = dict.fromkeys(islice(namesakes or (), MOST_NAMESAKES))
     if holder is not None:
         others[holder] = None
-    absent_since = run.leases.absent_since
-    replaces = sorted((agent_id for agent_id in others if agent_id in absent_since), key=absent_since.__getitem__)
-    connected = (agent_id for agent_id in others if agent_id not in absent_since)
+    absent_since, spared = run.leases.absent_since, run.leases.spared
+    is_unheard = run.unheard_since is not None
+    gone = [agent_id for agent_id in others if agent_id in absent_since or agent_id in spared or is_unheard]
+    replaces = sorted(gone, key=lambda agent_id: absent_since.get(agent_id, -inf))
+    connected = (agent_id for agent_id in others if agent_id not in gone)
     probes = tuple(
         agent_id
         for agent_id in connected
@@ -197,13 +208,13 @@ def choose(run: Run) -> list[Agent]:
     return chosen + list(islice(new, seats - len(chosen)))
 
 
-def is_uncertain(run: Run) -> bool:
-    """Whether one of the agents that would get a seat now must give a sign of life first."""
+def is_uncertain(run: Run, besides: Collection[str] = ()) -> bool:
+    """Whether one of the agents that would get a seat now, `besides` some, must give a sign of life first."""
     uncertain = run.leases.uncertain
     if not uncertain:
         return False
     if len(run.waiting) <= legal_sizes.largest(run.settings):
-        return any(run.agents[agent_id].state not in _SEATLESS for agent_id in uncertain)
+        return any(run.agents[each].state not in _SEATLESS and each not in besides for each in uncertain)
     return any(agent.agent_id in uncertain for agent in choose(run))
 
 

@@ -14,13 +14,15 @@ from itertools import islice
 
 from rdzv_protocol.messages import Wait
 from rdzv_protocol.settings import LAST_CALL_MOST_S, LAST_CALL_QUIET_S
-from rdzv_protocol.text import clip, count
+from rdzv_protocol.text import clip, count, printable
 
-from rdzv_server.core import admission, legal_sizes
+from rdzv_server.core import admission, finishing, legal_sizes
 from rdzv_server.core.run import Agent, AgentState, Departure, Run, keep_latest
 
 UNFIT_BYTES, MOST_UNFIT = 200, 1_000
 """Most bytes of the evidence against an unfit node in the end of a run, and most nodes for which it is remembered."""
+UNHEARD = "no agent of the run is heard: its nodes or the network path to them are gone; the server waits for them"
+"""Sentence about a running round of which no agent is heard, without a time: it changes only when something happens."""
 NAMES = 4
 """Names that a reason lists before it says how many more there are: its size must not grow with the run."""
 
@@ -34,6 +36,31 @@ def has_standby(run: Run) -> bool:
 def completes(run: Run, now: float) -> str | None:
     """Reason why the forming round completes now, by rule (a) or (b); None while it waits."""
     return None if _backs_off(run, now) else _all_there(run)
+
+
+def presumed_lost(run: Run, now: float) -> list[str]:
+    """Ids of the participants that the forming round waits for in vain; none unless it waits for nothing else.
+
+    A participant is presumed lost if its connection closed while its poll was parked, it has not polled again, and
+    workers of another node failed. The verdict is put off until then, as a poll would take it back. If several vanished
+    together, a failure says that they are gone only if it is a consequence: its worker has lost another one.
+    """
+    if not (run.failed and run.leases.absent_since and run.stopping):
+        return []
+    leases, stopping = run.leases, run.stopping
+    is_enough = len(run.waiting) >= legal_sizes.smallest(run.settings)
+    if not is_enough or len(leases.absent_since) < len(stopping) or _backs_off(run, now):
+        return []
+    if not all(leases.corroborates(agent_id) and run.failed != {agent_id} for agent_id in stopping):
+        return []
+    if not _lost_others(run) and any(map(leases.is_suspect, stopping)):
+        return []
+    return [] if admission.is_uncertain(run, besides=stopping) else list(stopping)
+
+
+def _lost_others(run: Run) -> bool:
+    """Whether the workers that have failed have lost others, as they say."""
+    return run.first_of_round is not None and run.first_of_round.failure.consequence
 
 
 def _backs_off(run: Run, now: float) -> bool:
@@ -142,9 +169,10 @@ def cordoned(run: Run, node_id: str, now: float) -> Wait:
 
 def running_reason(run: Run) -> str:
     """The sentence about a running round, for status."""
-    seated, done = count(len(run.seats)), len(run.succeeded)
-    finished = f"; {done} finished their work" if done else ""
+    seated = count(len(run.seats))
+    finished = f"; {found.sentence}" if (found := finishing.view(run)) else ""
     told = "; its workers are told that it ends soon" if run.notice_since is not None else ""
+    told += f"; {UNHEARD}" if run.unheard_since is not None else ""
     spare = f" of {len(run.waiting) + len(run.seats)}{_sizes(run)}" if run.waiting and _sizes(run) else ""
     return f"round {run.round} runs on {seated}{spare}{finished}{told}"
 
@@ -212,6 +240,12 @@ def _unfit(out: dict[str, str]) -> str:
     return "; ".join(islice(out.values(), NAMES)) + more
 
 
+def said_unfit(node_id: str, evidence: str) -> str:
+    """Evidence that a node's agent has sent, in a sentence about this node, whatever the evidence says."""
+    subject = f"node {node_id} is unfit: "
+    return printable(evidence if evidence.startswith(subject) else subject + evidence)
+
+
 def note_unfit(run: Run, node_id: str, reason: str) -> None:
     """Remember a node that leaves as unfit, and forget the oldest of too many."""
     keep_latest(run.unfit, node_id, clip(reason, UNFIT_BYTES), MOST_UNFIT)
@@ -225,21 +259,34 @@ def too_few_fit(run: Run, fixed_nodes: int) -> str:
     not begun yet goes on until all have been heard of: who came after its end would wait in vain.
     """
     low, opening = legal_sizes.smallest(run.settings), run.opening
-    if opening.min_since is not None:
-        return ""
+    if opening.min_since is not None or fixed_nodes - len(run.unfit) - len(run.cordons) >= low:
+        return (
+            ""  # enough are fit even if all of these are out: so nearly every join is answered without a look at them
+        )
     gives_up_at = opening.below_since + run.settings.join_timeout_s
     out = left_unfit(run)
     for node_id, cordon in run.cordons.items():
         if cordon.excludes and (cordon.until is None or cordon.until >= gives_up_at):
             out[node_id] = f"node {node_id} is excluded: {cordon.reason}"
-    known = run.node_ids.keys() | out.keys() | {departure.node_id for departure in run.departures}
-    if run.membership is None and len(known) < fixed_nodes:
+    if not out or (run.membership is None and _number_known(run, out) < fixed_nodes):
         return ""
-    there = sum(agent.node_id not in out and agent.state is not AgentState.DRAINING for agent in run.agents.values())
-    left = max(fixed_nodes - len(out), there)
-    if not out or left >= low:
+    left = max(fixed_nodes - len(out), _number_fit(run, out))
+    if left >= low:
         return ""
     return f"too few nodes are fit: {left} of the {fixed_nodes} that the run has, and it needs {low}: {_unfit(out)}"
+
+
+def _number_known(run: Run, out: dict[str, str]) -> int:
+    """Number of the nodes that are part of the run, are `out` of it, or are gone."""
+    gone = out.keys() | {departure.node_id for departure in run.departures}
+    return len(run.node_ids) + sum(node_id not in run.node_ids for node_id in gone)
+
+
+def _number_fit(run: Run, out: dict[str, str]) -> int:
+    """Number of agents that may get a seat: their nodes are not `out`, and they do not leave."""
+    leaving = run.by_state[AgentState.DRAINING]
+    kept_out = (agent_id for node_id in out for agent_id in run.node_ids.get(node_id, ()))
+    return len(run.agents) - len(leaving) - sum(agent_id not in leaving for agent_id in kept_out)
 
 
 def _stopping(run: Run) -> str:

@@ -5,23 +5,30 @@ They are recorded beside the runs, as facts of the run without a name (`JOURNAL`
 as facts of its own: a replay of its records needs no others.
 """
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from rdzv_protocol.constraints import Id
 from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.core import events, operations
 from rdzv_server.core.events import EXCLUDER, Cordon, CordonsKept, Life
 from rdzv_server.core.node_history import Incident, NodeHistory
-from rdzv_server.core.run import keep_latest
+from rdzv_server.core.run import Run, keep_latest
 
 JOURNAL = ""
 """Run id of the journal, which no run can have; its attempt is 0."""
 MOST_CORDONS = 1_000
 """Cordons of a server: a snapshot of them is one record."""
+MOST_OF_RUN = 128
+"""Cordons of a run that are for this run only."""
 MOST_ANSWERS = 256
 """Latest requests whose repetition is recognized."""
+
+
+Given = TypeVar("Given", bound=Cordon | events.NodeFact)
 
 
 class CordonStatus(Struct, frozen=True, kw_only=True):
@@ -45,6 +52,23 @@ def status(given: Cordon) -> CordonStatus:
         drained=given.drain_s is not None,
         excluded=given.excludes,
     )
+
+
+def for_others(given: Given) -> Given:
+    """Return the cordon, or the action on a node, as runs may know it that its reason does not quote."""
+    if not isinstance(given, Cordon | events.NodeCordoned) or not given.general:
+        return given
+    return replace(given, reason=given.general, general="")
+
+
+def known_to(runs: Iterable[Run], given: Iterable[CordonStatus]) -> list[CordonStatus]:
+    """Return those of the cordons that these runs know of, as they know them: those of nodes that take part."""
+    known: dict[str, Cordon] = {}
+    for run in runs:
+        for cordon in () if run.stage.is_end else run.cordons.values():
+            if cordon.node_id not in known or cordon.general:
+                known[cordon.node_id] = cordon
+    return [status(known[each.node_id]) for each in given if each.node_id in known]
 
 
 class Cordons:

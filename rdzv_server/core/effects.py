@@ -4,7 +4,7 @@ from msgspec import Struct
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.queries import QueryAnswer
 
-from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, RunCreated, SnapshotPart
+from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, NumbersUsed, RunCreated, SnapshotPart
 from rdzv_server.core.stack_summary import StackSummary
 
 
@@ -14,7 +14,7 @@ class Record(Struct, frozen=True):
     run_id: str
     attempt: int
     at: float
-    fact: Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed
+    fact: Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed | NumbersUsed
 
 
 class WakeAgents(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Happened(Struct, frozen=True):
 
 
 class ForgetRun(Struct, frozen=True):
-    """Drop the records of an attempt that ended `retention_s` ago."""
+    """Drop an ended attempt's records and events. Its number is not used again, so nothing follows that is about it."""
 
     run_id: str
     attempt: int

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 from rdzv_protocol.flag_values import LogStream
-from rdzv_protocol.messages import Failure, JoinRequest, Progress
+from rdzv_protocol.messages import Failure, FinishedWorkers, JoinRequest, Progress
 from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.settings import RunSettings
 
@@ -48,6 +48,10 @@ class Cordon(Struct, frozen=True, kw_only=True):
     """Wall-clock time of the cordon's end, for people; None: it does not end by itself."""
     drain_s: float | None = None
     """Seconds that the node's workers have for a checkpoint; None: it is not drained."""
+    general: str = ""
+    """Reason for the other runs if `reason` quotes a run; empty: `reason` is for all."""
+    is_of_run: bool = False
+    """Whether the cordon is for one run only, which ends it when its time is over."""
 
     @property
     def excludes(self) -> bool:
@@ -59,28 +63,50 @@ class NodeJoined(Struct, frozen=True):
     """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it.
 
     `replaces`: agents that this one is the restart of, filled in by the run's machine. `cordon`: the cordon of its
-    node, if it has one.
+    node, if it has one. `is_scoped`: its token is good for some runs only.
     """
 
     join: JoinRequest
     server_addr: str
     replaces: tuple[str, ...] = ()
     cordon: Cordon | None = None
+    is_scoped: bool = False
 
 
 class NodeLost(Struct, frozen=True):
-    """An agent is gone without having left; `cause` says how that is known."""
+    """An agent is gone without having left; `cause` says how that is known. `is_blameless`: no node is blamed."""
 
     agent_id: str
     cause: str
+    is_blameless: bool = False
+
+
+class ContactLost(Struct, frozen=True):
+    """No agent of the running round was heard for a lease, since `heard_at`: none of them counts as lost."""
+
+    heard_at: float
+
+
+class ContactRegained(Struct, frozen=True):
+    """An agent of the run is heard again, or a new one has joined."""
+
+    node_id: str
+
+
+class RunDeserted(Struct, frozen=True):
+    """No agent of the run was heard for a day, so the run ends."""
 
 
 class NodeLeft(Struct, frozen=True):
-    """An agent said that it goes: a preemption, a drain, a Ctrl-C. `unfit`: a check has found its node unfit."""
+    """An agent said that it goes: a preemption, a drain, a Ctrl-C. `unfit`: a check has found its node unfit.
+
+    `retracts_success`: a success of its workers that it has just reported does not count.
+    """
 
     agent_id: str
     reason: str
     unfit: bool = False
+    retracts_success: bool = False
 
 
 class LeaveAnnounced(Struct, frozen=True):
@@ -99,11 +125,15 @@ class NoticeEnded(Struct, frozen=True):
 
 
 class WorkersFailed(Struct, frozen=True):
-    """A worker of the agent ended otherwise than with 0."""
+    """A worker of the agent ended otherwise than with 0.
+
+    `awaits_loss`: another participant is absent, and its loss would explain the failure. The run's machine fills it in.
+    """
 
     agent_id: str
     round: int
     failure: Failure
+    awaits_loss: bool = False
 
 
 class WorkersSucceeded(Struct, frozen=True):
@@ -121,6 +151,10 @@ class HangSuspected(Struct, frozen=True):
     source: str
     reason: str
     ranks: tuple[int, ...]
+    silent_s: float = 0.0
+    """Seconds for which these workers had shown no progress by then."""
+    limit_s: float | None = None
+    """Limit that they had exceeded, in seconds; None: an older agent, or the source is no limit of time."""
 
 
 class HangFound(Struct, frozen=True):
@@ -128,6 +162,10 @@ class HangFound(Struct, frozen=True):
 
     agent_id: str
     failure: Failure
+    source: str = ""
+    """Source of the suspicion that was judged."""
+    limit_s: float | None = None
+    """Limit in seconds that is the only sign of the hang; None: the evidence proves it, or the source is no limit."""
 
 
 class Straggler(Struct, frozen=True):
@@ -161,6 +199,18 @@ class StragglerReplaced(Struct, frozen=True):
     agent_id: str
 
 
+class WorkersStillRun(Struct, frozen=True):
+    """Some workers of the running round finished a while ago, and others still run; `reason` names them."""
+
+    reason: str
+
+
+class TrainingBegan(Struct, frozen=True):
+    """Workers of the running round have told their first progress, `starting_s` seconds after the round's start."""
+
+    starting_s: float
+
+
 class ProgressMeasured(Struct, frozen=True):
     """Progress of the running round, as it was known before something that may end it. Times in seconds."""
 
@@ -169,9 +219,11 @@ class ProgressMeasured(Struct, frozen=True):
     checkpointing_s: float = 0.0
     """Seconds that have gone into checkpoints in this round."""
     detecting_s: float = 0.0
-    """Seconds since the round last made progress, beyond the usual time of a step."""
+    """Seconds since the round last made progress, beyond the usual time of a step: a standstill if a fault ends it."""
     lost_s: float = 0.0
     """Seconds of work between the last checkpoint and the last progress."""
+    standstill_s: float = 0.0
+    """Seconds for which the workers have stood still, if they are believed to hang."""
 
 
 class NetworkTested(Struct, frozen=True):
@@ -243,10 +295,13 @@ class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
     """The node stands by in every new round, for `for_s` seconds or until it is uncordoned.
 
     `wall_until`: the end of that time by the wall clock, if it did not begin now, but with a cordon of another shard.
+    `general` and `is_of_run`: as those of `Cordon`.
     """
 
     for_s: float | None = None
     wall_until: float | None = None
+    general: str = ""
+    is_of_run: bool = False
 
 
 class NodeDrained(NodeCordoned, frozen=True, kw_only=True):
@@ -281,6 +336,17 @@ class CordonsKept(Struct, frozen=True):
     lifted: dict[str, float] = {}
 
 
+class NumbersUsed(Struct, frozen=True):
+    """Forgotten run ids have used these numbers, and those below: see `used_numbers`."""
+
+    last: dict[str, tuple[int, int]]
+    """Number of the last attempt and of the last event, by run id."""
+    floor: tuple[int, int] = (0, 0)
+    """Highest numbers of the run ids that are not remembered any more."""
+    unended: tuple[str, ...] = ()
+    """Run ids of `last` that an operator had forgotten before they had ended: their agents form them anew."""
+
+
 class WallClockSet(Struct, frozen=True):
     """The server's wall clock was set, or its machine was suspended: it is `wall_at` now, in seconds since 1970."""
 
@@ -303,12 +369,14 @@ class LeaseRenewed(Struct, frozen=True):
 
     agent_id: str
     progress: Progress | None = None
+    finished: FinishedWorkers | None = None
 
 
 class AgentDisconnected(Struct, frozen=True):
-    """The connection that carries the agent's polls was closed."""
+    """The connection that carries the agent's polls was closed. `was_parked`: a poll was parked on it."""
 
     agent_id: str
+    was_parked: bool = True
 
 
 class LogAsked(Struct, frozen=True):
@@ -355,6 +423,9 @@ OperatorsFact = ArrivalsAdmitted | RunStopped | RunRestarted | RunResized | RunF
 Fact = (
     NodeJoined
     | NodeLost
+    | ContactLost
+    | ContactRegained
+    | RunDeserted
     | NodeLeft
     | LeaveAnnounced
     | NoticeEnded
@@ -364,6 +435,8 @@ Fact = (
     | HangFound
     | StragglersFound
     | StragglerReplaced
+    | WorkersStillRun
+    | TrainingBegan
     | ProgressMeasured
     | NetworkTested
     | RoundCompleted

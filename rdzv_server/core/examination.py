@@ -120,6 +120,7 @@ def _merged(evidence: Evidence | None, more: Evidence) -> Evidence:
         groups=evidence.groups + more.groups,
         folder=evidence.folder or more.folder,
         problems=evidence.problems + more.problems,
+        errors=evidence.errors + more.errors,
         flight_recorder=evidence.flight_recorder or more.flight_recorder,
         nccl=evidence.nccl or more.nccl,
     )
@@ -127,7 +128,8 @@ def _merged(evidence: Evidence | None, more: Evidence) -> Evidence:
 
 def _own(evidence: Evidence, ranks: range) -> Evidence:
     """Reduce evidence to the ranks of its own node: no node can blame another's."""
-    is_own = all(rank in ranks for group in evidence.groups for rank in group.ranks)
+    told_of = [*(rank for group in evidence.groups for rank in group.ranks), *(error.rank for error in evidence.errors)]
+    is_own = all(rank in ranks for rank in told_of)
     return evidence if is_own else Evidence(groups=(), problems=("it told of ranks of other nodes",))
 
 

@@ -4,7 +4,7 @@ It goes to every agent at once and holds what scripts have written: whatever the
 """
 
 from msgspec.structs import replace
-from rdzv_protocol.messages import Failure, Finish, RestartEntry
+from rdzv_protocol.messages import Failure, Finish, RestartEntry, RunningTime, RunTime
 from rdzv_protocol.text import clip, last_lines
 
 from rdzv_server.core import time_ledger
@@ -17,7 +17,7 @@ DETAIL_BYTES, SUMMARY_BYTES = 400, 160
 """Most bytes of the exit status and of the error in words: with the evidence, and in a summary."""
 CAUSE_BYTES = 640
 """Most bytes of the cause with the evidence: that of a hang says what all ranks did."""
-EVIDENCE_BYTES = 2_560
+EVIDENCE_BYTES = 2_520
 """Most bytes of the last lines that a failed worker wrote."""
 EVIDENCE_LINES = 32
 
@@ -25,6 +25,7 @@ EVIDENCE_LINES = 32
 def finish(run: Run) -> Finish:
     """Directive that tells the agents how the run has ended."""
     ended_by, first = _ended_by(run), run.first_charged if run.stage is Stage.FAILED else None
+    spent = time_ledger.total(run)
     others = [record.failure for record in run.failures if ended_by and _is_beside(record, ended_by)][:OTHERS]
     return Finish(
         succeeded=run.stage is Stage.SUCCEEDED,
@@ -40,7 +41,8 @@ def finish(run: Run) -> Finish:
         charged_restarts=run.restart_count,
         join_timed_out=run.join_timed_out,
         no_progress=run.no_progress,
-        time=time_ledger.total(run),
+        time=spent if isinstance(spent, RunTime) else None,
+        running_time=spent if isinstance(spent, RunningTime) else None,
     )
 
 

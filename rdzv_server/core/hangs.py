@@ -9,17 +9,20 @@ names the rank: by the stacks, where they can tell, else by the suspicions.
 The examination is a sign: it is begun when the server is live, ends by its own deadline, and is begun anew by the next
 leader, which knows the suspicions.
 
+If neither the stacks nor the suspicions single a rank out, the failure names none, and counts against no node.
+
 After `report` nothing follows in this round, unless the hang ends and comes again.
 """
 
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound, TooManyRequests
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import events, examination, final_report, restart_budget
+from rdzv_server.core import events, examination, final_report, repeated_hangs, restart_budget
 from rdzv_server.core.run import (
     AgentState,
     Cause,
@@ -42,7 +45,6 @@ SETTLE_S = 2.0
 EXAMINED_AGAIN_AFTER_S = (0.0, 60.0, 120.0, 300.0)
 """Seconds between the beginnings of a round's examinations, the last value for all that follow: so an agent that
 suspects and takes it back does not have nodes examined all the time, and a hang that lasts is examined in the end."""
-SILENCE = "silence"
 _SURE = ("uninterruptible", "timer", "log rule")
 """Beginnings of the names of sources that tell of a worker itself, not of what it waits for."""
 HUNG = 1
@@ -50,6 +52,7 @@ HUNG = 1
 REASON_BYTES = 240
 CAUSE_BYTES = 900
 HINT_BYTES = 900
+ERROR_BYTES = 512
 MOST_SOURCES = 16
 """Most sources by which one agent may suspect its workers at the same time."""
 
@@ -64,16 +67,12 @@ def check(machine: "RunMachine", event: events.HangSuspected, now: float) -> eve
     ranks = seat.ranks
     if foreign := [rank for rank in event.ranks if rank not in ranks]:
         raise MalformedMessage(f"rank {foreign[0]} is none of node {agent.node_id}'s, {ranks[0]} to {ranks[-1]}")
-    suspicions = run.hang.suspicions if run.hang else {}
-    known = suspicions.get(_key(event))
-    if (
-        not known
-        and event.ranks
-        and sum(each.agent_id == event.agent_id for each in suspicions.values()) >= MOST_SOURCES
-    ):
+    hang = run.hang
+    known = hang is not None and _key(event) in hang.suspicions
+    if hang and not known and event.ranks and hang.number_of(event.agent_id) >= MOST_SOURCES:
         raise TooManyRequests(f"node {agent.node_id} suspects its workers by {MOST_SOURCES} sources already")
     run.leases.renew(event.agent_id, now)
-    return event if bool(known) != bool(event.ranks) and agent.state is AgentState.RUNNING else None
+    return event if known != bool(event.ranks) and agent.state is AgentState.RUNNING else None
 
 
 def suspect(machine: "RunMachine", fact: events.HangSuspected, now: float) -> None:
@@ -81,32 +80,53 @@ def suspect(machine: "RunMachine", fact: events.HangSuspected, now: float) -> No
     run, key = machine.run, _key(fact)
     hang = run.hang = run.hang or Hang(since=now)
     if not fact.ranks:
-        hang.suspicions.pop(key, None)
+        hang.remove(key)
         return
     node_id = run.agents[fact.agent_id].node_id
-    hang.suspicions[key] = Suspicion(fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now)
+    since = max(now - fact.silent_s, run.started_at)
+    told = Suspicion(fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now, since, fact.limit_s)
+    hang.add(key, told)
 
 
 def settle(machine: "RunMachine", now: float) -> None:
-    """Schedule the judgement once a suspicion is believed, and drop suspicions that are taken back or have ended."""
+    """Schedule the judgement once a suspicion is believed, and forget the hang when none is left."""
     run, hang = machine.run, machine.run.hang
-    if hang is None:
+    if hang is None or run.unheard_since is not None:
         return
-    hang.suspicions = {key: each for key, each in hang.suspicions.items() if each.agent_id in run.running}
-    believed = _believed(run, hang)
-    if not believed:
-        hang.judge_at, hang.is_reported = None, False
-    elif hang.judge_at is None and not hang.is_reported:
-        hang.judge_at = now + SETTLE_S
-        machine.tell("hang_suspected", _sentence(believed[-1]), now, node_id=believed[-1].node_id)
+    if not hang.counts(len(run.running)):
+        hang.judge_at, hang.is_reported, hang.charge_at = None, False, None
+    elif (hang.judge_at is None and not hang.is_reported) or _is_overtaken(run, now):
+        hang.judge_at, latest = now + SETTLE_S, hang.believed(len(run.running))[-1]
+        machine.tell("hang_suspected", _sentence(latest), now, node_id=latest.node_id)
     if not hang.suspicions:
         run.hang = None
+
+
+def suspend(run: Run) -> None:
+    """Put the judgement of a hang off, as no agent of the run is heard: none could take its suspicion back."""
+    if run.hang is not None:
+        run.hang.judge_at = None
+
+
+def resume(run: Run, now: float) -> None:
+    """Judge a hang that was withheld, after agents had time to take it back; `settle` schedules any other one."""
+    hang = run.hang
+    if hang is not None and hang.charge_at is not None:
+        hang.judge_at = hang.charge_at = max(hang.charge_at, now + SETTLE_S)
+
+
+def _is_overtaken(run: Run, now: float) -> bool:
+    """Whether a sure source has found a hang while one that was withheld lasts."""
+    hang = run.hang
+    if hang is None or hang.charge_at is None or hang.judge_at != hang.charge_at:
+        return False
+    return _guilty(run).limit_s is None
 
 
 def attend(machine: "RunMachine", now: float) -> None:
     """Begin the examination of a hang that is believed, or end the one of a hang that is over; never in a replay."""
     run = machine.run
-    is_wanted = run.hang is not None and run.hang.judge_at is not None
+    is_wanted = run.hang is not None and run.hang.judge_at is not None and now >= _examine_at(run.hang.judge_at)
     if is_wanted and run.examined is None and now >= run.examinations.again_at:
         examined = run.examined = Examined()
         reason = clip(printable(_guilty(run).reason), REASON_BYTES)
@@ -117,6 +137,11 @@ def attend(machine: "RunMachine", now: float) -> None:
     elif not is_wanted and run.examined is not None:
         examined, run.examined = run.examined, None
         examination.end(machine, examined.asked, "the hang is over", now)
+
+
+def _examine_at(judge_at: float) -> float:
+    """Earliest time at which the workers are examined for a judgement: at once, unless the hang was withheld."""
+    return judge_at - examination.EXAMINED_WITHIN_S
 
 
 def _space_examinations(run: Run, now: float) -> None:
@@ -135,7 +160,7 @@ def deadline(run: Run) -> float | None:
     if hang is None or hang.judge_at is None:
         return None
     if examined is None:
-        return max(hang.judge_at, run.examinations.again_at)
+        return max(_examine_at(hang.judge_at), run.examinations.again_at)
     return hang.judge_at if examined.summary else None
 
 
@@ -146,49 +171,66 @@ def judge(run: Run, now: float) -> events.HangFound | None:
         return None
     guilty = _guilty(run)
     seat, rank = run.seat_of(guilty.agent_id), guilty.ranks[0]
-    culprits = [culprit.rank for culprit in summary.culprits]
+    culprits, is_sure = [culprit.rank for culprit in summary.culprits], guilty.source.startswith(_SURE)
     is_one_of_them = rank in culprits and not summary.stack  # else the first one's stack tells people more
-    if culprits and not is_one_of_them and not guilty.source.startswith(_SURE):
+    if culprits and not is_one_of_them and not is_sure:
         rank = culprits[0]
         seat = run.seat_of_rank(rank) or seat
-    return events.HangFound(seat.agent_id if seat else guilty.agent_id, _failure(run, guilty, seat, rank, summary, now))
+    failure = _failure(run, guilty, seat, rank, summary, now)
+    failure = replace(failure, singled_out=is_sure or bool(culprits) or _is_alone(run, guilty))
+    limit_s = None if summary.proves_hang else guilty.limit_s
+    return events.HangFound(seat.agent_id if seat else guilty.agent_id, failure, guilty.source, limit_s)
+
+
+def _is_alone(run: Run, guilty: Suspicion) -> bool:
+    """Whether the suspicions alone single out the rank: no other one is suspected, or its step is the lowest."""
+    assert run.hang
+    suspected = {rank for each in run.hang.believed(len(run.running)) for rank in each.ranks}
+    return len(suspected) == 1 or (len(guilty.ranks) == 1 and _is_behind(run, guilty.agent_id))
+
+
+def _is_behind(run: Run, agent_id: str) -> bool:
+    """Whether this agent's workers are known to be at a lower step than those of all other nodes."""
+    steps = {other: sign.progress.lowest_step for other in run.running if (sign := run.progress.get(other))}
+    own = steps.pop(agent_id, None)
+    others = [step for step in steps.values() if step is not None]
+    return own is not None and len(others) == len(run.running) - 1 and all(own < step for step in others)
 
 
 def _guilty(run: Run) -> Suspicion:
     """Suspicion that the hang is put down to, by the suspicions alone."""
     assert run.hang
-    return min(_believed(run, run.hang), key=lambda each: _order(run, each))
+    return min(run.hang.believed(len(run.running)), key=lambda each: _order(run, each))
 
 
 def found(machine: "RunMachine", fact: events.HangFound, now: float) -> None:
     """Tell the hang as an event, and do what the run's policy `on_hang` says."""
-    run, failure = machine.run, fact.failure
-    assert run.hang
-    run.hang.judge_at, run.hang.is_reported = None, True
+    run, failure, hang = machine.run, fact.failure, machine.run.hang
+    assert hang
+    verdict, withheld = restart_budget.verdict_on_hang(run, now), ""
+    if is_withheld := repeated_hangs.is_withheld(run, fact, verdict, now):
+        repeated_hangs.withhold(run, hang, fact, now)
+        withheld = f"; {repeated_hangs.withheld(run, now)}"
+    hang.judge_at, hang.is_reported = hang.charge_at if is_withheld else None, True
     seat = run.seat_of(fact.agent_id)
     machine.tell(
-        "hang_found", failure.sentence, now, node_id=failure.node_id, group_rank=seat.group_rank if seat else None,
-        failure=final_report.details(failure),
+        "hang_found", f"{failure.sentence}{withheld}", now, failure=final_report.details(failure),
+        node_id=failure.node_id if failure.singled_out else None,
+        group_rank=seat.group_rank if seat and failure.singled_out else None,
     )  # fmt: skip
-    if run.settings.on_hang == "report":
+    if run.settings.on_hang == "report" or is_withheld:
         return
     restart_budget.note_hang(run, FailureRecord(run.round, fact.agent_id, now, failure))
-    verdict = restart_budget.verdict_on_hang(run, now)
     if verdict:
         machine.fail(failure, verdict, now)
     else:
+        if warning := repeated_hangs.restarts(run, fact, now):
+            machine.tell("warning", warning, now)
         machine.open_round(Cause.HANG, failure.sentence, now)
 
 
 def _key(suspected: events.HangSuspected) -> str:
     return f"{suspected.source}\n{suspected.agent_id}"
-
-
-def _believed(run: Run, hang: Hang) -> list[Suspicion]:
-    """The suspicions that count: silence, if every node whose workers run is silent, and all others."""
-    silent = {each.agent_id for each in hang.suspicions.values() if each.source == SILENCE}
-    all_silent = run.running.keys() <= silent
-    return [each for each in hang.suspicions.values() if each.source != SILENCE or all_silent]
 
 
 def _order(run: Run, suspicion: Suspicion) -> tuple[bool, int, float, int]:
@@ -200,6 +242,7 @@ def _order(run: Run, suspicion: Suspicion) -> tuple[bool, int, float, int]:
 
 def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary: StackSummary, now: float) -> Failure:
     evidence = f"; {summary.sentence}" if summary.has_stacks else ""
+    is_first = bool(summary.culprits) and summary.culprits[0].rank == rank
     return Failure(
         node_id=seat.node_id if seat else guilty.node_id,
         rank=rank,
@@ -207,7 +250,8 @@ def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary:
         pid=0,
         exit_code=HUNG,
         cause=clip(f"hang: {clip(printable(guilty.reason), REASON_BYTES)}{printable(evidence)}", CAUSE_BYTES),
-        traceback=summary.stack if summary.culprits and summary.culprits[0].rank == rank else (),
+        error=clip(summary.error, ERROR_BYTES) if is_first else "",
+        traceback=(summary.traceback or summary.stack) if is_first else (),
         hint=clip(_where_to_look(summary), HINT_BYTES),
         failed_at=run.wall_clock(now),
     )

@@ -4,47 +4,217 @@ An agent is uncertain while its connection is closed, while it is probed (anothe
 asked for a sign of life), and after a restart of the server until its lease is renewed. It keeps its place, but gets no
 seat.
 
+The server's own trouble is no evidence against agents. Time for which it stood still counts for no deadline. If it
+answered nobody for so long that agents may have given it up, each agent gets one fresh lease, and the close of its
+connection is no sign, both until the agent is heard. So trouble that never ends does not keep a lost agent in the run.
+
+If several nodes vanish at once, the network path to the server is the likelier cause. So the grace of a closed
+connection decides nothing if other nodes' connections closed at the same time: then the agent's lease does, and no node
+is blamed.
+
+If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that is heard. For
+a grace, one must be certain when it ends, and was heard not long before. For a lease, one must be heard after the lost
+agent is overdue. Leases need a witness only while workers run, which a wrong verdict would stop. When an agent is heard
+after a time in which none was, it is no witness of that time: each of the others is spared, with one fresh lease.
+
 All leases of a run are equally long, so the one renewed longest ago stands first: renewing moves it to the end, the
 next deadline is the first entry, and neither depends on the number of nodes. A plain dict would not do: it finds its
 first entry behind the places of all those that were taken out before.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Iterator
+from math import inf
+from typing import Any
+
+from msgspec import Struct
+from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 NOT_HEARD = "not heard for"
 """Beginning of the cause of a loss by an expired lease; no other cause begins so."""
+NO_BLAME = "; other nodes vanished at the same time, so the network path is suspected, and no node is blamed"
+"""End of the cause of a loss that is blamed on no node."""
+UNHEARD = "; no agent of the run was heard then, so the network path is suspected, and no node is blamed"
+"""End of the cause of a loss that is blamed on no node, as all agents of the run were silent."""
+OVERDUE = 1.2 / HOLDS_PER_LEASE
+"""Part of a lease after which an agent that was not heard is overdue: an agent polls so many times in each lease."""
+TOGETHER, TOGETHER_S = 3, 1.0
+"""Nodes of any runs, and seconds within which the connections of as many close if the path to them is at fault."""
+MOST_CLOSINGS = 256
+"""Latest closings that are compared: if there are more within a second, these tell enough."""
+
+UNANSWERED = 0.5
+"""Part of a lease after which agents may give up a server that does not answer: it is less than their own limit."""
+
+
+class HoldUp(Struct, frozen=True):
+    """Trouble of the server that is over. `still_s`: seconds in which it could hear nobody, as its process stood still.
+
+    `silent_s`: seconds in which an agent may have waited for an answer in vain.
+    """
+
+    still_s: float = 0.0
+    silent_s: float = 0.0
+
+
+class Closing(Struct, frozen=True):
+    """Closing of the connection that carried an agent's polls. `was_parked`: a poll was parked on it."""
+
+    run_id: str
+    node_id: str
+    at: float
+    was_parked: bool
+
+
+class Closings:
+    """Latest connections of all runs that closed while a poll was parked on them."""
+
+    def __init__(self) -> None:
+        self._latest: deque[Closing] = deque(maxlen=MOST_CLOSINGS)
+
+    def note(self, closing: Closing) -> None:
+        if closing.was_parked:
+            self._latest.append(closing)
+
+    def is_shared(self, closing: Closing) -> bool:
+        """Whether another node of the run, or two nodes of any runs, vanished at about the same time."""
+        others: set[str] = set()
+        for each in reversed(self._latest):
+            if each.at <= closing.at - TOGETHER_S:
+                break
+            if each.at < closing.at + TOGETHER_S and each.node_id != closing.node_id:
+                others.add(each.node_id)
+                if each.run_id == closing.run_id or len(others) >= TOGETHER - 1:
+                    return True
+        return False
+
+
+class Loss(Struct, frozen=True):
+    """Agent that is lost, and the cause in words. `excuse`: its end if no node is to be blamed; empty: one is."""
+
+    agent_id: str
+    cause: str
+    excuse: str = ""
 
 
 class Leases:
     """The leases of one run's agents. Times are the server's clock, in seconds."""
 
-    def __init__(self, lease_s: float, grace_s: float) -> None:
+    def __init__(self, lease_s: float, grace_s: float, run_id: str = "") -> None:
         self._lease_s = lease_s
         self._grace_s = grace_s
+        self._overdue_s = OVERDUE * lease_s
+        self._run_id = run_id
+        self.all_closings = Closings()
+        """Closings of all runs of the server."""
         self.renewed_at: OrderedDict[str, float] = OrderedDict()
+        self.heard_at = -inf
+        """Time at which one of these agents was heard last. No lease began later."""
         self.uncertain: OrderedDict[str, None] = OrderedDict()
         """Agents that get no seat until their leases are renewed."""
         self.absent_since: OrderedDict[str, float] = OrderedDict()
         """Times at which the connections of agents that have none were closed, or from which their grace counts."""
+        self.suspects: set[str] = set()
+        """Uncertain agents that vanished together with others: their leases decide, and no node is blamed."""
         self.probed_until: dict[str, float] = {}
+        self.excused: set[str] = set()
+        """Agents with a fresh lease for the server's trouble: until they are heard they get no other one."""
+        self.spared: dict[str, float] = {}
+        """Agents with a fresh lease since another one was heard again, each with the time since which none had been."""
+        self.awaits_witness = False
+        """Whether a lease is over that counts only when another agent is heard."""
+        self.unread_since = inf
+        """Arrival of the oldest message that the server has not read, which may be a sign of life of any agent."""
+        self._closings: dict[str, Closing] = {}
+        """Closing of each absent agent's connection."""
+        self._graces: OrderedDict[str, float] = OrderedDict()
+        """Times of `absent_since` of the agents whose grace still decides."""
         self._proven_at: dict[str, float] = {}
 
     def renew(self, agent_id: str, now: float) -> None:
         """Give the agent, from which a sign of life came, a fresh lease: nothing is uncertain about it."""
+        if now > self.heard_at:
+            if now > self.heard_at + self._overdue_s and self.renewed_at:
+                self._spare(now)
+            self.heard_at, self.awaits_witness = now, False
         self.renewed_at[agent_id] = now
         self.renewed_at.move_to_end(agent_id)
+        if self.excused:
+            self.excused.discard(agent_id)
         if agent_id in self.uncertain:
             del self.uncertain[agent_id]
-            self.absent_since.pop(agent_id, None)
+            self.suspects.discard(agent_id)
+            self.spared.pop(agent_id, None)
+            self._forget_closing(agent_id)
             if self.probed_until.pop(agent_id, None) is not None:
                 self._proven_at[agent_id] = now
 
-    def disconnect(self, agent_id: str, now: float) -> None:
-        """Note that the agent's connection closed; the first close counts."""
-        if agent_id in self.renewed_at:
-            self.absent_since.setdefault(agent_id, now)
-            self.uncertain[agent_id] = None
+    def _spare(self, now: float) -> None:
+        """Give every agent a fresh lease, as none was heard for a time: the path to them may have been broken."""
+        self.suspect_all()
+        spared = [agent_id for agent_id in self.renewed_at if agent_id not in self.spared]
+        self.spared.update(dict.fromkeys(spared, self.heard_at))
+        self._excuse(spared, now)
+
+    def suspect_all(self) -> None:
+        """Expect a sign of life of every agent, none of which was heard: the path to them is suspected."""
+        self.uncertain.update(dict.fromkeys(self.renewed_at))
+        self.suspects.update(self.renewed_at)
+
+    def give_up(self, agent_ids: Collection[str]) -> None:
+        """Take the fresh leases of spared agents back: they end as if each was heard last when any agent was."""
+        since = max((self.spared[agent_id] for agent_id in agent_ids), default=-inf)
+        for agent_id in agent_ids:
+            self.renewed_at[agent_id] = since
+            self.renewed_at.move_to_end(agent_id, last=False)
+
+    @property
+    def is_any_certain(self) -> bool:
+        """Whether nothing is uncertain about one of the agents."""
+        return len(self.uncertain) < len(self.renewed_at)
+
+    def are_silent(self, now: float) -> bool:
+        """Whether no agent was heard for a lease."""
+        return bool(self.renewed_at) and min(now, self.unread_since) >= self.heard_at + self._lease_s
+
+    def are_gone(self, now: float) -> bool:
+        """Whether the connection of every agent is closed, and all graces are over."""
+        if self.is_any_certain or len(self.absent_since) < len(self.renewed_at):
+            return False
+        return all(now >= since + self._grace_s for since in self.absent_since.values())
+
+    def _forget_closing(self, agent_id: str) -> None:
+        self.absent_since.pop(agent_id, None)
+        self._closings.pop(agent_id, None)
+        self._graces.pop(agent_id, None)
+
+    def disconnect(self, agent_id: str, now: float, *, was_parked: bool = True, node_id: str = "") -> None:
+        """Note that the agent's connection closed, and whether its poll was parked; the first close counts.
+
+        If the server did not answer the agent, it may have closed the connection for that: then its lease decides.
+        """
+        if agent_id not in self.renewed_at or agent_id in self.absent_since:
+            return
+        self.uncertain[agent_id] = None
+        if agent_id in self.excused:
+            return
+        self.absent_since[agent_id] = self._graces[agent_id] = now
+        closing = self._closings[agent_id] = Closing(self._run_id, node_id or agent_id, now, was_parked)
+        self.all_closings.note(closing)
+
+    def corroborates(self, agent_id: str) -> bool:
+        """Whether the agent's absence and failures of other nodes' workers explain each other."""
+        return agent_id in self._closings and self._closings[agent_id].was_parked
+
+    def is_suspect(self, agent_id: str) -> bool:
+        """Whether the agent has vanished together with others, so that the path to it is suspected."""
+        closing = self._closings.get(agent_id)
+        return agent_id in self.suspects or (closing is not None and self.all_closings.is_shared(closing))
+
+    def suspect(self, agent_id: str) -> None:
+        """Note that the agent fell silent together with others."""
+        self.suspects.add(agent_id)
+        self.uncertain[agent_id] = None
 
     def probe(self, agent_id: str, until: float) -> None:
         """Expect a sign of life of the agent before `until`; the first probe counts."""
@@ -61,12 +231,29 @@ class Leases:
         """Whether the agent has answered a probe within the last lease, and is not uncertain again."""
         return agent_id not in self.uncertain and now < self._proven_at.get(agent_id, float("-inf")) + self._lease_s
 
-    def resume(self, now: float) -> None:
-        """Give every agent a fresh lease, or a fresh grace: none could be heard until now."""
-        for times in (self.renewed_at, self.absent_since):
-            times.update(dict.fromkeys(times, now))
-        for agent_id, until in self.probed_until.items():
-            self.probed_until[agent_id] = max(until, now + self._grace_s)
+    def resume(self, now: float, hold_up: HoldUp) -> None:
+        """Make up for a time in which the server could not hear agents, or not answer them."""
+        if hold_up.still_s:
+            for times in (self.renewed_at, self.absent_since, self._graces):
+                for agent_id, at in times.items():
+                    times[agent_id] = min(now, at + hold_up.still_s)
+            for agent_id in self.probed_until:
+                self.probed_until[agent_id] += hold_up.still_s
+            self.heard_at = min(now, self.heard_at + hold_up.still_s)
+        if hold_up.silent_s >= self._lease_s * UNANSWERED:
+            self._excuse([agent_id for agent_id in self.renewed_at if agent_id not in self.excused], now)
+            self.heard_at = now
+        self.awaits_witness = False
+
+    def _excuse(self, agent_ids: Collection[str], now: float) -> None:
+        """Give the agents a fresh lease. Closes of their connections until now are no signs."""
+        self.excused.update(agent_ids)
+        for agent_id in agent_ids:
+            self.renewed_at[agent_id] = now
+            self.renewed_at.move_to_end(agent_id)
+            self._forget_closing(agent_id)
+            if agent_id in self.probed_until:
+                self.probed_until[agent_id] = max(self.probed_until[agent_id], now + self._grace_s)
 
     def restart(self, agent_ids: Iterable[str], now: float) -> None:
         """Give every agent a fresh lease after a restart of the server, which holds no connection yet."""
@@ -75,15 +262,26 @@ class Leases:
             self.uncertain[agent_id] = None
 
     def drop(self, agent_id: str) -> None:
+        if self.suspects or self.excused:
+            self.suspects.discard(agent_id)
+            self.excused.discard(agent_id)
         for entries in self._all():
-            entries.pop(agent_id, None)
+            if entries:
+                entries.pop(agent_id, None)
+        if self.renewed_at:  # an agent that is gone is no witness
+            self.heard_at = min(self.heard_at, next(reversed(self.renewed_at.values())))
 
     def clear(self) -> None:
+        self.suspects.clear()
+        self.excused.clear()
         for entries in self._all():
             entries.clear()
 
-    def _all(self) -> tuple[dict[str, float] | OrderedDict[str, None], ...]:
-        return self.renewed_at, self.uncertain, self.absent_since, self.probed_until, self._proven_at
+    def _all(self) -> tuple[dict[str, Any], ...]:
+        return (
+            self.renewed_at, self.uncertain, self.absent_since, self.probed_until, self._closings, self._graces,
+            self._proven_at, self.spared,
+        )  # fmt: skip
 
     def is_connected(self, agent_id: str) -> bool:
         """Whether a connection carries the agent, as far as that is known."""
@@ -95,28 +293,65 @@ class Leases:
         renewed_at = self.renewed_at.get(agent_id)
         return None if renewed_at is None else renewed_at + self._lease_s
 
-    def expired(self, now: float) -> tuple[str, str] | None:
-        """Id of an agent that is lost by now, and the cause in words; None while none is."""
-        for agent_id, since in self.absent_since.items():
-            if now >= since + self._grace_s:
-                return agent_id, f"its connection closed and it was not back within {self._grace_s:g} s"
-            break
+    def missed_since(self, agent_id: str, now: float) -> float:
+        """Time at which the agent's connection closed, or else at which it was heard last; now if it has no lease."""
+        heard_at = self.renewed_at.get(agent_id, now)
+        return self.absent_since.get(agent_id, self.spared.get(agent_id, heard_at))
+
+    def overdue(self, now: float) -> Iterator[str]:
+        """Yield the agents that were not heard for longer than they should, beginning with the longest."""
+        for agent_id, renewed_at in self.renewed_at.items():
+            if now <= renewed_at + self._overdue_s:
+                break
+            yield agent_id
+
+    def expired(self, now: float, *, needs_witness: bool = False) -> Loss | None:
+        """Return an agent that is lost by now; None while none is. `needs_witness`: leases count only with a witness.
+
+        A deadline passes only when all is read that came in before it.
+        """
+        now = min(now, self.unread_since)
+        if self._graces and (lost := self._out_of_grace(now)):
+            return lost
         for agent_id, until in self.probed_until.items():
             if now >= until:
-                return agent_id, "another agent of its node joined, and it gave no sign of life"
+                return Loss(agent_id, "another agent of its node joined, and it gave no sign of life")
         for agent_id, renewed_at in self.renewed_at.items():
             if now >= renewed_at + self._lease_s:
-                return agent_id, f"{NOT_HEARD} {self._lease_s:g} s"
+                return self._out_of_lease(agent_id, self.heard_at >= renewed_at + self._overdue_s, needs_witness)
             break
         return None
 
+    def _out_of_grace(self, now: float) -> Loss | None:
+        while (ends_at := self._grace_ends_at()) is not None and now >= ends_at:
+            agent_id = next(iter(self._graces))
+            if not self.is_suspect(agent_id):
+                return Loss(agent_id, f"its connection closed and it was not back within {self._grace_s:g} s")
+            self.suspects.add(agent_id)
+            del self._graces[agent_id]
+        return None
+
+    def _grace_ends_at(self) -> float | None:
+        """End of the first grace; None if it has no witness."""
+        if not self._graces or not self.is_any_certain:
+            return None
+        ends_at = next(iter(self._graces.values())) + self._grace_s
+        return ends_at if ends_at <= self.heard_at + self._overdue_s else None
+
+    def _out_of_lease(self, agent_id: str, is_witnessed: bool, needs_witness: bool) -> Loss | None:
+        if needs_witness and not is_witnessed:
+            self.awaits_witness = True
+            return None
+        excuse = NO_BLAME if self.is_suspect(agent_id) else ""
+        return Loss(agent_id, f"{NOT_HEARD} {self._lease_s:g} s", excuse if is_witnessed else UNHEARD)
+
     def next_deadline(self) -> float | None:
-        """Time at which the next agent is lost unless its lease is renewed before."""
+        """Time at which the next agent is lost unless its lease is renewed before, or at which all are silent."""
         if not self.renewed_at:
             return None  # who has no lease is neither absent nor probed
-        at = next(iter(self.renewed_at.values())) + self._lease_s
-        if self.absent_since:
-            at = min(at, next(iter(self.absent_since.values())) + self._grace_s)
+        at = (self.heard_at if self.awaits_witness else next(iter(self.renewed_at.values()))) + self._lease_s
+        if self._graces and (ends_at := self._grace_ends_at()) is not None:
+            at = min(at, ends_at)
         if self.probed_until:
             at = min(at, *self.probed_until.values())
         return at

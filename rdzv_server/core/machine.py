@@ -26,8 +26,10 @@ from rdzv_server.core import (
     examination,
     failed_rounds,
     final_report,
+    finishing,
     hangs,
     legal_sizes,
+    namesakes,
     network_check,
     notices,
     operations,
@@ -38,11 +40,12 @@ from rdzv_server.core import (
     snapshot,
     stragglers,
     time_ledger,
+    unheard,
     worker_reports,
 )
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
-from rdzv_server.core.liveness import Leases
-from rdzv_server.core.node_history import Blame, Fault
+from rdzv_server.core.liveness import NO_BLAME, NOT_HEARD, UNHEARD, Leases, Loss
+from rdzv_server.core.node_history import OF_RUN, Blame, Fault, NodeHistory
 from rdzv_server.core.run import (
     Agent,
     AgentState,
@@ -60,6 +63,7 @@ from rdzv_server.core.run import (
 WALL_CLOCK_SLACK_S = 0.5
 """Seconds by which the wall clock must have been set for the server to notice, and as many for a run to follow: times
 that people are told are right to a second."""
+CORROBORATED = "its connection closed and other nodes' workers failed"
 DUE_AT_ONCE = 500
 """Most agents that are lost in one go when many leases end together: other runs wait meanwhile."""
 
@@ -76,7 +80,7 @@ class RunMachine:
             settings=settings,
             created_at=now,
             wall_clock_ahead=[(now, created.wall_at - now)],
-            leases=Leases(settings.lease_s, settings.disconnect_grace_s),
+            leases=Leases(settings.lease_s, settings.disconnect_grace_s, created.run_id),
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
             event_number=created.event_number,
             time=TimeLedger(since=now),
@@ -96,6 +100,10 @@ class RunMachine:
         """Whether the registry may exclude the nodes that are blamed: then no round completes before it has judged."""
         self.awaits_verdict = False
         """Whether a node was blamed, and the registry has not judged yet: a waiting node may be excluded."""
+        self.history = NodeHistory(*OF_RUN)
+        """Faults that nodes were blamed for, if they count only in this run: see `Run.is_scoped`."""
+        self.places = 0
+        """Places that the registry counts for the attempt: its agents, or the seats of its last round if more."""
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 
@@ -119,6 +127,11 @@ class RunMachine:
         self.blamed.append(Blame(node_id, fault, reason))
         self.awaits_verdict = self.is_judged
 
+    @property
+    def is_unended(self) -> bool:
+        """Whether an operator has had the run forgotten before it had ended: then its agents form it anew."""
+        return False
+
     def take_blames(self) -> list[Blame]:
         """Return the blames that have not been taken yet, and empty the list."""
         blamed, self.blamed = self.blamed, []
@@ -135,12 +148,18 @@ class RunMachine:
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
         """Take a `LeaseRenewed` if only a fresh lease follows from it; else return False, with nothing changed.
 
-        The run's deadline is left as it is: it turns out to have moved on when it comes.
+        The run's deadline is left as it is: it turns out to have moved on when it comes. If an agent is absent it may
+        move closer, as this agent is the witness that the end of a grace needs.
         """
         run, agent_id = self.run, event.agent_id
-        if run.stage.is_end or agent_id in run.leases.uncertain or agent_id not in run.agents:
+        leases = run.leases
+        if run.stage.is_end or agent_id in leases.uncertain or leases.awaits_witness or agent_id not in run.agents:
             return False
-        if event.progress is not None and stragglers.begins(run, event):
+        if leases.absent_since:
+            return False
+        if event.progress is not None and (stragglers.begins(run, event) or progress.begins(run, event)):
+            return False
+        if event.finished is not None and finishing.is_news(run, agent_id, event.finished):
             return False
         self._renewed(event, now)
         return True
@@ -160,6 +179,8 @@ class RunMachine:
         """Give every agent a fresh lease after a restart of the server; it must speak before it gets a seat."""
         if not self.run.stage.is_end:
             self.run.leases.restart(self.run.agents, now)
+        if self.run.unheard_since is not None:
+            self.run.leases.suspect_all()
         for agent in self.run.agents.values():
             network_check.joined(self.run, agent.join)
 
@@ -168,6 +189,11 @@ class RunMachine:
         if not self.run.stage.is_end and abs(self.run.wall_clock(now) - wall_at) > WALL_CLOCK_SLACK_S:
             self._transit(events.WallClockSet(wall_at), now)
         return self._taken()
+
+    def has_news(self, agent_id: str, revision: int) -> bool:
+        """Whether the agent, which has seen the directive of `revision`, is to be told something at once."""
+        agent = self.run.agents.get(agent_id)
+        return agent is None or agent.revision > revision
 
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
@@ -182,12 +208,19 @@ class RunMachine:
         run = self.run
         if run.ended_at is not None:
             return self._forget_at(run.ended_at)
+        if run.unheard_since is not None:
+            return unheard.deadline(run)
         is_forming = run.stage is Stage.FORMING and run.network.pairs is None  # a test ends by the queries' deadlines
-        own = completion.deadline(run) if is_forming else run.verdict_at or run.scale_up_at
+        own = completion.deadline(run) if is_forming else run.scale_up_at
+        if run.verdict_at is not None and not worker_reports.awaits_loss(run):
+            own = run.verdict_at
         hang = hangs.deadline(run) if run.hang is not None else None
         notice = notices.ends_at(run) if notices.may_end(run) else None
         soonest = run.leases.next_deadline()
-        for at in (own, run.queries.next_deadline(), hang, notice, run.slowness.look_at):
+        if run.cordons and (cordon := operations.next_uncordoning(run)):
+            soonest = cordon.until if soonest is None else min(soonest, cordon.until or 0.0)
+        warned = finishing.deadline(run) if run.succeeded or run.finished else None
+        for at in (own, run.queries.next_deadline(), hang, notice, run.slowness.look_at, warned):
             if at is not None and (soonest is None or at < soonest):
                 soonest = at
         return soonest
@@ -221,45 +254,75 @@ class RunMachine:
         run = self.run
         if run.stage.is_end:
             return None
-        if lost := run.leases.expired(now):
-            return events.NodeLost(*lost)
+        is_running = run.stage is Stage.RUNNING
+        if lost := run.leases.expired(now, needs_witness=is_running):
+            return self._loss(lost, now)
+        if is_running and (found := unheard.due(run, now)):
+            return found
+        if run.unheard_since is not None:
+            return None  # nothing else is concluded
         forming_until = completion.deadline(run) if self._may_complete else None
         if forming_until is not None and now >= forming_until:
             if run.opening.min_since is None:
                 return events.JoinTimedOut()
             if network_check.is_done(self, now):
                 return events.RoundCompleted(completion.expired(run))
-        if run.verdict_at is not None and now >= run.verdict_at:
+        if run.verdict_at is not None and now >= run.verdict_at and not worker_reports.awaits_loss(run):
             return events.CauseNotFound()
-        if found := hangs.judge(run, now):
-            return found
+        if hang := hangs.judge(run, now):
+            return hang
         if ended := notices.over(run, now):
             return ended
+        if run.cordons and (own := operations.next_uncordoning(run)) and now >= (own.until or 0.0):
+            return events.NodeUncordoned("its time is over", node_id=own.node_id)
         if run.scale_up_at is not None and now >= run.scale_up_at:
             return events.ArrivalsAdmitted()
-        return stragglers.look(run, now)
+        return finishing.due(run, now) or stragglers.look(run, now)
+
+    def _loss(self, lost: Loss, now: float) -> events.NodeLost:
+        """Loss as a fact: blamed on the node unless others vanished or fell silent together with it."""
+        is_shared = lost.cause.startswith(NOT_HEARD) and self._note_others(lost.agent_id, now)
+        excuse = lost.excuse or (NO_BLAME if is_shared else "")
+        return events.NodeLost(lost.agent_id, lost.cause + excuse, is_blameless=bool(excuse))
+
+    def _note_others(self, agent_id: str, now: float) -> bool:
+        """Whether an agent of another node is overdue as well; the next one is noted, as it fell silent, too."""
+        run, node_id = self.run, self.run.agents[agent_id].node_id
+        others = (each for each in run.leases.overdue(now) if run.agents[each].node_id != node_id)
+        if (other := next(others, None)) is not None:
+            run.leases.suspect(other)
+        return other is not None
 
     def _complete_if_ready(self, now: float) -> None:
         """Complete the round if it is ready. Its completion is recorded, the signs of life that decide it are not."""
         if self.run.network.pairs is not None and (tested := network_check.over(self, now)):
             self._apply(tested, now)
+        if self.run.failed and self._may_complete:
+            for agent_id in completion.presumed_lost(self.run, now):
+                excuse = NO_BLAME if self.run.leases.is_suspect(agent_id) else ""
+                self._apply(self._loss(Loss(agent_id, CORROBORATED, excuse), now), now)
         if self._may_complete and (reason := completion.completes(self.run, now)) and network_check.is_done(self, now):
             self._apply(events.RoundCompleted(reason), now)
 
     # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check
     # itself has done to the leases. Raises `ProtocolError`, with nothing changed, if the event is refused.
 
-    def _renewed(self, event: events.LeaseRenewed, now: float) -> None:
-        if event.agent_id in self.run.agents and not self.run.stage.is_end:
-            self.run.leases.renew(event.agent_id, now)
-            if event.progress is not None:
-                progress.note(self.run, event.agent_id, event.progress, now)
-                if stragglers.begins(self.run, event):
-                    stragglers.begin(self.run, now)
+    def _renewed(self, event: events.LeaseRenewed, now: float) -> events.TrainingBegan | None:
+        if event.agent_id not in self.run.agents or self.run.stage.is_end:
+            return None
+        self.run.leases.renew(event.agent_id, now)
+        if event.finished is not None:
+            finishing.note(self.run, event.agent_id, event.finished, now)
+        if event.progress is None:
+            return None
+        progress.note(self.run, event.agent_id, event.progress, now)
+        if stragglers.begins(self.run, event):
+            stragglers.begin(self.run, now)
+        return progress.first(self.run, event, now)
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
-        self.run.leases.disconnect(event.agent_id, now)
-        self.lose_corroborated((event.agent_id,), now)
+        if agent := self.run.agents.get(event.agent_id):
+            self.run.leases.disconnect(agent.agent_id, now, was_parked=event.was_parked, node_id=agent.node_id)
 
     def _check_leave(self, event: events.NodeLeft, now: float) -> events.NodeLeft | None:
         if self.run.stage.is_end or event.agent_id in self.run.departed_ids:
@@ -267,26 +330,12 @@ class RunMachine:
         self.agent(event.agent_id)
         return event
 
-    def lose_corroborated(self, agent_ids: Iterable[str], now: float, reporter: str | None = None) -> None:
-        """Declare absent participants among `agent_ids` lost if workers of another one have failed, which that
-        explains.
-
-        Other absent agents have been judged before: when their connection closed, or at the round's first failure.
-        """
-        run = self.run
-        if run.stage.is_end or not (run.failed or reporter):
-            return
-        for agent_id in agent_ids:
-            others_failed = len(run.failed) > (agent_id in run.failed) or reporter not in (None, agent_id)
-            if others_failed and agent_id in run.leases.absent_since and run.agents[agent_id].has_part:
-                self._apply(events.NodeLost(agent_id, "its connection closed and other nodes' workers failed"), now)
-
     # Facts are recorded, applied, and draw their conclusions.
 
     def _apply(self, fact: events.Fact, now: float) -> None:
         if self.run.stage is Stage.RUNNING and self._may_end_round(fact):
             measured = progress.measure(self.run, fact, now)
-            if measured is not None and measured != self.run.measured:
+            if measured != (self.run.measured or events.ProgressMeasured()):
                 self._transit(measured, now)
         self._transit(fact, now)
 
@@ -300,7 +349,12 @@ class RunMachine:
     def _may_end_round(self, fact: events.Fact) -> bool:
         if isinstance(fact, events.WorkersSucceeded):
             return len(self.run.succeeded) + 1 == len(self.run.seats)
+        if isinstance(fact, events.NodeJoined):
+            return bool(fact.replaces)
         return not isinstance(fact, _ENDING_NO_ROUND)
+
+    def _training_began(self, fact: events.TrainingBegan, now: float) -> None:
+        self.run.time.starting_s, self.run.time.is_told = fact.starting_s, True
 
     def _measured(self, fact: events.ProgressMeasured, now: float) -> None:
         run = self.run
@@ -315,8 +369,10 @@ class RunMachine:
 
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
+        run.is_scoped = run.is_scoped or fact.is_scoped  # before anything is blamed on its word
         for agent_id in fact.replaces:  # before the newcomer counts
-            self.depart(self.agent(agent_id), Cause.NODE_LOST, "a new agent of the same node joined", now)
+            why, is_blameless = "a new agent of the same node joined", run.leases.is_suspect(agent_id)
+            self.depart(self.agent(agent_id), Cause.NODE_LOST, why, now, is_blameless=is_blameless)
         if join.unfit:
             self._told_of_unfit(join, now)
             return
@@ -339,22 +395,27 @@ class RunMachine:
             run.move(agent, AgentState.WAITING)
             run.opening.joined_at = now
         run.leases.renew(agent.agent_id, now)
+        if run.leases.spared:
+            unheard.newcomer(run)
         self._note_directive(agent, None)
 
     def _told_of_unfit(self, join: JoinRequest, now: float) -> None:
         """Remember a node that takes no part because its own check found it unfit before it joined."""
+        why = completion.said_unfit(join.node_id, join.unfit)
         self.run.note_departed(join.agent_id)
-        self.note_unfit(join.node_id, join.unfit)
-        self.tell("node_unfit", join.unfit, now, node_id=join.node_id)
+        self.note_unfit(join.node_id, why)
+        self.tell("node_unfit", why, now, node_id=join.node_id)
 
     def _lost(self, fact: events.NodeLost, now: float) -> None:
-        self.depart(self.agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now)
+        self.depart(self.agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now, is_blameless=fact.is_blameless)
 
     def _left(self, fact: events.NodeLeft, now: float) -> None:
         agent = self.agent(fact.agent_id)
+        if fact.retracts_success:
+            worker_reports.take_back(self.run, agent)
         self.depart(agent, Cause.NODE_LEFT, fact.reason, now)
         if fact.unfit:
-            self.note_unfit(agent.node_id, fact.reason)
+            self.note_unfit(agent.node_id, completion.said_unfit(agent.node_id, fact.reason))
 
     def note_unfit(self, node_id: str, reason: str) -> None:
         """Remember the node that leaves, has left, or does not join, because a check has found it unfit."""
@@ -366,15 +427,20 @@ class RunMachine:
         self.end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
 
     def _superseded(self, fact: events.RunSuperseded, now: float) -> None:
-        self.end(Stage.FAILED, "every node left, and a new attempt began", None, now)
+        """End the run, in which no agent is heard. Silent agents that live join the new attempt when they return."""
+        silent = list(self.run.agents.values())
+        for agent in silent:
+            self.depart(agent, Cause.NODE_LOST, f"it was silent{UNHEARD}", now, is_blameless=True)
+        why = "no agent was heard" if silent else "every node left"
+        self.end(Stage.FAILED, f"{why}, and a new attempt began", None, now)
 
     def _completed(self, fact: events.RoundCompleted, now: float) -> None:
         run = self.run
         restart_budget.settle(run, now)
-        ordered = rank_assignment.order(run, admission.choose(run))
+        ordered, before = rank_assignment.order(run, admission.choose(run)), run.seats
         run.membership = rank_assignment.assign(run, ordered, fact.reason)
         run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
-        run.succeeded, run.failed, run.first_of_round = set(), set(), None
+        run.succeeded, run.succeeded_at, run.failed, run.first_of_round = set(), {}, set(), None
         run.move_all(ordered, AgentState.RUNNING)
         for agent in ordered:
             agent.round = run.round
@@ -385,10 +451,12 @@ class RunMachine:
             charged=opening.cause.is_charged, world_size=run.membership.world_size,
             duration_s=now - opening.at,
         )  # fmt: skip
+        for node_id, warning in namesakes.new_warnings(run, before):
+            self.tell("warning", warning, now, node_id=node_id)
 
     # Steps that several facts share.
 
-    def depart(self, agent: Agent, cause: Cause, detail: str, now: float) -> None:
+    def depart(self, agent: Agent, cause: Cause, detail: str, now: float, *, is_blameless: bool = False) -> None:
         run, seat = self.run, self.run.seat_of(agent.agent_id)
         queries.close_all(self, [agent], f"the agent of node {agent.node_id} is gone: {detail}", now)
         was = agent.state
@@ -400,7 +468,7 @@ class RunMachine:
         departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
         remember(run.departures, departure)
         self.tell("node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank)
-        if not left:
+        if not (left or is_blameless):
             self.blame(agent.node_id, "lost", reason)
         self._left_its_place(agent, was, cause, reason, now)
 
@@ -429,7 +497,10 @@ class RunMachine:
         run.notice_since = run.replacement = None
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at, run.hang = Stage.FORMING, None, None, None
+        run.unheard_since, run.leases.awaits_witness = None, False
         run.progress.clear()
+        run.finished.clear()
+        run.still_running = ""
         run.examinations, run.slowness = Examinations(), Slowness()
         network_check.forget_results(run, cause)
         run.stragglers.clear()
@@ -476,7 +547,9 @@ class RunMachine:
     def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
         run.stage, run.ended_at, run.scale_up_at, run.verdict_at, run.hang = stage, now, None, None, None
-        run.end_reason, run.notice_since, run.replacement = reason, None, None
+        run.end_reason, run.notice_since, run.replacement, run.still_running = reason, None, None, ""
+        run.unheard_since = None
+        run.finished.clear()
         run.leaving.clear()
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
         time_ledger.settle(run, now)
@@ -486,7 +559,7 @@ class RunMachine:
         queries.close_all(self, run.agents.values(), f"run {run.run_id} has {stage}: {reason}", now)
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
         kind: EventKind = "run_succeeded" if stage is Stage.SUCCEEDED else "run_failed"
-        self.tell(kind, reason, now, failure=ended_by, time=finish.time)
+        self.tell(kind, reason, now, failure=ended_by, time=finish.time, running_time=finish.running_time)
 
     # Helpers.
 
@@ -538,8 +611,11 @@ class RunMachine:
 
 
 _ENDING_NO_ROUND = (
-    events.NodeJoined,
+    events.ContactLost,
+    events.ContactRegained,
     events.HangSuspected,
+    events.WorkersStillRun,
+    events.TrainingBegan,
     events.ProgressMeasured,
     events.StragglersFound,
     events.StacksAsked,
@@ -551,6 +627,9 @@ Apply = Callable[[RunMachine, Any, float], None]
 _EVENTS: dict[type[events.Event], tuple[Check | None, Apply | None]] = {
     events.NodeJoined: (admission.check_join, RunMachine._joined),
     events.NodeLost: (None, RunMachine._lost),
+    events.ContactLost: (None, unheard.lost),
+    events.ContactRegained: (None, unheard.regained),
+    events.RunDeserted: (None, unheard.deserted),
     events.NodeLeft: (RunMachine._check_leave, RunMachine._left),
     events.LeaveAnnounced: (notices.check, notices.announced),
     events.NoticeEnded: (None, notices.ended),
@@ -559,6 +638,8 @@ _EVENTS: dict[type[events.Event], tuple[Check | None, Apply | None]] = {
     events.CauseNotFound: (None, worker_reports.cause_not_found),
     events.HangSuspected: (hangs.check, hangs.suspect),
     events.HangFound: (None, hangs.found),
+    events.WorkersStillRun: (None, finishing.warned),
+    events.TrainingBegan: (None, RunMachine._training_began),
     events.ProgressMeasured: (None, RunMachine._measured),
     events.StragglersFound: (None, stragglers.found),
     events.StragglerReplaced: (None, stragglers.replaced),

@@ -15,10 +15,17 @@ from rdzv_protocol.text import clip, count
 Fault = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
 MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
 """Most nodes and incidents that are remembered, and incidents of one node: a snapshot of them is one record."""
+OF_RUN = 32, 128
+"""Most nodes and incidents that are remembered of a run whose blame counts only in the run."""
 REASON_BYTES, RUN_BYTES = 96, 64
 TOGETHER, TOGETHER_S = 3, 30.0
 """Number of nodes, and seconds within which as many must be lost to count as lost together, which blames none."""
-AT_ONCE: tuple[Fault, ...] = ("hardware", "unfit", "slow")
+AT_ONCE: dict[Fault, str] = {
+    "hardware": "its hardware failed",
+    "unfit": "a check found it unfit",
+    "slow": "it was slower than the other nodes",
+}
+"""Faults that exclude a node at once, each in words that quote nothing."""
 
 
 class ExclusionPolicy(Struct, frozen=True):
@@ -47,11 +54,19 @@ class Blame(Struct, frozen=True):
     reason: str
 
 
+class Verdict(Struct, frozen=True):
+    """Reason to exclude a node: `reason` quotes the run that blamed it, `general` tells other runs nothing of that."""
+
+    reason: str
+    general: str
+
+
 class NodeHistory:
     """Incidents of each node; the node of the latest one is the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_nodes: int = MOST_NODES, most_incidents: int = MOST_INCIDENTS) -> None:
         self.by_node: dict[str, tuple[Incident, ...]] = {}
+        self._most_nodes, self._most_incidents = most_nodes, most_incidents
         self._incidents = 0
 
     def restore(self, by_node: Mapping[str, tuple[Incident, ...]]) -> None:
@@ -65,7 +80,7 @@ class NodeHistory:
         short = Incident(incident.at, incident.fault, run_id, reason, incident.wall_at)
         self.by_node[node_id] = latest = (*known, short)[-MOST_OF_A_NODE:]
         self._incidents += len(latest)
-        while len(self.by_node) > MOST_NODES or self._incidents > MOST_INCIDENTS:
+        while len(self.by_node) > self._most_nodes or self._incidents > self._most_incidents:
             self._pop(next(iter(self.by_node)))
 
     def forgive(self, node_id: str) -> None:
@@ -77,18 +92,18 @@ class NodeHistory:
         self._incidents -= len(incidents)
         return incidents
 
-    def verdict(self, blame: Blame, now: float, policy: ExclusionPolicy) -> str:
-        """Reason why the node is to be excluded after this blame, which has been noted; empty if it is not."""
+    def verdict(self, blame: Blame, now: float, policy: ExclusionPolicy) -> Verdict | None:
+        """Return why the node is to be excluded after this blame, which has been noted; None if it is not."""
         if blame.fault in AT_ONCE:
-            return blame.reason
+            return Verdict(blame.reason, AT_ONCE[blame.fault])
         counted = [each for each in self._since_excluded(blame.node_id) if each.at > now - policy.window_s]
         counted = [each for each in counted if not self._is_shared(each)]
         if len(counted) < policy.after:
-            return ""
+            return None
         runs = len({each.run_id for each in counted})
         in_runs = f" in {runs} runs" if runs > 1 else ""
-        times = f"{count(len(counted), 'time')} within {span(policy.window_s)}"
-        return f"blamed {times}{in_runs}, most recently: {counted[-1].reason}"
+        general = f"blamed {count(len(counted), 'time')} within {span(policy.window_s)}{in_runs}"
+        return Verdict(f"{general}, most recently: {clip(blame.reason, REASON_BYTES)}", general)
 
     def _since_excluded(self, node_id: str) -> tuple[Incident, ...]:
         incidents = self.by_node.get(node_id, ())

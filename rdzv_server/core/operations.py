@@ -148,6 +148,12 @@ def uncordon(machine: "RunMachine", fact: events.NodeUncordoned, now: float) -> 
     _tell(machine, "node_uncordoned", fact, uncordoned(fact), now, node_id=fact.node_id)
 
 
+def next_uncordoning(run: Run) -> events.Cordon | None:
+    """Return the run's own cordon that ends first; None: it has none that ends."""
+    own = [cordon for cordon in run.cordons.values() if cordon.is_of_run and cordon.until is not None]
+    return min(own, key=lambda cordon: cordon.until or 0.0, default=None)
+
+
 def drain(machine: "RunMachine", fact: events.NodeDrained, now: float) -> None:
     """Cordon the node, and have its agents leave; those that do not know `drain` are fenced, and rejoin to stand by."""
     run, sentence = machine.run, drained(fact)
@@ -188,6 +194,8 @@ def cordon_of(fact: events.NodeCordoned, now: float) -> Cordon:
         wall_at=fact.wall_at,
         wall_until=fact.wall_until or _wall_until(fact),
         drain_s=fact.deadline_s if isinstance(fact, events.NodeDrained) else None,
+        general=fact.general,
+        is_of_run=fact.is_of_run,
     )
 
 

@@ -2,7 +2,9 @@
 
 A succeeded run is remembered for the retention time: an agent that comes late for its explicit run id is told so,
 and `--rerun` starts it again. After a failure, or without an explicit run id, a new agent begins a new attempt. So does
-an agent that finds a run which every node has left, if it names no run id, or asks for other settings than the run's.
+an agent that finds a run which every node has left, if it names no run id, or asks for other settings than the run's;
+and if all agents are silent instead (see `unheard`), one without a run id must be of a node of the run, or the run of
+one node, since those of many nodes may be alive.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,6 +13,8 @@ from heapq import heapify, heappop, heappush, nsmallest
 from msgspec.structs import replace
 from rdzv_protocol.errors import (
     AgentFenced,
+    OutcomeUnknown,
+    ProtocolError,
     RunFailed,
     RunGoesOn,
     RunSucceeded,
@@ -20,10 +24,11 @@ from rdzv_protocol.errors import (
 )
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import JoinRequest
+from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip
 
-from rdzv_server.core import admission, events, snapshot
-from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS, Cordons
+from rdzv_server.core import admission, cordons, events, set_apart, snapshot, used_numbers
+from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS, MOST_OF_RUN, Cordons
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import (
     EXCLUDER,
@@ -35,9 +40,12 @@ from rdzv_server.core.events import (
     RunSuperseded,
     TimePassed,
 )
+from rdzv_server.core.liveness import Closings, HoldUp
 from rdzv_server.core.machine import RunMachine
-from rdzv_server.core.node_history import REASON_BYTES, Blame, ExclusionPolicy
+from rdzv_server.core.node_history import REASON_BYTES, Blame, ExclusionPolicy, Incident
 from rdzv_server.core.run import HEARD_OF_S, Run, Stage
+from rdzv_server.core.set_apart import SetApart, own_error
+from rdzv_server.core.used_numbers import UsedNumbers
 
 Key = tuple[str, int]
 """Key of an attempt: run_id and attempt number."""
@@ -46,6 +54,8 @@ RETENTION_S = 3_600.0
 """Seconds that an ended run is remembered: an hour by default, for people to look and late agents to be told."""
 MOST_RUNS = 10_000
 """Most runs of a server by default, as many as its memory is meant for."""
+MOST_AGENTS = 100_000
+"""Most agents of all runs of a server by default: they take about 1.3 GB."""
 
 SPARE_DEADLINES = 64
 """Stale deadlines that are tolerated, beyond one for each run, before they are dropped."""
@@ -58,23 +68,33 @@ SLOW_NODES = ExclusionPolicy(after=1, window_s=3_600.0, for_s=3_600.0)
 
 
 class Registry:
-    """Attempts of all runs, at most `max_runs`. `retention_s`: seconds for which an ended one is remembered."""
+    """Attempts of all runs, at most `max_runs`, with at most `max_agents` agents together.
+
+    `retention_s`: seconds for which an ended attempt is remembered.
+    """
 
     def __init__(
         self,
         retention_s: float,
         max_runs: int = MOST_RUNS,
+        max_agents: int = MOST_AGENTS,
         *,
         knows_all_runs: bool = True,
         exclusion: ExclusionPolicy | None = None,
     ) -> None:
         """Begin without runs. `exclusion`: policy by which the server keeps a node out by itself; None: never."""
         self._retention_s = retention_s
-        self._max_runs = max_runs
+        self._max_runs, self._max_agents = max_runs, max_agents
+        self._all_places = 0
+        """Sum of the machines' places."""
         self._machines: dict[Key, RunMachine] = {}
         self._attempts: dict[str, list[int]] = {}
-        """Numbers of the attempts of each run that are remembered, in their order: the first is forgotten first, so
-        that a server which is started again goes on from the number of the last, and from that of its last event."""
+        """Numbers of the attempts of each run that are remembered, in their order: the first is forgotten first, and
+        the last has the run's highest numbers."""
+        self._used = UsedNumbers()
+        self.unread_since = float("inf")
+        """Arrival of the oldest message that the server has not read: see `Leases`."""
+        self._closings = Closings()
         self._deadlines: list[tuple[float, Key]] = []
         self._armed: dict[Key, float] = {}
         self._life = Life()
@@ -83,6 +103,8 @@ class Registry:
         self._exclusion = exclusion
         self._suspects: dict[str, list[tuple[RunMachine, Blame]]] = {}
         """Blames on each node, and the attempts that they came from, which await the verdict."""
+        self._apart: list[SetApart] = []
+        self._newly_apart: list[tuple[SetApart, Exception]] = []
         self.knows_all_runs = knows_all_runs
         """Whether there are no other shards; else all shards have been asked before whether a node is known."""
 
@@ -102,8 +124,9 @@ class Registry:
         effects: list[Effect] = []
         if isinstance(event, NodeJoined):
             machine, effects = self._machine_to_join(event, now)
-            if cordon := self.cordons.by_node.get(event.join.node_id):
-                event = replace(event, cordon=cordon)
+            cordon = self.cordons.by_node.get(event.join.node_id)
+            if cordon and cordon.node_id not in machine.run.cordons:  # else the run knows it in its own words
+                event = replace(event, cordon=cordons.for_others(cordon))
         elif isinstance(event, events.NodeOperation):
             effects = self._operate_on_node(event, now)
             return None, effects + self._judge_all(now)
@@ -129,10 +152,10 @@ class Registry:
         return answer or self.cordons.answers.get(request_id, "")
 
     def _operate_on_node(
-        self, event: events.NodeFact, now: float, blaming: Collection[RunMachine] = ()
+        self, event: events.NodeFact, now: float, blaming: Collection[RunMachine] = (), quoted: str = ""
     ) -> list[Effect]:
         """Act on a node in all its runs, and in the `blaming` ones though the node may be gone from them, then for
-        later runs.
+        later runs. `quoted`: id of the run that the reason quotes; other runs get the general reason.
 
         The request is remembered last: if only a part of the batch is written, a repetition carries the rest out.
         """
@@ -147,7 +170,11 @@ class Registry:
         if isinstance(event, events.NodeDrained) and not is_known:
             raise unknown_node(event.node_id)
         self.cordons.check_room(event)
-        effects = [effect for machine in concerned for effect in self._tell(machine, event, now)]
+        effects: list[Effect] = []
+        for machine in concerned:
+            if isinstance(event, events.NodeUncordoned) and event.by:
+                machine.history.forgive(event.node_id)
+            effects += self._tell(machine, event if machine.run.run_id == quoted else cordons.for_others(event), now)
         return effects + self._keep(replace(event, life=self._life), now)
 
     def _forget_run(self, event: events.RunForgotten, now: float) -> list[Effect]:
@@ -156,7 +183,7 @@ class Registry:
         latest = self._latest_machine(event.run_id)
         if latest is None:
             raise UnknownRun(f"no run {event.run_id} is known here")
-        if not latest.run.stage.is_end:
+        if not (latest.run.stage.is_end or latest.run.set_apart):
             raise RunGoesOn(f"run {event.run_id} goes on ({latest.run.stage}): stop it first (POST /v1/runs/stop)")
         effects: list[Effect] = []
         for attempt in list(self._attempts[event.run_id]):
@@ -164,15 +191,58 @@ class Registry:
         return effects + self._keep(event, now)
 
     def _tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
-        """Let the machine handle an event, and forget the run if its time has come."""
-        happened, run = machine.handle(event, now), machine.run
+        """Let the machine handle an event, and forget the run if its time has come.
+
+        If an exception is raised, the run is set apart, and the others notice nothing.
+        """
+        machine.run.leases.unread_since = self.unread_since
+        try:
+            happened = machine.handle(event, now)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            self.set_apart(machine, error)
+            happened = []
+        run = machine.run
+        if len(run.agents) != machine.places:
+            self._count_places(machine)
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
             self._arm(machine, machine.deadline)
-        elif self._is_first(run):
-            self._forget((run.run_id, run.attempt))
         else:
             happened = [effect for effect in happened if not isinstance(effect, ForgetRun)]
+            happened += self._forget(run, now) if self._is_first(run) else []
         return happened + self._note_blames(machine, now) if machine.blamed else happened
+
+    def set_apart(self, machine: RunMachine, error: Exception) -> None:
+        """Set a run apart because its core raised this exception; `take_set_apart` returns it next."""
+        self._all_places -= machine.places
+        set_apart.set_apart(machine, error)
+        assert isinstance(machine, SetApart)
+        self._armed.pop((machine.run.run_id, machine.run.attempt), None)
+        self._newly_apart.append((machine, error))
+        self._apart.append(machine)
+
+    @property
+    def has_newly_apart(self) -> bool:
+        """Whether `take_set_apart` has something to return."""
+        return bool(self._newly_apart)
+
+    def take_set_apart(self) -> list[tuple[SetApart, Exception]]:
+        """Return the runs that have been set apart since the last call, each with its error: they await `rebuild`."""
+        taken, self._newly_apart = self._newly_apart, []
+        return taken
+
+    def rebuild(self, machine: SetApart, records: Sequence[Record], last_event: int, now: float) -> list[Effect]:
+        """Make the state of a run that is set apart anew from its records and the number of its last event."""
+        effects = machine.rebuild(records, last_event, now)
+        self._count_places(machine)
+        self._arm(machine, machine.deadline)
+        return effects
+
+    @property
+    def runs_apart(self) -> list[str]:
+        """Ids of the runs that are set apart, and have not been stopped."""
+        return [machine.run.run_id for machine in self._apart if not machine.run.stage.is_end]
 
     def _keep(self, fact: events.NodeFact | events.RunForgotten, now: float) -> list[Effect]:
         self.cordons.apply(fact, now)
@@ -214,20 +284,27 @@ class Registry:
 
         The events of a run's creation come with its next record; a snapshot has none.
         """
+        if isinstance(record.fact, events.NumbersUsed):
+            self._used.apply(record.fact)
+            return []
         if record.run_id == JOURNAL:
             self.cordons.apply(record.fact, record.at)
             return []
         key = (record.run_id, record.attempt)
         effects: Sequence[Effect] = ()
-        if isinstance(record.fact, RunCreated):
-            machine = self._create(record.fact, record.at)
-        else:
-            assert not isinstance(record.fact, CordonsKept | events.NodeBlamed)
-            machine = self._machines[key]
-            effects = machine.replay(record.fact, record.at)
-            machine.take_blames()  # the journal has them, and their verdicts
-            machine.awaits_verdict = False
-        self._arm(machine, machine.next_deadline())
+        machine = self._create(record.fact, record.at) if isinstance(record.fact, RunCreated) else self._machines[key]
+        try:
+            if not isinstance(record.fact, RunCreated):
+                assert not isinstance(record.fact, CordonsKept | events.NodeBlamed)
+                effects = machine.replay(record.fact, record.at)
+                for blame in machine.take_blames() if machine.run.is_scoped else ():
+                    machine.history.note(blame.node_id, _incident(machine.run, blame, record.at))
+                machine.take_blames()  # the journal has them, and all verdicts are recorded
+                machine.awaits_verdict = False
+            self._count_places(machine)
+            self._arm(machine, machine.next_deadline())
+        except Exception as error:
+            self.set_apart(machine, error)
         return [effect.event for effect in effects if isinstance(effect, Happened)]
 
     def resume_numbers(self, last: Mapping[Key, int]) -> None:
@@ -240,49 +317,74 @@ class Registry:
         """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
         if key == (JOURNAL, 0):
             return [Record(*key, now, self.cordons.snapshot(self._life))]
+        if key == used_numbers.JOURNAL:
+            return [Record(*key, now, fact) for fact in self._used.snapshot()]
         machine = self._machines.get(key)
-        if machine is None or machine.run.stage.is_end:
+        if machine is None or machine.run.stage.is_end or machine.run.set_apart:
             return []
         run = machine.run
         wall_at = run.wall_clock(run.created_at)
         created = RunCreated(run.run_id, run.attempt, run.explicit, run.settings, wall_at, self._life)
         records = [Record(run.run_id, run.attempt, run.created_at, created)]
-        records += [Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run)]
-        return records
+        try:
+            return [*records, *(Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run))]
+        except Exception as error:
+            self.set_apart(machine, error)
+            return []
 
     def restart(self, now: float, life: Life) -> None:
         """Begin a life of the server, once all has been replayed: nobody is missed for what happened meanwhile."""
         self._life = life
         for machine in self._machines.values():
-            machine.restart(now)
-            self._arm(machine, machine.next_deadline())
+            try:
+                machine.restart(now)
+                self._arm(machine, machine.next_deadline())
+            except Exception as error:
+                self.set_apart(machine, error)
 
-    def resume(self, now: float) -> None:
-        """Begin every lease anew: the server could hear nobody until now."""
+    def resume(self, now: float, hold_up: HoldUp) -> None:
+        """Make up for a time in which the server could not hear agents, or not answer them."""
         for machine in self._machines.values():
-            machine.run.leases.resume(now)
+            try:
+                machine.run.leases.resume(now, hold_up)
+            except Exception as error:
+                self.set_apart(machine, error)
 
     def set_wall_clock(self, wall_at: float, now: float) -> list[Effect]:
         """Let every run know what the server's wall clock shows, which has been set."""
         self._wall_ahead_s = wall_at - now
-        return [effect for machine in self._machines.values() for effect in machine.set_wall_clock(wall_at, now)]
+        effects: list[Effect] = []
+        for machine in self._machines.values():
+            try:
+                effects += machine.set_wall_clock(wall_at, now)
+            except Exception as error:
+                self.set_apart(machine, error)
+        return effects
 
     def _machine_to_join(self, event: NodeJoined, now: float) -> tuple[RunMachine, list[Effect]]:
         join = event.join
         if known := self._machine_with(join.run_id, join.agent_id):
             return known, []
         latest = self._latest_machine(join.run_id)
-        if latest and not self._begins_anew(latest.run, join):
-            return latest, []
+        if latest and not self._is_followed(latest, join, now):
+            is_full = self._all_places >= self._max_agents and not _has_place(latest.run, join)
+            return latest, self._make_room_for_agent(now) if is_full else []
         if join.after_round > 0:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
-        attempt, settings = latest.run.attempt + 1 if latest else 1, admission.settings_of(join)
-        effects = self._make_room(now) if len(self._machines) >= self._max_runs else []
+        if latest is None and join.returning and self._used.has_ended(join.run_id, join.attempt):
+            raise OutcomeUnknown(
+                f"run {join.run_id} ended while node {join.node_id} was away, and how it ended is not remembered here: "
+                "the node does not begin it again. To run it again, start its agents again"
+            )
+        settings = _settings_of(join)  # before anything changes: it may refuse the join
+        effects = self._make_room_for_agent(now)
+        if not effects and len(self._machines) >= self._max_runs:
+            effects = self._make_room(now)
         effects += self._supersede(latest, now) if latest else []
-        number = latest.run.event_number if latest else 0
+        last, number = (latest.run.attempt, latest.run.event_number) if latest else self._used.last(join.run_id)
         wall_at = now + self._wall_ahead_s
-        created = RunCreated(join.run_id, attempt, join.explicit_run_id, settings, wall_at, self._life, number)
-        effects.append(Record(join.run_id, attempt, now, created))
+        created = RunCreated(join.run_id, last + 1, join.explicit_run_id, settings, wall_at, self._life, number)
+        effects.append(Record(join.run_id, last + 1, now, created))
         return self._create(created, now), effects
 
     def _make_room(self, now: float) -> list[Effect]:
@@ -290,39 +392,78 @@ class Registry:
 
         Raises `ServerUnavailable` if there is none whose agents can have heard of the end.
         """
-        ended = [
+        ended = self._forgettable(now)
+        if not ended:
+            raise ServerUnavailable(
+                f"this server holds {self._max_runs} runs, as many as --max-runs allows, and none of them has ended; "
+                "there is room when one has"
+            )
+        return self._forget_some(ended, now)
+
+    def _make_room_for_agent(self, now: float) -> list[Effect]:
+        """Forget attempts that have ended, if there are too many agents for one more: a run keeps its agents till then.
+
+        Raises `ServerUnavailable` if that makes no room.
+        """
+        if self._all_places < self._max_agents:
+            return []
+        ended = [each for each in self._forgettable(now) if self._machines[each[-1]].places]
+        if self._all_places - sum(self._machines[key].places for *_, key in ended) >= self._max_agents:
+            raise ServerUnavailable(
+                f"this server holds {self._all_places} agents, and --max-agents is {self._max_agents}: there is room "
+                "when some have left"
+            )
+        effects: list[Effect] = []
+        while self._all_places >= self._max_agents:
+            effects += self._forget_some([each for each in ended if each[-1] in self._machines], now)
+        return effects
+
+    def _forgettable(self, now: float) -> list[tuple[bool, float, Key]]:
+        """Ended attempts whose agents can have heard of the end, each with what they are forgotten in the order of."""
+        return [
             (run.membership is not None, run.ended_at, (run.run_id, run.attempt))
             for run in self.runs()
             if run.ended_at is not None
             and self._is_first(run)
             and (run.membership is None or now >= run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
         ]
-        if not ended:
-            raise ServerUnavailable(
-                f"this server holds {self._max_runs} runs, as many as --max-runs allows, and none of them has ended; "
-                "there is room when one has"
-            )
+
+    def _forget_some(self, ended: Collection[tuple[bool, float, Key]], now: float) -> list[Effect]:
         forgotten = [key for *_, key in nsmallest(1 + self._max_runs // ROOM, ended)]
-        for key in forgotten:
-            self._forget(key)
-        return [ForgetRun(*key) for key in forgotten]
+        return [effect for key in forgotten for effect in self._forget(self._machines[key].run, now)]
+
+    def _count_places(self, machine: RunMachine) -> None:
+        """Count the agents of an attempt; one that goes on keeps the places of its last round.
+
+        So newcomers that fill the server keep no run from replacing the nodes that it loses.
+        """
+        run, places = machine.run, len(machine.run.agents)
+        if run.membership is not None and run.ended_at is None:
+            places = max(places, len(run.membership.seats))
+        self._all_places += places - machine.places
+        machine.places = places
 
     def _supersede(self, machine: RunMachine, now: float) -> list[Effect]:
         """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
         return [] if machine.run.stage.is_end else self._tell(machine, RunSuperseded(), now)
 
     def _note_blames(self, machine: RunMachine, now: float) -> list[Effect]:
-        """Remember what an attempt blames nodes for; `_judge` decides what follows."""
+        """Remember what an attempt blames nodes for; `_judge` decides what follows.
+
+        What a run blames nodes for on the word of agents that may join only some runs is remembered for this run only.
+        """
         run, effects = machine.run, list[Effect]()
-        wall_at = run.wall_clock(now)
         for blame in machine.take_blames():
+            self._suspects.setdefault(blame.node_id, []).append((machine, blame))
+            if run.is_scoped:
+                machine.history.note(blame.node_id, _incident(run, blame, now))
+                continue
             fact = events.NodeBlamed(
                 node_id=blame.node_id, fault=blame.fault, run_id=run.run_id, reason=clip(blame.reason, REASON_BYTES),
-                wall_at=wall_at, life=self._life,
+                wall_at=run.wall_clock(now), life=self._life,
             )  # fmt: skip
             self.cordons.apply(fact, now)
             effects.append(Record(JOURNAL, 0, now, fact))
-            self._suspects.setdefault(blame.node_id, []).append((machine, blame))
         return effects
 
     def _judge_all(self, now: float) -> list[Effect]:
@@ -349,32 +490,56 @@ class Registry:
 
     def _exclude(self, node_id: str, blames: Sequence[tuple[RunMachine, Blame]], now: float) -> list[Effect]:
         """Cordon the node if one of the blames excludes it, unless it is cordoned, or there is no room for more."""
-        if node_id in self.cordons.by_node or len(self.cordons.by_node) >= MOST_CORDONS:
-            return []
+        effects: list[Effect] = []
         for machine, blame in blames:
+            run, is_known = machine.run, node_id in self.cordons.by_node
+            history = machine.history if run.is_scoped else self.cordons.history
             policy = self._exclusion or (SLOW_NODES if blame.fault == "slow" else None)
-            if policy and (why := self.cordons.history.verdict(blame, now, policy)):
-                wall_at, blaming = machine.run.wall_clock(now), [each for each, _ in blames]
-                event = events.NodeCordoned(why, EXCLUDER, node_id=node_id, for_s=policy.for_s, wall_at=wall_at)
-                return self._operate_on_node(event, now, blaming)
-        return []
+            if is_known or policy is None or (why := history.verdict(blame, now, policy)) is None:
+                continue
+            event = events.NodeCordoned(
+                why.reason, EXCLUDER, node_id=node_id, for_s=policy.for_s, wall_at=run.wall_clock(now),
+                general=why.general, is_of_run=run.is_scoped,
+            )  # fmt: skip
+            if not run.is_scoped and len(self.cordons.by_node) < MOST_CORDONS:
+                effects += self._operate_on_node(event, now, [each for each, _ in blames], run.run_id)
+            elif run.is_scoped and node_id not in run.cordons and len(run.cordons) < MOST_OF_RUN:
+                effects += self._tell(machine, event, now)
+        return effects
 
-    def _begins_anew(self, run: Run, join: JoinRequest) -> bool:
+    def _is_followed(self, machine: RunMachine, join: JoinRequest, now: float) -> bool:
+        """Whether the join begins another attempt; no, if the core raises an exception over it."""
+        try:
+            return self._begins_anew(machine.run, join, now)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            self.set_apart(machine, error)
+            return False
+
+    def _begins_anew(self, run: Run, join: JoinRequest, now: float) -> bool:
         if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended
             end = RunSucceeded if run.stage is Stage.SUCCEEDED else RunFailed
             raise end(f"run {run.run_id} has {run.stage}: {run.end_reason}")
-        if join.returning:
+        if join.returning or (run.set_apart and not run.stage.is_end):
             return False
         if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
             raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
         if run.stage.is_end:
             return True
-        is_deserted = bool(run.departures) and not join.explicit_run_id  # else only unfit nodes have come so far
-        return not run.agents and (is_deserted or bool(admission.conflicts(run, join)))
+        if run.agents:
+            if not run.leases.uncertain:
+                return False  # nearly always
+            is_deserted = join.node_id in run.node_ids or len(run.seats) <= 1
+            are_gone = run.unheard_since is not None or run.leases.are_gone(now)
+        else:
+            is_deserted, are_gone = bool(run.departures), True  # else only unfit nodes have come so far
+        return are_gone and ((is_deserted and not join.explicit_run_id) or bool(admission.conflicts(run, join)))
 
     def _create(self, created: RunCreated, now: float) -> RunMachine:
         machine = RunMachine(created, now, self._retention_s)
         machine.is_judged = self._exclusion is not None
+        machine.run.leases.all_closings = self._closings
         self._machines[created.run_id, created.attempt] = machine
         self._attempts.setdefault(created.run_id, []).append(created.attempt)
         return machine
@@ -415,22 +580,53 @@ class Registry:
             self._deadlines = [(at, key) for key, at in self._armed.items()]
             heapify(self._deadlines)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, run: Run, now: float) -> list[Effect]:
+        """Forget the first attempt of a run that is remembered, and keep its numbers if there is no other one."""
+        run_id, key = run.run_id, (run.run_id, run.attempt)
         self._armed.pop(key, None)
         self._drop_stale()
-        del self._machines[key]
-        run_id, _ = key
+        machine = self._machines.pop(key)
+        self._all_places -= machine.places
+        is_unended = machine.is_unended
+        self._apart = [machine for machine in self._apart if (machine.run.run_id, machine.run.attempt) != key]
         attempts = self._attempts[run_id]
         del attempts[0]
         if not attempts:
             del self._attempts[run_id]
-        elif (then := self._machines[run_id, attempts[0]]).run.stage.is_end:  # it may have waited for this one
+            unended = (run_id,) if is_unended else ()
+            used = events.NumbersUsed({run_id: (run.attempt, run.event_number)}, unended=unended)
+            self._used.apply(used)
+            return [Record(*used_numbers.JOURNAL, now, used), ForgetRun(*key)]
+        if (then := self._machines[run_id, attempts[0]]).run.stage.is_end:  # it may have waited for this one
             self._arm(then, then.deadline)
+        return [ForgetRun(*key)]
+
+
+def _settings_of(join: JoinRequest) -> RunSettings:
+    """Settings of the run that this join creates. Raises the `ProtocolError` that refuses it, also after an exception:
+    there is no run yet that could be set apart.
+    """
+    try:
+        return admission.settings_of(join)
+    except ProtocolError:
+        raise
+    except Exception as error:
+        why = f"run {join.run_id} cannot be created after {own_error(error)}. Report this with the server's log"
+        raise ServerUnavailable(why) from error
 
 
 def unknown_node(node_id: str) -> UnknownNode:
     """Refusal to drain a node that is part of no run."""
     return UnknownNode(f"no agent of node {node_id} is part of a run here; to keep it out, cordon it")
+
+
+def _has_place(run: Run, join: JoinRequest) -> bool:
+    """Whether the run has a place for this newcomer among those of its last round, or it needs none."""
+    return bool(join.unfit) or run.stage.is_end or len(run.agents) < len(run.seats)
+
+
+def _incident(run: Run, blame: Blame, at: float) -> Incident:
+    return Incident(at, blame.fault, run.run_id, blame.reason, run.wall_clock(at))
 
 
 def _concerns(event: events.NodeFact, run: Run) -> bool:

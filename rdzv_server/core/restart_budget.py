@@ -43,7 +43,10 @@ def note(run: Run, record: FailureRecord) -> None:
 
 
 def note_hang(run: Run, record: FailureRecord) -> None:
-    """Make a hang the root of its round: whatever fails when the workers are stopped follows from it."""
+    """Make a hang the root of its round: whatever fails when the workers are stopped follows from it.
+
+    It counts against a node only if its failure singles a worker out.
+    """
     run.first_failure = run.first_failure or record
     run.first_of_round = record
     _count(run, record)
@@ -53,7 +56,8 @@ def _count(run: Run, record: FailureRecord) -> None:
     if len(run.failed) <= FAILURES_OF_A_ROUND or record is run.first_of_round:
         remember(run.failures, record)
     node_id = record.failure.node_id
-    run.failures_by_node[node_id] = run.failures_by_node.get(node_id, 0) + 1
+    if record.failure.singled_out:
+        run.failures_by_node[node_id] = run.failures_by_node.get(node_id, 0) + 1
 
 
 def is_to_blame(run: Run, failure: Failure) -> bool:

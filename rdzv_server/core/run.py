@@ -1,10 +1,13 @@
 """The state of one run. Only `machine.RunMachine` changes it; everything else reads it."""
 
 from collections import OrderedDict
+from collections.abc import KeysView
 from enum import StrEnum
+from math import inf
 from typing import Literal, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
 from rdzv_protocol.queries import Noticed
 from rdzv_protocol.settings import RunSettings
@@ -220,12 +223,23 @@ class TimeLedger(Struct):
     restarts_s: dict[Cause, float] = field(default_factory=dict)
     of_running_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the running phase without training, by part: see `time_ledger.TimeStatus`."""
+    starting_s: float | None = None
+    """Seconds from the running round's start to the first progress that its workers told; None: they have told none."""
+    is_told: bool = False
+    """Whether workers have told progress, in any round: else how much of the time was training is unknown."""
 
 
 class ProgressSign(Struct, frozen=True):
     """Progress of a node's workers, and the server's time by which it was told."""
 
     progress: Progress
+    at: float
+
+
+class FinishedSign(Struct, frozen=True):
+    """Ranks of a node's workers that have exited 0 while others of the same node run, and when the last one did."""
+
+    ranks: tuple[int, ...]
     at: float
 
 
@@ -238,21 +252,106 @@ class Suspicion(Struct, frozen=True):
     reason: str
     ranks: tuple[int, ...]
     at: float
+    silent_since: float = inf
+    """Time since which the workers have shown no progress by this source."""
+    limit_s: float | None = None
+    """Limit that they exceeded, in seconds; None: it is not known, or the source is no limit of time."""
 
 
-class Hang(Struct):
-    """Hang of the running round, as far as it is suspected."""
+SILENCE = "silence"
+"""Source of suspicions that count only if every node has them."""
+
+
+class Hang(Struct, dict=True):
+    """Hang of the running round, as far as it is suspected.
+
+    A whole run may be suspected at once, so indexes answer what every suspicion asks. They are no fields: a snapshot
+    does not contain them, and decoding one makes them anew.
+    """
 
     since: float
     suspicions: dict[str, Suspicion] = field(default_factory=dict)
     judge_at: float | None = None
     """Time at which the hang becomes a failure; None: no suspicion is believed yet, or the hang has been reported."""
     is_reported: bool = False
+    charge_at: float | None = None
+    """Time at which a hang that was only reported costs a restart: see `repeated_hangs`; None: it was not withheld."""
+
+    def __post_init__(self) -> None:
+        self._keys: dict[str, dict[str, None]] = {}
+        """Keys of each agent's suspicions."""
+        self._silent = 0
+        """Number of suspicions of silence: one at most for each agent."""
+        for key, suspicion in self.suspicions.items():
+            self._count(key, suspicion)
+
+    def add(self, key: str, suspicion: Suspicion) -> None:
+        self.remove(key)
+        self.suspicions[key] = suspicion
+        self._count(key, suspicion)
+
+    def remove(self, key: str) -> None:
+        """Remove a suspicion, if it is there."""
+        if suspicion := self.suspicions.pop(key, None):
+            self._silent -= suspicion.source == SILENCE
+            keys = self._keys[suspicion.agent_id]
+            del keys[key]
+            if not keys:
+                del self._keys[suspicion.agent_id]
+
+    def remove_agent(self, agent_id: str) -> None:
+        """Remove all suspicions of an agent whose workers no longer run."""
+        for key in list(self._keys.get(agent_id, ())):
+            self.remove(key)
+
+    @property
+    def agent_ids(self) -> KeysView[str]:
+        """Ids of the agents that suspect their workers."""
+        return self._keys.keys()
+
+    def number_of(self, agent_id: str) -> int:
+        """Number of the agent's suspicions."""
+        return len(self._keys.get(agent_id, ()))
+
+    def counts(self, running: int) -> bool:
+        """Whether any suspicion counts, beside `running` agents: silence counts only if all of them are silent."""
+        return len(self.suspicions) > self._silent or self._silent == running > 0
+
+    def believed(self, running: int) -> list[Suspicion]:
+        """Suspicions that count, beside `running` agents."""
+        all_silent = self._silent == running > 0
+        return [each for each in self.suspicions.values() if each.source != SILENCE or all_silent]
+
+    def silent_since(self, running: int) -> float:
+        """Time since which the workers have shown no progress by one source: by the last agent that it comes from."""
+        sources: dict[str, float] = {}
+        for each in self.believed(running):
+            sources[each.source] = max(each.silent_since, sources.get(each.source, each.silent_since))
+        return min(sources.values(), default=inf)
+
+    def _count(self, key: str, suspicion: Suspicion) -> None:
+        self._keys.setdefault(suspicion.agent_id, {})[key] = None
+        self._silent += suspicion.source == SILENCE
 
     @property
     def is_believed(self) -> bool:
         """Whether the workers are taken to hang, whatever follows from that."""
         return self.judge_at is not None or self.is_reported
+
+
+class RepeatedHangs(Struct):
+    """Restarts in a row by the limit of one source: see `repeated_hangs`."""
+
+    source: str
+    limit_s: float
+    """Limit that found the last of these hangs, in seconds."""
+    since: float
+    """Time of the first hang of the row; `last_at` of the last one."""
+    last_at: float
+    step: int | None
+    """Highest step of the run at `last_at`."""
+    withheld: str = ""
+    """Sentence with which the hangs of this source are only reported; empty: they restart the run."""
 
 
 class Examined(Struct):
@@ -311,6 +410,9 @@ class RunState(Struct, kw_only=True):
     agents: dict[str, Agent] = field(default_factory=dict)
     cordons: dict[str, Cordon] = field(default_factory=dict)
     """Cordons of nodes that are, or have been, part of the run."""
+    is_scoped: bool = False
+    """Whether an agent has joined with a token for some runs only: then what the run blames nodes for counts only in
+    this run."""
     answers: dict[str, str] = field(default_factory=dict)
     """Ids of the latest operators' requests, each with the sentence that it was answered with."""
     is_resized: bool = False
@@ -321,10 +423,16 @@ class RunState(Struct, kw_only=True):
     """Membership of the last completed round; None: none has completed."""
     succeeded: set[str] = field(default_factory=set)
     """Ids of the agents of the membership whose workers all exited 0, those that are gone since included."""
+    succeeded_at: dict[str, float] = field(default_factory=dict)
+    """Times at which those of `succeeded` reported that; an older server kept none."""
     failed: set[str] = field(default_factory=set)
     """Ids of the agents of the membership that reported a failure."""
+    still_running: str = ""
+    """Warning about workers of the running round that still run long after others have finished; empty: none."""
     started_at: float = 0.0
     scale_up_at: float | None = None
+    unheard_since: float | None = None
+    """Time since which no agent of the running round was heard, for a lease at least: see `unheard`. None: one is."""
     leaving: dict[str, Leaving] = field(default_factory=dict)
     """Participants of the running round that go soon, by agent id."""
     notice_since: float | None = None
@@ -332,6 +440,8 @@ class RunState(Struct, kw_only=True):
     verdict_at: float | None = None
     """Time at which a run without restarts left ends over a failure whose cause has not been reported by then."""
     hang: Hang | None = None
+    repeated_hangs: RepeatedHangs | None = None
+    """Hangs in a row that one limit has found; None: the last restart by a hang was no such one."""
     stragglers: dict[str, Straggler] = field(default_factory=dict)
     """Stragglers of the running round, by agent id."""
     replaced_at: float | None = None
@@ -439,6 +549,8 @@ class Run(RunState, kw_only=True):
     """Id of the agent that claims each `--node-rank`."""
     progress: dict[str, ProgressSign] = field(default_factory=dict)
     """Latest progress of the running round, by agent: a sign, which a restart of the server forgets until the next."""
+    finished: dict[str, FinishedSign] = field(default_factory=dict)
+    """Workers of the running round that have finished while others of their node run, by agent: signs, latest last."""
     examined: Examined | None = None
     """Examination of the hang that is to be judged: a sign, which a restarted server begins anew."""
     examinations: Examinations = Examinations()
@@ -447,6 +559,10 @@ class Run(RunState, kw_only=True):
     """Earliest time at which an operator may have the workers examined again: a sign."""
     slowness: Slowness = field(default_factory=Slowness)
     network: NetworkTest = field(default_factory=NetworkTest)
+    set_apart: str = ""
+    """Sentence about an error in the core, after which nothing drives the run: see `set_apart`. Empty if none."""
+    unreadable: str = ""
+    """Sentence about the last error over which the run could not be shown to people. Empty if there was none."""
     survivors: int = 0
     """Number of agents of the membership that are still part of the run, and are not drained."""
 
@@ -517,6 +633,10 @@ class Run(RunState, kw_only=True):
             self.agents[agent_id] = agent
             self.node_ids.setdefault(join.node_id, {})[agent_id] = None
         agent.state = state
+        if self.hang is not None and state is not _RUNNING:
+            self.hang.remove_agent(agent_id)
+        if self.finished and state is not _RUNNING:
+            self.finished.pop(agent_id, None)
         self.by_state[state][agent_id] = agent
         if join.node_rank is not None:
             self.node_ranks[join.node_rank] = agent_id
@@ -543,8 +663,11 @@ class Run(RunState, kw_only=True):
             del self.node_ranks[node_rank]
         self.survivors -= self.is_survivor(agent)
         self.leaving.pop(agent_id, None)
+        if self.hang is not None:
+            self.hang.remove_agent(agent_id)
         self.leases.drop(agent_id)
         self.progress.pop(agent_id, None)
+        self.finished.pop(agent_id, None)
         self.network.able.discard(agent_id)
         self.network.fit.discard(agent_id)
         self.network.tested.discard(agent_id)
@@ -573,6 +696,9 @@ class Run(RunState, kw_only=True):
         seats = self.seats
         assert self.survivors == sum(self.is_survivor(agent) for agent in agents.values())
         assert self.succeeded | self.failed <= seats.keys()
+        assert self.succeeded_at.keys() <= self.succeeded
+        assert self.stage is Stage.RUNNING or not (self.finished or self.still_running)
+        assert self.finished.keys() <= self.running.keys()
         if self.stage is Stage.FORMING:
             assert all(agent.state is AgentState.STOPPING for agent in agents.values() if agent.has_part)
         elif self.stage is Stage.RUNNING:
@@ -594,14 +720,15 @@ class Run(RunState, kw_only=True):
         most_charged = self.settings.max_restarts + (self.settings.max_hang_restarts or 0)
         assert self.settings.restart_window_s is not None or self.restart_count <= most_charged
         assert self.hang is None or self.stage is Stage.RUNNING
+        assert self.hang is None or vars(replace(self.hang)) == vars(self.hang)
+        assert self.hang is None or self.hang.agent_ids <= self.running.keys()
         assert len(self.charged_at) <= self.settings.max_restarts
         assert leases.renewed_at.keys() == (set() if self.stage.is_end else agents.keys())
+        assert self.stage is Stage.RUNNING or self.unheard_since is None
+        assert leases.suspects | leases.spared.keys() <= leases.uncertain.keys()
+        assert all(renewed_at <= leases.heard_at for renewed_at in leases.renewed_at.values())
         assert leases.absent_since.keys() | leases.probed_until.keys() <= leases.uncertain.keys() <= agents.keys()
         assert list(leases.renewed_at.values()) == sorted(leases.renewed_at.values())
-        for agent_id in leases.absent_since:
-            assert not agents[agent_id].has_part or self.failed <= {agent_id}, (
-                f"{agent_id} is absent, and others failed"
-            )
 
 
 def keep_latest(kept: dict[str, T], key: str, value: T, most: int) -> None:

@@ -4,7 +4,8 @@
 
 Equal stacks are one cluster, named by what the user's innermost line calls: frames of torch and of the standard
 library are skipped for the line. Whom the others wait for, the first rule tells that can: a process that does not run
-(stopped, held by a debugger, in uninterruptible sleep), the ranks that are elsewhere than in the collective that the
+(stopped, held by a debugger, in uninterruptible sleep), the ranks whose script has ended with an exception while
+something keeps their process alive, the ranks that are elsewhere than in the collective that the
 others are in, those in another collective, those of which nothing could be had, the last one to have begun a
 collective, the lowest step, the ranks that are elsewhere than most. Where none can, the sentence says so.
 
@@ -17,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
-from rdzv_protocol.evidence import Evidence, Frame, ProcessState, StackGroup
+from rdzv_protocol.evidence import Evidence, Frame, LastError, ProcessState, StackGroup
 from rdzv_protocol.text import clip, count, printable
 
 MOST_CLUSTERS = 5
@@ -34,6 +35,11 @@ NAME_BYTES, PLACE_BYTES = 48, 96
 _TORCH = r"/(?:(?:site|dist)-packages|pytorch)/torch(?:_npu|_xla)?/"
 _STANDARD_LIBRARY = r"^<frozen |/lib(?:64)?/python3[.0-9]*/(?!site-packages/|dist-packages/)"
 _PACKAGES = r"^.*/(?:site|dist)-packages/"
+_ENDING = (
+    r"^(?:_shutdown threading|_python_exit thread|_exit_function util|_exitfunc weakref|"
+    r"destroy_process_group distributed_c10d)$"
+)
+"""Outermost function of a main thread whose script has ended, and its file: what Python runs before it exits."""
 _COLLECTIVE = (
     r"^(?:send|recv|(?:send|recv)_object_list|batch_isend_irecv|barrier|monitored_barrier|new_\w*group\w*|split_group|"
     r"(?:init|destroy)_process_group|(?:all|reduce|broadcast|gather|scatter|permute)\w*)$"
@@ -84,6 +90,12 @@ class StackSummary(Struct, frozen=True, kw_only=True):
     """First `MOST_CULPRITS` ranks that the others wait for; empty: it cannot be told who they are."""
     why: str = ""
     """Mark that singles the culprits out: "does not run", "is at a lower step than the others"."""
+    proves_hang: bool = False
+    """Whether the mark cannot be that of a worker that is only slow."""
+    error: str = ""
+    """Exception with which the first culprit's script has ended; empty if it has not."""
+    traceback: tuple[str, ...] = ()
+    """Traceback of `error`."""
     stack: tuple[str, ...] = ()
     """Python stack of the first culprit, or of the only rank, as a traceback has it: its innermost call last."""
     wchan: str = ""
@@ -100,6 +112,8 @@ class _Cluster(Struct, kw_only=True):
     place: str
     state: ProcessState
     waits_for_others: bool | None
+    has_ended: bool
+    """Whether the script has ended, and its process has not."""
     wchan: str
     frames: tuple[Frame, ...]
     ranks: list[int]
@@ -129,6 +143,8 @@ class _Facts(Struct, kw_only=True):
     clusters: Sequence[_Cluster]
     steps: dict[int, int]
     collectives: dict[int, int]
+    errors: Mapping[int, LastError]
+    """Exceptions at the end of the workers' stderr, by rank."""
     silent: Collection[int]
     """Ranks of nodes that did not answer."""
     count: int
@@ -149,12 +165,16 @@ def summarise(
         clusters=_clustered([group for _, group in groups]),
         steps={rank: group.step for _, group in groups for rank in group.ranks if group.step is not None},
         collectives={rank: group.collective for _, group in groups for rank in group.ranks if group.collective},
+        errors={
+            error.rank: error for _, each in sorted(evidence.items()) for error in each.errors if error.rank in node_of
+        },
         silent={rank for ranks in silent.values() for rank in ranks},
         count=len(node_of),
     )
     why, guilty = _verdict(facts) if hangs is not False else ("", set[int]())
     culprits = tuple(Culprit(rank, node_of[rank]) for rank in sorted(guilty)[:MOST_CULPRITS])
     first = next((cluster for cluster in facts.clusters if _is_meant(cluster, culprits, facts.count)), None)
+    error = facts.errors[culprits[0].rank] if culprits and why == RAISED else None
     folder_node = _node_with_files(evidence, culprits)
     said = _sentence(facts, guilty, why, silent, is_verdict_due=hangs is True)
     return StackSummary(
@@ -162,6 +182,9 @@ def summarise(
         has_stacks=bool(facts.clusters),
         culprits=culprits,
         why=why,
+        proves_hang=bool(culprits) and why in _PROOFS,
+        error=printable(error.error) if error else "",
+        traceback=tuple(map(printable, error.traceback)) if error else (),
         stack=_as_traceback(first.frames) if first else (),
         wchan=first.wchan if first else "",
         folder=printable(evidence[folder_node].folder) if folder_node else "",
@@ -207,6 +230,7 @@ def _clustered(groups: Sequence[StackGroup]) -> list[_Cluster]:
                 place=place,
                 state=group.state,
                 waits_for_others=waits,
+                has_ended=_has_ended(group.frames),
                 wchan=clip(printable(group.wchan or ""), NAME_BYTES),
                 frames=group.frames,
                 ranks=[],
@@ -228,9 +252,20 @@ def place_of(frames: Sequence[Frame]) -> tuple[str, bool | None]:
         return "", None
     user = _first(frames, lambda path: not re.search(_STANDARD_LIBRARY, path) and not re.search(_TORCH, path))
     at = frames[user]
+    if _has_ended(frames):
+        return f"interpreter shutdown at {_short(at.file)}:{at.line}", False
     called = list(reversed(frames[:user]))  # outermost first
     operation, waits = _operation(called)
     return f"{clip(printable(operation or at.function), NAME_BYTES)} at {_short(at.file)}:{at.line}", waits
+
+
+def _has_ended(frames: Sequence[Frame]) -> bool:
+    """Whether this is the stack of a main thread whose script has ended."""
+    if not frames:
+        return False
+    outermost = frames[-1]
+    function, file = outermost.function.rpartition(".")[2], outermost.file.rpartition("/")[2].removesuffix(".py")
+    return bool(re.match(_ENDING, f"{function} {file}"))
 
 
 def _first(frames: Sequence[Frame], is_wanted: Callable[[str], bool]) -> int:
@@ -278,6 +313,19 @@ def _halted(facts: _Facts) -> set[int]:
     return _ranks(facts, lambda cluster: cluster.state in _HALTED)
 
 
+def _raised(facts: _Facts) -> set[int]:
+    """Ranks whose script has ended with an exception of its own: one that does not tell of another worker's end.
+
+    torch's mark counts where there is no stack: a child process, which has the same stderr, may have died of it.
+    """
+    ended = _ranks(facts, lambda cluster: cluster.has_ended)
+    leaving = _ranks(facts, lambda cluster: cluster.place.startswith("destroy_process_group "))
+    ended |= leaving if len(leaving) < facts.count else set()
+    own = {rank: error for rank, error in facts.errors.items() if not error.is_consequence}
+    seen = _ranks(facts, lambda cluster: bool(cluster.place))
+    return {rank for rank, error in own.items() if rank in ended or (error.is_uncaught and rank not in seen)}
+
+
 def _elsewhere(facts: _Facts) -> set[int]:
     """Ranks outside the collective that the others wait in.
 
@@ -316,8 +364,11 @@ def _elsewhere_than_most(facts: _Facts) -> set[int]:
     return _lesser_part(seen, facts.count) if facts.count > 2 else set()
 
 
+HALTED = "does not run"
+RAISED = "has raised an exception, and its process does not end"
 _RULES: tuple[tuple[str, Callable[[_Facts], set[int]]], ...] = (
-    ("does not run", _halted),
+    (HALTED, _halted),
+    (RAISED, _raised),
     ("is not in the collective that the others wait in", _elsewhere),
     ("is in another collective than the others", _in_another_collective),
     ("did not answer while the others wait in a collective", _silent),
@@ -325,6 +376,7 @@ _RULES: tuple[tuple[str, Callable[[_Facts], set[int]]], ...] = (
     ("is at a lower step than the others", _behind(lambda facts: facts.steps)),
     ("is elsewhere than most", _elsewhere_than_most),
 )
+_PROOFS = (HALTED, RAISED)
 
 
 def _lesser_part(clusters: Sequence[_Cluster], count: int) -> set[int]:

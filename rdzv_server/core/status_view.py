@@ -8,7 +8,17 @@ from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank,
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core import admission, completion, cordons, legal_sizes, restart_budget, stragglers, time_ledger
+from rdzv_server.core import (
+    admission,
+    completion,
+    cordons,
+    finishing,
+    legal_sizes,
+    repeated_hangs,
+    restart_budget,
+    stragglers,
+    time_ledger,
+)
 from rdzv_server.core.cordons import CordonStatus
 from rdzv_server.core.run import (
     Agent,
@@ -24,7 +34,7 @@ from rdzv_server.core.run import (
 )
 from rdzv_server.core.time_ledger import Duration, TimeStatus
 
-Phase = Literal["forming", "restarting", "running", "finishing", "succeeded", "failed"]
+Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
 NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
 Status = TypeVar("Status", bound=Struct)
 SHORT_ID, HIDDEN = 12, 8
@@ -112,6 +122,17 @@ class HangStatus(Struct, frozen=True, kw_only=True):
     nodes: Annotated[list[str], Meta(description="whose agents say so")]
     reason: Annotated[str, Meta(description="of the first of them")]
     reported: Annotated[bool, Meta(description="it was judged, and told as an event")]
+    withheld: Annotated[str, Meta(description="why it has cost no restart, and which limit may be too short; or empty")]
+    restarts_in_s: Annotated[float | None, Meta(description="seconds after which it does, if it lasts; null: never")]
+
+
+class FinishingStatus(Struct, frozen=True, kw_only=True):
+    """A running round of which some workers have finished, and others have not."""
+
+    age_s: Annotated[float, Meta(ge=0, description="seconds since the last of them finished")]
+    finished: Annotated[str, Meta(description="ranks that have finished, or the number of their nodes")]
+    still_running: Annotated[str, Meta(description="ranks that still run, with their nodes")]
+    warned: Annotated[bool, Meta(description="it has taken so long that a warning was given")]
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
@@ -141,6 +162,11 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     deadline_s: Duration | None
     progress: ProgressStatus | None
     hang: HangStatus | None
+    finishing: FinishingStatus | None
+    unheard_s: Annotated[
+        float | None,
+        Meta(description="seconds since an agent of the running round was heard, if none is; null: one is"),
+    ]
     missing: MissingStatus | None
     nodes: list[NodeStatus]
     first_failure: FailureStatus | None
@@ -174,7 +200,9 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         time_s=time_ledger.view(run, now),
         deadline_s=_deadline_s(run, now),
         progress=_progress(run.progress.values(), now),
-        hang=_hang(run.hang, now) if run.hang else None,
+        hang=_hang(run, run.hang, now) if run.hang else None,
+        finishing=_finishing(run, now),
+        unheard_s=None if run.unheard_since is None else _round(now - run.unheard_since),
         missing=missing(run),
         nodes=list(nodes(run, now)) if has_nodes else [],
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
@@ -186,10 +214,21 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
     )
 
 
-def nodes(run: Run, now: float, first: int = 0, most: int | None = None) -> Iterator[NodeStatus]:
-    """Statuses of at most `most` agents from `first` on, in the order of `agents`. The run may change meanwhile."""
-    shown = agents(run)[first : None if most is None else first + most]
-    return (node(run, agent, now) for agent in shown)
+def unreadable(run: Run, now: float, why: str) -> RunStatus:
+    """Status of a run of which nothing can be computed: no more than what it is made of."""
+    return RunStatus(
+        run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, round=run.round, world_size=0,
+        min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes, largest_size=run.settings.max_nodes,
+        next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
+        restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
+        deadline_s=None, progress=None, hang=None, finishing=None, unheard_s=None, missing=None, nodes=[],
+        first_failure=None, end_failure=None, failures=[], departures=[], history=[], settings=run.settings,
+    )  # fmt: skip
+
+
+def nodes(run: Run, now: float) -> Iterator[NodeStatus]:
+    """Statuses of all agents, in the order of `agents`. The run may change meanwhile."""
+    return (node(run, agent, now) for agent in agents(run))
 
 
 def agents(run: Run) -> list[Agent]:
@@ -200,20 +239,28 @@ def agents(run: Run) -> list[Agent]:
 
 
 def phase(run: Run) -> Phase:
-    """Stage of the run for people: a round that forms again is `restarting`, one that is half done `finishing`."""
+    """Stage of the run for people: a round that forms again is `restarting`, one that is half done `finishing`.
+
+    A run that is set apart is `unhealthy`.
+    """
+    if run.set_apart and not run.stage.is_end:
+        return "unhealthy"
     if run.stage is Stage.FORMING and run.membership:
         return "restarting"
-    if run.stage is Stage.RUNNING and run.succeeded:
+    if finishing.has_begun(run):
         return "finishing"
     return run.stage.value
 
 
 def reason(run: Run, now: float) -> str:
     """Sentence about the run as it stands."""
+    if run.set_apart and not run.stage.is_end:
+        return run.set_apart
     if run.stage is Stage.FORMING:
         return completion.wait(run, now).sentence
     if run.stage is Stage.RUNNING:
-        return completion.running_reason(run)
+        limit = repeated_hangs.withheld(run, now)
+        return completion.running_reason(run) + (f"; {limit}" if limit else "")
     return run.end_reason
 
 
@@ -236,7 +283,7 @@ def since(run: Run) -> float:
 
 
 def _deadline_s(run: Run, now: float) -> float | None:
-    until = completion.deadline(run) if run.stage is Stage.FORMING else None
+    until = completion.deadline(run) if run.stage is Stage.FORMING and not run.set_apart else None
     return None if until is None else _round(max(0.0, until - now))
 
 
@@ -257,7 +304,7 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         group_rank=seat.group_rank if seat else None,
         ranks=[seat.ranks[0], seat.ranks[-1]] if seat else [],
         lease_age_s=None if renewed_at is None else _round(now - renewed_at),
-        lease_left_s=None if lease_until is None else _round(lease_until - now),
+        lease_left_s=None if lease_until is None else _round(max(0.0, lease_until - now)),
         failures=run.failures_by_node.get(agent.node_id, 0),
         log_dir=agent.join.log_dir,
         cordon=cordons.status(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
@@ -267,13 +314,27 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
     )
 
 
-def _hang(hang: Hang, now: float) -> HangStatus:
+def _hang(run: Run, hang: Hang, now: float) -> HangStatus:
     suspicions = list(hang.suspicions.values())
     return HangStatus(
         age_s=_round(now - hang.since),
         nodes=list(dict.fromkeys(each.node_id for each in suspicions)),
         reason=suspicions[0].reason if suspicions else "",
         reported=hang.is_reported,
+        withheld=repeated_hangs.withheld(run, now) if hang.charge_at is not None else "",
+        restarts_in_s=None if hang.charge_at is None else _round(max(0.0, hang.charge_at - now)),
+    )
+
+
+def _finishing(run: Run, now: float) -> FinishingStatus | None:
+    found = finishing.view(run)
+    if found is None:
+        return None
+    return FinishingStatus(
+        age_s=_round(max(0.0, now - found.at)),
+        finished=found.finished,
+        still_running=found.still_running,
+        warned=bool(run.still_running),
     )
 
 

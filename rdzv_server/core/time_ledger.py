@@ -1,26 +1,30 @@
 """Time ledger of a run: its time by what it went into, from its creation to its end.
 
 Every moment belongs to one phase, so that the phases sum up to the run's age. It is counted by the times of facts
-alone: a server that replays them counts the same, and the time in which no server was there belongs to the phase in
+only: a server that replays them counts the same, and the time in which no server was there belongs to the phase in
 which it went.
 
-Parts of the running phase bring the run no further: writing checkpoints, the time until somebody notices that it has
-come to a standstill, and work that a restart repeats. They are entered when the round ends, from what was written down
-before; what the workers do not tell (`node_agent.progress`) counts as training. Until then the running round shows its
-checkpoints as they are told, and a standstill as long as it is believed to be a hang.
+Parts of the running phase bring the run no further: the time until the workers tell their first progress, writing
+checkpoints, standstills, and work that a restart repeats. They are entered when the round ends, from what was written
+down before. Until then the running round shows how long it took to start, its checkpoints as they are told, and a
+standstill while it is believed to be a hang.
+
+If the workers have told no progress (`node_agent.progress`) in any round, it is unknown how much of the running phase
+was training: then there is no training time and no ratio.
 """
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
-from rdzv_protocol.messages import RunTime
+from rdzv_protocol.messages import RunningTime, RunTime
 
-from rdzv_server.core import legal_sizes, progress
+from rdzv_server.core import events, legal_sizes, progress
 from rdzv_server.core.run import Cause, Run, Stage, TimePhase
 
 FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG, Cause.RETRIED)
 """Causes of a round's end that had to be detected; the others are announced."""
-PARTS = ("checkpointing", "detecting", "lost")
+STARTING = "starting"
+PARTS = (STARTING, "checkpointing", "detecting", "lost")
 Duration = Annotated[float, Meta(description="seconds")]
 
 
@@ -31,21 +35,44 @@ class TimeStatus(Struct, frozen=True, kw_only=True):
     forming: Annotated[Duration, Meta(description="until its first round began, with the minimum of nodes there")]
     restarting: Annotated[Duration, Meta(description="until a later round began, with the minimum of nodes there")]
     waiting: Annotated[Duration, Meta(description="with fewer nodes than the minimum")]
-    training: Annotated[Duration, Meta(description="of running: what the next three leave of it")]
+    training: Annotated[
+        Duration | None,
+        Meta(description="of running: what the next four leave of it; null: the workers have told no progress"),
+    ]
+    starting: Annotated[
+        Duration,
+        Meta(description="of running: from each round's start until its workers told their first progress"),
+    ]
     checkpointing: Annotated[Duration, Meta(description="of running: as the workers tell")]
-    detecting: Annotated[Duration, Meta(description="of running: from a standstill until it was noticed, or until now")]
+    detecting: Annotated[
+        Duration, Meta(description="of running: from a standstill until its round ended, or until now")
+    ]
     lost: Annotated[Duration, Meta(description="of running: work since the last checkpoint that a restart repeats")]
-    ettr: Annotated[float | None, Meta(description="training divided by the age; null: the run has no age yet")]
+    ettr: Annotated[
+        float | None,
+        Meta(description="training divided by the age; null: no progress was told, or the run has no age yet"),
+    ]
     restarts: Annotated[dict[str, Duration], Meta(description="of restarting and waiting, by the restart's cause")]
 
 
-def total(run: Run) -> RunTime | None:
+NOTHING = TimeStatus(
+    running=0.0, forming=0.0, restarting=0.0, waiting=0.0, training=None, starting=0.0, checkpointing=0.0,
+    detecting=0.0, lost=0.0, ettr=None, restarts={},
+)  # fmt: skip
+"""Status of a ledger that cannot be read."""
+
+
+def total(run: Run) -> RunTime | RunningTime | None:
     """Time of a run that has ended, by what it went into; None if it took none."""
     spent = view(run, run.ended_at or run.time.since)
-    parts = ("training", *PARTS, "forming", "restarting", "waiting")
-    if spent.ettr is None:
-        return None
-    return RunTime(**{f"{part}_s": getattr(spent, part) for part in parts}, ettr=spent.ettr)
+    waits = {"forming_s": spent.forming, "restarting_s": spent.restarting, "waiting_s": spent.waiting}
+    if spent.ettr is not None and spent.training is not None:
+        parts = {f"{part}_s": getattr(spent, part) for part in PARTS}
+        return RunTime(training_s=spent.training, **parts, **waits, ettr=spent.ettr)
+    if spent.training is None and (spent.running or any(waits.values())):
+        running_s = round(spent.running - spent.detecting, 3)
+        return RunningTime(running_s=running_s, detecting_s=spent.detecting, **waits)
+    return None
 
 
 def phase(run: Run) -> TimePhase:
@@ -68,7 +95,7 @@ def settle(run: Run, now: float) -> None:
     if ledger.phase == "running":
         for part, seconds in _of_running(run, now - ledger.since).items():
             ledger.of_running_s[part] = ledger.of_running_s.get(part, 0.0) + seconds
-        run.measured = None
+        run.measured = ledger.starting_s = None
     if now_in in ("running", "ended") and ledger.phase != "running" and run.opening.cause is not Cause.FIRST:
         cause = run.opening.cause
         ledger.restarts_s[cause] = ledger.restarts_s.get(cause, 0.0) + now - run.opening.at
@@ -76,59 +103,95 @@ def settle(run: Run, now: float) -> None:
 
 
 def _of_running(run: Run, whole_s: float) -> dict[str, float]:
-    """Seconds without training of a round that has ended after `whole_s`, by part; no second counts twice."""
-    measured, parts, left_s = run.measured, {}, whole_s
-    if measured is None:
-        return {}
-    known = {"checkpointing": measured.checkpointing_s}
+    """Seconds without training of a round that has ended after `whole_s`, by part; no second counts twice.
+
+    A hang that is believed when the round ends counts whatever ends it, unless all workers have succeeded. Any other
+    standstill may have been an evaluation: it counts if a fault has ended the round.
+    """
+    measured, parts, left_s = run.measured or events.ProgressMeasured(), {}, whole_s
+    known = {STARTING: run.time.starting_s or 0.0, "checkpointing": measured.checkpointing_s}
     if run.stage is not Stage.SUCCEEDED:
         is_fault = run.stage is Stage.FAILED or run.opening.cause in FAULTS
-        known |= {"detecting": measured.detecting_s if is_fault else 0.0, "lost": measured.lost_s}
+        stalled_s = measured.detecting_s if is_fault else 0.0
+        known |= {"detecting": max(measured.standstill_s, stalled_s), "lost": measured.lost_s}
     for part, seconds in known.items():
         if taken := min(seconds, left_s):
             parts[part] = taken
             left_s -= taken
+    if run.time.starting_s is None and left_s:
+        parts[STARTING] = left_s
     return parts
+
+
+def present(run: Run) -> str:
+    """Word for what the present moment counts to: the phase, and of the running phase the part if that is known."""
+    ledger = run.time
+    if ledger.phase != "running" or not ledger.is_told:
+        return ledger.phase
+    return STARTING if ledger.starting_s is None else "training"
 
 
 def entered(run: Run, now: float) -> dict[str, float]:
-    """Seconds of each phase without the time of the present one; `running` without its parts, which stand beside it.
+    """Seconds by what they went into, without the time of the present phase; of the running phase by its parts.
 
-    Parts of the running round count already: `running` is below 0 until the seconds of the round are added.
+    Parts of the running round count already: the word of the `present` moment is below 0 until the seconds of the
+    round are added.
     """
     spent: dict[str, float] = {word: seconds for word, seconds in run.time.spent_s.items() if word != "ended"}
-    parts = {part: seconds for part, seconds in _parts(run, now).items() if seconds}
-    if parts:
-        spent["running"] = spent.get("running", 0.0) - sum(parts.values())
-    return spent | parts
-
-
-def _parts(run: Run, now: float) -> dict[str, float]:
-    """Seconds of each part of the running phase, a present standstill included, which may turn out to be none."""
-    parts = counted(run, now)
-    parts["detecting"] += standstill_s(run, now)
-    return parts
+    rest = "training" if run.time.is_told else "running"
+    if "running" in spent:
+        spent[rest] = spent.pop("running")
+    for word, parts in ((rest, _of_rounds_before(run)), (present(run), _of_this_round(run, now))):
+        for part, seconds in parts.items():
+            if seconds:
+                spent[part] = spent.get(part, 0.0) + seconds
+                spent[word] = spent.get(word, 0.0) - seconds
+    return spent
 
 
 def counted(run: Run, now: float) -> dict[str, float]:
-    """Seconds of each part of the running phase that only grow: of the rounds before, and checkpoints of this one."""
-    parts = dict.fromkeys(PARTS, 0.0) | run.time.of_running_s
+    """Seconds of each part of the running phase that only grow: all but those of a present standstill."""
+    parts = dict.fromkeys(PARTS, 0.0) | _of_rounds_before(run)
+    parts[STARTING] += _started_s(run, now)
     parts["checkpointing"] += _saving_s(run, now)
     return parts
 
 
+def _of_rounds_before(run: Run) -> dict[str, float]:
+    """Seconds of each part of the rounds that have ended; without progress it is unknown whether it was starting."""
+    parts = run.time.of_running_s
+    return {part: seconds for part, seconds in parts.items() if part != STARTING or run.time.is_told}
+
+
+def _of_this_round(run: Run, now: float) -> dict[str, float]:
+    """Seconds of each part of the running round, a present standstill included, which may turn out to be none."""
+    return {
+        STARTING: _started_s(run, now),
+        "checkpointing": _saving_s(run, now),
+        "detecting": standstill_s(run, now),
+    }
+
+
 def standstill_s(run: Run, now: float) -> float:
-    """Seconds of the running round in which its workers, which are believed to hang, have made no step."""
+    """Seconds of the running round for which its workers, which are believed to hang, have got nowhere."""
     if run.time.phase != "running":
         return 0.0
-    return min(progress.standstill_s(run, now), now - run.time.since - _saving_s(run, now))
+    left_s = now - run.time.since - _started_s(run, now) - _saving_s(run, now)
+    return min(progress.standstill_s(run, now), left_s)
+
+
+def _started_s(run: Run, now: float) -> float:
+    """Seconds that the running round took until its workers told their first progress; 0 until they have."""
+    if run.time.phase != "running":
+        return 0.0
+    return min(run.time.starting_s or 0.0, now - run.time.since)
 
 
 def _saving_s(run: Run, now: float) -> float:
     if run.time.phase != "running":
         return 0.0
     told = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
-    return min(told, now - run.time.since)
+    return min(told, now - run.time.since - _started_s(run, now))
 
 
 def view(run: Run, now: float) -> TimeStatus:
@@ -140,10 +203,21 @@ def view(run: Run, now: float) -> TimeStatus:
     if run.stage is Stage.FORMING and run.opening.cause is not Cause.FIRST:
         restarts[run.opening.cause] = restarts.get(run.opening.cause, 0.0) + now - run.opening.at
     parts = _parts(run, now)
-    training, age = max(0.0, seconds["running"] - sum(parts.values())), sum(seconds.values())
+    training = max(0.0, seconds["running"] - sum(parts.values())) if ledger.is_told else None
+    age = sum(seconds.values())
     return TimeStatus(
         **{name: round(value, 3) for name, value in (seconds | parts).items()},
-        training=round(training, 3),
-        ettr=round(training / age, 4) if age else None,
+        training=None if training is None else round(training, 3),
+        ettr=round(training / age, 4) if age and training is not None else None,
         restarts={cause.value: round(value, 3) for cause, value in restarts.items()},
     )
+
+
+def _parts(run: Run, now: float) -> dict[str, float]:
+    """Seconds of each part of the running phase, up to now."""
+    parts = dict.fromkeys(PARTS, 0.0) | _of_rounds_before(run)
+    for part, seconds in _of_this_round(run, now).items():
+        parts[part] += seconds
+    if present(run) == STARTING:
+        parts[STARTING] += now - run.time.since - standstill_s(run, now) - _saving_s(run, now)
+    return parts

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import to_builtins
 from rdzv_protocol.timing import hold_s
 
-from rdzv_server.core import completion, status_view, stragglers, time_ledger
+from rdzv_server.core import completion, finishing, status_view, stragglers, time_ledger
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.run import Agent, FailureRecord, Run, Stage
 
@@ -44,6 +44,7 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
         created_at=clock(run.created_at),
         since=clock(status_view.since(run)),
         ended_at=None if run.ended_at is None else clock(run.ended_at),
+        finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # of the last worker that did
     )
 
 
@@ -57,12 +58,25 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         restarts={cause.value: times for cause, times in run.restarts.items()} or None,
         event_number=run.event_number,
         time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run, now).items()} or None,
-        time_in=run.time.phase,  # to which the time since `time_since` is counted
+        time_in=time_ledger.present(run),  # to which the time since `time_since` is counted
         time_since=clock(run.time.since),
         missing=_missing(run, clock) or None,
         first_failure=_failure(run.first_failure, clock),
         end_failure=_failure(run.first_of_round if run.end_failure else None, clock),
     )
+
+
+def unreadable(run: Run, clock: Clock, why: str) -> Document:
+    """View, and summary, of a run of which nothing can be computed."""
+    created_at = clock(run.created_at)
+    return known(
+        run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, round=run.round,
+        nodes=len(run.agents), min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes,
+        restart_count=run.restart_count, max_restarts=run.settings.max_restarts, created_at=created_at,
+        since=created_at, ended_at=None if run.ended_at is None else clock(run.ended_at), world_size=0,
+        lease_s=run.settings.lease_s, disconnect_grace_s=run.settings.disconnect_grace_s,
+        quiet_after_s=quiet_after_s(run), event_number=run.event_number, time_in="running", time_since=created_at,
+    )  # fmt: skip
 
 
 def node(run: Run, agent: Agent) -> Document:
@@ -126,6 +140,8 @@ def _present(run: Run) -> int:
 
 def _reason(run: Run, now: float) -> tuple[str, str | None, float | None]:
     """Sentence about the run without a countdown, the event at the countdown's end, and the time of that."""
+    if run.set_apart:
+        return status_view.reason(run, now), None, None
     if run.stage is Stage.FORMING:
         wait = completion.wait(run, now)
         return wait.reason, wait.ending, completion.deadline(run)

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
-from rdzv_protocol.errors import StaleRound
+from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import events, failed_rounds, final_report, restart_budget
 from rdzv_server.core.node_history import Fault
-from rdzv_server.core.run import AgentState, Cause, FailureRecord, Stage
+from rdzv_server.core.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -27,15 +27,35 @@ def check_success(machine: "RunMachine", event: events.WorkersSucceeded, now: fl
 
 
 def check_failure(machine: "RunMachine", event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
+    """Refuse a failure of workers that are not the agent's own. Raises `MalformedMessage`, or as `_is_new` does."""
     if not _is_new(machine, event):
         return None
     run = machine.run
+    _check_own(run, machine.agent(event.agent_id), event.failure)
     run.leases.renew(event.agent_id, now)
-    if not run.failed:
-        machine.lose_corroborated(list(run.leases.absent_since), now, event.agent_id)
-    elif len(run.failed) == 1:
-        machine.lose_corroborated(list(run.failed), now, event.agent_id)
-    return event
+    return replace(event, awaits_loss=True) if awaits_loss(run, event.agent_id) else event
+
+
+def _check_own(run: Run, agent: Agent, failure: Failure) -> None:
+    """Check that the failure is of one of the agent's workers. Raises `MalformedMessage`.
+
+    Under stock torchrun an agent counts as one worker, and its workers have ranks that only torchrun knows.
+    """
+    if failure.node_id != agent.node_id:
+        raise MalformedMessage(f"the agent of node {agent.node_id} reports a failure on node {failure.node_id}")
+    seat = run.seat_of(agent.agent_id)
+    if seat and seat.local_world_size > 1 and failure.rank not in seat.ranks:
+        ranks = f"{seat.ranks[0]} to {seat.ranks[-1]}"
+        raise MalformedMessage(f"rank {failure.rank} is none of node {agent.node_id}'s, {ranks}")
+
+
+def awaits_loss(run: Run, reporter: str = "") -> bool:
+    """Whether a participant is absent whose loss would explain a failure of the `reporter`, or any if none is named."""
+    absent = run.leases.absent_since
+    return any(
+        agent_id != reporter and run.leases.corroborates(agent_id) and run.agents[agent_id].has_part
+        for agent_id in absent
+    )
 
 
 def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
@@ -60,8 +80,19 @@ def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.Work
 
 
 def succeeded(machine: "RunMachine", fact: events.WorkersSucceeded, now: float) -> None:
-    machine.run.move(machine.agent(fact.agent_id), AgentState.SUCCEEDED)
-    machine.run.succeeded.add(fact.agent_id)
+    run = machine.run
+    run.move(machine.agent(fact.agent_id), AgentState.SUCCEEDED)
+    run.succeeded.add(fact.agent_id)
+    run.succeeded_at[fact.agent_id] = now
+    run.still_running = ""
+
+
+def take_back(run: Run, agent: Agent) -> None:
+    """Take back the success of an agent that leaves, if it has reported one in this round."""
+    if agent.state is AgentState.SUCCEEDED:
+        run.move(agent, AgentState.RUNNING)
+        run.succeeded.discard(agent.agent_id)
+        run.succeeded_at.pop(agent.agent_id, None)
 
 
 def failed(machine: "RunMachine", fact: events.WorkersFailed, now: float) -> None:
@@ -71,7 +102,7 @@ def failed(machine: "RunMachine", fact: events.WorkersFailed, now: float) -> Non
     restart_budget.note(run, record)
     reason = failure.sentence
     _tell_of_failure(machine, record, reason, now)
-    is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry"
+    is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry" or fact.awaits_loss
     if run.first_of_round is record and not is_excused:
         fault: Fault = "hardware" if failure.blame == "node" else "failed"
         machine.blame(agent.node_id, fault, f"{reason}{failure.hint and f' ({failure.hint})'}")
@@ -80,14 +111,21 @@ def failed(machine: "RunMachine", fact: events.WorkersFailed, now: float) -> Non
         assert verdict
         machine.fail(failure, verdict, now)
     elif run.stage is Stage.FORMING:
-        if run.first_of_round is record and run.opening.cause in (Cause.WORKER_FAILURE, Cause.RETRIED):
+        is_certain = verdict is None or not fact.awaits_loss
+        if run.first_of_round is record and is_certain and run.opening.cause in (Cause.WORKER_FAILURE, Cause.RETRIED):
             _put_down_to(machine, failure, verdict, now)
     elif verdict is None:
         machine.open_round(restart_budget.cause_of(failure), reason, now)
-    elif restart_budget.awaits_cause(run, record):
-        run.verdict_at, run.scale_up_at = run.verdict_at or now + restart_budget.CAUSE_WINDOW_S, None
+    elif fact.awaits_loss or restart_budget.awaits_cause(run, record):
+        _wait_for_cause(run, now if fact.awaits_loss else now + restart_budget.CAUSE_WINDOW_S)
     else:
         _answer_failure(machine, now)
+
+
+def _wait_for_cause(run: Run, until: float) -> None:
+    """Let no failure end the run before `until`, nor while a participant may turn out to be lost."""
+    run.verdict_at = until if run.verdict_at is None else run.verdict_at
+    run.scale_up_at = None
 
 
 def _put_down_to(machine: "RunMachine", root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:

@@ -9,7 +9,7 @@ from multidict import CIMultiDict
 from rdzv_protocol import errors, messages, paths
 from rdzv_protocol.codec import encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.errors import MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
+from rdzv_protocol.errors import LengthRequired, MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
 
 log = logging.getLogger("rdzv_server")
 
@@ -61,6 +61,6 @@ def reply_to(error: ProtocolError) -> messages.ErrorReply:
 def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
     is_agents = request.path.startswith(paths.AGENT) and request.method == "POST"
     answer = (packed if is_agents else json_of)(reply_to(error), error.status)
-    if isinstance(error, MessageTooLarge | UnsupportedMediaType):
+    if isinstance(error, LengthRequired | MessageTooLarge | UnsupportedMediaType):
         answer.force_close()  # what follows on the connection is the body that nobody reads
     return answer

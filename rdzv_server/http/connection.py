@@ -1,6 +1,7 @@
-"""Connection of the server: time limits and scheduling. HTTP is aiohttp's, which limits idle connections alone."""
+"""Connection of the server: limits of time and memory, and scheduling. HTTP itself is aiohttp's."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -8,18 +9,23 @@ from typing import cast
 from rdzv_protocol import paths
 
 from rdzv_server.auth.authorization import Permit
-from rdzv_server.http.garbage import GarbageCollector
+from rdzv_server.http.bounds import Bounds
+from rdzv_server.http.heads import RequestHandler
+from rdzv_server.http.opening import Opening
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.operator_scheduler import operator_scheduler
-from rdzv_server.service.timeouts import Timeouts
 
 LOOKS, PROBES = ("GET", "HEAD"), (paths.HEALTHZ, paths.READYZ, paths.LEADERZ)
 """Methods of requests that wait until agents leave time for them; paths of probes, which do not wait."""
+READ_BYTES = 8_192
+"""Most bytes that are read at a time, and handled in one turn. Whatever they are, this takes a millisecond or two."""
 MOST_WAITING = 2
 """Pieces of received data that may wait for their turns; with as many, no more is read from the peer."""
+MOST_DROPPED = 1 << 20
+"""Most bytes behind a refused request that are read and dropped, for its sender to read the answer."""
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """Protocol between a transport and aiohttp's, which passes data on when it is its run's turn.
 
     A connection is cut if a request takes too long to arrive, or an answer is left unread. So one that dribbles holds
@@ -28,27 +34,27 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(
         self,
-        http: asyncio.Protocol,
+        make_http: Callable[[], RequestHandler],
         peer: str,
-        arriving: "ConnectionTimeouts",
-        unread: "ConnectionTimeouts",
-        garbage: GarbageCollector,
+        bounds: Bounds["HttpConnection"],
         authenticated: "OnConnection",
         gone: "OnConnection",
     ) -> None:
-        """`arriving` and `unread`: time limits of requests and of unread answers. `garbage` is told of requests.
+        """`make_http` makes aiohttp's protocol once the connection is made: many never are.
 
         `authenticated` is called when a request has been let in for the first time, `gone` when the connection is
         closed.
         """
-        self.http = http
+        self.http: RequestHandler
+        """aiohttp's protocol, once the connection is made."""
+        self._make_http = make_http
         self.peer = peer
         self.run = peer
         """Run with which the connection is scheduled; the peer, until a run is known."""
         self.credential: str | None = None
         """Authorization header with which the last request was let in; None: no request has been yet."""
-        self.opening: asyncio.Task[None] | None = None
-        """Task that connects the protocol to its transport, after TLS's handshake."""
+        self.opening: Opening | None = None
+        """Opening of the connection, until the first byte and TLS's handshake have come; None once it is made."""
         self.lacks_tls = False
         """Whether the peer speaks no TLS to a server that requires it."""
         self.held_s = 0.0
@@ -58,8 +64,17 @@ class HttpConnection(asyncio.Protocol):
         self._authenticated, self._gone = authenticated, gone
         self._transport: asyncio.Transport | None = None
         self._is_answering = False
-        self._arriving, self._unread, self._garbage = arriving, unread, garbage
-        self._waiting: list[tuple[Ask, Callable[[], None]]] = []
+        self._bounds = bounds
+        self._waiting: list[tuple[bool, Callable[[], None]]] = []
+        """Calls that wait for their turns, and whether each is an operator's look."""
+        self._is_refused = False
+        """Whether the connection is cut for want of memory, which its end gives back without waiting for a turn."""
+        self._dropped = 0
+        """Bytes that were dropped behind a refused request."""
+
+    @property
+    def is_scoped(self) -> bool:
+        return not self.permit.covers_all
 
     @property
     def server_addr(self) -> str:
@@ -72,15 +87,22 @@ class HttpConnection(asyncio.Protocol):
         """Whether the connection is closed, by either side: perhaps before the last received data has had its turn."""
         return self._transport is None or self._transport.is_closing()
 
+    @property
+    def waits_for_peer(self) -> bool:
+        """Whether the peer has to send something next."""
+        return not self._is_answering and not self._waiting and not (self.opening and self.opening.waits_for_turn)
+
     def request_arrived(self) -> None:
         """Note that the request has arrived, to its last byte."""
         self._is_answering = True
-        self._arriving.stop(self)
+        self._bounds.arriving.stop(self)
+        if not self._waiting:
+            self._bounds.held.remove(self)
 
     def request_answered(self) -> None:
         """Note that the next byte begins the next request."""
         self._is_answering = False
-        self._arriving.stop(self)
+        self._bounds.arriving.stop(self)
 
     def held(self, seconds: float) -> None:
         """Note that the present request was held as a long poll, which is no delay of the server's."""
@@ -93,6 +115,15 @@ class HttpConnection(asyncio.Protocol):
             self._authenticated(self)
         self.credential = credential
 
+    def refuse(self, answer: bytes) -> None:
+        """Cut the connection for want of memory, after this answer if the peer waits for none to an earlier request."""
+        self._is_refused = True
+        if self._transport and not self._is_answering:
+            self._transport.write(answer)
+            self._transport.close()
+        else:
+            self.close()
+
     def close(self) -> None:
         """Cut the connection."""
         if self._transport:
@@ -102,69 +133,114 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
-        self._arriving.start(self)
+        self.opening = None
+        self._bounds.arriving.start(self)
+        self.http = self._make_http()
         self.http.connection_made(transport)
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER  # for all connections: what is read into it is copied at once
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(_BUFFER[:nbytes]))
+
     def data_received(self, data: bytes) -> None:
-        self._garbage.request_arrived()
+        """Pass data on in its turn. It may be an operator's look, which waits for its slice."""
+        if self.http.drops_rest:
+            self._drop(len(data))
+            return
+        self._bounds.garbage.request_arrived()
         if not self._is_answering:
-            self._arriving.start(self)
-        if not _is_look(data):
+            self._bounds.arriving.start(self)
+        if self.credential is None:
+            self._bounds.held.add(self.peer, self, len(data))  # also while it waits for its turn
+        is_look = _is_look(data)
+        if not is_look:
             operator_scheduler().give_way()
-            ask = scheduler().ask
-        else:
-            ask = operator_scheduler().ask
-            if data.endswith(b"\r\n\r\n"):
-                self._arriving.stop(self)  # all of it is here, and that it waits for its slice is our doing
-        self._pass_on(partial(self.http.data_received, data), ask)
+        elif data.endswith(b"\r\n\r\n"):
+            self._bounds.arriving.stop(self)  # all of it is here, and that it waits for its slice is our doing
+        self._pass_on(partial(self._receive, data), is_look)
         if len(self._waiting) >= MOST_WAITING and self._transport:
             self._transport.pause_reading()
 
+    def _receive(self, data: bytes) -> None:
+        head, rest = (data, b"") if self.credential is not None else _first_head(data)
+        self.http.data_received(head)
+        is_last = self.http.drops_rest or (self.is_closed and self.http.is_whole)
+        if rest and not is_last:
+            self._waiting.insert(1, (False, partial(self._receive, rest)))  # it has a turn of its own
+        if self.http.drops_rest:
+            self._bounds.held.remove(self)
+        elif self.credential is not None and not self.http.is_whole:
+            self._bounds.held.add(self.peer, self, len(data))
+
+    def _drop(self, size: int) -> None:
+        """Drop received data. Reading more of it takes a turn."""
+        self._dropped += size
+        if self._transport and not self.is_closed:
+            self._transport.pause_reading()
+            if self._dropped <= MOST_DROPPED:
+                scheduler().ask(self.peer, self._read_on, is_stranger=True)
+
     def eof_received(self) -> bool | None:
-        return self.http.eof_received()
+        self.http.eof_received()
+        return None
 
     def pause_writing(self) -> None:
-        self._unread.start(self)
+        self._bounds.unread.start(self)
         self.http.pause_writing()
+        if self._transport:
+            self._bounds.held.add(self.peer, self, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        self._unread.stop(self)
+        self._bounds.unread.stop(self)
+        self._bounds.held.remove(self)
         self.http.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._arriving.stop(self)
-        self._unread.stop(self)
-        self._pass_on(partial(self._end, error), scheduler().ask)
+        self._bounds.arriving.stop(self)
+        self._bounds.unread.stop(self)
+        self._bounds.held.remove(self)
+        self._transport = None  # or both would be garbage in a cycle
+        if self._is_refused:
+            self._waiting.clear()
+            self._end(error)
+        else:
+            self._pass_on(partial(self._end, error), is_look=False)
 
     def _end(self, error: Exception | None) -> None:
         self.http.connection_lost(error)
         self._gone(self)
 
-    def _pass_on(self, what: Callable[[], None], ask: "Ask") -> None:
+    def _pass_on(self, what: Callable[[], None], is_look: bool) -> None:
         """Call `what` in its turn, after everything that came before."""
-        self._waiting.append((ask, what))
+        self._waiting.append((is_look, what))
         if len(self._waiting) == 1:
             self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
-        ask, _ = self._waiting[0]
-        ask(self.run, self._pass)
-
-    def _is_http_full(self) -> bool:
-        """Whether aiohttp has stopped reading for reasons of its own; it goes on by itself then."""
-        return bool(getattr(self.http, "_reading_paused", False))
+        is_look, _ = self._waiting[0]
+        if is_look:
+            operator_scheduler().ask(self.run, self._pass)
+        else:
+            scheduler().ask(self.run, self._pass, is_stranger=self.credential is None)
 
     def _pass(self) -> None:
-        is_full = len(self._waiting) == MOST_WAITING
-        if is_full and self._transport and not self.is_closed and not self._is_http_full():
-            self._transport.resume_reading()
-        _, what = self._waiting[0]
+        if not self._waiting:
+            return
+        was_full, (_, what) = len(self._waiting) >= MOST_WAITING, self._waiting[0]
         try:
             what()
         finally:
             del self._waiting[0]
+            if was_full and len(self._waiting) < MOST_WAITING:
+                self._read_on()
             if self._waiting:
                 self._wait_for_turn()
+
+    def _read_on(self) -> None:
+        if self._transport and not self.is_closed and not self.http.is_full:
+            self._transport.resume_reading()
 
 
 def _is_look(data: bytes) -> bool:
@@ -175,13 +251,26 @@ def _is_look(data: bytes) -> bool:
     return data.startswith(_LOOKS) and not data.startswith(_PROBES)
 
 
+def _first_head(data: bytes) -> tuple[bytes, bytes]:
+    """Split data behind the first head of a request in it. A stranger's head is judged before more is looked at.
+
+    The whole of a request is passed on at once if nothing follows it: what is behind its head is its body.
+    """
+    end = data.find(b"\r\n\r\n") + 4
+    if end < 4:
+        return data, b""
+    length = _CONTENT_LENGTH.search(data, 0, end)
+    if length and len(data) - end <= int(length[1]):
+        return data, b""
+    return data[:end], data[end:]
+
+
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,4})\r\n", re.IGNORECASE)
+"""Length of a request's body that may be in one piece with its head."""
+_BUFFER = memoryview(bytearray(READ_BYTES))
 _NOTHING = Permit(())
 _LOOKS = tuple(f"{method} ".encode() for method in LOOKS)
 _PROBES = tuple(f"{method} {path}".encode() for method in LOOKS for path in PROBES)
 """Beginnings of probes' requests."""
 
-Ask = Callable[[str, Callable[[], None]], None]
-"""Method `ask` of a scheduler: the name whose turn it takes, and what to call."""
-
 OnConnection = Callable[[HttpConnection], None]
-ConnectionTimeouts = Timeouts[HttpConnection]

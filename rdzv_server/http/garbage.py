@@ -1,4 +1,4 @@
-"""Garbage collection at times when nobody waits for it.
+"""Garbage collection at times when nobody waits for it, and soon enough that no stranger fills memory with garbage.
 
 Python looks through new objects once 10,000 more have been made than freed. A held request is thirty of them, and while
 10,000 nodes are answered and ask again, as many are freed as are made: so it once looked through 190,000 at a time, for
@@ -7,44 +7,96 @@ up to a tenth of a second. See ADR 53.
 
 import asyncio
 import gc
+import os
+from contextlib import suppress
 
 from rdzv_server.service.timeouts import Timeouts
 
 COLLECT_AFTER = (10_000, 100_000, 10)
-"""Thresholds of Python's collector. Many nodes are many objects that stay: full collections as often as by default take
-a quarter of the time, up to a second at once. With these, one comes after 15 minutes of requests."""
+"""Thresholds of Python's collector, which leaves old objects to `GarbageCollector`: many nodes are many objects that
+stay, and Python would look through all of them again and again while a large run forms."""
 YOUNG_S = 0.01
 """Seconds after a first request in which the youngest objects are collected: a few thousand at most."""
-CLOSED = 10_000
-"""Number of closed connections after which all garbage is collected: each holds 1.5 kB in a cycle of its transport."""
-QUIET_S = 1.0
-"""Seconds without a closing connection after which all garbage is collected, once `CLOSED` have closed."""
+FEW = 100
+"""Number of opened and closed connections after which objects are collected that are not old: 30 a connection, so that
+this takes a few milliseconds. After as many closed ones all garbage is collected in a quiet moment: a connection leaves
+1.5 kB in a cycle of its transport, and up to 10 kB if it was refused."""
+LOOK_S = 1.0
+"""Seconds after a request or a closed connection in which the process looks whether a full collection is due."""
+GROWN, GROWN_BYTES = 1.25, 16 << 20
+"""Growth of the process, as a ratio and in bytes beside it, since the last full collection, after which one is due."""
+STEADY_BYTES = 1 << 20
+"""Growth between two looks below which the process does not grow."""
+MOST_LOOKS = 5
+"""Looks after which a full collection that is due is made, although connections close or memory grows: until then it
+waits for a look at which neither has happened since the look before."""
 
 
 class GarbageCollector:
-    """Collector of a little garbage at a time while requests come, and of all of it after a mass disconnect."""
+    """Collector of a little garbage at a time while requests come, and of all of it when much may have gathered."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._young = Timeouts[None](YOUNG_S, lambda _: _collect_young())
-        self._closings = 0
+        self._young = Timeouts[None](YOUNG_S, lambda _: self._collect_young())
+        self._looks = Timeouts[None](LOOK_S, lambda _: self._look())
+        self._connections = self._closings = self._closings_seen = 0
+        self._due_looks = 0
+        """Looks at which a full collection was due and was put off."""
+        self._before_bytes = self._kept_bytes = resident_bytes()
+        """Size of the process at the last look, and after the last full collection."""
 
     def request_arrived(self) -> None:
         self._young.start(None)
 
+    def connection_opened(self) -> None:
+        self._count()
+
     def connection_closed(self) -> None:
+        self._looks.start(None)
         self._closings += 1
-        if self._closings == CLOSED:
-            self._loop.call_later(QUIET_S, self._collect, self._closings)
+        self._count()
 
-    def _collect(self, closings: int) -> None:
-        """Collect all garbage if no connection has closed since `closings` were counted; else check again later."""
-        if self._closings != closings:
-            self._loop.call_later(QUIET_S, self._collect, self._closings)
+    def _count(self) -> None:
+        self._connections += 1
+        if self._connections % FEW == 0:
+            gc.collect(1)
+
+    def _collect_young(self) -> None:
+        self._looks.start(None)
+        gc.collect(0)
+
+    def _look(self) -> None:
+        """Make a full collection if one is due, now or at a later look."""
+        size = resident_bytes()
+        is_due = size > self._kept_bytes * GROWN + GROWN_BYTES
+        is_quiet = self._closings == self._closings_seen and size < self._before_bytes + STEADY_BYTES
+        self._closings_seen, self._before_bytes = self._closings, size
+        may_wait = self._due_looks < MOST_LOOKS or not is_due
+        if not is_due and self._closings < FEW:
             return
-        self._closings = 0
+        if is_quiet or not may_wait:
+            self._collect()
+        else:
+            self._due_looks += is_due
+            self._looks.start(None)
+
+    def _collect(self) -> None:
+        self._closings = self._closings_seen = self._due_looks = 0
         gc.collect()
+        give_back()
+        self._before_bytes = self._kept_bytes = resident_bytes()
 
 
-def _collect_young() -> None:
-    gc.collect(0)
+def resident_bytes() -> int:
+    """Memory that the process holds now; 0 where the system does not tell."""
+    with suppress(OSError), open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def give_back() -> None:
+    """Give memory that is free back to the system: glibc keeps it, once it has been used in small pieces."""
+    import ctypes  # of no other use to a server
+
+    with suppress(OSError, AttributeError):  # another libc
+        ctypes.CDLL(None).malloc_trim(0)

@@ -53,11 +53,17 @@ class Gatekeeper:
         if not self._requests.take(peer, now):
             raise errors.TooManyRequests(f"too many requests from {peer}; each is tried again")
         is_judged = action_of(method, path) is not Action.PROBE and caller.credential != credential
-        if is_judged and not self._refusals.has_any(peer, now):
+        if is_judged:
+            self.check_guess(caller, now)
+        return self.access.check(method, path, caller)
+
+    def check_guess(self, caller: Caller, now: float) -> None:
+        """Raise `TooManyRequests` if the caller's peer has shown too many wrong tokens to be let in by another."""
+        peer = peer_of(caller.peer)
+        if not self._refusals.has_any(peer, now):
             raise errors.TooManyRequests(
                 f"too many requests from {peer} without the right token; others have to wait, too"
             )
-        return self.access.check(method, path, caller)
 
     def note_refusal(self, caller: Caller, now: float) -> None:
         """Count a request that was refused for want of the right token."""

@@ -9,27 +9,45 @@ import errno
 import logging
 import socket
 import ssl
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from rdzv_protocol.errors import TooManyRequests
 
 from rdzv_server.config import Limits
+from rdzv_server.http.bounds import MOST_HELD_BYTES, Bounds, HeldMemory
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.garbage import GarbageCollector
-from rdzv_server.http.limits import peer_of
+from rdzv_server.http.heads import RequestHandler
+from rdzv_server.http.limits import RefusalLog, peer_of
+from rdzv_server.http.opening import Opening
+from rdzv_server.http.tls import Places, shake_hands
 from rdzv_server.service.timeouts import Timeouts
 from rdzv_server.storage.outage import Outage
 
 log = logging.getLogger("rdzv_server")
 
-AT_ONCE = 64
-"""Most connections that are accepted before anything else in the process gets its turn."""
+AT_ONCE, AT_ONCE_S = 64, 0.0005
+"""Most connections that are accepted before anything else in the process gets its turn, and seconds for it."""
+MOST_HANDSHAKES, STALE_S = 512, 1.0
+"""Most TLS connections that are in their handshake, or that no request has been let in from since; half of them for one
+peer. While others wait, one is closed that has sent nothing useful for so many seconds."""
 PAUSE_S = 1.0
 """Seconds without accepting, after the system could not take another connection."""
 HANDSHAKE = b"\x16"
 """First byte of every TLS connection (RFC 8446, 5.1), and of no HTTP request."""
 _PASSING = {errno.EAGAIN, errno.EINTR, errno.ECONNABORTED, errno.EPROTO}
 
-MakeProtocol = Callable[[], asyncio.Protocol]
+REASONS = ("connections", "handshakes", "held_memory", "slow_request", "unread_answer")
+"""Reasons for which the server closes connections, as the metrics name them."""
+_TOO_MUCH_HELD = (
+    b"HTTP/1.1 429 Too Many Requests\r\nServer: rdzv-server\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: 49\r\nConnection: close\r\n\r\ntoo many unfinished requests; each is tried again"
+)
+MakeProtocol = Callable[[], RequestHandler]
+Connect = Callable[[], Coroutine[Any, Any, object]]
 
 
 class Listener:
@@ -46,14 +64,25 @@ class Listener:
         self._limits = limits
         self._closed = closed
         self._loop = asyncio.get_running_loop()
-        self._arriving = Timeouts(limits.request_s, HttpConnection.close)
-        self._unread = Timeouts(limits.unread_s, HttpConnection.close)
+        self._garbage = GarbageCollector()
+        self._bounds = Bounds(
+            arriving=Timeouts(limits.request_s, self._request_is_late),
+            unread=Timeouts(limits.unread_s, partial(self._close_for, "unread_answer")),
+            held=HeldMemory(MOST_HELD_BYTES, self._refuse_held),
+            garbage=self._garbage,
+        )
+        self._silent = Timeouts(limits.handshake_s, partial(self._close_for, "slow_request"))
+        """Time limits of TLS connections to their first byte."""
         self._connections: set[HttpConnection] = set()
         self._unauthenticated: dict[HttpConnection, None] = {}
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
         self._has_warned = False
         self._outage = Outage(over="connections are taken again")
-        self._garbage = GarbageCollector()
+        self.closed_for = Counter[str](dict.fromkeys(REASONS, 0))
+        """Numbers of connections that the server has closed, by reason."""
+        self._refusals = RefusalLog()
+        self._places = Places[HttpConnection](MOST_HANDSHAKES, STALE_S, self._evict_stale)
+        """Places of TLS connections that no request has been let in from: each takes much more memory than others."""
 
     def open(self) -> None:
         self._socket.setblocking(False)
@@ -70,11 +99,12 @@ class Listener:
             self._loop.remove_reader(self._socket)
         self._socket.close()
         openings = [connection.opening for connection in self._connections if connection.opening]
-        for task in openings:
-            task.cancel()  # which ends those alone that have no transport yet
-        await asyncio.gather(*openings, return_exceptions=True)
+        for opening in openings:
+            opening.cancel()  # which ends those alone that have no transport yet
+        await asyncio.gather(*(opening.task for opening in openings if opening.task), return_exceptions=True)
 
     def _accept(self) -> None:
+        over_at = self._loop.time() + AT_ONCE_S
         for _ in range(AT_ONCE):
             try:
                 accepted, address = self._socket.accept()
@@ -84,6 +114,8 @@ class Listener:
                 return
             self._outage.end()
             self._receive(accepted, peer_of(str(address[0])))
+            if self._loop.time() >= over_at:
+                return
 
     def _pause(self, error: OSError) -> None:
         """Leave new connections in the system's queue for a while: the system has no room for more."""
@@ -97,14 +129,17 @@ class Listener:
 
     def _receive(self, accepted: socket.socket, peer: str) -> None:
         if not self._has_room(peer):
+            self.closed_for["connections"] += 1
             accepted.close()
             return
-        connection = HttpConnection(
-            self._http(), peer, self._arriving, self._unread, self._garbage, self._authenticated, self._gone
-        )
+        connection = HttpConnection(self._http, peer, self._bounds, self._authenticated, self._gone)
         self._connections.add(connection)
         self._unauthenticated[connection] = self._unauthenticated_of[peer][connection] = None
-        connection.opening = self._loop.create_task(self._open(accepted, connection))
+        connection.opening = Opening(
+            accepted, peer, partial(self._connect, accepted, connection), partial(self._gone, connection)
+        )
+        (self._bounds.arriving if self.tls is None else self._silent).start(connection)
+        connection.opening.begin()
 
     def _has_room(self, peer: str) -> bool:
         """Whether there is room for a connection of this peer, by evicting another if need be."""
@@ -129,41 +164,67 @@ class Listener:
             log.warning("%s; those that have been let in go on", problem)
         self._has_warned = True
 
-    def _evict(self, connection: HttpConnection) -> None:
-        connection.close()
+    def _evict_stale(self, connection: HttpConnection) -> None:
+        if connection.waits_for_peer:
+            self._note(connection, "TLS connections without a request")
+            self._evict(connection, "handshakes")
+
+    def _evict(self, connection: HttpConnection, reason: str = "connections") -> None:
+        self._close_for(reason, connection)
         self._gone(connection)
 
-    async def _open(self, accepted: socket.socket, connection: HttpConnection) -> None:
-        accepted.setblocking(False)
-        try:
-            is_tls = self.tls is not None and await self._first_byte(accepted) == HANDSHAKE
-            connection.lacks_tls = self.tls is not None and not is_tls
-            limit_s = self._limits.handshake_s if is_tls else None
-            await self._loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=self.tls if is_tls else None,
-                ssl_handshake_timeout=limit_s, ssl_shutdown_timeout=limit_s,
-            )  # fmt: skip
-        except OSError:  # among them TimeoutError and every failure of TLS
-            self._gone(connection)
-        except BaseException:
-            self._gone(connection)
-            raise
+    def _refuse_held(self, connection: HttpConnection) -> None:
+        """Close the oldest connection whose request has not arrived, or that does not read, for want of memory."""
+        self._note(connection, "unfinished requests and unread answers")
+        self.closed_for["held_memory"] += 1
+        connection.refuse(_TOO_MUCH_HELD)
 
-    async def _first_byte(self, accepted: socket.socket) -> bytes:
-        """Return a connection's first byte. Closes it and raises `TimeoutError` if none comes in time."""
-        readable = asyncio.Event()
-        self._loop.add_reader(accepted, readable.set)
+    def _request_is_late(self, connection: HttpConnection) -> None:
+        """Close a connection whose request has not arrived in time, unless what has arrived waits for the server."""
+        if connection.waits_for_peer:
+            self._close_for("slow_request", connection)
+        else:
+            self._bounds.arriving.start(connection)
+
+    def _close_for(self, reason: str, connection: HttpConnection) -> None:
+        self.closed_for[reason] += 1
+        connection.close()
+
+    def _note(self, connection: HttpConnection, what: str) -> None:
+        error = TooManyRequests(f"too many {what}; the oldest are closed, those that have been let in go on")
+        self._refusals.note(connection.peer, error, self._loop.time())
+
+    def _connect(self, accepted: socket.socket, connection: HttpConnection, first: bytes) -> None:
+        """Open the connection in which this first byte has come, by TLS once there is a place for it."""
+        self._silent.stop(connection)
+        connection.lacks_tls = self.tls is not None and first != HANDSHAKE
+        if self.tls is None or connection.lacks_tls:
+            self._open(connection, partial(self._loop.connect_accepted_socket, lambda: connection, accepted))
+        else:
+            self._bounds.arriving.start(connection)
+            self._places.enter(connection.peer, connection, partial(self._shake_hands, accepted, connection, self.tls))
+
+    def _shake_hands(self, accepted: socket.socket, connection: HttpConnection, tls: ssl.SSLContext) -> None:
+        self._bounds.arriving.stop(connection)
+        self._open(connection, partial(shake_hands, accepted, connection, tls, self._limits.handshake_s))
+
+    def _open(self, connection: HttpConnection, connect: Connect) -> None:
+        self._garbage.connection_opened()
+        if connection.opening:
+            connection.opening.run(self._opened(connection, connect))
+
+    async def _opened(self, connection: HttpConnection, connect: Connect) -> None:
         try:
-            async with asyncio.timeout(self._limits.handshake_s):
-                await readable.wait()
-            self._loop.remove_reader(accepted)
-            return accepted.recv(1, socket.MSG_PEEK)
+            await connect()
+        except OSError as error:  # among them TimeoutError and every failure of TLS
+            error.__traceback__ = None  # or what its frames hold would be garbage in a cycle
+            self._gone(connection)
         except BaseException:
-            self._loop.remove_reader(accepted)
-            accepted.close()
+            self._gone(connection)
             raise
 
     def _authenticated(self, connection: HttpConnection) -> None:
+        self._places.leave(connection.peer, connection)
         if self._unauthenticated.pop(connection, connection) is None:
             of_peer = self._unauthenticated_of[connection.peer]
             del of_peer[connection]
@@ -173,6 +234,9 @@ class Listener:
     def _gone(self, connection: HttpConnection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
+            connection.opening = None  # or its task and what that holds would be garbage in a cycle
+            self._silent.stop(connection)
+            self._bounds.arriving.stop(connection)
             self._garbage.connection_closed()
             self._authenticated(connection)
             self._closed(connection)

@@ -14,7 +14,7 @@ from typing import get_args
 import rdzv_protocol
 from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition, of_process
 
-from rdzv_server.core import restart_budget, time_ledger
+from rdzv_server.core import finishing, restart_budget, time_ledger
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.run import AgentState, Cause, Run, Stage
 from rdzv_server.core.status_view import Phase, phase
@@ -22,6 +22,7 @@ from rdzv_server.http.listener import Listener
 from rdzv_server.service.interface import Service
 from rdzv_server.service.measurements import FIRST
 from rdzv_server.service.operator_scheduler import checkpoint
+from rdzv_server.service.reading import read
 
 FRESH_S = 0.5
 """Seconds within which scrapes get the same answer: however many ask, it costs little."""
@@ -71,11 +72,14 @@ NODES_JOINED = _counter("nodes_joined_total", "Agents that came new to a run.")
 NODES_LOST = _counter("nodes_lost_total", "Agents that were lost without notice.")
 LEASES_EXPIRED = _counter("lease_expirations_total", "Lost agents whose lease has run out.")
 NODES_LEFT = _counter("nodes_left_total", "Agents that said that they leave.")
-HANGS_FOUND = _counter("hangs_found_total", "Hangs that were found, with a rank that is to blame.")
+HANGS_FOUND = _counter("hangs_found_total", "Hangs that were found.")
 STRAGGLERS_FOUND = _counter("stragglers_found_total", "Nodes that were found to be much slower than the others.")
 
 LONG_POLLS = _gauge("long_polls", "Requests of agents that are held until there is something to tell.")
 CONNECTIONS = _gauge("http_connections", "Open connections; authenticated: a request was let in.", "state")
+CONNECTIONS_CLOSED = _counter(
+    "http_connections_closed_total", "Connections that the server closed because a limit was reached.", "reason"
+)
 REQUESTS = _histogram(
     "http_request_duration_seconds",
     "Time to answer a request, not counting the time for which it was held.",
@@ -99,8 +103,18 @@ RUN_RESTARTS = _counter(
 RUN_UNPRODUCTIVE = _counter(
     "run_unproductive_seconds_total", "Part of the running phase that brought the run no further.", "run_id", "kind"
 )
-RUN_STANDSTILL = _gauge("run_standstill_seconds", "Time without a step in a round that is believed to hang.", "run_id")
-RUN_ETTR = _gauge("run_effective_training_time_ratio", "Training time divided by the run's age.", "run_id")
+RUN_STANDSTILL = _gauge(
+    "run_standstill_seconds", "Time without progress in a round that is believed to hang.", "run_id"
+)
+RUN_FINISHING = _gauge(
+    "run_finishing_seconds", "Time since a worker last finished while others still run, or 0.", "run_id"
+)
+RUN_UNHEARD = _gauge(
+    "run_unheard_seconds", "Time for which no agent of the running round has been heard, or 0.", "run_id"
+)
+RUN_ETTR = _gauge(
+    "run_effective_training_time_ratio", "Training time divided by the run's age; none without progress.", "run_id"
+)
 RUN_TIME = _counter("run_time_seconds_total", "What the run's time has gone into.", "run_id", "phase")
 RUN_STRAGGLERS = _gauge("run_stragglers", "Nodes of the run that are much slower than the others.", "run_id")
 RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")
@@ -139,6 +153,7 @@ class MetricsView:
             if self._timer is None:
                 self._expect_timer()
             if loop.time() >= self._made_at + FRESH_S:
+                await checkpoint("metrics")  # no peer: they are made for all, and wait behind no one's streams
                 self._body = await self._written(await self._samples())
                 self._made_at = loop.time()
             return self._body
@@ -162,9 +177,8 @@ class MetricsView:
         survey = _Survey()
         for run in self._service.runs():
             now = self._service.now(run.run_id)
-            survey.look_at(run, now)
-            if not run.stage.is_end and len(survey.listed) < self._most_runs:
-                samples += survey.series_of(run, now)
+            is_listed = not run.stage.is_end and len(survey.listed) < self._most_runs
+            samples += read(run, partial(survey.samples_of, run, now, is_listed=is_listed), lambda _: [])
             await checkpoint()
         return samples + survey.totals()
 
@@ -184,6 +198,8 @@ class MetricsView:
         if self.listener:
             for name, connections in zip(("authenticated", "unauthenticated"), self.listener.connections, strict=True):
                 yield Sample(CONNECTIONS, connections, (name,))
+            for reason, count in self.listener.closed_for.items():
+                yield Sample(CONNECTIONS_CLOSED, count, (reason,))
 
     def _of_events(self) -> Iterator[Sample]:
         counted = self._service.measurements
@@ -236,6 +252,11 @@ class _Survey:
         self._disconnected = self._unlisted = 0
         self._longest_forming_s = 0.0
 
+    def samples_of(self, run: Run, now: float, *, is_listed: bool) -> list[Sample]:
+        """Count the run; return its own series if it `is_listed`."""
+        self.look_at(run, now)
+        return list(self.series_of(run, now)) if is_listed else []
+
     def look_at(self, run: Run, now: float) -> None:
         """Count the run, in a time that does not depend on its number of nodes."""
         self._phases[phase(run)] += 1
@@ -268,6 +289,9 @@ class _Survey:
         for name, seconds in time_ledger.counted(run, now).items():
             yield Sample(RUN_UNPRODUCTIVE, round(seconds, 3), (label, name))
         yield Sample(RUN_STANDSTILL, time_ledger.standstill_s(run, now), (label,))
+        finished_at = finishing.finished_at(run)
+        yield Sample(RUN_FINISHING, 0.0 if finished_at is None else max(0.0, now - finished_at), (label,))
+        yield Sample(RUN_UNHEARD, 0.0 if run.unheard_since is None else now - run.unheard_since, (label,))
         if spent.ettr is not None:
             yield Sample(RUN_ETTR, spent.ettr, (label,))
         for cause in RESTART_CAUSES:

@@ -8,9 +8,9 @@ care of `page.js`, which never makes markup of text.
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
@@ -25,12 +25,14 @@ from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
 from rdzv_server.core import status_view, watch_view
 from rdzv_server.core.run import Run
+from rdzv_server.core.status_view import NodeStatus
 from rdzv_server.http import answers
 from rdzv_server.http.events_endpoint import number_of
 from rdzv_server.http.limits import Gatekeeper
 from rdzv_server.http.requests import caller_of, connection_of, read_body, summary_of
-from rdzv_server.service.interface import Service
+from rdzv_server.service.interface import Service, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
+from rdzv_server.service.reading import read
 
 WEB = Path(__file__).parents[1] / "web"
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -51,6 +53,8 @@ Shown = dict[str, Any]
 """Variables of a template."""
 Plain = Callable[[Permit, str, int], Awaitable[Shown]]
 Thing = TypeVar("Thing")
+MOST_LOGIN_BYTES = 4_096
+"""Most bytes of the form that logs somebody in: a token, and a path."""
 ROWS, ATTEMPTS, LAST_ROW = 256, 16, 10**6
 """Rows of a plain table; attempts that are shown of a run; highest row that may be asked for."""
 FOR_A_DAY = "max-age=86400, immutable"
@@ -149,19 +153,30 @@ class Pages:
         latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}
         runs = sorted(latest.values(), key=lambda run: run.created_at, reverse=True)[first : first + ROWS]
         shown = [self._with_ages(run, watch_view.summary) async for run in _in_slices(runs)]
-        return {"runs": shown, "cordons": self._service.state().cordons, "first": first, "count": len(latest)}
+        cordons = state_for(self._service, permit.shows).cordons
+        return {"runs": shown, "cordons": cordons, "first": first, "count": len(latest)}
 
     async def _plain_run(self, permit: Permit, run_id: str, first: int) -> Shown:
         attempts = [run for run in self._service.runs() if run.run_id == run_id]
         shown = [self._with_ages(run, watch_view.view) for run in reversed(attempts[-ATTEMPTS:])]
-        nodes = status_view.nodes(attempts[-1], self._service.now(run_id), first, ROWS) if attempts else ()
-        rows = [node async for node in _in_slices(nodes)]
+        rows = [node async for node in _in_slices(self._rows(attempts[-1], first))] if attempts else []
         return {"attempts": shown, "nodes": rows, "first": first, "count": len(attempts[-1].agents) if attempts else 0}
+
+    def _rows(self, run: Run, first: int) -> Iterator[NodeStatus]:
+        """Statuses of at most `ROWS` agents, without those that cannot be read."""
+        now = self._service.now(run.run_id)
+        for agent in read(run, lambda: status_view.agents(run), lambda _: [])[first : first + ROWS]:
+            if shown := read(run, partial(status_view.node, run, agent, now), lambda _: None):
+                yield shown
 
     def _with_ages(self, run: Run, view: Callable[[Run, float, watch_view.Clock], Shown]) -> Shown:
         """View of a run, as watchers get it, with ages in seconds in place of times."""
         now = self._service.now(run.run_id)
-        return view(run, now, lambda at: now - at)
+
+        def age(at: float) -> float:
+            return now - at
+
+        return read(run, lambda: view(run, now, age), lambda why: watch_view.unreadable(run, age, why))
 
     async def _login(self, request: web.BaseRequest) -> web.Response:
         """Form of the login."""
@@ -172,7 +187,8 @@ class Pages:
         caller = caller_of(request)
         if not caller.is_own_page:
             raise errors.Forbidden(f"the web page {caller.origin} may not log anybody in")
-        form = _form(await read_body(request))
+        self._gatekeeper.check_guess(caller, asyncio.get_running_loop().time())
+        form = _form(await read_body(request, MOST_LOGIN_BYTES))
         token, to = form.get("token", ""), form.get("to", "")
         try:
             self._check_look(request, replace(caller, authorization=f"Bearer {token}", session=""))

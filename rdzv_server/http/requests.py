@@ -7,7 +7,7 @@ from aiohttp import web
 from rdzv_protocol import actions, messages, paths
 from rdzv_protocol.codec import convert
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, UnsupportedMediaType
+from rdzv_protocol.errors import LengthRequired, MalformedMessage, MessageTooLarge, UnsupportedMediaType
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller
@@ -48,10 +48,12 @@ def caller_of(request: web.BaseRequest) -> Caller:
 def check_framing(request: web.BaseRequest) -> None:
     """Refuse a body that no valid request has, from any sender, before a byte of it is read.
 
-    Raises `UnsupportedMediaType` or `MessageTooLarge`.
+    Raises `UnsupportedMediaType`, `LengthRequired` or `MessageTooLarge`.
     """
     if "Content-Encoding" in request.headers:
         raise UnsupportedMediaType("a body may not be compressed: leave Content-Encoding out")
+    if "Transfer-Encoding" in request.headers:
+        raise LengthRequired("a body must have a Content-Length: send it without Transfer-Encoding")
     if (request.content_length or 0) > MAX_MESSAGE_BYTES:
         raise MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
     if request.method == "POST" and request.path.startswith(paths.AGENT) and request.content_type != paths.MEDIA_TYPE:
@@ -65,8 +67,13 @@ async def tell_to_go_on(request: web.BaseRequest) -> None:
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-async def read_body(request: web.BaseRequest) -> bytes:
-    """Read the whole body. Raises `MalformedMessage` if it is framed wrongly, or `web.HTTPRequestEntityTooLarge`."""
+async def read_body(request: web.BaseRequest, most: int = MAX_MESSAGE_BYTES) -> bytes:
+    """Read the whole body, of `most` bytes.
+
+    Raises `MalformedMessage` if it is framed wrongly, `MessageTooLarge`, or `web.HTTPRequestEntityTooLarge`.
+    """
+    if (request.content_length or 0) > most:
+        raise MessageTooLarge(f"this path takes a body of at most {most} bytes")
     content = request.content
     try:
         if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:

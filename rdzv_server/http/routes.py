@@ -2,19 +2,27 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from rdzv_protocol import actions, errors, messages, paths
 from rdzv_protocol.codec import decode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
-from rdzv_protocol.errors import MalformedMessage, MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
+from rdzv_protocol.errors import (
+    LengthRequired,
+    MalformedMessage,
+    MessageTooLarge,
+    NotLeader,
+    ProtocolError,
+    UnsupportedMediaType,
+)
 from rdzv_protocol.events import EventPage
 from rdzv_protocol.exposition import CONTENT_TYPE
+from rdzv_protocol.text import count, printable
 
 from rdzv_server.http.answers import HEADERS, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
@@ -28,6 +36,7 @@ from rdzv_server.http.events_endpoint import (
     Limit,
     number_of,
 )
+from rdzv_server.http.heads import LINGER_S, Server
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.metrics import MetricsView
 from rdzv_server.http.requests import (
@@ -50,12 +59,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rdzv_server")
 
+LOADING_SWITCH_S = 0.05e-3
+"""Seconds that the thread that loads the pages keeps the event loop waiting, at each call of the system."""
 GONE = 499
 """Status, as of nginx, in the metrics for an answer that nobody reads, because the caller is gone."""
 OTHER_PATHS = "other"
 """Name in the metrics of all paths but the API's: pages, their files, and unknown paths."""
-LINGER_S = 1.0
-"""Seconds for which the rest of a refused request is read and dropped, so that its sender gets to read the answer."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """Beginnings of user agents for which the status is written on several lines."""
 Handler = Callable[["HttpApi", web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -107,12 +116,12 @@ class HttpApi:
         self._status = StatusView(service)
         self.watch = Watch(service)
         self._events = EventsView(service)
-        self._pages: Pages | None = None
+        self._pages: asyncio.Task[Pages] | None = None
         self._routes = {route.path: route for route in ROUTES if route.method == "GET" or not read_only}
 
-    def serve(self, idle_s: float) -> web.Server:
+    def serve(self, idle_s: float) -> Server:
         """Make aiohttp's server. `idle_s`: longest time in seconds from an answer to a connection's next request."""
-        return _Server(
+        return Server(
             self.answer,
             request_factory=_request,
             handler_cancellation=True,
@@ -223,8 +232,7 @@ class HttpApi:
         answer = web.StreamResponse(headers=HEADERS | {"Content-Type": "application/json; charset=utf-8"})
         await answer.prepare(request)
         if request.method != "HEAD":
-            shows = permit.covers if only is None else lambda run_id: run_id == only and permit.covers(run_id)
-            async for piece in self._status.pieces(shows, in_lines=in_lines):
+            async for piece in self._status.pieces(permit.shows, only, in_lines=in_lines):
                 await answer.write(piece)
         await answer.write_eof()
         return answer
@@ -253,9 +261,8 @@ class HttpApi:
         permit = connection.permit
         if run_id is not None:
             permit.check_run(run_id)
-        shows = None if permit.covers_all else permit.covers
         last = request.headers.get("Last-Event-ID", "")
-        return await self._stream(request, self.watch.follow(connection.peer, run_id, last, shows))
+        return await self._stream(request, self.watch.follow(connection.peer, run_id, last, permit.shows))
 
     async def _stream(self, request: web.BaseRequest, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
         """Send server-sent events as they come, until there are no more or the caller has gone.
@@ -284,14 +291,20 @@ class HttpApi:
     async def page(self, request: web.BaseRequest) -> web.Response:
         """Answer with a page for people, or a static file: no part of the API."""
         if self._pages is None:
-            self._pages = await asyncio.to_thread(self._load_pages)
-        return await self._pages.answer(request)
+            self._pages = asyncio.create_task(asyncio.to_thread(self._load_pages))  # one for all who ask meanwhile
+        pages = await asyncio.shield(self._pages)
+        return await pages.answer(request)
 
     def _load_pages(self) -> "Pages":
         """Import jinja2 and compile the templates, for the first page, in a thread beside agents' requests."""
-        from rdzv_server.http import page
+        before_s = sys.getswitchinterval()
+        sys.setswitchinterval(LOADING_SWITCH_S)
+        try:
+            from rdzv_server.http import page
 
-        page.load_templates()
+            page.load_templates()
+        finally:
+            sys.setswitchinterval(before_s)
         requests = {path: route.request for path, route in self._routes.items()}
         return page.Pages(self._service, self._gatekeeper, self._note, requests)
 
@@ -306,7 +319,10 @@ class HttpApi:
         return await self.page(request) if is_for_people else plain_text(_welcome())
 
     async def healthz(self, request: web.BaseRequest) -> web.Response:
-        return plain_text("ok\n")
+        apart = self._service.state().set_apart
+        if apart and self._gatekeeper.access.is_open:
+            return plain_text(f"ok; set apart after an error in the server: {', '.join(map(printable, apart))}\n")
+        return plain_text(f"ok; {count(len(apart), 'run')} set apart: see /v1/status\n" if apart else "ok\n")
 
     async def readyz(self, request: web.BaseRequest) -> web.Response:
         reason = self._service.state().unhealthy_reason
@@ -322,7 +338,7 @@ class HttpApi:
         return {run.run_id for run in self._service.runs() if not run.stage.is_end}
 
 
-_OF_EVERY_MESSAGE = (MalformedMessage, MessageTooLarge, UnsupportedMediaType)
+_OF_EVERY_MESSAGE = (MalformedMessage, LengthRequired, MessageTooLarge, UnsupportedMediaType)
 
 
 def _agents(path: str, request: Any, answer: Any, summary: str, *refusals: type[ProtocolError]) -> Route:
@@ -451,23 +467,3 @@ def _welcome() -> str:
 def _request(message: Any, body: Any, connection: Any, writer: Any, task: Any) -> web.BaseRequest:
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, body, connection, writer, task, loop, client_max_size=MAX_MESSAGE_BYTES)
-
-
-class _Server(web.Server):
-    """aiohttp's server, whose connections answer what is not HTTP with a refusal of the protocol."""
-
-    def __call__(self) -> web.RequestHandler:
-        return _RequestHandler(self, loop=self._loop, **self._kwargs)
-
-
-class _RequestHandler(web.RequestHandler):
-    __slots__ = ()
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        if request.writer.output_size:
-            raise ConnectionResetError
-        answer = plain_text(f"{status} {HTTPStatus(status).phrase}\n", status)
-        answer.force_close()
-        return answer

@@ -1,6 +1,6 @@
 """Status of the server and of every run that it remembers, as JSON."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 import msgspec
@@ -8,10 +8,11 @@ import rdzv_protocol
 from msgspec import Struct, structs
 
 from rdzv_server.core import status_view
-from rdzv_server.core.run import Run
+from rdzv_server.core.run import Agent, Run
 from rdzv_server.core.status_view import NodeStatus, RunStatus
-from rdzv_server.service.interface import ServerState, Service
+from rdzv_server.service.interface import ServerState, Service, Shows, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
+from rdzv_server.service.reading import read
 
 INDENT = 2
 NODES_AT_ONCE = 100
@@ -45,18 +46,21 @@ class StatusView:
         self._service = service
 
     async def pieces(
-        self, shows: Callable[[str], bool] = lambda run_id: True, *, in_lines: bool = False
+        self, shows: Shows | None = None, only: str | None = None, *, in_lines: bool = False
     ) -> AsyncIterator[bytes]:
         """Yield the document in pieces: the runs whose ids `shows` lets through, each as of when its piece is made.
 
+        `shows` None: all runs. `only`: id of the run to be shown, beside the server; None: each that may be.
         Nodes of a run that has more than `NODES_AT_ONCE` have pieces of their own, and may be newer than the run's
         data.
         """
         start, between, end = (b"\n    ", b",\n    ", b"\n  ]\n}\n") if in_lines else (b"", b",", b"]}\n")
-        before, server = start, _written(_server(self._service.state()), 1 * in_lines)
+        state = state_for(self._service, shows)
+        state = structs.replace(state, set_apart=[each for each in state.set_apart if only in (None, each)])
+        before, server = start, _written(_server(state), 1 * in_lines)
         yield b'{\n  "server": ' + server + b',\n  "runs": [' if in_lines else b'{"server":' + server + b',"runs":['
         for run in self._service.runs():
-            if shows(run.run_id):
+            if only in (None, run.run_id) and (shows is None or shows(run.run_id)):
                 await checkpoint()
                 async for piece in self._pieces_of(run, 2 * in_lines):
                     yield before + piece
@@ -65,10 +69,13 @@ class StatusView:
         yield b"]\n}\n" if in_lines and before is start else end
 
     async def _pieces_of(self, run: Run, level: int) -> AsyncIterator[bytes]:
-        agents, now = status_view.agents(run), partial(self._service.now, run.run_id)
-        is_large = len(agents) > NODES_AT_ONCE
-        written = _written(status_view.view(run, now(), has_nodes=not is_large), level)
-        if not is_large:
+        now = partial(self._service.now, run.run_id)
+        agents, written = read(
+            run,
+            lambda: _begin(run, now(), level),
+            lambda why: ([], _written(status_view.unreadable(run, now(), why), level)),
+        )
+        if not agents:
             yield written
             return
         begin, end = written.split(NO_NODES[bool(level)], 1)
@@ -76,12 +83,24 @@ class StatusView:
         between = b""
         for first in range(0, len(agents), NODES_AT_ONCE):
             await checkpoint()
-            those = [agent for agent in agents[first : first + NODES_AT_ONCE] if agent.agent_id in run.agents]
-            if those:
-                nodes = _written([status_view.node(run, agent, now()) for agent in those], level and level + 1)
-                yield between + nodes[1:-1].rstrip()
+            those = agents[first : first + NODES_AT_ONCE]
+            if nodes := read(run, partial(_nodes, run, those, now(), level), lambda _: b""):
+                yield between + nodes
                 between = b","
         yield (b"\n" + b" " * INDENT * (level + 1) if level else b"") + b"]" + end
+
+
+def _begin(run: Run, now: float, level: int) -> tuple[list[Agent], bytes]:
+    """Agents of a large run, and the run as JSON without them; of any other run no agents, and all of it."""
+    agents = status_view.agents(run)
+    is_large = len(agents) > NODES_AT_ONCE
+    return agents if is_large else [], _written(status_view.view(run, now, has_nodes=not is_large), level)
+
+
+def _nodes(run: Run, agents: Sequence[Agent], now: float, level: int) -> bytes:
+    """Agents as JSON without brackets: only those that are still part of the run."""
+    those = [status_view.node(run, agent, now) for agent in agents if agent.agent_id in run.agents]
+    return _written(those, level and level + 1)[1:-1].rstrip() if those else b""
 
 
 def _server(state: ServerState) -> ServerStatus:

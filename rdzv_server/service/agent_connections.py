@@ -1,62 +1,102 @@
-"""Connections that carry agents' polls, so that the closing of an agent's last one is noticed at once."""
+"""Connections that carry agents' polls: what the closing of one says about its agent.
 
-from collections.abc import Callable
+If a connection closes while a poll is parked or unread on it, that is a sign that the agent is gone. After the answer
+it is a sign only if the connection has survived an answer before. A proxy may close its connection after each answer,
+or have other agents' requests on it.
+"""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
 from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.service.interface import Connection
 from rdzv_server.service.long_polls import Key
 
 
+class _Path(Struct):
+    """Path of an agent's latest request to the server."""
+
+    connection: Connection
+    requests: int = 0
+    """Requests of the agent that this connection has carried."""
+    is_parked: bool = False
+
+
 class Connections:
-    """Open connections over which agents have sent requests.
+    """Open connections over which agents have sent requests. Only the one of its latest request says something about
+    an agent."""
 
-    As a rule an agent has one. While it moves from one to another there may be two, and a request may arrive late on
-    the first; so an agent counts as disconnected only when none is left.
-    """
+    def __init__(self, disconnected: Callable[[Key, bool], None], came: Callable[[], None] = lambda: None) -> None:
+        """Begin without connections.
 
-    def __init__(self, disconnected: Callable[[Key], None]) -> None:
-        self._disconnected = disconnected
+        `disconnected` is called with an agent whose connection has closed, and with whether a poll was parked on it;
+        `came` for each connection that carries an agent for the first time.
+        """
+        self._disconnected, self._came = disconnected, came
         self.changed: Callable[[int], None] = lambda connections: None
         """Callback for the number of connections that carry agents, whenever it changes."""
         self._agents: dict[Connection, set[Key]] = {}
-        self._connections: dict[Key, set[Connection]] = {}
+        self._paths: dict[Key, _Path] = {}
 
     def bind(self, connection: Connection, key: Key) -> None:
-        """Note that the agent's polls come over this connection. Raises `ServerUnavailable` if it is closed.
+        """Note that a request of the agent came over this connection. Raises `ServerUnavailable` if it is closed.
 
         A connection may be closed before its request is read, and nothing would report that a second time.
         """
         if connection.is_closed:
             raise ServerUnavailable("the connection is closed")
-        if key in self._agents.get(connection, ()):
-            return
-        self._agents.setdefault(connection, set()).add(key)
-        self._connections.setdefault(key, set()).add(connection)
-        self.changed(len(self._agents))
+        path = self._paths.get(key)
+        if path is None or path.connection is not connection:
+            path = self._paths[key] = _Path(connection)
+            if connection not in self._agents:
+                self._agents[connection] = set()
+                self._came()
+            self._agents[connection].add(key)
+            self.changed(len(self._agents))
+        path.requests += 1
 
     def unbind(self, connection: Connection, key: Key) -> None:
-        """Forget that a connection carries an agent whose poll was refused; it does not count as disconnected."""
-        if key in (keys := self._agents.get(connection, set())):
-            keys.discard(key)
-            self._leave(key, connection)
-            if not keys:
-                del self._agents[connection]
-                self.changed(len(self._agents))
+        """Forget that a connection carries an agent whose request was refused; it does not count as disconnected."""
+        if key not in (keys := self._agents.get(connection, set())):
+            return
+        keys.discard(key)
+        if not keys:
+            del self._agents[connection]
+            self.changed(len(self._agents))
+        self._pop(key, connection)
+
+    @contextmanager
+    def parked(self, connection: Connection, key: Key) -> Iterator[None]:
+        """Note that the agent's poll is parked on this connection meanwhile."""
+        path = self._paths.get(key)
+        if path is not None and path.connection is connection:
+            path.is_parked = True
+        try:
+            yield
+        finally:
+            if path is not None:
+                path.is_parked = False
 
     def lost(self, connection: Connection) -> None:
-        """Note that a connection closed: an agent that has no other is disconnected."""
+        """Note that a connection closed: agents whose latest requests it has carried may be disconnected."""
         if (keys := self._agents.pop(connection, None)) is None:
             return
         for key in keys:
-            if self._leave(key, connection):
-                self._disconnected(key)
+            path = self._pop(key, connection)
+            if path is not None and (path.is_parked or path.requests > 1):
+                self._disconnected(key, path.is_parked)
         self.changed(len(self._agents))
 
-    def _leave(self, key: Key, connection: Connection) -> bool:
-        """Remove an agent's connection; return whether it was its last."""
-        others = self._connections[key]
-        others.discard(connection)
-        if not others:
-            del self._connections[key]
-        return not others
+    def left_unread(self, key: Key) -> None:
+        """Note that an agent's poll was read after its connection closed: the agent is gone unless it has another."""
+        if key not in self._paths:
+            self._disconnected(key, True)
+
+    def _pop(self, key: Key, connection: Connection) -> _Path | None:
+        """Forget the agent's path if it is this connection, and return it then."""
+        path = self._paths.get(key)
+        if path is None or path.connection is not connection:
+            return None
+        return self._paths.pop(key)

@@ -2,8 +2,9 @@
 
 The time goes on while the server is down. As long as its machine is up it is the monotonic clock's, whatever the wall
 clock did; only on another machine, or after a reboot, does the wall clock say how long nobody served. What holds the
-server up (a stopped process, a paused machine, a slow disk, more requests than it can read) must end no lease: then the
-core is told, and gives every agent a fresh one.
+server up must end no lease. A beat of the event loop measures for how long the process stood still (it was stopped, or
+its machine paused), and each write to the store is timed. If many requests wait, deadlines count as of the arrival of
+the oldest one. The core is told of all three: see `core/liveness.py`.
 """
 
 import asyncio
@@ -13,12 +14,15 @@ from contextlib import contextmanager
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import Life, NodeBlamed, NodeOperation, RunCreated
+from rdzv_server.core.liveness import HoldUp
 from rdzv_server.core.machine import WALL_CLOCK_SLACK_S
-from rdzv_server.service.fair_scheduler import SLACK_S, FairScheduler, scheduler
+from rdzv_server.service.fair_scheduler import FairScheduler, scheduler
 
 BEAT_S = 2.0
 """Seconds between two checks whether the process was held up: seldom, since the agent of `--standalone` wakes up for
 them. A lease should be well above this."""
+SLACK_S = 0.5
+"""Seconds by which a beat or a write may be late on a busy machine; what takes longer is a hold-up."""
 DATED = RunCreated | NodeOperation | NodeBlamed
 """Facts that record the server's life in which they happened, and the wall-clock time."""
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -36,8 +40,10 @@ class Clock:
         self._beat_at = float("inf")
         self._wall_ahead_s = float("inf")
         """Distance of the wall clock from the server's time, when it was set last."""
-        self._was_held_up = False
-        self._looked_at = float("-inf")
+        self._still_s = self._silent_s = 0.0
+        """Result of the next call of `held_up`."""
+        self.noticed: Callable[[], None] = lambda: None
+        """Callback for a hold-up that is over: `held_up` is to be called soon."""
         self._timer: asyncio.TimerHandle | None = None
         self._scheduler: FairScheduler | None = None
 
@@ -63,32 +69,44 @@ class Clock:
         self._wall_ahead_s = ahead_s
         return wall_s
 
-    def was_held_up(self) -> bool:
-        """Whether agents may not have been heard since the last call."""
-        now = self._loop_s()
-        was = self._was_held_up or now > self._beat_at + SLACK_S
-        was = was or (self._scheduler is not None and self._scheduler.held_up_at() > self._looked_at)
-        self._was_held_up, self._looked_at = False, now
-        if now > self._beat_at:
-            self._beat_at = now + BEAT_S
-        return was
+    def held_up(self) -> HoldUp | None:
+        """Return the trouble that has held the server up since the last call; None if there was none."""
+        self._look()
+        still_s, silent_s = self._still_s, max(self._still_s, self._silent_s)
+        self._still_s = self._silent_s = 0.0
+        return HoldUp(still_s, silent_s) if silent_s > SLACK_S else None
 
-    def hold_up(self) -> None:
-        """Note that agents could not be heard until now."""
-        self._was_held_up = True
+    def unread_since(self) -> float:
+        """Time at which the oldest message has arrived that waits for its turn to be read; infinite if none does."""
+        return self._scheduler.unread_since() + self.life.offset_s if self._scheduler else float("inf")
+
+    def answered_nobody(self, still_s: float = 0.0) -> None:
+        """Note that until now the server was not there for agents, or sent all of them away, for `still_s` seconds."""
+        self._still_s += still_s
+        self._silent_s = float("inf")
+        self.noticed()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Note that agents could not be heard, if the block takes long."""
+        """Note for how long agents are not answered because the block takes so long."""
         began = self._loop_s()
         yield
-        self._was_held_up |= self._loop_s() - began > SLACK_S
+        self._silent_s = max(self._silent_s, self._loop_s() - began)
 
     def _beat(self) -> None:
-        now = self._loop_s()
-        self._was_held_up |= now > self._beat_at + SLACK_S
-        self._beat_at = now + BEAT_S
+        self._look()
+        self._beat_at = self._loop_s() + BEAT_S
+        if self._still_s:
+            self.noticed()
         self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
+
+    def _look(self) -> None:
+        """Count the time since the beat was due as a standstill, if it is late, and expect the next one."""
+        now = self._loop_s()
+        if now > self._beat_at + SLACK_S:
+            self._still_s += now - self._beat_at
+        if now > self._beat_at:
+            self._beat_at = now + BEAT_S
 
     def _loop_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -14,9 +14,9 @@ from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
-from rdzv_server.core import cordons, operations
+from rdzv_server.core import cordons, operations, set_apart
 from rdzv_server.core.cordons import CordonStatus
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, QueryClosed, Record, WakeAgents
+from rdzv_server.core.effects import Effect, Happened, QueryClosed, Record, WakeAgents
 from rdzv_server.core.events import (
     Event,
     LeaseRenewed,
@@ -30,30 +30,36 @@ from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.clock import Clock
-from rdzv_server.service.fair_scheduler import RoundRobin
+from rdzv_server.service.inbox import Done, Inbox, Pending
 from rdzv_server.service.interface import Observer
 from rdzv_server.service.long_polls import Key, LongPolls
-from rdzv_server.service.measurements import Measurements
-from rdzv_server.storage.base import Store, StoreFenced, StoreUnavailable
+from rdzv_server.service.measurements import Measurements, RunMeasurements
+from rdzv_server.storage.base import Change, Store, StoreFenced, StoreUnavailable, changes_of
 from rdzv_server.storage.compaction import Compaction
 from rdzv_server.storage.outage import Outage
 
 log = logging.getLogger("rdzv_server")
-
-Done = asyncio.Future[RunMachine | None]
-"""Result of an event: the machine that took it, if it is about one run."""
 
 LEVELS: Mapping[EventKind, int] = {"run_failed": logging.ERROR, "warning": logging.WARNING}
 """Log levels of events that are more than information."""
 UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
 """Events that are not logged: there are many, and the start of the round says the same."""
 
-STOPPED = "the server is shutting down; workers keep running, and agents try again"
+AGENTS_GO_ON = "workers keep running, and agents try again"
+STOPPED = f"the server is shutting down; {AGENTS_GO_ON}"
 
 RETRY_S = 0.5
 """Seconds until a failed write to the store is tried again."""
 MOST_AT_ONCE = 128
 """Most events in a batch: those of other runs wait meanwhile."""
+TURNS_TO_READ = 10
+"""Turns of the event loop in which a request that has come in is read, until it is in the inbox."""
+LATE_S = 0.05
+"""Seconds by which a deadline is noticed late if the event loop stood still: a busy one is faster."""
+MOST_UNREAD_S = 10.0
+"""Longest time in seconds for which a deadline is put off while messages are unread that came in before it."""
+READING_S = 0.01
+"""Seconds until a deadline that has passed is looked at again, while what came in before it is not read."""
 REPLAY_AT_ONCE = 500
 """Records that are replayed before anything else in the process gets its turn: a leader's lease must be renewed."""
 
@@ -73,7 +79,7 @@ class Driver:
         self.measurements = measurements or Measurements()
         self.long_polls = LongPolls()
         self._compaction = Compaction(registry, store)
-        self._inbox = RoundRobin[tuple[str, Event, Done | None]]()
+        self._inbox = Inbox(self.now)
         self._called = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -84,12 +90,18 @@ class Driver:
         self._is_written.set()
         self._unwritten: set[Key] = set()
         """Agents whose new directive is just being written: they may not be told of it before."""
-        self._has_stopped = False
-        self._observers: list[Observer] = [self.measurements.observe]
+        self._stopped = ""
+        """Reason why the driver takes no more events; empty: it does."""
+        self._observers: list[Observer] = [RunMeasurements(self.measurements).observe]
         self._late: list[RunEvent] = []
         """Events of recorded facts that the server's life before had not written."""
         self._clock = clock or Clock()
+        self._clock.noticed = self._called.set
+        self.may_decide: Callable[[], bool] = lambda: True
+        """Whether this server may decide anything now; once it may again, it calls `heard`."""
         self.started_at = 0.0
+        self._held_up_at = float("-inf")
+        """End of the last long time in which the server was held up."""
         self._outage = Outage(
             "nothing is decided until it can be written, and workers keep running", "the store can be written again"
         )
@@ -107,12 +119,14 @@ class Driver:
         self._clock.start(records)
         self.started_at = self._clock.now()
         self.registry.restart(self.started_at, self._clock.life)
+        self._late += [each.event for each in await self._rebuilt(self.started_at) if isinstance(each, Happened)]
         self._task = asyncio.create_task(self._run(), name="rdzv-driver")
-        self._arm(self.started_at)
+        self._task.add_done_callback(self._ended)
+        self._arm()
 
-    def heard(self) -> None:
-        """Begin all leases anew, as agents can be heard from now on."""
-        self._clock.hold_up()
+    def heard(self, unheard_s: float = 0.0) -> None:
+        """Excuse agents for not being heard until now: for so many seconds this server was not there for them."""
+        self._clock.answered_nobody(unheard_s)
 
     async def crashed(self) -> None:
         """Wait for ever, or raise what made the driver stop: a failed write, or a contradiction in the core."""
@@ -121,20 +135,32 @@ class Driver:
 
     async def stop(self) -> None:
         """Stop; refuse with `ServerUnavailable` whoever still waits for an answer."""
-        self._has_stopped = True
-        self._clock.stop()
-        self._is_written.set()
-        for done in self._unanswered:
-            _answer(done, ServerUnavailable(STOPPED))
-        for closed in self._questions.values():
-            if not closed.done():
-                closed.set_exception(ServerUnavailable(STOPPED))
-        if self._timer:
-            self._timer.cancel()
+        self._refuse_all(STOPPED)
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._store.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Refuse all that ask, now and later, once an error has ended the driver: `crashed` raises it.
+
+        After a fenced write, the replica stops the driver when it no longer counts as the leader: it refuses then.
+        """
+        error = None if task.cancelled() else task.exception()
+        if error and not isinstance(error, StoreFenced):
+            self._refuse_all(f"this server cannot go on ({type(error).__name__}: {error}); {AGENTS_GO_ON}")
+
+    def _refuse_all(self, why: str) -> None:
+        self._stopped = self._stopped or why
+        self._clock.stop()
+        self._is_written.set()
+        for done in self._unanswered:
+            _answer(done, ServerUnavailable(why))
+        for closed in self._questions.values():
+            if not closed.done():
+                closed.set_exception(ServerUnavailable(why))
+        if self._timer:
+            self._timer.cancel()
 
     async def submit(self, run_id: str, event: Event) -> RunMachine:
         """Apply an event of a run; returns once its records are written. Raises the `ProtocolError` that refuses it."""
@@ -161,39 +187,43 @@ class Driver:
         return [cordons.status(given) for given in self.registry.cordons.by_node.values()]
 
     async def _take(self, run_id: str, event: Event) -> RunMachine | None:
-        if self._has_stopped:
-            raise ServerUnavailable(STOPPED)
+        if self._stopped:
+            raise ServerUnavailable(self._stopped)
         if isinstance(event, NodeJoined) and self.unhealthy_reason:
             raise ServerUnavailable(self.unhealthy_reason)
         done: Done = asyncio.get_running_loop().create_future()
         self._unanswered[done] = event
-        self._inbox.append(run_id, (run_id, event, done))
+        pending = self._inbox.put(run_id, event, done)
         self._called.set()
         try:
             return await done
         finally:
             del self._unanswered[done]
+            self._inbox.leave(pending, done)
 
-    async def renew(self, run_id: str, event: LeaseRenewed, machine: RunMachine | None) -> RunMachine:
-        """Renew an agent's lease, without a batch if nothing else follows: 10,000 idle nodes do nothing else.
+    def renew(self, event: LeaseRenewed, machine: RunMachine) -> bool:
+        """Renew an agent's lease, if nothing else follows: 10,000 idle nodes do nothing else. If not, `submit` it.
 
-        `machine`: that of the agent's attempt; None: it is not known. Raises the `ProtocolError` that refuses it.
+        `machine`: machine of the agent's attempt.
         """
-        is_all = not self._inbox and self._is_written.is_set() and not self._has_stopped
-        if machine and is_all and machine.renew(event, self._clock.now()):
-            return machine
-        return await self.submit(run_id, event)
+        is_all = not self._inbox and self._is_written.is_set() and not self._stopped
+        return is_all and _renews(machine, event, self._clock.now())
 
     async def written(self, machine: RunMachine, agent_id: str) -> None:
         """Return once everything that the core has for the agent is written down: the agent may not be told before."""
         while not (self._is_written.is_set() or self._is_of_before(machine.run, agent_id)):
             await self._is_written.wait()
-        if self._has_stopped:
-            raise ServerUnavailable(STOPPED)
+        if self._stopped:
+            raise ServerUnavailable(self._stopped)
+
+    def set_apart(self, machine: RunMachine, error: Exception) -> None:
+        """Set a run apart because its core raised this exception when it was asked for an agent's directive."""
+        self.registry.set_apart(machine, error)
+        self._called.set()
 
     def notify(self, run_id: str, event: Event) -> None:
         """Apply an event that nobody waits for."""
-        self._inbox.append(run_id, (run_id, event, None))
+        self._inbox.put(run_id, event)
         self._called.set()
 
     def observe(self, observer: Observer) -> None:
@@ -223,8 +253,8 @@ class Driver:
             await self._store.write_delivered(run_id, self._attempts_of(run_id)[-1].attempt, number)
 
     def _attempts_of(self, run_id: str) -> list[Run]:
-        if self._has_stopped:
-            raise ServerUnavailable(STOPPED)
+        if self._stopped:
+            raise ServerUnavailable(self._stopped)
         if attempts := self.registry.attempts_of(run_id):
             return attempts
         raise UnknownRun(f"no run {run_id} is known here")
@@ -248,55 +278,90 @@ class Driver:
         while True:
             await self._called.wait()
             self._called.clear()
-            await self._take_batch()
+            await self._read_on()
+            if self.may_decide():
+                await self._take_batch()
             # Whoever was answered reads the directive now, before the next batch changes it unwritten.
             await asyncio.sleep(0)
 
+    async def _read_on(self) -> None:
+        """Before a deadline passes late, read what has come in: the server may have stood still, and read nothing."""
+        at = self.registry.next_deadline()
+        if at is not None and self._clock.now() > at + LATE_S:
+            for _ in range(TURNS_TO_READ):
+                await asyncio.sleep(0)
+
     async def _take_batch(self) -> None:
         effects: list[Effect] = []
-        answers: list[tuple[Done | None, RunMachine | ProtocolError | None]] = []
-        now, was_held_up = self._clock.now(), self._clock.was_held_up()
-        if was_held_up:
-            self.registry.resume(now)
+        answers: list[tuple[Pending, RunMachine | ProtocolError | None]] = []
+        now, hold_up = self._clock.now(), self._clock.held_up()
+        if hold_up:
+            if hold_up.silent_s > MOST_UNREAD_S / 2:
+                self._held_up_at = now
+            self.registry.resume(now, hold_up)
         if (wall_at := self._clock.wall_clock_set()) is not None:
             effects += self.registry.set_wall_clock(wall_at, now)
+        self.registry.unread_since = self._judged_at(now)
         while self._inbox and len(answers) < MOST_AT_ONCE:
-            run_id, event, done = self._inbox.pop()
+            pending = self._inbox.pop()
             try:
-                machine, happened = self.registry.handle(run_id, event, now)
+                machine, happened = self.registry.handle(pending.run_id, pending.event, now)
                 effects += happened
-                answers.append((done, machine))
+                refusal = set_apart.refusal(machine, pending.event) if machine else None
+                answers.append((pending, refusal or machine))
             except ProtocolError as error:
-                answers.append((done, error))
-        if not was_held_up:  # else what has come in meanwhile has its turn first
-            effects += self.registry.pass_time(now)
+                if error.__cause__:
+                    log.error("%s", error, exc_info=error.__cause__)
+                answers.append((pending, error))
+        self.registry.unread_since = self._judged_at(now)
+        effects += self.registry.pass_time(now)
         with self._clock.writing():
             await self._write(effects)
-            await self._act(effects)
+            effects += await self._tell_of_set_apart(now)
+        self._act(effects)
         self._tell_observers(effects)
-        for done, answer in answers:
-            _answer(done, answer)
+        for pending, answer in answers:
+            for done in pending.callers:
+                _answer(done, answer)
         if self._inbox:
             self._called.set()
-        self._arm(now)
+        self._arm()
         with self._clock.writing():
             await self._compaction.run(now)
+        if self.registry.has_newly_apart:  # its snapshot failed
+            self._called.set()
 
     async def _write(self, effects: Sequence[Effect]) -> None:
-        records = [effect for effect in effects if isinstance(effect, Record)]
-        if records:
+        changes, events = changes_of(effects)
+        if changes:
             self._unwritten = set(_concerned(effects))
             self._is_written.clear()
-            events = [effect.event for effect in effects if isinstance(effect, Happened)]
-            await self._write_at_last(partial(self._append, records, events))
-            self._compaction.written(records)
+            await self._write_at_last(partial(self._append, changes, events))
+            self._compaction.written(changes)
             self._is_written.set()
 
-    async def _append(self, records: Sequence[Record], events: Sequence[RunEvent]) -> None:
+    async def _tell_of_set_apart(self, now: float) -> list[Effect]:
+        """Make the state of runs that have just been set apart anew, and write down that they were."""
+        effects = await self._rebuilt(now)
+        if told := [effect.event for effect in effects if isinstance(effect, Happened)]:
+            await self._write_at_last(partial(self._append, [], told))
+        return effects
+
+    async def _rebuilt(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for machine, error in self.registry.take_set_apart():
+            log.error("run %s: %s", machine.run.run_id, machine.sentence, exc_info=error)
+            key = machine.run.run_id, machine.run.attempt
+            records = await self._outage.outlast(partial(self._store.read_records, *key), RETRY_S)
+            numbers = await self._outage.outlast(self._store.event_numbers, RETRY_S)
+            effects += self.registry.rebuild(machine, records, numbers.get(key, 0), now)
+        return effects
+
+    async def _append(self, changes: Sequence[Change], events: Sequence[RunEvent]) -> None:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
-        await self._store.append(records, events)
-        self.measurements.written(records, loop.time() - began_at)
+        await self._store.append(changes, events)
+        self.measurements.written(changes, loop.time() - began_at)
 
     def _is_of_before(self, run: Run, agent_id: str) -> bool:
         """Whether nothing that is being written is about the agent; False, as unknown, for one that is gone."""
@@ -320,7 +385,7 @@ class Driver:
 
         await self._outage.outlast(attempt, RETRY_S)
 
-    async def _act(self, effects: Sequence[Effect]) -> None:
+    def _act(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case WakeAgents(run_id, agent_ids):
@@ -333,9 +398,6 @@ class Driver:
                 case QueryClosed(token) if closed := self._questions.get(token):
                     if not closed.done():
                         closed.set_result(effect)
-                case ForgetRun(run_id, attempt):
-                    await self._write_at_last(partial(self._store.forget, run_id, attempt))
-                    self._compaction.forgotten((run_id, attempt))
 
     def _tell_observers(self, effects: Sequence[Effect]) -> None:
         for observer in list(self._observers) if effects else ():
@@ -345,12 +407,35 @@ class Driver:
                 log.exception("%r failed, and is told no more of what happens to runs", observer)
                 self._observers.remove(observer)
 
-    def _arm(self, now: float) -> None:
+    def _arm(self) -> None:
         if self._timer:
             self._timer.cancel()
             self._timer = None
         if (at := self.registry.next_deadline()) is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, at - now), self._called.set)
+            now = self._clock.now()
+            soonest_s = 0.0 if self._unread_since() > now else READING_S
+            self._timer = asyncio.get_running_loop().call_later(max(soonest_s, at - now), self._called.set)
+
+    def _judged_at(self, now: float) -> float:
+        """Time at which deadlines must have ended that pass now: all is read that came in before.
+
+        It lies no further back than `MOST_UNREAD_S`, or a run that floods the server would keep lost agents of others.
+        What came in while the server was held up for long is read in any case.
+        """
+        since = self._unread_since()
+        return since if since <= self._held_up_at else max(since, now - MOST_UNREAD_S)
+
+    def _unread_since(self) -> float:
+        """Time at which the oldest message arrived that is not applied yet; infinite if there is none."""
+        return min(self._inbox.unread_since(), self._clock.unread_since())
+
+
+def _renews(machine: RunMachine, event: LeaseRenewed, now: float) -> bool:
+    """Whether nothing but a fresh lease follows from the event; False if an exception is raised."""
+    try:
+        return machine.renew(event, now)
+    except Exception:
+        return False
 
 
 def _log(event: RunEvent) -> None:
@@ -387,8 +472,8 @@ def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
                 yield run_id, join.agent_id
 
 
-def _answer(done: Done | None, answer: RunMachine | ProtocolError | None) -> None:
-    if done is None or done.done():
+def _answer(done: Done, answer: RunMachine | ProtocolError | None) -> None:
+    if done.done():
         return
     if isinstance(answer, ProtocolError):
         done.set_exception(answer)

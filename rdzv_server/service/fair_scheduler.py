@@ -1,7 +1,8 @@
 """Fair scheduling of runs: one whose 10,000 nodes send requests at once lets a small one in between.
 
-What an event loop finds to do it does at once, before it looks for more; so whoever comes later waits for all that came
-before. Here a little of it is done at a time, alternately for each run. See ADR 23.
+An event loop does everything that it finds before it looks for more, so a late request waits for all earlier ones. Here
+a little is done at a time, alternately for each run. Connections that no request has been let in from (strangers) have
+a smaller part of the time, and a queue of their own: their number and their load delay no agent. See ADR 23.
 """
 
 import asyncio
@@ -12,12 +13,15 @@ from weakref import WeakKeyDictionary, proxy
 
 from msgspec import Struct
 
-AT_ONCE = 64
-"""Most turns that are taken before anything else in the event loop runs."""
+AT_ONCE, AT_ONCE_S = 64, 0.002
+"""Most turns that are taken before anything else in the event loop runs, and seconds after which no other begins."""
+STRANGERS_AT_ONCE, STRANGERS_AT_ONCE_S = 4, 0.0005
+"""The same for strangers. Each request that is read takes time later, too: to be refused."""
+TURNS_AN_AGENT = 4
+"""Turns that strangers get beyond these for each agent that comes in on a new connection: those behind it in the queue
+are likely to be agents too. Each needs two, to be opened and to be read, so a crowd of agents doubles its pace."""
 BURST_S = 0.01
-"""Seconds in which `AT_ONCE` turns are taken without waiting: as a rule nobody else is there."""
-SLACK_S = 0.5
-"""Seconds of waiting for a turn beyond which one counts as held up."""
+"""Seconds in which as many turns are taken without waiting, if no other turn waits."""
 
 Do = Callable[[], None]
 Item = TypeVar("Item")
@@ -51,58 +55,87 @@ class _Turn(Struct):
     """None once it is done."""
 
 
+class _Share:
+    """Share of the time, for agents or for strangers: queues, and what is left of a burst without waiting."""
+
+    def __init__(self, most: int, most_s: float) -> None:
+        self.waiting = RoundRobin[_Turn]()
+        self._most, self._most_s = most, most_s
+        self.credit = 0
+        """Turns beyond these, once, within the time that agents have."""
+        self._burst_at = float("-inf")
+        self._burst, self._burst_s = 0, 0.0
+
+    def begin_at_once(self, now: float) -> bool:
+        """Return whether a turn may be taken without waiting, and count it."""
+        if now > self._burst_at + BURST_S:
+            self._burst_at, self._burst, self._burst_s = now, 0, 0.0
+        self._burst += 1
+        return self._burst <= self._most and self._burst_s < self._most_s
+
+    def took(self, seconds: float) -> None:
+        """Count the time of a turn that was taken without waiting."""
+        self._burst_s += seconds
+
+    def take(self, clock: Callable[[], float]) -> None:
+        """Take some turns, at least one if any waits."""
+        left = self._most + self.credit
+        over_at = clock() + (AT_ONCE_S if self.credit else self._most_s)
+        while self.waiting and left:
+            turn, left = self.waiting.pop(), left - 1
+            self.credit = min(self.credit, left)
+            do, turn.do = turn.do, None
+            assert do
+            do()
+            if clock() >= over_at:
+                break
+
+
 class FairScheduler:
     """Fair scheduler of one event loop: runs take turns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._asked = RoundRobin[_Turn]()
+        self._known = _Share(AT_ONCE, AT_ONCE_S)
+        self._strangers = _Share(STRANGERS_AT_ONCE, STRANGERS_AT_ONCE_S)
         self._all: deque[_Turn] = deque()
-        self._held_up_at = float("-inf")
-        self._burst_at = float("-inf")
-        self._burst = 0
+        """Turns of known connections, in the order in which they were asked for."""
         self._comes_round = False
 
-    def ask(self, of: str, do: Do) -> None:
-        """Call `do` in a later turn of the run, or peer, `of`; its calls are made one after another."""
-        now = self._loop.time()
-        if self._is_free(now):
+    def ask(self, of: str, do: Do, *, is_stranger: bool = False) -> None:
+        """Call `do` in a later turn of the run, or peer, `of`; its calls are made one after another.
+
+        `is_stranger`: no request of the connection has been let in.
+        """
+        now, share = self._loop.time(), self._strangers if is_stranger else self._known
+        if not share.waiting and share.begin_at_once(now):
             do()
+            share.took(self._loop.time() - now)
             return
         turn = _Turn(now, do)
-        self._all.append(turn)
-        self._asked.append(of, turn)
+        if not is_stranger:
+            self._all.append(turn)
+        share.waiting.append(of, turn)
         self._come_round()
 
-    def held_up_at(self) -> float:
-        """Time at which a turn was last seen to be late by more than `SLACK_S`."""
+    def agent_came(self) -> None:
+        """Note that an agent has come in on a new connection: strangers get more turns, as many as agents at most."""
+        self._strangers.credit = min(self._strangers.credit + TURNS_AN_AGENT, AT_ONCE)
+
+    def unread_since(self) -> float:
+        """Time at which the oldest waiting turn of a known connection was asked for; infinite if none waits."""
         while self._all and self._all[0].do is None:
             self._all.popleft()
-        now = self._loop.time()
-        if self._all and self._all[0].asked_at + SLACK_S < now:
-            self._held_up_at = now
-        return self._held_up_at
-
-    def _is_free(self, now: float) -> bool:
-        if self._asked:
-            return False
-        if now > self._burst_at + BURST_S:
-            self._burst_at, self._burst = now, 0
-        self._burst += 1
-        return self._burst <= AT_ONCE
+        return self._all[0].asked_at if self._all else float("inf")
 
     def _take(self) -> None:
-        self.held_up_at()
         self._comes_round = False
-        left = AT_ONCE
         try:
-            while self._asked and left:
-                turn, left = self._asked.pop(), left - 1
-                do, turn.do = turn.do, None
-                assert do
-                do()
+            self._known.take(self._loop.time)
+            self._strangers.take(self._loop.time)
         finally:
-            if self._asked:
+            self.unread_since()  # drops the turns that are done
+            if self._known.waiting or self._strangers.waiting:
                 self._come_round()
 
     def _come_round(self) -> None:

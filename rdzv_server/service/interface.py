@@ -4,11 +4,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, StacksRequest, WorkerLog, WorkerStacks
 from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
-from rdzv_server.core.cordons import JOURNAL, CordonStatus
+from rdzv_server.core.cordons import JOURNAL, CordonStatus, known_to
 from rdzv_server.core.effects import Effect
 from rdzv_server.core.run import Run
 from rdzv_server.service.measurements import Measurements
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from rdzv_server.service.driver import Driver
 
 Answered = TypeVar("Answered")
+Shows = Callable[[str], bool]
+"""Predicate: whether somebody may know of the run with this id."""
 
 
 class OperatorRequest(Struct, frozen=True):
@@ -47,6 +50,10 @@ class Connection(Protocol):
         """The server's own address on this connection."""
 
     @property
+    def is_scoped(self) -> bool:
+        """Whether its token is good for some runs only."""
+
+    @property
     def is_closed(self) -> bool:
         """Whether the connection is closed, so that no answer can be sent."""
 
@@ -73,6 +80,7 @@ class ServerState(Struct, frozen=True, kw_only=True):
     shards: Annotated[list[ShardView], Meta(description="who leads each shard; empty: a server alone")] = []
     peers: Annotated[list[str], Meta(description="addresses of the other servers of its cluster, as last known")] = []
     uptime_s: Annotated[float, Meta(description="seconds")]
+    set_apart: Annotated[list[Id], Meta(description="ids of runs that are set apart after an error in the server")] = []
     cordons: Annotated[list[CordonStatus], Meta(description="for all runs, those to come included")] = []
 
 
@@ -123,3 +131,13 @@ class Service(Protocol):
     def state(self) -> ServerState: ...
 
     def load(self) -> Load: ...
+
+
+def state_for(service: Service, shows: Shows | None) -> ServerState:
+    """State of the server for somebody who may know only of the runs that `shows` lets through; None: of all runs."""
+    state = service.state()
+    if shows is None:
+        return state
+    runs = [run for run in service.runs() if run.cordons and shows(run.run_id)] if state.cordons else []
+    cordons = known_to(runs, state.cordons)
+    return replace(state, set_apart=list(filter(shows, state.set_apart)), cordons=cordons)

@@ -8,8 +8,9 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.exposition import Histogram
 
 from rdzv_server.core import events
-from rdzv_server.core.effects import Effect, Happened, Record
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.liveness import NOT_HEARD
+from rdzv_server.core.registry import Key
 from rdzv_server.core.run import Cause
 
 REQUEST_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -44,31 +45,6 @@ class Measurements:
         """Seconds from a round's opening to its start, by cause."""
         self.lost_s = dict.fromkeys(self.rounds, 0.0)
         """Seconds in which rounds formed, by cause, with those that never started."""
-        self._opened: dict[tuple[str, int], tuple[str, float]] = {}
-        """Cause and time of the opening of each round that forms, by run and attempt."""
-
-    def observe(self, effects: Sequence[Effect]) -> None:
-        """Count the effects of a batch, which a driver has written and carried out."""
-        for effect in effects:
-            match effect:
-                case Happened(event):
-                    self._count(event)
-                case Record(fact=events.NodeLost(cause=cause)):
-                    self.leases_expired += cause.startswith(NOT_HEARD)
-
-    def _count(self, event: RunEvent) -> None:
-        self.happened[event.kind] += 1
-        run = (event.run_id, event.attempt)
-        match event.kind:
-            case "run_created" | "round_opened":
-                self._opened[run] = event.cause or FIRST, time.monotonic()
-            case "round_started":
-                self._opened.pop(run, None)
-                self.rounds[event.cause or FIRST].observe(event.duration_s or 0.0)
-                self.lost_s[event.cause or FIRST] += event.duration_s or 0.0
-            case "run_succeeded" | "run_failed":
-                cause, opened_at = self._opened.pop(run, (FIRST, time.monotonic()))
-                self.lost_s[cause] += time.monotonic() - opened_at
 
     def answered(self, path: str, status: int, duration_s: float) -> None:
         """Count an answered request. `path`: one of a fixed set, to bound the number of series."""
@@ -86,3 +62,37 @@ class Measurements:
         """Count a failed write. `is_first`: whether the one before succeeded."""
         self.store_failures += 1
         self.store_outages += is_first
+
+
+class RunMeasurements:
+    """Counting of what happens to the runs of one driver: what it remembers of runs ends with their leadership."""
+
+    def __init__(self, counted: Measurements) -> None:
+        self._counted = counted
+        self._opened: dict[Key, tuple[str, float]] = {}
+        """Cause and time of the opening of each round that forms."""
+
+    def observe(self, effects: Sequence[Effect]) -> None:
+        """Count the effects of a batch, which the driver has written and carried out."""
+        for effect in effects:
+            match effect:
+                case Happened(event):
+                    self._count(event)
+                case Record(fact=events.NodeLost(cause=cause)):
+                    self._counted.leases_expired += cause.startswith(NOT_HEARD)
+                case ForgetRun(run_id, attempt):
+                    self._opened.pop((run_id, attempt), None)
+
+    def _count(self, event: RunEvent) -> None:
+        counted, run = self._counted, (event.run_id, event.attempt)
+        counted.happened[event.kind] += 1
+        match event.kind:
+            case "run_created" | "round_opened":
+                self._opened[run] = event.cause or FIRST, time.monotonic()
+            case "round_started":
+                self._opened.pop(run, None)
+                counted.rounds[event.cause or FIRST].observe(event.duration_s or 0.0)
+                counted.lost_s[event.cause or FIRST] += event.duration_s or 0.0
+            case "run_succeeded" | "run_failed":
+                cause, opened_at = self._opened.pop(run, (FIRST, time.monotonic()))
+                counted.lost_s[cause] += time.monotonic() - opened_at

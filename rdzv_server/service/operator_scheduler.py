@@ -160,7 +160,7 @@ class Broadcast:
     def _wake(self, woken: asyncio.Future[None]) -> None:
         self._timeouts.stop(woken)
         if (peer := self._waiting.pop(woken, None)) is not None:
-            operator_scheduler().ask(peer, partial(release, woken))
+            operator_scheduler().ask(f"streams of {peer}", partial(release, woken))  # its pages wait for none of them
 
 
 async def checkpoint(of: str | None = None) -> None:

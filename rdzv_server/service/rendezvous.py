@@ -24,7 +24,7 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
 from rdzv_protocol.timing import hold_s
 
-from rdzv_server.core import admission, events
+from rdzv_server.core import admission, events, namesakes
 from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.machine import RunMachine
@@ -32,6 +32,7 @@ from rdzv_server.core.run import Run
 from rdzv_server.core.stack_summary import StackSummary
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
+from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.interface import (
     Answer,
     Answered,
@@ -68,9 +69,9 @@ class Rendezvous:
         self.measurements = driver.measurements
         self.leadership = leadership
         self._closing = False
-        self._probes: dict[Key, asyncio.Event] = {}
+        self._probes: dict[Key, list[asyncio.Event]] = {}
         """Events of agents whose sign of life is waited for, set when they poll."""
-        self.connections = Connections(self._disconnected)
+        self.connections = Connections(self._disconnected, came=lambda: scheduler().agent_came())
         self.epoch = os.urandom(8).hex()
         self.replied: Callable[[Key, messages.Directive], None] = lambda key, directive: None
         """Callback for every directive that is handed out."""
@@ -102,25 +103,38 @@ class Rendezvous:
         key = (request.run_id, request.agent_id)
         join = structs.replace(request, secret=digest(request.secret))
         with self._bound(key, connection):
-            machine = await self._enter(events.NodeJoined(join, connection.server_addr))
+            joined = events.NodeJoined(join, connection.server_addr, is_scoped=connection.is_scoped)
+            machine = await self._enter(joined)
         agent = machine.run.agents.get(request.agent_id)
         if agent and agent.has_joined:
             await self._park(machine, request.agent_id, _first_hold_s(machine.run.settings), connection)
         return self._reply(machine, request.agent_id, admission.differs(machine.run, request))
 
     async def _poll(self, request: messages.PollRequest, connection: Connection) -> messages.Reply:
-        """Answer a poll once the directive is newer than the revision that the agent has seen, or the hold ends."""
+        """Answer a poll once the directive is newer than the revision that the agent has seen, or the hold ends.
+
+        The hold begins when the poll arrives: if the server is slow, the agent does not wait for longer.
+        """
         key = (request.run_id, request.agent_id)
-        heard = events.LeaseRenewed(request.agent_id, request.progress)
-        sender = self._machine_of_sender(request)
-        with self._bound(key, connection):
-            machine = await self._driver.renew(request.run_id, heard, sender)
-        if probe := self._probes.pop(key, None):
+        heard = events.LeaseRenewed(request.agent_id, request.progress, request.finished)
+        machine = self._machine_of_sender(request)
+        waited_s = 0  # in whole seconds: holds of equal length share a timer
+        try:
+            with self._bound(key, connection):
+                if machine is None or not self._driver.renew(heard, machine):
+                    arrived_at = self._driver.now()
+                    machine = await self._driver.submit(request.run_id, heard)
+                    waited_s = int(self._driver.now() - arrived_at)
+        except ServerUnavailable:
+            if machine is not None and connection.is_closed:
+                self.connections.left_unread(key)
+            raise
+        for probe in self._probes.get(key, ()):
             probe.set()
-        agent = machine.run.agents.get(request.agent_id)
-        has_changed = agent is None or agent.revision > request.revision
-        if request.hold and not has_changed and not machine.run.queries.has_changed(request.agent_id, request.asked):
-            await self._park(machine, request.agent_id, hold_s(machine.run.settings.lease_s), connection)
+        has_news = machine.has_news(request.agent_id, request.revision)
+        if request.hold and not has_news and not machine.run.queries.has_changed(request.agent_id, request.asked):
+            left_s = max(0.0, hold_s(machine.run.settings.lease_s) - waited_s)
+            await self._park(machine, request.agent_id, left_s, connection)
         return self._reply(machine, request.agent_id)
 
     async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str) -> actions.Done:
@@ -205,6 +219,7 @@ class Rendezvous:
             unhealthy_reason="shutting down" if self._closing else self._driver.unhealthy_reason,
             leadership=self.leadership,
             uptime_s=round(self._driver.now() - self._driver.started_at, 3),
+            set_apart=self._driver.registry.runs_apart,
             cordons=self._driver.cordons(),
         )
 
@@ -233,11 +248,16 @@ class Rendezvous:
 
     async def _answer(self, key: Key, within_s: float) -> None:
         """Return when the agent polls, or after `within_s` seconds."""
-        probe = self._probes.setdefault(key, asyncio.Event())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await probe.wait()
-        self._probes.pop(key, None)
+        probe, probes = asyncio.Event(), self._probes.setdefault(key, [])
+        probes.append(probe)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await probe.wait()
+        finally:
+            probes.remove(probe)
+            if not probes:
+                self._probes.pop(key, None)
 
     @contextmanager
     def _bound(self, key: Key, connection: Connection) -> Iterator[None]:
@@ -257,11 +277,22 @@ class Rendezvous:
         if not (is_awaited or self._closing):
             loop = asyncio.get_running_loop()
             parked_at = loop.time()
-            await self._long_polls.park((run.run_id, agent_id), hold_s)
+            with self.connections.parked(connection, (run.run_id, agent_id)):
+                await self._long_polls.park((run.run_id, agent_id), hold_s)
             connection.held(loop.time() - parked_at)
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
     def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> messages.Reply:
+        """Tell the agent its directive; if the core raises an exception over it, the run is set apart."""
+        try:
+            return self._reply_now(machine, agent_id, warning)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            self._driver.set_apart(machine, error)
+            return self._reply_now(machine, agent_id, warning)
+
+    def _reply_now(self, machine: RunMachine, agent_id: str, warning: str) -> messages.Reply:
         run = machine.run
         now = self._driver.now()
         revision, directive = machine.directive_for(agent_id, now)
@@ -272,8 +303,9 @@ class Rendezvous:
             lease_s=run.settings.lease_s,
             directive=directive,
             leadership=self.leadership,
-            warning=warning,
+            warning=warning or run.set_apart or run.still_running or _warning(run, agent_id, directive),
             queries=run.queries.of(agent_id, now),
+            attempt=run.attempt,
         )
 
     def _machine_of_sender(self, request: messages.PollRequest | _Told) -> RunMachine | None:
@@ -290,10 +322,10 @@ class Rendezvous:
             raise AgentFenced(f"agent {request.agent_id} has joined run {request.run_id} with another secret")
         return machine
 
-    def _disconnected(self, key: Key) -> None:
+    def _disconnected(self, key: Key, was_parked: bool) -> None:
         run_id, agent_id = key
         if not self._closing:  # or it is this server that goes away, and not the agent
-            self._driver.notify(run_id, events.AgentDisconnected(agent_id))
+            self._driver.notify(run_id, events.AgentDisconnected(agent_id, was_parked))
 
 
 _FACTS: dict[type[actions.ActionRequest], type[events.OperatorsFact]] = {
@@ -325,13 +357,16 @@ def _event(request: _Told) -> events.Event:
             return events.WorkersFailed(request.agent_id, request.round, failure)
         case messages.ReportRequest():
             return events.WorkersSucceeded(request.agent_id, request.round)
-        case messages.SuspectRequest(round=round_, source=source, reason=reason, ranks=ranks):
-            return events.HangSuspected(request.agent_id, round_, printable(source), printable(reason), ranks)
+        case messages.SuspectRequest(source=source, reason=reason):
+            return events.HangSuspected(
+                request.agent_id, request.round, printable(source), printable(reason), request.ranks,
+                request.silent_s, request.limit_s,
+            )  # fmt: skip
         case messages.LeaveRequest():
             reason = printable(request.reason)
             if request.notice_s is not None:
                 return events.LeaveAnnounced(request.agent_id, reason, request.notice_s, request.stop_s)
-            return events.NodeLeft(request.agent_id, reason, request.unfit)
+            return events.NodeLeft(request.agent_id, reason, request.unfit, request.retracts_success)
         case messages.AnswerRequest():
             return events.QueryAnswered(request.agent_id, request.number, request.answer)
 
@@ -339,6 +374,10 @@ def _event(request: _Told) -> events.Event:
 def digest(secret: str) -> str:
     """Hash of an agent's secret, which is random and long: all that the server keeps of it. Empty for none."""
     return hashlib.sha256(secret.encode()).hexdigest() if secret else ""
+
+
+def _warning(run: Run, agent_id: str, directive: messages.Directive) -> str:
+    return namesakes.warning(run, agent_id) if isinstance(directive, messages.Start) else ""
 
 
 def _first_hold_s(settings: RunSettings) -> float:

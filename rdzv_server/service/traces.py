@@ -6,7 +6,7 @@ server that starts again, or another one that leads from now on, exports what it
 
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import rdzv_protocol
 from rdzv_protocol.events import RunEvent
@@ -60,7 +60,9 @@ class RoundTraces:
 
     def _started(self, event: RunEvent) -> None:
         joined_at = self._joined_at.pop(event.run_id, {})
-        run = next((run for run in self._service.runs() if _is_of(event, run)), None)
+        runs = self._service.runs()
+        self._forget_others({run.run_id for run in runs})
+        run = next((run for run in runs if _is_of(event, run)), None)
         if run is None or run.membership is None or event.at is None:
             return  # it has gone on since: nobody knows its nodes any more
         members = run.membership
@@ -69,6 +71,12 @@ class RoundTraces:
         began_at = event.at - (event.duration_s or 0.0)
         self._spans.add(Part(traced, ROUND, ROUND, "", began_at, event.at, _attributes(event)))
         self._add_nodes(run, members, traced, event, joined_at)
+
+    def _forget_others(self, run_ids: Set[str]) -> None:
+        """Forget the runs that another server leads by now."""
+        for remembered in (self._joined_at, self._running):
+            for run_id in remembered.keys() - run_ids:
+                del remembered[run_id]
 
     def _add_nodes(
         self, run: Run, members: Membership, traced: TracedRound, event: RunEvent, joined_at: dict[str, float]

@@ -27,8 +27,9 @@ from rdzv_server.core import watch_view
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.run import Run, Stage
 from rdzv_server.core.watch_view import Document, difference, merge
-from rdzv_server.service.interface import Service
+from rdzv_server.service.interface import Service, Shows, state_for
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
+from rdzv_server.service.reading import read
 
 log = logging.getLogger("rdzv_server")
 
@@ -48,10 +49,6 @@ MOST_PATCHES, MOST_BYTES = 256, 1 << 20
 """Most differences, and bytes of them, that are kept for watchers who are behind or come back."""
 MOST_WATCHERS = 128
 """Most watchers; one peer may have half as many."""
-
-Shows = Callable[[str], bool]
-"""Predicate: whether a watcher may know of the run with this id."""
-
 
 Now = Callable[[str], float]
 """Clock of a run, by its id."""
@@ -123,9 +120,9 @@ class Feed:
         life, _, number = last_event_id.rpartition(".")
         return int(number) if life == self.life and number.isascii() and number.isdigit() else None
 
-    async def follow(self, last_event_id: str, shows: Shows | None) -> AsyncGenerator[bytes, None]:
-        """Yield the events for one watcher, until the server closes. `shows` None: it may know of every run."""
-        seen = self.place(last_event_id)
+    async def follow(self, last_event_id: str, audience: "Audience | None") -> AsyncGenerator[bytes, None]:
+        """Yield the events for one watcher, until the server closes. `audience` None: it may know of every run."""
+        seen, shows = self.place(last_event_id), audience.shows if audience else None
         while not self.is_over:
             await checkpoint()
             changed = self._changed.number
@@ -134,7 +131,11 @@ class Feed:
                 seen = self.number
                 async for event in self._whole(seen, shows):
                     yield event
+                if audience:
+                    audience.cordons = None
                 continue
+            if audience and audience.has_news():
+                yield _event("patch", {"server": {"cordons": audience.cordons}})
             for patch in patches:
                 yield patch.event if shows is None else self._filtered(patch, shows)
                 seen = patch.number
@@ -149,6 +150,8 @@ class Feed:
         changes meanwhile is sent once more.
         """
         parts = {name: part for name, part in self.document.items() if name not in LARGE}
+        if shows is not None:
+            parts["server"] = _without_cordons(parts.get("server", {}))
         large: Document = {name: {} for name in LARGE if name in self.document}
         yield _event("snapshot", {"time": time.time(), **parts, **large})
         for name in LARGE:
@@ -163,10 +166,26 @@ class Feed:
     def _filtered(self, patch: Patch, shows: Shows) -> bytes:
         content = msgspec.json.decode(patch.content)
         content["runs"] = {run_id: part for run_id, part in content.get("runs", {}).items() if shows(run_id)}
+        content["server"] = _without_cordons(content.get("server", {}))
         return _event("patch", content, self._id(patch.number))
 
     def _id(self, number: int) -> str:
         return f"{self.life}.{number}"
+
+
+class Audience:
+    """Watcher that may know only of the runs that `shows` lets through, and of the cordons that these runs know of."""
+
+    def __init__(self, service: Service, shows: Shows) -> None:
+        self.shows = shows
+        self.cordons: list[Document] | None = None
+        """Cordons that it was told of last; None: it was told of none."""
+        self._service = service
+
+    def has_news(self) -> bool:
+        """Whether it is to be told of the `cordons`, which are looked up anew."""
+        before, self.cordons = self.cordons, msgspec.to_builtins(state_for(self._service, self.shows).cordons)
+        return self.cordons != before
 
 
 LARGE = ("runs", "nodes")
@@ -218,7 +237,7 @@ class RunFeed(Feed):
                 self._keys[agent_id] = str(self._last_key)
             key = self._keys[agent_id]
             before = self.document.get("nodes", {}).get(key, {})
-            if patch := difference(before, watch_view.node(run, agent)):
+            if patch := difference(before, read(run, lambda: watch_view.node(run, agent), lambda _: before)):
                 nodes[key] = patch
         elif key := self._keys.pop(agent_id, ""):
             nodes[key] = None
@@ -226,9 +245,15 @@ class RunFeed(Feed):
     def _parts(self, run: Run, now: float) -> Document:
         """Parts of the document that do not grow with the number of nodes."""
         clock = _clock(run)
+        return read(
+            run,
+            lambda: {"run": watch_view.view(run, now, clock), "quiet": self._quiet(run, now, clock)},
+            lambda why: {"run": watch_view.unreadable(run, clock, why), "quiet": {}},
+        )
+
+    def _quiet(self, run: Run, now: float, clock: watch_view.Clock) -> Document:
         quiet = watch_view.quiet(run, now, clock)
-        named = {self._keys[agent_id]: each for agent_id, each in quiet.items() if agent_id in self._keys}
-        return {"run": watch_view.view(run, now, clock), "quiet": named}
+        return {self._keys[agent_id]: each for agent_id, each in quiet.items() if agent_id in self._keys}
 
 
 class RunsFeed(Feed):
@@ -244,9 +269,10 @@ class RunsFeed(Feed):
         self._changed_runs[run_id] = None
 
     def look(self, runs: dict[str, Run], *, is_new_leader: bool) -> None:
-        """Note the forming runs: a sign of life has no effects but may change what they wait for."""
+        """Note forming runs, as a sign of life may change what they wait for without an effect, and unreadable ones."""
         self._is_new |= is_new_leader
-        self._changed_runs |= {run_id: None for run_id, run in runs.items() if run.stage is Stage.FORMING}
+        changing = (run_id for run_id, run in runs.items() if run.stage is Stage.FORMING or run.unreadable)
+        self._changed_runs |= dict.fromkeys(changing)
 
     async def update(self, runs: dict[str, Run], now: Now) -> None:
         known = self.document.get("runs", {})
@@ -267,7 +293,9 @@ class RunsFeed(Feed):
         known = self.document.get("runs", {})
         if run is None:
             return None if run_id in known else {}
-        return difference(known.get(run_id, {}), watch_view.summary(run, now, _clock(run)))
+        clock = _clock(run)
+        new = read(run, lambda: watch_view.summary(run, now, clock), lambda why: watch_view.unreadable(run, clock, why))
+        return difference(known.get(run_id, {}), new)
 
 
 class Watch:
@@ -311,7 +339,7 @@ class Watch:
         with self._watching(peer, run_id) as feed:
             if "server" not in feed.document:
                 await self._update_one(feed)
-            async for event in feed.follow(last_event_id, shows):
+            async for event in feed.follow(last_event_id, Audience(self._service, shows) if shows else None):
                 yield event
 
     def close(self) -> None:
@@ -406,7 +434,11 @@ class Watch:
 
     def _server(self) -> Document:
         """State of the server, without fields that change by themselves or do not apply."""
-        state = msgspec.to_builtins(self._service.state()) | {"uptime_s": None, "version": rdzv_protocol.VERSION}
+        state = msgspec.to_builtins(self._service.state()) | {
+            "uptime_s": None,
+            "set_apart": None,  # each run tells it of itself, to those who may know of it
+            "version": rdzv_protocol.VERSION,
+        }
         return watch_view.known(**state)
 
 
@@ -418,6 +450,10 @@ def server_sent(kind: str, content: bytes, event_id: str = "") -> bytes:
 
 def _event(kind: str, content: Document, event_id: str = "") -> bytes:
     return server_sent(kind, msgspec.json.encode(content), event_id)
+
+
+def _without_cordons(server: Document) -> Document:
+    return {name: value for name, value in server.items() if name != "cordons"}
 
 
 def _agents_of(fact: object) -> Iterator[str]:

@@ -11,10 +11,14 @@ from typing import Protocol
 
 from rdzv_protocol.events import RunEvent
 
-from rdzv_server.core.effects import Record
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 
 Key = tuple[str, int]
 """Key of an attempt: run_id and attempt number."""
+
+Change = Record | ForgetRun
+"""Change of a store: write a record, or drop an attempt with its records, its events and the number of the last
+delivered one."""
 
 EVENTS_KEPT = 10_000
 """Number of the latest events of an attempt that a store keeps at least; up to a tenth more are kept."""
@@ -45,6 +49,14 @@ def damaged(place: str, error: Exception, *, is_later: bool, way_on: str) -> Sto
     return StoreBroken(f"{place} {what} ({' '.join(str(error).split())}). {first} {way_on} {WITHOUT_MEMORY}")
 
 
+def internal_error(place: str, error: Exception) -> StoreBroken:
+    """Error for a fault of this server in its work with the store at `place`, which is whole."""
+    return StoreBroken(
+        f"internal error of rdzv-server: it made a change that {place} refuses ({' '.join(str(error).split())}). "
+        "The file is not damaged: keep it, start rdzv-server again, and report this line"
+    )
+
+
 class StoreUnavailable(Exception):
     """Failure of a store that may pass, such as a full disk, with nothing written; in one line."""
 
@@ -62,15 +74,19 @@ class Store(Protocol):
         Called once, first. Raises `StoreBroken` or `StoreUnavailable`.
         """
 
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
-        """Write the records and the events, and return once they would survive a power loss of this machine.
+    async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
+        """Make the changes, write the events, and return once they would survive a power loss of this machine.
 
-        All are written or none; a store that cannot ensure that may hold a beginning after a crash, events last. Raises
-        `StoreUnavailable`, after which the same records must come next, `StoreBroken` or `StoreFenced`.
+        An attempt that is dropped has no records or events in the same batch: see `changes_of`. All is done or nothing;
+        a store that cannot ensure that may hold a beginning after a crash: changes in their order, then events.
+        Raises `StoreUnavailable`, after which the same batch must come next, `StoreBroken` or `StoreFenced`.
         """
 
     async def event_numbers(self) -> Mapping[Key, int]:
         """Number of the last event of each attempt that has any. Raises as `load`, after which it is called."""
+
+    async def read_records(self, run_id: str, attempt: int) -> Sequence[Record]:
+        """Records of the attempt, in the order in which they were written. Raises as `load`, which is called first."""
 
     async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
         """Events of the attempt with numbers above `after`, at most `most`, the oldest first.
@@ -84,9 +100,6 @@ class Store(Protocol):
     async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
         """Write the number of the last event that the webhook's receiver has acknowledged. Raises as `append`."""
 
-    async def forget(self, run_id: str, attempt: int) -> None:
-        """Drop an attempt's records, its events and the number of the last delivered one. Raises as `append`."""
-
     async def compact(self, records: Sequence[Record]) -> None:
         """Replace all records of an attempt by these, its snapshot.
 
@@ -95,6 +108,19 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Close the store."""
+
+
+def changes_of(effects: Sequence[Effect]) -> tuple[list[Change], list[RunEvent]]:
+    """Changes of a batch, in order, and its events: nothing of an attempt that the batch itself forgets.
+
+    What is left is about different attempts than what is dropped, as the number of an attempt is never used twice.
+    """
+    changes: list[Change] = [effect for effect in effects if isinstance(effect, Change)]
+    events = [effect.event for effect in effects if isinstance(effect, Happened)]
+    if gone := {(effect.run_id, effect.attempt) for effect in changes if isinstance(effect, ForgetRun)}:
+        changes = [each for each in changes if isinstance(each, ForgetRun) or (each.run_id, each.attempt) not in gone]
+        events = [event for event in events if (event.run_id, event.attempt) not in gone]
+    return changes, events
 
 
 class MemoryStore:
@@ -108,9 +134,13 @@ class MemoryStore:
     async def load(self) -> Sequence[Record]:
         return [record for records in self._records.values() for record in records]
 
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
-        for record in records:
-            self._records.setdefault((record.run_id, record.attempt), []).append(record)
+    async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
+        for change in changes:
+            key = change.run_id, change.attempt
+            if isinstance(change, Record):
+                self._records.setdefault(key, []).append(change)
+            else:
+                self._forget(key)
         for event in events:
             key = event.run_id, event.attempt
             if key not in self._events:
@@ -119,6 +149,9 @@ class MemoryStore:
 
     async def event_numbers(self) -> Mapping[Key, int]:
         return {key: events[-1].number for key, events in self._events.items()}
+
+    async def read_records(self, run_id: str, attempt: int) -> Sequence[Record]:
+        return list(self._records.get((run_id, attempt), ()))
 
     async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
         events = self._events.get((run_id, attempt))
@@ -133,13 +166,13 @@ class MemoryStore:
     async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
         self._delivered[run_id, attempt] = number
 
-    async def forget(self, run_id: str, attempt: int) -> None:
-        self._delivered.pop((run_id, attempt), None)
-        self._records.pop((run_id, attempt), None)
-        self._events.pop((run_id, attempt), None)
-
     async def compact(self, records: Sequence[Record]) -> None:
         self._records[records[0].run_id, records[0].attempt] = list(records)
 
     async def close(self) -> None:
         pass
+
+    def _forget(self, key: Key) -> None:
+        self._records.pop(key, None)
+        self._events.pop(key, None)
+        self._delivered.pop(key, None)

@@ -6,9 +6,9 @@ So a store's size, and what a server reads when it starts, is bounded by the run
 from collections import Counter
 from collections.abc import Iterable
 
-from rdzv_server.core.effects import Record
+from rdzv_server.core.effects import ForgetRun
 from rdzv_server.core.registry import Key, Registry
-from rdzv_server.storage.base import Store, StoreUnavailable
+from rdzv_server.storage.base import Change, Store, StoreUnavailable
 
 BEYOND = 1_000
 """Number of an attempt's records up to which no snapshot is written."""
@@ -27,16 +27,18 @@ class Compaction:
         """Number of records at which each attempt is checked next."""
         self._due: set[Key] = set()
 
-    def written(self, records: Iterable[Record]) -> None:
-        """Note that these records have been written."""
-        for record in records:
-            key = record.run_id, record.attempt
+    def written(self, changes: Iterable[Change]) -> None:
+        """Note that the store has made these changes."""
+        for change in changes:
+            key = change.run_id, change.attempt
+            if isinstance(change, ForgetRun):
+                self._forget(key)
+                continue
             self._lengths[key] += 1
             if self._lengths[key] >= self._due_at.get(key, BEYOND):
                 self._due.add(key)
 
-    def forgotten(self, key: Key) -> None:
-        """Note that the store has no records of the attempt any more."""
+    def _forget(self, key: Key) -> None:
         self._lengths.pop(key, None)
         self._due_at.pop(key, None)
         self._due.discard(key)

@@ -26,9 +26,10 @@ import msgpack
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.text import count
 
-from rdzv_server.core.effects import Record
+from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.storage.base import (
     WITHOUT_MEMORY,
+    Change,
     Key,
     StoreBroken,
     StoreFenced,
@@ -90,7 +91,7 @@ class EtcdStore:
         self._root = prefix
         self._fence = is_made_at(key, leadership)
         self._next_number = 0
-        self._batch: Sequence[Record] | None = None
+        self._batch: Sequence[Change] | None = None
         self._unwritten: list[list[Any]] = []
         """Transactions of the present batch that have not been made."""
 
@@ -112,15 +113,15 @@ class EtcdStore:
                 attempts.setdefault((record.run_id, record.attempt), []).append(record)
         return [record for of_attempt in attempts.values() for record in settled(of_attempt)]
 
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
-        """Write the records, then the events.
+    async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
+        """Make the changes in their order, then write the events.
 
         After `StoreUnavailable` a beginning of them may be written, and the same batch must come: it goes on where it
         stopped. Raises `StoreFenced` if this leadership is over.
         """
         if self._batch is None:
-            self._batch, self._unwritten = records, list(self._plan(records, events))
-        assert self._batch is records, "a batch that was not written must be tried again before the next one"
+            self._batch, self._unwritten = changes, list(self._plan(changes, events))
+        assert self._batch is changes, "a batch that was not written must be tried again before the next one"
         while self._unwritten:
             await self._write(self._unwritten[0])
             del self._unwritten[0]
@@ -134,6 +135,10 @@ class EtcdStore:
                 if int(last, 16):
                     numbers[unquote(run), int(attempt)] = int(last, 16)
         return numbers
+
+    async def read_records(self, run_id: str, attempt: int) -> Sequence[Record]:
+        records, _ = await read_journal(self._client, self._folder(run_id, attempt))
+        return settled(records)
 
     async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
         folder, found = self._folder(run_id, attempt, "events"), list[RunEvent]()
@@ -152,10 +157,6 @@ class EtcdStore:
 
     async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
         await self._write([put(self._folder(run_id, attempt, "events") + b"%016x" % 0, b"%d" % number)])
-
-    async def forget(self, run_id: str, attempt: int) -> None:
-        folders = [self._folder(run_id, attempt, kind) for kind in ("records", "events")]
-        await self._write([delete(folder, end_of(folder)) for folder in folders])
 
     async def compact(self, records: Sequence[Record]) -> None:
         """Write the snapshot, then drop what it replaces. A crash in between leaves both, or the beginning of one."""
@@ -176,11 +177,11 @@ class EtcdStore:
         if not done:
             raise StoreFenced("this server's leadership is over: another one leads, or soon will")
 
-    def _plan(self, records: Sequence[Record], events: Sequence[RunEvent]) -> Iterator[list[Any]]:
+    def _plan(self, changes: Sequence[Change], events: Sequence[RunEvent]) -> Iterator[list[Any]]:
         """Split a batch into transactions, each as large as etcd allows; the events last."""
         transaction: list[Any] = []
         size = 0
-        for operation, more in chain(self._record_operations(records), self._event_operations(events)):
+        for operation, more in chain(self._operations(changes), self._event_operations(events)):
             if transaction and (len(transaction) == MAX_OPERATIONS or size + more > MAX_BYTES):
                 yield transaction
                 transaction, size = [], 0
@@ -188,17 +189,28 @@ class EtcdStore:
             size += more
         yield transaction
 
-    def _record_operations(self, records: Sequence[Record]) -> Iterator[tuple[Any, int]]:
-        """Operations that write the records, each with its size. Consecutive records of one attempt share a key."""
-        for (run_id, attempt), of_attempt in groupby(records, key=lambda record: (record.run_id, record.attempt)):
-            packed = [(record.at, *pack(record)) for record in of_attempt]
-            while packed:
-                sizes = accumulate(len(body) for _, _, body in packed)
-                count = max(1, sum(size <= CHUNK_BYTES for size in sizes))
-                key, value = self._folder(run_id, attempt) + b"%016x" % self._next_number, msgpack.packb(packed[:count])
-                yield put(key, value), len(key) + len(value)
-                self._next_number += 1
-                packed = packed[count:]
+    def _operations(self, changes: Sequence[Change]) -> Iterator[tuple[Any, int]]:
+        """Operations that make the changes, each with its size. Consecutive records of one attempt share a key."""
+        for (kind, run_id, attempt), group in groupby(changes, lambda each: (type(each), each.run_id, each.attempt)):
+            if kind is ForgetRun:
+                yield from self._deletes(run_id, attempt)
+            else:
+                yield from self._puts(run_id, attempt, [each for each in group if isinstance(each, Record)])
+
+    def _puts(self, run_id: str, attempt: int, records: Sequence[Record]) -> Iterator[tuple[Any, int]]:
+        packed = [(record.at, *pack(record)) for record in records]
+        while packed:
+            sizes = accumulate(len(body) for _, _, body in packed)
+            count = max(1, sum(size <= CHUNK_BYTES for size in sizes))
+            key, value = self._folder(run_id, attempt) + b"%016x" % self._next_number, msgpack.packb(packed[:count])
+            yield put(key, value), len(key) + len(value)
+            self._next_number += 1
+            packed = packed[count:]
+
+    def _deletes(self, run_id: str, attempt: int) -> Iterator[tuple[Any, int]]:
+        for kind in ("records", "events"):
+            folder = self._folder(run_id, attempt, kind)
+            yield delete(folder, end_of(folder)), 2 * len(folder)
 
     def _event_operations(self, events: Sequence[RunEvent]) -> Iterator[tuple[Any, int]]:
         """Operations that write the events, and now and then delete the oldest ones, each with its size."""
@@ -209,7 +221,12 @@ class EtcdStore:
                 yield delete(folder + b"%016x" % 1, folder + b"%016x" % oldest), 2 * len(folder)
 
     def _folder(self, run_id: str, attempt: int, kind: str = "records") -> bytes:
-        return f"{self._root}/{kind}/{quote(run_id, safe='')}/{attempt:08d}/".encode()
+        return folder_of(self._root, run_id, attempt, kind)
+
+
+def folder_of(root: str, run_id: str, attempt: int, kind: str = "records") -> bytes:
+    """Beginning of the keys of an attempt below `root`. `kind`: "records" or "events"."""
+    return f"{root}/{kind}/{quote(run_id, safe='')}/{attempt:08d}/".encode()
 
 
 async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record], int]:

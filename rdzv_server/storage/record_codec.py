@@ -13,7 +13,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, RunCreated, SnapshotPart
+from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, NumbersUsed, RunCreated, SnapshotPart
 from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT
 
 
@@ -25,8 +25,8 @@ class UnknownKind(MalformedRecord):
     """Error for a kind of record that this version of the server does not know; a later one may."""
 
 
-_KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed]] = {
-    kind.__name__: kind for kind in (*get_args(Fact), RunCreated, SnapshotPart, CordonsKept, NodeBlamed)
+_KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed | NumbersUsed]] = {
+    kind.__name__: kind for kind in (*get_args(Fact), RunCreated, SnapshotPart, CordonsKept, NodeBlamed, NumbersUsed)
 }
 
 

@@ -2,22 +2,34 @@
 
 A thread of its own writes it, so that the event loop never waits for a disk. A batch is one transaction. The file is
 held exclusively for as long as the server runs. Every failure says what to do; a file that cannot be read is never
-replaced by an empty one.
+replaced by an empty one. Before each piece of work the thread looks whether another program removed the file.
 """
 
 import asyncio
 import errno
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from itertools import chain
 from typing import TypeVar
 
 from rdzv_protocol.events import RunEvent
 
-from rdzv_server.core.effects import Record
-from rdzv_server.storage.base import WITHOUT_MEMORY, Key, StoreBroken, StoreUnavailable, damaged, of_another_format
+from rdzv_server.core.effects import ForgetRun, Record
+from rdzv_server.storage.base import (
+    WITHOUT_MEMORY,
+    Change,
+    Key,
+    StoreBroken,
+    StoreUnavailable,
+    damaged,
+    internal_error,
+    of_another_format,
+)
+from rdzv_server.storage.file_watch import REPLACED, LastRecord, OpenFile, size
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
     UnknownKind,
@@ -27,6 +39,8 @@ from rdzv_server.storage.record_codec import (
     unpack,
     unpack_events,
 )
+
+log = logging.getLogger("rdzv_server")
 
 APPLICATION_ID = 0x72647A76
 """Application id in SQLite's header, which marks the file as this server's."""
@@ -56,7 +70,9 @@ PRAGMA user_version = {FORMAT};
 COMMIT;
 """
 """Tables of a new file. `last`: number of the last event that is packed in `body`; row 0 has the number of the last one
-that has been delivered."""
+that has been delivered, and row 0 of `COUNTER` the highest record id when an attempt was dropped last."""
+COUNTER: Key = ("", 0)
+"""Key that no attempt has."""
 _EVENTS_INSERT = "INSERT INTO events (run_id, attempt, last, body) VALUES (?, ?, ?, ?)"
 _EVENTS_DELETE = "DELETE FROM events WHERE run_id = ? AND attempt = ?"
 _EVENTS_SELECT = "SELECT body FROM events WHERE run_id = ? AND attempt = ? AND last > ? ORDER BY last"
@@ -64,12 +80,18 @@ _DELIVERED = "INSERT OR REPLACE INTO events (run_id, attempt, last, body) VALUES
 EVENTS_OF_ROW = 256
 """Most events that are packed into one row."""
 
-_INSERT = "INSERT INTO records (run_id, attempt, at, kind, body) VALUES "
-_ROW = "(?, ?, ?, ?, ?)"
+_INSERT = "INSERT INTO records (id, run_id, attempt, at, kind, body) VALUES "
+_ROW = "(?, ?, ?, ?, ?, ?)"
 ROWS_AT_ONCE = 1_000
 """Most rows that one statement inserts. Each statement waits for the interpreter, which the event loop's thread holds:
 a statement for each row would take seconds when the server is busy."""
 _DELETE = "DELETE FROM records WHERE run_id = ? AND attempt = ?"
+
+OWN_ERRORS = (
+    sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError,
+    sqlite3.NotSupportedError,
+)  # fmt: skip
+"""Errors of SQLite that are faults of this server, not of the file."""
 
 T = TypeVar("T")
 Statement = tuple[str, Sequence[object]]
@@ -83,18 +105,27 @@ class SqliteStore:
         self.path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._file: sqlite3.Connection | None = None
+        self._on_disk: list[OpenFile] = []
+        self._last_record = LastRecord(path)
+        self._last_id = 0
+        """Highest id that a record ever had: ids are never used twice, so that a lower one shows a loss."""
 
     async def load(self) -> Sequence[Record]:
         """Open or create the file, and read all records. Raises `StoreBroken` or `StoreUnavailable`."""
         return await self._call(self._load)
 
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
+    async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
         """Write a batch in one transaction. Raises `StoreUnavailable`, with nothing written; a retry may help."""
-        statements = _inserts(records) + _event_inserts(events)
-        await self._call(lambda: self._transact(*statements))
+        records = [change for change in changes if isinstance(change, Record)]
+        inserts, last_id = self._inserts(records), self._last_id
+        statements = inserts + self._deletes(changes) + _event_inserts(events)
+        await self._call(lambda: self._transact(*statements, last_id=last_id if records else None))
 
     async def event_numbers(self) -> Mapping[Key, int]:
         return await self._call(self._event_numbers)
+
+    async def read_records(self, run_id: str, attempt: int) -> Sequence[Record]:
+        return await self._call(lambda: self._records_of(run_id, attempt))
 
     async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
         return await self._call(lambda: self._events(run_id, attempt, after, most))
@@ -105,20 +136,18 @@ class SqliteStore:
     async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
         await self._call(lambda: self._transact((_DELIVERED, (run_id, attempt, b"%d" % number))))
 
-    async def forget(self, run_id: str, attempt: int) -> None:
-        of_attempt = (run_id, attempt)
-        await self._call(lambda: self._transact((_DELETE, of_attempt), (_EVENTS_DELETE, of_attempt)))
-
     async def compact(self, records: Sequence[Record]) -> None:
         """Replace an attempt's records in one transaction. Raises `StoreUnavailable`: nothing has changed."""
-        statements = ((_DELETE, (records[0].run_id, records[0].attempt)), *_inserts(records))
-        await self._call(lambda: self._transact(*statements))
+        statements = ((_DELETE, (records[0].run_id, records[0].attempt)), *self._inserts(records))
+        last_id = self._last_id
+        await self._call(lambda: self._transact(*statements, last_id=last_id))
 
     async def close(self) -> None:
         """Close the file; another server may open it then."""
-        if self._file:
-            await self._call(self._file.close)
+        if file := self._file:
             self._file = None
+            await self._call(file.close)
+        self._last_record.close()
         self._thread.shutdown()
 
     async def _call(self, work: Callable[[], T]) -> T:
@@ -126,9 +155,12 @@ class SqliteStore:
 
     def _explained(self, work: Callable[[], T]) -> T:
         try:
+            self._look()
             return work()
         except sqlite3.OperationalError as error:
             raise self._unavailable(error) from error
+        except OWN_ERRORS as error:
+            raise internal_error(self.path, error) from error
         except (sqlite3.DatabaseError, MalformedRecord) as error:
             is_later = isinstance(error, UnknownKind)
             raise damaged(self.path, error, is_later=is_later, way_on="a copy of it, or move it away") from error
@@ -141,9 +173,67 @@ class SqliteStore:
         return StoreUnavailable(f"cannot write to {self.path}: {error}")
 
     def _load(self) -> list[Record]:
-        file = self._file = self._open()
-        rows = file.execute("SELECT run_id, attempt, at, kind, body FROM records ORDER BY id")
+        self._file = self._open()
+        return self._records()
+
+    def _look(self) -> None:
+        """If another program took a file away, write it anew. Raises `StoreUnavailable` if that fails."""
+        changes = ((file.path, change) for file in self._on_disk if self._file and (change := file.change()))
+        if not (found := next(changes, None)):
+            return
+        path, what = found
+        if (path, what) == (self.path, REPLACED):  # it may be a copy that an operator restored
+            self._set_wal_aside()
+            raise self._taken(path, what)
+        try:
+            self._write_anew()
+        except (sqlite3.Error, OSError, StoreBroken) as error:
+            raise self._taken(path, what) from error
+        log.error("%s %s while rdzv-server runs; rdzv-server wrote %s anew, with all runs", path, what, self.path)
+
+    def _set_wal_aside(self) -> None:
+        """Rename the WAL of the replaced file: SQLite would apply it to the file that is there now."""
+        wal = self._on_disk[1]
+        if not wal.change():
+            os.rename(wal.path, f"{wal.path}-replaced")
+
+    def _taken(self, path: str, what: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{path} {what} while rdzv-server runs; rdzv-server still has all runs in memory. "
+            f"Restore a copy of {self.path} and start rdzv-server again, or move it away and start it {WITHOUT_MEMORY}"
+        )
+
+    def _write_anew(self) -> None:
+        """Copy what the open file holds, though it has no name any more, to a new file at its path."""
+        assert self._file
+        new, old = f"{self.path}-new", self._file
+        with suppress(FileNotFoundError):
+            os.unlink(new)
+        self._copy(old, new)
+        os.replace(new, self.path)
+        _sync_folder(self.path)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self.path}-wal")
+        self._file = self._open()
+        old.close()  # it leaves the file at its path alone, which is not its own
+
+    def _copy(self, old: sqlite3.Connection, new: str) -> None:
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with closing(sqlite3.connect(new, isolation_level=None)) as copy:
+            old.backup(copy)
+            (verdict,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok" or _last_id(copy) < _last_id(old):
+                raise sqlite3.DatabaseError(verdict)
+
+    def _records(self) -> list[Record]:
+        assert self._file
+        rows = self._file.execute("SELECT run_id, attempt, at, kind, body FROM records ORDER BY id")
         return [unpack(*row) for row in rows]
+
+    def _records_of(self, run_id: str, attempt: int) -> list[Record]:
+        assert self._file
+        select = "SELECT run_id, attempt, at, kind, body FROM records WHERE run_id = ? AND attempt = ? ORDER BY id"
+        return [unpack(*row) for row in self._file.execute(select, (run_id, attempt))]
 
     def _event_numbers(self) -> dict[Key, int]:
         assert self._file
@@ -152,9 +242,7 @@ class SqliteStore:
 
     def _delivered(self, run_id: str, attempt: int) -> int:
         assert self._file
-        select = "SELECT body FROM events WHERE run_id = ? AND attempt = ? AND last = 0"
-        row = self._file.execute(select, (run_id, attempt)).fetchone()
-        return int(row[0]) if row else 0
+        return _delivered(self._file, (run_id, attempt))
 
     def _events(self, run_id: str, attempt: int, after: int, most: int) -> list[RunEvent]:
         assert self._file
@@ -166,19 +254,42 @@ class SqliteStore:
         return found[:most]
 
     def _open(self) -> sqlite3.Connection:
+        self._last_record.refuse_empty()
+        has_wal = bool(size(f"{self.path}-wal"))
         self._make_private()
         file = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0)
         try:
             file.execute("PRAGMA locking_mode = EXCLUSIVE")
             file.execute("PRAGMA synchronous = FULL")
             file.execute("PRAGMA temp_store = MEMORY")  # notes of a statement of many rows: else in /var/tmp
-            is_new = self._check(file)
+            if self._check(file, has_wal=has_wal):
+                file.executescript(_SCHEMA)  # before there is a WAL: whoever loses that finds no empty file
             file.execute("PRAGMA journal_mode = WAL")
-            file.executescript(_SCHEMA if is_new else "BEGIN IMMEDIATE; COMMIT;")  # the latter takes the lock now
-        except BaseException:
+            file.executescript("BEGIN IMMEDIATE; COMMIT;")  # takes the lock now
+            self._opened(file)
+        except sqlite3.OperationalError:  # another server may use the file
             file.close()
             raise
+        except BaseException:
+            self._leave(file)
+            raise
         return file
+
+    def _opened(self, file: sqlite3.Connection) -> None:
+        self._on_disk = [OpenFile.of(path) for path in (self.path, f"{self.path}-wal")]
+        self._last_id = max(self._last_id, _last_id(file))
+        self._last_record.close()  # it may have been removed together with the file
+        self._last_record.write(_last_id(file))
+
+    def _leave(self, file: sqlite3.Connection) -> None:
+        """Close a refused file. SQLite would remove its WAL, so move that aside meanwhile."""
+        wal, aside = f"{self.path}-wal", f"{self.path}-wal-aside"
+        is_kept = bool(size(wal))
+        if is_kept:
+            os.rename(wal, aside)
+        file.close()
+        if is_kept:
+            os.rename(aside, wal)
 
     def _make_private(self) -> None:
         """Create the file if it is not there, for this user alone. SQLite gives `-wal` and `-shm` the same mode."""
@@ -191,7 +302,7 @@ class SqliteStore:
                 raise StoreUnavailable(f"cannot write to {self.path}: {error.strerror}") from None
             raise sqlite3.OperationalError("unable to open") from None
 
-    def _check(self, file: sqlite3.Connection) -> bool:
+    def _check(self, file: sqlite3.Connection, *, has_wal: bool) -> bool:
         """Whether the file is empty. Raises `StoreBroken` if it is not this server's, or of another format."""
         (application_id,) = file.execute("PRAGMA application_id").fetchone()
         (tables,) = file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -203,9 +314,13 @@ class SqliteStore:
         (version,) = file.execute("PRAGMA user_version").fetchone()
         if tables and version != FORMAT:
             raise of_another_format(self.path, f"format {version}", FORMAT, f"move the file away {WITHOUT_MEMORY}")
+        if has_wal and not tables:
+            raise sqlite3.DatabaseError(f"it is empty, and {self.path}-wal cannot be read")
+        self._last_record.refuse_behind(_last_id(file) if tables else 0)
         return not tables
 
-    def _transact(self, *statements: Statement) -> None:
+    def _transact(self, *statements: Statement, last_id: int | None = None) -> None:
+        """Make the statements in one transaction. `last_id`: id of the last record that they insert."""
         assert self._file
         try:
             self._file.execute("BEGIN IMMEDIATE")
@@ -216,6 +331,44 @@ class SqliteStore:
             if self._file.in_transaction:
                 self._file.execute("ROLLBACK")
             raise
+        if last_id is not None:
+            self._last_record.write(last_id)
+        for file in self._on_disk:
+            file.change()  # notes how long it is now; a loss is found before the next work
+
+    def _inserts(self, records: Sequence[Record]) -> list[Statement]:
+        first = self._last_id + 1
+        self._last_id += len(records)
+        rows = [
+            (number, record.run_id, record.attempt, record.at, *pack(record))
+            for number, record in enumerate(records, first)
+        ]
+        portions = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+        return [(_INSERT + ", ".join([_ROW] * len(portion)), list(chain(*portion))) for portion in portions]
+
+    def _deletes(self, changes: Sequence[Change]) -> list[Statement]:
+        forgotten = [(change.run_id, change.attempt) for change in changes if isinstance(change, ForgetRun)]
+        deletes: list[Statement] = [(each, attempt) for attempt in forgotten for each in (_DELETE, _EVENTS_DELETE)]
+        return [*deletes, (_DELIVERED, (*COUNTER, b"%d" % self._last_id))] if forgotten else []
+
+
+def _sync_folder(path: str) -> None:
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _delivered(file: sqlite3.Connection, key: Key) -> int:
+    select = "SELECT body FROM events WHERE run_id = ? AND attempt = ? AND last = 0"
+    row = file.execute(select, key).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _last_id(file: sqlite3.Connection) -> int:
+    (last,) = file.execute("SELECT max(id) FROM records").fetchone()
+    return max(last or 0, _delivered(file, COUNTER))
 
 
 def _event_inserts(events: Sequence[RunEvent]) -> list[Statement]:
@@ -226,9 +379,3 @@ def _event_inserts(events: Sequence[RunEvent]) -> list[Statement]:
         if (oldest := dropped_below(first, last)) is not None:
             statements.append((f"{_EVENTS_DELETE} AND last > 0 AND last < ?", (run_id, attempt, oldest)))
     return statements
-
-
-def _inserts(records: Sequence[Record]) -> list[Statement]:
-    rows = [(record.run_id, record.attempt, record.at, *pack(record)) for record in records]
-    portions = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
-    return [(_INSERT + ", ".join([_ROW] * len(portion)), list(chain(*portion))) for portion in portions]

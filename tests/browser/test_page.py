@@ -16,6 +16,7 @@ from tests.integration.replicas import Replicas
 from tests.integration.test_actions import act
 from tests.support.cluster import ALL_COME, PATIENT, Cluster, straggling
 from tests.support.etcd import Etcd
+from tests.support.poison import poison
 from tests.support.programs import STRAGGLING_WORKER, Server
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.worker_hub import WorkerHub
@@ -127,6 +128,30 @@ async def test_a_node_is_drained_by_button_and_the_others_go_on(cluster: Cluster
     tab.is_content()
 
 
+async def test_runs_that_are_set_apart_or_cannot_be_shown_say_so_and_one_that_is_set_apart_can_be_forgotten(
+    hub: WorkerHub, tab: Tab
+) -> None:
+    async with Cluster(hub) as cluster:
+        await cluster.serve(env=poison("r/1", unreadable="odd"))
+        await cluster.nodes("c", "--run-id", "odd", *PATIENT, nproc=1)
+        workers = await cluster.nodes("ab", *FLAGS, nproc=1)
+        await tab.open(cluster)
+        await tab.shows("#runs tr", "this run cannot be shown after an error inside rdzv-server")
+        workers[0].kill()
+        await tab.shows("#runs tr >> nth=0", "run r/1 is set apart after an error inside rdzv-server")
+        await tab.page.click("text=r/1")
+        await tab.shows("#reason", "is set apart after an error inside rdzv-server")
+        await tab.tone("#phase", "bad")
+        await tab.is_accessible()
+        await tab.act("Forget")
+        workers = await cluster.hub.group(2)
+        await tab.shows("#reason", "round 1 runs on 2 nodes")
+        await tab.open(cluster, "/runs/odd")
+        await tab.shows("#reason", "this run cannot be shown")
+        await tab.is_accessible()
+        tab.is_content()
+
+
 async def test_every_other_action_has_its_button(cluster: Cluster, tab: Tab) -> None:
     async with Crowd(cluster.server.port) as crowd:
         await crowd.run("run", "abc")
@@ -174,7 +199,7 @@ async def test_a_node_that_the_server_keeps_out_is_excluded(hub: WorkerHub, tab:
         await tab.page.goto(f"http://{cluster.endpoint}/runs/r%2F1?plain=0")
         await tab.shows("tbody tr", re.compile(r"excluded.*excluded until .* UTC: blamed 1 time within 1 h"))
         await tab.is_accessible()
-    tab.is_content()
+        tab.is_content()
 
 
 async def test_nodes_that_are_kept_out_stand_there_though_no_run_has_them(cluster: Cluster, tab: Tab) -> None:

@@ -38,14 +38,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--actions", type=int, metavar="K", help="end a run after so many actions")
     parser.add_argument("--etcd", action="store_true", help="the server's state is in etcd, not on a disk")
     parser.add_argument("--tls", action="store_true", help="TLS and tokens")
+    parser.add_argument("--proxy", choices=["nginx", "haproxy"], default="", help="agents reach the server through it")
+    parser.add_argument("--names", action="store_true", help="agents know the server by a name")
     parser.add_argument("--only", default="", metavar="TEXT", help="only actions that are described with this text")
     return parser
 
 
 def _carry_out(seed: int, args: argparse.Namespace) -> tuple[Campaign, bool]:
     """One run, and whether all went well."""
-    setting = Setting(etcd=args.etcd, tls=args.tls)
-    steps = (step for step in plan(seed, has_disk=not args.etcd) if args.only in str(step))
+    setting = Setting(etcd=args.etcd, tls=args.tls, proxy=args.proxy, names=args.names)
+    steps = (step for step in plan(seed, setting.parts) if args.only in str(step))
     campaign, is_well = Campaign(_for_minutes(islice(steps, args.actions), args.minutes), seed, setting), True
     try:
         with tempfile.TemporaryDirectory(prefix="chaos-") as folder:

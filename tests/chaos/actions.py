@@ -4,15 +4,20 @@ Each leads to all nodes being at work again, and costs what the ledger is told. 
 beside it.
 """
 
+import asyncio
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.chaos.faults import AGENT, HOST, STATE
 from tests.chaos.fleet import LEASE_S, NODES
-from tests.chaos.monkey import BRIEF_S, Act, Monkey
+from tests.chaos.monkey import BRIEF_S, WITHIN_S, Act, Monkey
 from tests.hosts.cluster import SERVER
 
+OUTAGE_S = (6.0, 20.0)
+"""Shortest and longest outage of etcd: about as long as a lease, and several of them."""
+RESTART_S = (2.0, 3.0)
+"""Time that a proxy or a server takes to restart: above the grace of a closed connection, below a lease."""
 ANY = AGENT + HOST + STATE
 
 
@@ -270,6 +275,22 @@ async def every_process_of_a_node_is_ended(m: Monkey) -> None:
     await m.return_one_by_one(node)
 
 
+@action(HOST + STATE)
+async def every_process_of_a_node_is_ended_in_any_order(m: Monkey) -> None:
+    """Workers of some nodes exit with 0 then: nothing has succeeded for that."""
+    (node,) = m.nodes(1)
+    await m.end_every_process(node, within_s=m.random.choice(WITHIN_S))
+    await m.return_one_by_one(node)
+
+
+@action(HOST + STATE)
+async def every_process_of_the_run_is_ended_in_any_order(m: Monkey) -> None:
+    """So fast that no node sees another one's end before its own."""
+    await m.end_every_process(*NODES, within_s=m.random.choice(WITHIN_S[:3]))
+    await m.pause(0.0, 2.0)
+    await m.start_agents(*NODES)
+
+
 # Hosts.
 
 
@@ -293,10 +314,9 @@ async def a_worker_dies_on_a_host_that_is_cut_off_for_long(m: Monkey) -> None:
 
 @action(AGENT + STATE)
 async def the_server_is_cut_off_for_long(m: Monkey) -> None:
-    """The server must give every node up; they form one new round when it is back."""
+    """No agent is heard, so no node is given up, and nothing restarts."""
     async with m.cut_off(SERVER):
-        await m.fleet.deserted()
-        m.ledger.node_lost(*NODES)
+        await m.fleet.unheard()
 
 
 # The server and its disk, alone or while something happens to a node.
@@ -370,17 +390,19 @@ async def the_server_dies_while_a_round_forms(m: Monkey) -> None:
 
 @action(AGENT + HOST)
 async def a_worker_dies_while_the_disk_is_full(m: Monkey) -> None:
+    before = await m.fleet.round()
     async with m.disk_full():
         m.kill_workers(*m.nodes(1))
-        await m.fleet.in_trouble()
+        await m.fleet.in_trouble_or_after(before)
         await m.pause(0.0, BRIEF_S)
 
 
 @action(AGENT + HOST)
 async def a_worker_dies_while_the_disk_is_full_for_long(m: Monkey) -> None:
+    before = await m.fleet.round()
     async with m.disk_full():
         m.kill_workers(*m.nodes(1))
-        await m.fleet.in_trouble()
+        await m.fleet.in_trouble_or_after(before)
         await m.pause(LEASE_S + 1.0, LEASE_S + 2.0)
 
 
@@ -402,3 +424,110 @@ async def a_worker_dies_while_the_disk_is_slow(m: Monkey) -> None:
 async def an_agent_dies_while_the_disk_is_slow(m: Monkey) -> None:
     async with m.disk_slow(0.1, 0.5):
         await an_agent_dies(m)
+
+
+@action(AGENT + HOST)
+async def an_agent_is_stopped_for_long_while_the_disk_is_slow_for_long(m: Monkey) -> None:
+    """A silent node is lost after its lease, although each write is slow."""
+    (node,) = m.nodes(1)
+    async with m.disk_slow(0.5, 0.8):
+        async with m.agent_stopped(node):
+            await m.goes_on_without(node)
+        await m.is_back(node)
+
+
+# etcd, a proxy in between, names.
+
+
+@action(AGENT + HOST)
+async def etcd_is_down_for_long(m: Monkey) -> None:
+    async with m.etcd_down():
+        await m.pause(*OUTAGE_S)
+
+
+@action(AGENT + HOST)
+async def a_worker_dies_while_etcd_is_down(m: Monkey) -> None:
+    async with m.etcd_down():
+        m.kill_workers(*m.nodes(1))
+        await m.pause(*OUTAGE_S)
+
+
+@action(HOST)
+async def an_agent_dies_while_etcd_is_down(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    async with m.etcd_down():
+        await m.kill_agents(node)
+        await m.pause(*OUTAGE_S)
+    await m.return_one_by_one(node)
+
+
+@action(AGENT + STATE)
+async def the_proxy_restarts(m: Monkey) -> None:
+    async with m.proxy_down():
+        await m.pause(*RESTART_S)
+
+
+@action(AGENT + STATE)
+async def a_worker_dies_while_the_proxy_restarts(m: Monkey) -> None:
+    async with m.proxy_down():
+        m.kill_workers(*m.nodes(1))
+        await m.pause(*RESTART_S)
+
+
+@action(STATE)
+async def an_agent_dies_while_the_proxy_restarts(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    async with m.proxy_down():
+        await m.kill_agents(node)
+        await m.pause(*RESTART_S)
+    await m.return_one_by_one(node)
+
+
+@action(AGENT + STATE)
+async def the_proxy_restarts_while_names_are_lost(m: Monkey) -> None:
+    async with m.names_lost(), m.proxy_down():
+        await m.pause(*RESTART_S)
+
+
+@action(AGENT)
+async def the_server_is_down_while_names_are_lost(m: Monkey) -> None:
+    async with m.names_lost():
+        async with m.server_down():
+            await m.pause(*RESTART_S)
+        await m.calm()
+
+
+@action(AGENT)
+async def a_worker_dies_while_names_are_lost(m: Monkey) -> None:
+    async with m.names_lost():
+        m.kill_workers(*m.nodes(1))
+        await m.calm()
+
+
+# Strangers, and other runs of the same server.
+
+
+@action(AGENT + HOST)
+async def a_worker_dies_while_strangers_call(m: Monkey) -> None:
+    async with m.strangers():
+        m.kill_workers(*m.nodes(1))
+        await m.calm()
+
+
+@action(HOST)
+async def an_agent_is_stopped_for_long_while_strangers_call(m: Monkey) -> None:
+    (node,) = m.nodes(1)
+    async with m.strangers():
+        async with m.agent_stopped(node):
+            await m.goes_on_without(node)
+        await m.is_back(node)
+
+
+@action(ANY)
+async def a_run_is_forgotten_while_it_is_joined_again(m: Monkey) -> None:
+    node, other = m.nodes(2)
+    await m.side_run(node)
+    for _ in range(3):
+        async with asyncio.TaskGroup() as both:
+            both.create_task(m.side_run(other))
+            both.create_task(m.forget_side_run())

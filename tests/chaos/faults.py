@@ -46,6 +46,26 @@ async def disk_full(m: Monkey) -> None:
         await m.pause(0.2, BRIEF_S)
 
 
+async def etcd_down(m: Monkey) -> None:
+    async with m.etcd_down():
+        await m.pause(0.0, BRIEF_S)
+
+
+async def proxy_down(m: Monkey) -> None:
+    async with m.proxy_down():
+        await m.pause(0.0, BRIEF_S)
+
+
+async def names_lost(m: Monkey) -> None:
+    async with m.names_lost():
+        await m.pause(0.2, 2.0)
+
+
+async def strangers_call(m: Monkey) -> None:
+    async with m.strangers():
+        await m.pause(0.5, 2.0)
+
+
 AGENT: tuple[Act, ...] = (agent_stopped,)
-HOST: tuple[Act, ...] = (host_cut_off, server_cut_off, network_lossy)
-STATE: tuple[Act, ...] = (server_down, server_stopped, disk_slow, disk_full)
+HOST: tuple[Act, ...] = (host_cut_off, server_cut_off, network_lossy, proxy_down, names_lost)
+STATE: tuple[Act, ...] = (server_down, server_stopped, disk_slow, disk_full, etcd_down, strangers_call)

@@ -3,23 +3,26 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import DEFAULT_PORT
 
-from tests.chaos import traces
+from tests.chaos import stranger, traces
 from tests.hosts.cluster import SERVER, Hosts
 from tests.hosts.network import Network
+from tests.support import proxies
 from tests.support.certificates import Authority
 from tests.support.disk import Disk
 from tests.support.process_info import children, is_running, until
@@ -32,6 +35,7 @@ LEASE_S = 6.0
 PATIENCE_S = 60.0
 """Time that the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
 LOOK_S = 0.05
+STATE_FILES = "state.db", "state.db.last-record"
 FLAGS = (
     *("--run-id", "chaos", "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
     *("--lease", f"{LEASE_S:g}", "--shutdown-timeout", "30", "--preload", "json"),
@@ -40,6 +44,25 @@ FLAGS = (
 TOKEN = "chaos-agents-4f9d"
 READ_TOKEN = "chaos-operators-81c2"
 ETCD = "127.0.0.1:2379"
+
+PROXY, STRANGER = "p", "x"
+"""Hosts of the proxy, and of those who are not part of the run."""
+_CONFIGURATIONS: Mapping[proxies.Kind, Callable[[str], str]] = {
+    "nginx": partial(proxies.nginx_configuration, str(DEFAULT_PORT)),
+    "haproxy": partial(
+        proxies.haproxy_configuration,
+        f":{DEFAULT_PORT}",
+        settings="  timeout connect 2s\n  option http-server-close\n  option abortonclose",
+    ),
+}
+"""Makers of configurations for a server's address: nginx as it comes, and haproxy so that it closes a connection after
+each answer as well."""
+NAME = "rdzv.chaos"
+LOOPBACK_NAMES = "127.0.0.1 localhost\n::1 localhost\n"
+OBEDIENT = "bdfh"
+"""Nodes whose workers exit with 0 when they get SIGTERM, as programs do that have saved."""
+SIDE = "side"
+"""Id of the short runs beside the long one."""
 
 UNHEARD = "could not tell rdzv-server"
 
@@ -53,7 +76,21 @@ class Setting:
     etcd: bool = False
     """State in etcd, not in a file on the disk that can be full or slow."""
     tls: bool = False
-    """TLS, and tokens for agents and for who looks."""
+    """TLS, and tokens for agents and for operators."""
+    proxy: Literal["", "nginx", "haproxy"] = ""
+    """Proxy through which the agents reach the server; empty: none."""
+    names: bool = False
+    """Whether the agents know the server by a name."""
+
+    def __post_init__(self) -> None:
+        if self.tls and self.proxy:
+            raise ValueError("the proxies here do not end TLS: choose one of them")
+
+    @property
+    def parts(self) -> list[str]:
+        """Parts that the fleet has: see `plan`."""
+        has = {"disk": not self.etcd, "etcd": self.etcd, "proxy": bool(self.proxy), "names": self.names}
+        return [part for part, is_there in has.items() if is_there]
 
 
 class Fleet(Hosts):
@@ -66,7 +103,9 @@ class Fleet(Hosts):
         self.setting = setting
         self._folder = folder
         self._etcd: Program | None = None
-        self._server_flags: tuple[str, ...] = ("--store", f"sqlite:{disk.path}/state.db")
+        self._proxy: Program | None = None
+        self._store_flags: tuple[str, ...] = ("--store", f"sqlite:{disk.path}/state.db")
+        self._tls_flags: tuple[str, ...] = ()
         self._agent_flags: tuple[str, ...] = ()
         self._tls: ssl.SSLContext | None = None
         self.disk = disk
@@ -77,6 +116,11 @@ class Fleet(Hosts):
         self._mark = str(folder)
         self.training.path.mkdir()
         self.temporary.mkdir()
+
+    @property
+    def endpoint(self) -> str:
+        entrance = self.network[PROXY if self.setting.proxy else SERVER]
+        return f"{NAME}:{DEFAULT_PORT}" if self.setting.names else entrance.authority(DEFAULT_PORT)
 
     # Nodes.
 
@@ -97,15 +141,58 @@ class Fleet(Hosts):
 
         `with_children`: to all that they have started in the same instant.
         """
-        agents = [self.agents.pop(name) for name in names]
-        for agent in agents:
+        agents = {name: self.agents.pop(name) for name in names}
+        for agent in agents.values():
             for pid in [agent.pid, *(children(agent.pid) if with_children else ())]:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-        for agent in agents:
+                _terminate(pid)
+        return await self._dismissed(agents)
+
+    async def end_every_process(self, names: Sequence[str], chance: random.Random, within_s: float) -> list[str]:
+        """SIGTERM to each process of the nodes, on each in a random order. Those that could not tell the server."""
+
+        async def end(agent: Program, pids: list[int]) -> None:
+            for pid in pids:
+                _terminate(pid)
+                await asyncio.sleep(within_s / len(pids))  # the time between two signals is the fault
+
+        agents = {name: self.agents.pop(name) for name in names}
+        orders = [chance.sample(pids, len(pids)) for pids in ([a.pid, *children(a.pid)] for a in agents.values())]
+        await asyncio.gather(*map(end, agents.values(), orders))
+        return await self._dismissed(agents)
+
+    async def _dismissed(self, agents: Mapping[str, Program]) -> list[str]:
+        """Return when these agents have left the run: those of them that could not tell the server."""
+        for agent in agents.values():
             assert await agent.exit_code() == ExitCode.START_AGAIN, agent.err
-        self.up.difference_update(names)
-        return [name for name, agent in zip(names, agents, strict=True) if UNHEARD in "\n".join(agent.err)]
+        self.up.difference_update(agents)
+        return [name for name, agent in agents.items() if UNHEARD in "\n".join(agent.err)]
+
+    def lose_names(self) -> None:
+        for name in NODES:
+            self.network[name].lose_names()
+
+    def find_names(self) -> None:
+        address = self.network[PROXY if self.setting.proxy else SERVER].address
+        for name in NODES:
+            self.network[name].namespace.replace_file("hosts", f"{LOOPBACK_NAMES}{address} {NAME}\n")
+
+    async def side_run(self, name: str) -> None:
+        """Run a short program in a run of its own on this node; returns when it has succeeded."""
+        flags = ("--endpoint", self.endpoint, "--node-id", f"{SIDE}-{name}", "--run-id", SIDE, "--nnodes", "1")
+        command = (sys.executable, "-m", "node_agent", *flags, *self._agent_flags, "--no-python", "true")
+        agent = await self.network[name].start(Program, *command, env=self._environment(name))
+        assert await agent.exit_code(PATIENCE_S) == 0, agent.err
+
+    async def forget_side_run(self) -> None:
+        """Ask the server to forget the short runs; it may refuse, be down, or have forgotten them."""
+        command = (sys.executable, "-m", "rdzvctl", "--endpoint", f"localhost:{DEFAULT_PORT}", "forget", SIDE, "--yes")
+        await (await self.network[SERVER].start(Program, *command)).exit_code(PATIENCE_S)
+
+    async def start_stranger(self, way: str) -> Program:
+        """Start a program that works the server's port in this way until it is ended."""
+        address = self.network[SERVER].address
+        command = (sys.executable, stranger.__file__, address, str(DEFAULT_PORT), way)
+        return await self.network[STRANGER].start(Program, *command)
 
     def workers_of(self, name: str) -> list[Worker]:
         return [worker for worker in self.crew if worker.env["TEST_HOST"] == name]
@@ -124,6 +211,10 @@ class Fleet(Hosts):
 
     # The server.
 
+    @property
+    def _server_flags(self) -> tuple[str, ...]:
+        return self._store_flags + self._tls_flags
+
     async def start_server(self) -> None:
         server = await self.serve(*self._server_flags)
         if self._tls:
@@ -136,7 +227,7 @@ class Fleet(Hosts):
         await server.end()
 
     async def start_etcd(self) -> None:
-        """One member beside the server, which it never leaves."""
+        """One member beside the server, whose data outlives it."""
         url, peer = f"http://{ETCD}", "http://127.0.0.1:2380"
         command = (
             *("etcd", "--data-dir", str(self._folder / "etcd"), "--log-level", "error"),
@@ -147,7 +238,21 @@ class Fleet(Hosts):
         environment = {"ETCD_UNSUPPORTED_ARCH": {"aarch64": "arm64"}.get(os.uname().machine, "")}
         self._etcd = await self.network[SERVER].start(Program, *command, env=environment)
         endpoint = self.network[SERVER].authority(DEFAULT_PORT)
-        self._server_flags = ("--store", f"etcd://{ETCD}/chaos", "--advertise", endpoint, "--leader-lease", "2")
+        self._store_flags = ("--store", f"etcd://{ETCD}/chaos", "--advertise", endpoint, "--leader-lease", "2")
+
+    async def kill_etcd(self) -> None:
+        assert self._etcd
+        await self._etcd.kill()
+
+    async def start_proxy(self) -> None:
+        assert self.setting.proxy
+        configuration = _CONFIGURATIONS[self.setting.proxy](self.network[SERVER].authority(DEFAULT_PORT))
+        command = proxies.command(self.setting.proxy, self._folder, configuration)
+        self._proxy = await self.network[PROXY].start(Program, *command)
+
+    async def kill_proxy(self) -> None:
+        assert self._proxy
+        await self._proxy.kill()
 
     def use_tls(self) -> None:
         authority = Authority(self._folder)
@@ -156,8 +261,8 @@ class Fleet(Hosts):
             (self._folder / name).write_text(f"{token}\n")
             (self._folder / name).chmod(0o600)
         agents, operators = str(self._folder / "agents"), str(self._folder / "operators")
-        self._server_flags += ("--tls-cert", shown.cert, "--tls-key", shown.key)
-        self._server_flags += ("--token-file", agents, "--read-token-file", operators)
+        self._tls_flags = ("--tls-cert", shown.cert, "--tls-key", shown.key)
+        self._tls_flags += ("--token-file", agents, "--read-token-file", operators)
         self._agent_flags = ("--tls-ca", authority.ca, "--token-file", agents)
         self._tls = ssl.create_default_context(cafile=authority.ca)
 
@@ -176,6 +281,11 @@ class Fleet(Hosts):
             await self.start_etcd()
         if self.setting.tls:
             self.use_tls()
+        if self.setting.names:
+            self.lose_names()  # makes the files that programs inside read from then on
+            self.find_names()
+        if self.setting.proxy:
+            await self.start_proxy()
         await self.start_server()
         for name in NODES:
             await self.start_agent(name)
@@ -204,13 +314,19 @@ class Fleet(Hosts):
         """Return when this node's agent has a place in a round."""
         await self.agents[name].line(r"round \d+: node \d+ of")
 
-    async def deserted(self) -> None:
-        """Return when the server has given up every node."""
-        await self._sees("no node to be left", lambda view: not view["nodes"])
+    async def unheard(self) -> None:
+        """Return when the server has noticed that no agent is heard."""
+        await self._sees("no agent to be heard", lambda view: view["unheard_s"] is not None)
 
-    async def in_trouble(self) -> None:
-        """Return when the server cannot write."""
-        await self._sees("an outage", lambda view: view["server"]["unhealthy_reason"])
+    async def round(self) -> int:
+        """Number of the run's round."""
+        return int((await self.view())["round"])
+
+    async def in_trouble_or_after(self, round_: int) -> None:
+        """Return when the server cannot write, or has begun a later round: its file may have room for that."""
+        await self._sees(
+            "an outage or a round", lambda view: view["server"]["unhealthy_reason"] or view["round"] > round_
+        )
 
     async def finish_work(self) -> None:
         """Return when the workers have ended their training together."""
@@ -226,15 +342,14 @@ class Fleet(Hosts):
 
     async def leaves_nothing(self) -> None:
         """Return when nothing is left of the run, whose server has ended."""
-        if self._etcd:
-            await self._etcd.end()
+        await self._end_parts()
         give_up_at = time.monotonic() + PATIENCE_S
         while left := [*traces.of(self._mark, self.network), *self._files()]:
             assert time.monotonic() < give_up_at, f"left behind: {', '.join(left)}"
             await asyncio.sleep(LOOK_S)  # nobody tells of the end of what nobody may have forgotten
 
     def _files(self) -> list[str]:
-        state = (path for path in self.disk.path.iterdir() if path.name != "state.db")
+        state = (path for path in self.disk.path.iterdir() if path.name not in STATE_FILES)
         return list(map(str, [*self.temporary.rglob("*"), *state]))
 
     async def end(self) -> None:
@@ -245,11 +360,16 @@ class Fleet(Hosts):
             if is_running(worker.pid):
                 os.kill(worker.pid, signal.SIGCONT)
         await super().end()
-        if self._etcd:
-            await self._etcd.end()
+        await self._end_parts()
+
+    async def _end_parts(self) -> None:
+        for part in (self._etcd, self._proxy):
+            if part:
+                await part.end()
 
     def _environment(self, name: str) -> dict[str, str]:
         own = {traces.MARK: self._mark, "TMPDIR": str(self.temporary), "TEST_STEP_S": "0.04"}
+        own |= {"TEST_EXIT_ON_SIGTERM": "1"} if name in OBEDIENT else {}
         return {**super()._environment(name), **own, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
 
     async def _sees(self, wanted: str, met: Callable[[View], object]) -> None:
@@ -269,10 +389,11 @@ class Fleet(Hosts):
     async def view(self) -> View:
         """The run as operators see it, with what they see of the server."""
         status = json.loads(await self.server.get("/v1/status"))
-        if self.setting.etcd and not status["runs"]:
+        runs = [run for run in status["runs"] if run["run_id"] != SIDE]
+        if self.setting.etcd and not runs:
             raise ConnectionError("the server does not lead yet")
-        assert len(status["runs"]) == 1, "one run, in its first attempt"
-        return {**status["runs"][0], "server": status["server"]}
+        assert len(runs) == 1, "one run, in its first attempt"
+        return {**runs[0], "server": status["server"]}
 
     def _why_not(self, view: View, since: float) -> str:
         states = {(node["node_id"], node["state"]) for node in view["nodes"]}
@@ -296,7 +417,7 @@ class Fleet(Hosts):
 async def fleet(folder: Path, setting: Setting) -> AsyncIterator[Fleet]:
     """A fleet that is at work, of which nothing is left afterwards."""
     with Disk(folder / "disk") as disk:
-        async with Network(SERVER + NODES) as network, WorkerHub(folder / "hub") as hub:
+        async with Network(SERVER + NODES + PROXY + STRANGER) as network, WorkerHub(folder / "hub") as hub:
             fleet = Fleet(hub, network, folder, disk, setting)
             try:
                 await fleet.begin()
@@ -313,6 +434,11 @@ def fleet_story(fleet: Fleet) -> None:
     programs: dict[str, Program] = {f"server {n}": server for n, server in enumerate(fleet.servers, start=1)}
     for name, program in (programs | {f"agent {name}": agent for name, agent in sorted(fleet.agents.items())}).items():
         print(*(f"{name}: {line}" for line in program.err[-30:]), sep="\n", file=sys.stderr)
+
+
+def _terminate(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
 
 
 def _meeting_place(worker: Worker) -> str:

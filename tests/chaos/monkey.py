@@ -7,10 +7,10 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from tests.chaos import traces
+from tests.chaos import stranger, traces
 from tests.chaos.disk import SlowCalls
 from tests.chaos.fleet import NODES, Fleet
 from tests.chaos.ledger import Ledger
@@ -18,6 +18,8 @@ from tests.support.process_info import until
 
 BRIEF_S = 0.8
 """The longest brief fault: a node was heard up to half a lease before, and TCP may pause as long again."""
+WITHIN_S = (0.0, 0.005, 0.02, 0.2)
+"""Times within which a scheduler sends its signals to all processes of a node."""
 WAYS = ("both ways", "inwards", "outwards")
 
 
@@ -53,12 +55,17 @@ class Monkey:
                 os.kill(pid, signal.SIGKILL)
 
     async def store_host(self) -> str:
-        """The node beside whose agent the store is."""
+        """The node beside whose agent the store is: that of rank 0. A node that was it before may keep its helper.
+
+        The helper has the round's listener: one that dies before costs no restart, for another one takes its place.
+        """
         hosts: list[str] = []
 
         def has_helper() -> bool:
-            agents = self.fleet.agents.items()
-            hosts.extend(name for name, agent in agents if traces.helpers(agent.pid, "store helper"))
+            for name, agent in self.fleet.agents.items():
+                has_rank_0 = any(worker.rank == 0 for worker in self.fleet.workers_of(name))
+                if has_rank_0 and any(map(traces.serves, traces.helpers(agent.pid, "store helper"))):
+                    hosts.append(name)
             return bool(hosts)
 
         await until(has_helper)
@@ -90,11 +97,20 @@ class Monkey:
         """The server hears of it, or the agents say that they could not tell it."""
         self.log(f"end {'every process' if with_children else 'the agents'} of {', '.join(nodes)}")
         unheard = await self.fleet.dismiss_agents(*nodes, with_children=with_children)
+        self._left(nodes, unheard)
+
+    def _left(self, nodes: Sequence[str], unheard: Sequence[str]) -> None:
         if heard := [node for node in nodes if node not in unheard]:
             self.ledger.node_left(*heard)
         if unheard:
             self.log(f"not answered by the server: {', '.join(unheard)}")
             self.ledger.node_unheard(*unheard)
+
+    async def end_every_process(self, *nodes: str, within_s: float) -> None:
+        """SIGTERM to each process of these nodes, on each node in an order of its own."""
+        self.log(f"end every process of {', '.join(nodes)} in any order, within {1000 * within_s:g} ms")
+        unheard = await self.fleet.end_every_process(nodes, self.random, within_s)
+        self._left(nodes, unheard)
 
     async def start_agents(self, *nodes: str) -> None:
         """Start an agent on each node, as the cluster's scheduler does."""
@@ -206,6 +222,55 @@ class Monkey:
         async with SlowCalls(self.fleet.server.pid, delay_s):
             yield
         self.log("the disk is fast again")
+
+    # Parts that some fleets have.
+
+    @asynccontextmanager
+    async def etcd_down(self) -> AsyncIterator[None]:
+        self.log("kill etcd")
+        await self.fleet.kill_etcd()
+        yield
+        self.log("start etcd")
+        await self.fleet.start_etcd()
+
+    @asynccontextmanager
+    async def proxy_down(self) -> AsyncIterator[None]:
+        self.log("kill the proxy")
+        await self.fleet.kill_proxy()
+        yield
+        self.log("start the proxy")
+        await self.fleet.start_proxy()
+
+    @asynccontextmanager
+    async def names_lost(self) -> AsyncIterator[None]:
+        """The name server is silent, and no file has the names."""
+        self.log("lose all names")
+        self.fleet.lose_names()
+        yield
+        self.log("find the names again")
+        self.fleet.find_names()
+
+    # Those who are not part of the run.
+
+    @asynccontextmanager
+    async def strangers(self) -> AsyncIterator[None]:
+        """A caller without a token works the server's port as hard as one process can."""
+        way = self.random.choice(tuple(stranger.WAYS))
+        self.log(f"strangers call: {way}")
+        caller = await self.fleet.start_stranger(way)
+        yield
+        self.log("strangers are gone")
+        await caller.end()
+
+    async def side_run(self, node: str) -> None:
+        """A short run on this node, under the id that all such runs have."""
+        self.log(f"a side run on {node}")
+        await self.fleet.side_run(node)
+
+    async def forget_side_run(self) -> None:
+        await self.pause(0.0, 0.5)
+        self.log("forget the side run")
+        await self.fleet.forget_side_run()
 
 
 Act = Callable[[Monkey], Awaitable[None]]

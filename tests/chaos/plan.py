@@ -1,13 +1,15 @@
 """Plan of actions, their order, and the faults beside them: all of it from the seed."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from tests.chaos.actions import ACTIONS, Action
 from tests.chaos.monkey import Act
 
 FAULT_LIKELIHOOD = 0.6
+PARTS = ("disk", "etcd", "proxy", "names")
+"""Parts that some fleets have and others lack. An action that befalls one names it."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,10 @@ class Step:
         return f"{self.number}. {self.action.name}{beside}"
 
 
-def plan(seed: int, *, has_disk: bool = True) -> Iterator[Step]:
-    """Endless; every action once before any comes again. Without a disk of the server's, nothing that befalls it."""
-    return (step for step in _plan(seed) if has_disk or "disk" not in str(step))
+def plan(seed: int, parts: Collection[str] = PARTS) -> Iterator[Step]:
+    """Endless; every action once before any comes again, but for those that befall a part that the fleet lacks."""
+    lacking = [part for part in PARTS if part not in parts]
+    return (step for step in _plan(seed) if not any(part in str(step) for part in lacking))
 
 
 def _plan(seed: int) -> Iterator[Step]:

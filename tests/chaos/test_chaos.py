@@ -19,21 +19,24 @@ ACTIONS = 6
 @pytest.mark.parametrize(
     ("seed", "actions", "setting"),
     [
-        pytest.param(2081, ACTIONS, Setting(), id="helpers beside agents and workers"),
-        pytest.param(370, ACTIONS, Setting(), id="the server and its disk"),
-        pytest.param(2081, ACTIONS, Setting(etcd=True, tls=True), id="etcd and TLS"),
-        pytest.param(5, 3, Setting(etcd=True), id="etcd"),
+        pytest.param(103, ACTIONS, Setting(), id="helpers beside agents and workers"),
+        pytest.param(212, ACTIONS, Setting(), id="the server and its disk"),
+        pytest.param(478, 5, Setting(etcd=True, tls=True), id="etcd and TLS"),
+        pytest.param(357, 3, Setting(etcd=True), id="etcd and its outages"),
         pytest.param(7, 3, Setting(tls=True), id="TLS"),
+        pytest.param(47, 4, Setting(proxy="nginx", names=True), id="nginx and names"),
+        pytest.param(84, 3, Setting(proxy="haproxy"), id="haproxy"),
     ],
 )
 async def test_the_run_bears_it(seed: int, actions: int, setting: Setting, tmp_path: Path) -> None:
     if setting.etcd:
         need_etcd()
-    campaign = Campaign(islice(plan(seed, has_disk=not setting.etcd), actions), seed, setting)
+    campaign = Campaign(islice(plan(seed, setting.parts), actions), seed, setting)
     try:
         await campaign.run(tmp_path)
     except BaseException:
-        flags = " --etcd" * setting.etcd + " --tls" * setting.tls
+        flags = " --etcd" * setting.etcd + " --tls" * setting.tls + " --names" * setting.names
+        flags += f" --proxy {setting.proxy}" if setting.proxy else ""
         again = f"again: python -m tests.chaos --seed {seed} --actions {actions}{flags}"
         print(*campaign.log, again, sep="\n", file=sys.stderr)
         raise

@@ -79,7 +79,7 @@ async def test_a_node_whose_log_files_hang_stays_in_its_run(cluster: Cluster, tm
     async with SlowCalls(agent.pid, 1_000.0, READS, log_files(tmp_path)):
         mute.order("say written meanwhile")
         other.signal(signal.SIGSTOP)
-        await cluster.server.line("run other .*node c lost")  # two leases of the others later
+        await cluster.server.line("run other .*no agent of the run has been heard")  # two leases of the others later
     await agent.line("written meanwhile")
     await cluster.agents.pop("c").kill()
     await cluster.finish(workers)

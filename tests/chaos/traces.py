@@ -21,6 +21,8 @@ def of(mark: str, network: Network) -> list[str]:
     return [*inside, *marked, *listening]
 
 
+PF_FORKNOEXEC, FLAGS = 0x40, 6
+"""Flag of a process in the kernel, and the place of its flags behind the name in /proc/PID/stat: proc(5)."""
 HELPERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "store helper": lambda command, name: b"store_helper.py" in command,
     "guardian": lambda command, name: b"orphans_helper.py" in command,
@@ -40,10 +42,26 @@ def helpers(agent: int, kind: str) -> list[int]:
     return [pid for pid in children(agent) if HELPERS[kind](_read(pid, "cmdline"), _read(pid, "comm").strip())]
 
 
+def serves(store_helper: int) -> bool:
+    """Whether a store helper has sockets besides the one to its agent."""
+    places = Path(f"/proc/{store_helper}/fd")
+    try:
+        sockets = {link for name in os.listdir(places) if (link := os.readlink(places / name)).startswith("socket:")}
+    except OSError:  # it is gone, or one of its descriptors
+        return False
+    return len(sockets) > 1
+
+
 def _is_worker(pid: int, script: bytes) -> bool:
     command, name = _read(pid, "cmdline"), _read(pid, "comm").strip()
-    is_warm = b"fork_server_helper.py" in command and name not in (b"fork-server", b"warm-process")
-    return script in command and (is_warm or b"node_agent" not in command)
+    is_warm = name not in (b"fork-server", b"warm-process") and _is_fork(pid)
+    return script in command and (is_warm if b"fork_server_helper.py" in command else b"node_agent" not in command)
+
+
+def _is_fork(pid: int) -> bool:
+    """Whether the process has executed no program of its own, as the workers that begin as copies."""
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return bool(fields) and bool(int(fields[FLAGS]) & PF_FORKNOEXEC)
 
 
 def _pids() -> list[int]:

@@ -169,10 +169,11 @@ def join(name: str, **others: Any) -> JoinRequest:
     return JoinRequest(agent_id=name, node_id=f"node-{name}", addr="h", port=1, local_world_size=2, **fields)
 
 
-def failure(name: str) -> Failure:
+def failure(name: str, rank: int = 0) -> Failure:
     return Failure(
-        node_id=f"node-{name}", rank=0, local_rank=0, pid=7, exit_code=3, cause="exit code 3", error="ValueError: boom",
-        traceback=("Traceback", "ValueError: boom"), stderr_tail=("boom",), hint="look", failed_at=1.5,
+        node_id=f"node-{name}", rank=rank, local_rank=0, pid=7, exit_code=3, cause="exit code 3",
+        error="ValueError: boom", traceback=("Traceback", "ValueError: boom"), stderr_tail=("boom",), hint="look",
+        failed_at=1.5,
     )  # fmt: skip
 
 
@@ -207,7 +208,7 @@ async def test_every_answer_of_a_runs_life_is_as_documented(client: CheckedClien
     await report("a", 2, None)
     await look()
     assert (await report("b", 1, None))["code"] == "stale_round"
-    await report("b", 2, failure("b"))
+    await report("b", 2, failure("b", rank=2))
     assert (await poll("a"))["directive"]["tag"] == "finish"
     await look()
     assert (await poll("nobody"))["code"] == "agent_fenced"

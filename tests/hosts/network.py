@@ -43,7 +43,7 @@ class Host:
 
     def lose_names(self) -> None:
         """The name server says nothing any more, not even no, and nobody's name is in /etc/hosts."""
-        self.namespace.configure(f"neigh add {SILENT_NAME_SERVER} lladdr 02:00:00:00:00:fa dev {DEVICE}")
+        self.namespace.configure(f"neigh replace {SILENT_NAME_SERVER} lladdr 02:00:00:00:00:fa dev {DEVICE}")
         self.namespace.replace_file("resolv.conf", f"nameserver {SILENT_NAME_SERVER}\n")
         self.namespace.replace_file("hosts", "127.0.0.1 localhost\n::1 localhost\n")
 

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
@@ -14,6 +15,7 @@ from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, Program
+from tests.support.proxies import HAPROXY, haproxy_configuration, needs_proxies
 from tests.support.rdzvctl import RDZVCTL, environment
 
 pytestmark = pytest.mark.hosts
@@ -145,3 +147,40 @@ async def test_without_dns_torchruns_command_lines_do_not_wait(nameless: Hosts, 
     async with asyncio.timeout(SOONER_S):
         workers = await nameless.hub.group(2)
     await nameless.finish(workers)
+
+
+NAME, BALANCER_PORT = "rdzv.example", 29_500
+DOWN_S = 3.0
+
+
+@needs_proxies
+async def test_a_balancer_that_restarts_while_the_name_server_is_silent_costs_no_seat(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "haproxy.cfg"
+    configuration.write_text(haproxy_configuration(f":{BALANCER_PORT}", f"127.0.0.1:{DEFAULT_PORT}"))
+
+    async def balance() -> Program:
+        return await hosts.network[SERVER].start(Program, str(HAPROXY), "-f", str(configuration), "-db")
+
+    for host in hosts.network.hosts.values():
+        host.namespace.replace_file("hosts", f"127.0.0.1 localhost\n{hosts.network[SERVER].address} {NAME}\n")
+    balancer = await balance()
+    flags = ("--nnodes", "2", "--lease", "6", "--disconnect-grace", "6", "--endpoint", f"{NAME}:{BALANCER_PORT}")
+    for name in "ab":
+        await hosts.agent(name, *flags)
+    workers = await hosts.hub.group(2)
+    for host in hosts.network.hosts.values():
+        host.lose_names()
+    await balancer.kill()
+    await asyncio.sleep(DOWN_S)
+    balancer = await balance()
+    for name in "ab":
+        await hosts.agents[name].line(f"reached rdzv-server at {NAME}")
+    assert all(is_running(worker.pid) for worker in workers)
+    for worker in workers:
+        worker.order_exit(0)
+    for name in "ab":
+        assert await hosts.agents[name].exit_code() == 0
+    await balancer.kill()
+    assert await hosts.restarts() == {}

@@ -17,7 +17,7 @@ from rdzv_protocol import codec, messages
 from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, Reply, ReportRequest, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core.events import LeaseRenewed, NodeJoined
+from rdzv_server.core.events import HangSuspected, LeaseRenewed, NodeJoined
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Agent, AgentState
 from rdzv_server.service.driver import Driver
@@ -139,9 +139,9 @@ def _repeating(step: Callable[[], object]) -> Work:
 # The core: one run of many nodes.
 
 
-def _joins(nodes: int) -> list[JoinRequest]:
+def _joins(nodes: int, fixed_nodes: int | None = None) -> list[JoinRequest]:
     """Joins of all nodes of a run."""
-    settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, lease_s=NEVER_S)
+    settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, lease_s=NEVER_S, fixed_nodes=fixed_nodes)
     return [_join(number, settings) for number in range(nodes)]
 
 
@@ -159,9 +159,9 @@ def _join(number: int, settings: RequestedSettings) -> JoinRequest:
     )
 
 
-def _registry(joined: int, nodes: int = MANY) -> tuple[Registry, Callable[[], None]]:
+def _registry(joined: int, nodes: int = MANY, fixed_nodes: int | None = None) -> tuple[Registry, Callable[[], None]]:
     """A registry with a run of `nodes`, of which so many have joined; and what lets the next one join."""
-    registry, requests = Registry(retention_s=3_600.0), _joins(nodes)
+    registry, requests = Registry(retention_s=3_600.0), _joins(nodes, fixed_nodes)
     registry.handle(RUN_ID, NodeJoined(requests[0], SERVER_ADDR), 1.0)
     (run,) = registry.runs()
     for request in requests[1:joined]:  # as if it had joined: that takes too long under valgrind
@@ -179,6 +179,29 @@ def _registry(joined: int, nodes: int = MANY) -> tuple[Registry, Callable[[], No
 def _core_join() -> Work:
     _, join = _registry(joined=16, nodes=1_000)
     return _repeating(join)
+
+
+def _core_fixed_join() -> Work:
+    """Join of one node of a run that gets no others, most of whose nodes are there, and one of them is unfit."""
+    registry, join = _registry(joined=FEW, nodes=2 * FEW, fixed_nodes=2 * FEW)
+    (run,) = registry.runs()
+    run.unfit["node-none"] = "no GPU 3"
+    return _repeating(join)
+
+
+def _core_suspicion() -> Work:
+    """Suspicion of one node of a run all of whose nodes hang."""
+    registry, join = _registry(joined=FEW - 1, nodes=FEW)
+    join()
+    (run,) = registry.runs()
+    suspected = (HangSuspected(agent_id, 1, "progress", "no step", (8 * at,)) for at, agent_id in enumerate(run.seats))
+
+    def suspect() -> None:
+        registry.handle(RUN_ID, next(suspected), 2.0)
+
+    for _ in range(FEW // 2):
+        suspect()
+    return _repeating(suspect)
 
 
 def _core_poll() -> Work:
@@ -226,6 +249,7 @@ class _Connection:
     """A node's connection, which nothing comes over."""
 
     server_addr = SERVER_ADDR
+    is_scoped = False
     is_closed = False
 
     def held(self, seconds: float) -> None:
@@ -284,6 +308,8 @@ def hot_paths() -> list[HotPath]:
         HotPath(CALIBRATION, _plain_python, times=100),
         *both_ways,
         HotPath("core: a join", _core_join, times=200),
+        HotPath("core: a join of a run with fixed nodes", _core_fixed_join, times=200),
+        HotPath("core: a suspicion of a hang", _core_suspicion, times=200),
         HotPath("core: a poll", _core_poll, times=200),
         HotPath("core: a join in another's place", _core_replacement, times=200),
         HotPath("core and shell: a join", _shell_join, times=24),

@@ -6,12 +6,12 @@ import sys
 import time
 from base64 import b64decode
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgpack
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode
-from rdzv_protocol.errors import StaleRound
+from rdzv_protocol.errors import AgentFenced, StaleRound
 from rdzv_protocol.messages import Directive, Drain, JoinRequest, PollRequest, Reply, Start, Wait
 from rdzv_protocol.settings import RequestedSettings
 
@@ -26,7 +26,8 @@ from tests.support.tcp_proxy import Exchange, TcpProxy
 from tests.support.worker_hub import WorkerHub
 
 LEASE_S = 2
-TAKEOVER_S = LEASE_S + 1.0
+TAKEOVER_S = LEASE_S + 5.0
+"""Most seconds until another server acts: the lease of the leader that is gone, and what a busy machine takes."""
 REQUESTS = {paths.JOIN: JoinRequest, paths.POLL: PollRequest}
 LED = (*REQUESTS, paths.REPORT, paths.LEAVE)
 """Paths that only a leader answers with 200."""
@@ -51,6 +52,8 @@ class Replicas(Cluster):
     """
 
     servers: list[Replica]  # type: ignore[assignment]
+    has_forgotten = False
+    """Whether an operator had a run forgotten, whose agents are refused and join anew."""
 
     def __init__(self, hub: WorkerHub, etcd: Etcd, name: str, shards: int = 1) -> None:
         super().__init__(hub)
@@ -63,7 +66,7 @@ class Replicas(Cluster):
         await super().__aexit__(*error)
         by_shard: dict[int, list[Exchange]] = defaultdict(list)
         for exchange in self._exchanges:
-            if exchange.path in LED:
+            if exchange.path in LED and not (self.has_forgotten and code_of(exchange) == AgentFenced.code):
                 run_id = str(msgpack.unpackb(exchange.request)["run_id"])
                 by_shard[shard_of(run_id, self._shards)].append(exchange)
         for exchanges in by_shard.values():
@@ -79,14 +82,15 @@ class Replicas(Cluster):
         return ",".join(server.proxy.address for server in self.servers)
 
     async def replicate(
-        self, *flags: str, members: Sequence[str] | None = None, proxy: TcpProxy | None = None
+        self, *flags: str, members: Sequence[str] | None = None, proxy: TcpProxy | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> Replica:  # fmt: skip
         """Start another server. `members`: addresses by which it reaches etcd. `proxy`: of one that is gone."""
         if proxy is None:
             proxy = await TcpProxy(exchanges=self._exchanges).__aenter__()
         store = f"etcd://{','.join(members)}/{self.name}" if members else self.store
         flags = ("--store", store, "--leader-lease", str(LEASE_S), "--advertise", proxy.address, *flags)
-        server = await Replica.listen(*flags)
+        server = await Replica.listen(*flags, env=env)
         server.proxy, proxy.target = proxy, server.endpoint
         self.servers.append(server)
         return server
@@ -128,6 +132,11 @@ def decode_reply(exchange: Exchange) -> Reply | None:
     return decode(Reply, exchange.answer) if exchange.status == 200 and exchange.path in REQUESTS else None
 
 
+def code_of(exchange: Exchange) -> str:
+    """Code of the refusal with which a server answered that it knows better; empty: it did not."""
+    return str(msgpack.unpackb(exchange.answer)["code"]) if exchange.status == 409 else ""
+
+
 def check_leaders(exchanges: Sequence[Exchange], may_return: bool) -> None:
     """Invariant of one shard: at most one server acts at a time, and whichever does gives an agent the same directive.
 
@@ -137,7 +146,7 @@ def check_leaders(exchanges: Sequence[Exchange], may_return: bool) -> None:
     leaders: dict[int, str] = {}
     latest = 0
     for number, exchange in enumerate(exchanges):
-        is_late = exchange.status == 409 and msgpack.unpackb(exchange.answer)["code"] == StaleRound.code
+        is_late = code_of(exchange) == StaleRound.code
         assert is_late or exchange.status in (200, 421, 503), exchange
         if reply := decode_reply(exchange):
             assert leaders.setdefault(reply.leadership, exchange.proxy) == exchange.proxy

@@ -4,6 +4,7 @@ The timeouts of these runs are far longer than the tests wait.
 """
 
 import asyncio
+import os
 import re
 import subprocess
 import time
@@ -136,6 +137,57 @@ async def refusal(*flags: str) -> str:
 
 async def test_two_servers_do_not_share_a_file(durable: Cluster) -> None:
     assert "is in use by another rdzv-server" in await refusal(*durable.server_flags)
+
+
+def overwrite(file: Path) -> None:
+    size = file.stat().st_size
+    with file.open("r+b") as opened:
+        opened.seek(size // 3)
+        opened.write(bytes(size // 3))
+
+
+@pytest.mark.parametrize("lost", ["file", "WAL", "WAL overwritten", "both overwritten"])
+async def test_a_file_that_lost_changes_while_no_server_ran_is_never_an_empty_server(
+    durable: Cluster, tmp_path: Path, lost: str
+) -> None:
+    state, wal = tmp_path / "state.db", tmp_path / "state.db-wal"
+    await durable.nodes("ab", "--nnodes", "2", *PATIENT)
+    await durable.lose_server()
+    for file in {"file": [state], "both overwritten": [state, wal]}.get(lost, [wal]):
+        overwrite(file) if "overwritten" in lost else file.unlink()
+    for _ in range(2):  # a service manager starts it again
+        assert re.search(
+            r"state\.db (is missing|is damaged|lost its).*estore a copy", await refusal(*durable.server_flags)
+        )
+
+
+@pytest.mark.parametrize("lost", ["file", "WAL", "both", "contents"])
+async def test_a_file_that_is_removed_while_the_server_runs_is_written_anew(
+    durable: Cluster, tmp_path: Path, lost: str
+) -> None:
+    state, wal = tmp_path / "state.db", tmp_path / "state.db-wal"
+    first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    for file in {"file": [state], "WAL": [wal], "both": [state, wal]}.get(lost, []):
+        file.unlink()
+    if lost == "contents":
+        os.truncate(state, 0)
+    first[3].kill()
+    await durable.server.line("while rdzv-server runs; rdzv-server wrote .* anew, with all runs")
+    second = await durable.hub.group(4)
+    await durable.restart_server()
+    assert (await durable.server.run())["restart_count"] == 1
+    await durable.finish(second)
+
+
+async def test_while_the_file_is_replaced_nothing_is_decided_and_workers_run(durable: Cluster, tmp_path: Path) -> None:
+    first = await durable.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
+    (tmp_path / "copy").touch()
+    (tmp_path / "copy").rename(tmp_path / "state.db")
+    first[3].kill()
+    await durable.server.line("state.db was replaced by another file .*all runs in memory.*; nothing is decided")
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        await durable.server.get("/readyz")
+    assert all_run(first[:2])
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 The timeouts of these runs are far longer than the tests wait: what happens here happens because it was noticed.
 """
 
+import asyncio
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.settings import LAST_CALL_QUIET_S
 
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.programs import TORCH_WORKER
+from tests.support.programs import PATIENCE_S, TORCH_WORKER
 from tests.support.worker_hub import Worker, of_agent, of_node, restart_count
 
 
@@ -102,6 +103,33 @@ async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer
     run = await any_cluster.server.run()
     assert await any_cluster.restarts() == {"node_lost": 1, "node_arrived": 1}
     assert "not heard for 1.5 s" in run["departures"][0]["cause"]
+
+
+async def test_an_agent_that_slept_until_its_run_was_forgotten_does_not_begin_it_again(cluster: Cluster) -> None:
+    await cluster.serve("--retention", "1")
+    timing = ("--nnodes", "1:2", "--lease", "1", "--last-call-timeout", "500", "--shutdown-timeout", "5")
+    first = await cluster.nodes("ab", "--run-id", "r", *timing, nproc=1)
+    sleeper = cluster.agents.pop("b")
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    await cluster.finish(await cluster.hub.group(1))
+    async with asyncio.timeout(PATIENCE_S):
+        while (await cluster.server.status())["runs"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    os.kill(sleeper.pid, signal.SIGCONT)
+    assert await sleeper.exit_code() == ExitCode.REFUSED
+    await sleeper.line("error: run r ended while node b was away, and how it ended is not remembered here")
+    for worker in first:
+        await worker.gone()
+    assert (await cluster.server.status())["runs"] == []
+
+
+async def test_agents_whose_server_has_lost_its_state_form_their_run_anew(cluster: Cluster) -> None:
+    first = await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
+    await cluster.lose_server()
+    await cluster.regain_server()
+    for worker in first:
+        await worker.gone()
+    await cluster.finish(await cluster.hub.group(2))
 
 
 async def test_an_agent_that_is_told_to_go_leaves_and_the_others_form_again_at_once(cluster: Cluster) -> None:

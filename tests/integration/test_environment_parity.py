@@ -114,6 +114,11 @@ DIFFERENCES: Mapping[str, Difference] = {
         "torchrun has none: it marks what a worker starts, so that nothing of it outlives its round and its agent",
         every(lambda value: re.fullmatch(r"[0-9a-f]{16}", value) is not None),
     ),
+    "environment/PYTHONUNBUFFERED": Difference(
+        "torchrun's workers write to its terminal, line by line; here to a pipe, to which Python would write in "
+        "blocks, the last of which is lost when a worker is killed",
+        every(lambda value: value == "1"),
+    ),
     "environment/TORCHELASTIC_TIMER_FILE": Difference(
         "a named pipe in a folder of the agent's own, which is gone when the agent is",
         same(lambda value: value.endswith("/timer")),
@@ -147,13 +152,15 @@ DIFFERENCES: Mapping[str, Difference] = {
         every(lambda value: value[-4:] == [DUMP.name, FOUND, "--lr", "0.1"]),
     ),
     "python/unbuffered": Difference(
-        "with --run-path, torchrun's script keeps its output back; here it is shown at once, as that of all scripts",
+        "with --run-path and --no-python, torchrun's script keeps its output back where it has no terminal; here it is "
+        "shown at once, as that of all scripts",
         every(lambda value: value == [True, True]),
     ),
 }  # fmt: skip
 ALWAYS = (
     "environment/NODE_AGENT_ID",
     "environment/NODE_AGENT_PROGRESS_FILE",
+    "environment/PYTHONUNBUFFERED",
     "environment/TORCHELASTIC_ERROR_FILE",
     "environment/TORCH_WORKER_SERVER_SOCKET",
     "process/death signal",
@@ -240,7 +247,7 @@ CASES: Mapping[str, Case] = {
     ),
     "a program that is not Python": Case(
         nodes=("--standalone --no-python sh -c 'exec PYTHON -X dev SCRIPT rank-${RANK} ${local_rank}'",), workers=1,
-        differs=MADE_UP,
+        differs=(*MADE_UP, "python/unbuffered"),
     ),
     "local ranks in the arguments": Case(
         nodes=("--standalone --nproc-per-node 2 SCRIPT --out=part-${local_rank} $local_rank ${rank} $$ $ 5$",),

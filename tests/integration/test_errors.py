@@ -190,7 +190,7 @@ async def test_a_success_after_restarts_says_so_in_one_line(hub: WorkerHub) -> N
     assert await agent.exit_code() == 0
     assert agent.said[-1] == "node-agent: run succeeded: all workers of 1 node exited 0; 1 restart, 1 of them charged"
     assert re.fullmatch(
-        r"node-agent: the run took [0-9.]+ s: [0-9.]+ s training, .*; effective training time ratio 0\.\d{3}",
+        r"node-agent: the run took [0-9.]+ s: [0-9.]+ s running, [0-9.]+ s restarting",  # no progress: no ratio
         agent.said[-2],
     )
 

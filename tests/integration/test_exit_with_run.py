@@ -92,6 +92,30 @@ async def test_what_an_agent_cannot_do_is_said_and_is_no_kill() -> None:
         await refuses(agent, f"--metrics-port: cannot listen on 127.0.0.1, port {port}: Address already in use")
 
 
+@pytest.mark.parametrize("first", ["supervisor", "agent"])
+async def test_a_signal_to_every_process_of_a_step_is_one_signal(hub: WorkerHub, first: str) -> None:
+    """Slurm signals supervisor and agent, and the supervisor forwards. The worker keeps all of its grace."""
+    alone = await start_agent("--exit-with-run", "--standalone", "--shutdown-timeout", "1", env=hub.env)
+    (worker,) = await hub.group(1)
+    await worker.tell("ignore SIGTERM")
+    pids = [alone.pid, worker.agent_pid]
+    for pid in pids if first == "supervisor" else reversed(pids):
+        os.kill(pid, signal.SIGTERM)
+    assert await alone.exit_code() == ExitCode.FAILED
+    assert not [line for line in alone.err if "again" in line]
+
+
+async def test_a_second_signal_is_forwarded_as_one(hub: WorkerHub) -> None:
+    alone = await start_agent("--exit-with-run", "--standalone", "--shutdown-timeout", "100", env=hub.env)
+    (worker,) = await hub.group(1)
+    await worker.tell("ignore SIGTERM")
+    alone.signal(signal.SIGTERM)
+    await alone.line("SIGTERM")
+    alone.signal(signal.SIGTERM)
+    await alone.line("SIGTERM again: killing the workers")
+    assert await alone.exit_code() == ExitCode.FAILED
+
+
 async def test_an_agent_never_outlives_its_supervisor(hub: WorkerHub) -> None:
     alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
     (worker,) = await hub.group(1)

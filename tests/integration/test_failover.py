@@ -15,12 +15,15 @@ from rdzv_protocol.errors import NotLeader
 from node_agent.core.backoff import HANDOVER_S
 from node_agent.transport.http import HttpTransport
 from tests.integration.replicas import TAKEOVER_S, Probe, Replicas
+from tests.support.cluster import ALL_COME
 from tests.support.etcd import Etcd, Member, need_etcd, written
 from tests.support.programs import PATIENCE_S, Server
 from tests.support.scenario import a_join
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.worker_hub import all_run, restart_count
 
+GRACE_S = 1.0
+"""Value of `--disconnect-grace` by default."""
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
 
 
@@ -107,6 +110,27 @@ async def test_a_leader_that_was_stopped_writes_nothing_when_it_wakes_and_follow
     await replicas.finish(second)
 
 
+async def test_a_leader_that_hangs_behind_one_address_is_left_within_a_lease_of_the_next_one(
+    replicas: Replicas,
+) -> None:
+    leader, following = replicas.servers
+    async with TcpProxy(leader.endpoint) as balancer:
+        for name in "ab":
+            flags = ("--node-id", name, "--nproc", "2", "--nnodes", "2", *ALL_COME, "--lease", "6")
+            await replicas.agent(name, "--endpoint", balancer.address, *flags)
+        workers = await replicas.hub.group(4)
+        leader.signal(signal.SIGSTOP)
+        await following.leads()
+        balancer.target = following.endpoint
+        async with asyncio.timeout(PATIENCE_S):
+            while any(not node["connected"] for node in (await following.run())["nodes"]):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert await replicas.restarts() == {}
+        assert all_run(workers)
+        leader.signal(signal.SIGCONT)
+        await replicas.finish(workers)
+
+
 async def join_in_vain(port: int, run_id: str) -> None:
     """A join that a server finds when it no longer leads."""
     transport = HttpTransport("127.0.0.1", port, None)
@@ -138,6 +162,26 @@ async def test_a_member_of_etcd_dies_and_nobody_notices(replicas: Replicas, whic
 
 def is_etcds_leader(etcd: Etcd, member: Member) -> bool:
     return etcd.ctl("endpoint", "status", endpoints=[member.address]).split(", ")[4] == "true"
+
+
+async def test_while_etcd_is_gone_agents_are_sent_away_and_then_none_of_them_is_lost(unserved: Replicas) -> None:
+    """Etcd keeps leases over its restart, so that the server leads what it led."""
+    server = await unserved.replicate()
+    await server.leads()
+    workers = await unserved.nodes("abc", "--nnodes", "3", "--lease", "4", nproc=1)
+    for member in unserved.etcd.members:
+        member.kill()
+    for agent in unserved.agents.values():
+        await agent.line("lost rdzv-server")
+    await asyncio.sleep(3 * GRACE_S)
+    unserved.etcd.start()
+    for agent in unserved.agents.values():
+        await agent.line("reached rdzv-server")
+    assert "leads what it led" in str(server.err)
+    assert all_run(workers) and restart_count(workers) == 0
+    (run,) = (await server.status())["runs"]
+    assert run["round"] == 1, run
+    await unserved.finish(workers)
 
 
 # The leader is cut off.

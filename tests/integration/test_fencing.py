@@ -61,6 +61,7 @@ async def test_a_restarted_agent_replaces_its_dead_self_at_once(cluster: Cluster
 async def test_while_a_round_forms_a_restarted_agent_takes_its_own_place(cluster: Cluster) -> None:
     old = await cluster.node("a", "--nnodes", "2", *FOR_EVER)
     await old.line("waiting for 1 more node")
+    await cluster.server.parks(1)
     await old.kill()
     new = await cluster.node("a")
     await new.line(r"waiting for 1 more node: 1 of 2 joined \(a\)")

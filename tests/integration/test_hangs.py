@@ -17,6 +17,7 @@ from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.programs import Program
 from tests.support.prometheus import Scrape
+from tests.support.rdzvctl import rdzvctl
 from tests.support.worker_hub import Worker, restart_count
 
 LIMITS = ("--progress-timeout", "start=60,step=3")
@@ -148,6 +149,32 @@ async def test_a_hang_that_is_only_reported_may_end_by_itself(cluster: Cluster) 
     await cluster.finish(workers)
 
 
+async def test_a_limit_that_ends_three_rounds_in_a_row_is_suspected_and_costs_nothing_more(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "py-spy").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    limits = ("--nnodes", "1", "--max-restarts", "3", "--progress-timeout", "start=60,step=1", *STOPS_SOON)
+    await cluster.node("a", *limits, nproc=1, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    for _ in range(3):
+        (worker,) = await cluster.hub.group(1)
+        await worker.tell("progress 7")
+    (worker,) = await cluster.hub.group(1)
+    await worker.tell("progress 7")
+    doubt = "3 restarts in a row ended by --progress-timeout (limit 1 s), which may be too short"
+    await cluster.server.line(f"failed: hang: .*; {re.escape(doubt)}")
+    run = await cluster.server.run()
+    assert doubt in run["hang"]["withheld"] and doubt in run["reason"]
+    assert doubt in str((await events(cluster, "hang_found"))[3]["reason"])
+    why = await rdzvctl("why", endpoint=cluster.endpoint)
+    assert doubt in why.out[0] and why.out[-1].endswith("If they do not, start the agents with a higher limit.")
+    await worker.tell("progress 8 end")
+    while (run := await cluster.server.run())["hang"]:
+        pass
+    assert run["phase"] == "running" and await cluster.restarts() == {"hang": 3}
+    await cluster.finish([worker])
+
+
 async def test_a_worker_in_uninterruptible_sleep_is_found_and_the_run_restarts(cluster: Cluster) -> None:
     variable = {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "2"}
     await cluster.node("a", "--nnodes", "1", "--max-restarts", "1", *STOPS_SOON, env=variable)
@@ -196,6 +223,16 @@ for number in batches():
     time.sleep(0.05)
     progress(step=number)
 """
+EVALUATION = """
+import time
+from node_agent import progress
+for step in range(12):
+    progress(step=step)
+    time.sleep(0.05)
+progress(kind="checkpoint")
+time.sleep(13)
+progress(kind="evaluation")
+"""
 COLLECTIVE = """
 import os
 import torch, torch.distributed as dist
@@ -209,6 +246,21 @@ for step in range(8):
         time.sleep(600)
     progress(step=step)
 print("rank", dist.get_rank(), "is done")
+"""
+RAISES = """
+import os, threading, time
+import torch, torch.distributed as dist
+from node_agent import progress
+dist.init_process_group("gloo")
+def serve():
+    while True:
+        time.sleep(1)
+for step in range(8):
+    dist.all_reduce(torch.ones(1))
+    if step == 5 and dist.get_rank() == 0 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        threading.Thread(target=serve).start()
+        raise ValueError("bad batch")
+    progress(step=step)
 """
 TORCH_S = 120.0
 """Two imports of torch, and a look at the workers, on a busy machine."""
@@ -250,6 +302,12 @@ async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
             r"; rank 0 in all_reduce at train\.py:8; rank 1 in .* at train\.py:11; rank 1 is not in the collective",
             id="a collective that one skips, without py-spy", marks=pytest.mark.torch,
         ),
+        pytest.param(
+            RAISES, ("--standalone", "--nproc", "2", "--max-restarts", "1", "--preload", "torch.distributed"),
+            r"; rank 0 in interpreter shutdown at .*; rank 1 in all_reduce at train\.py:10; rank 0 has raised an "
+            "exception, and its process does not end: ValueError: bad batch",
+            id="a rank that raises while a thread of its own keeps it alive", marks=pytest.mark.torch,
+        ),
     ],
 )  # fmt: skip
 async def test_a_script_that_hangs_once_is_done_in_the_end(
@@ -263,7 +321,16 @@ async def test_a_script_that_hangs_once_is_done_in_the_end(
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     agent = await Program.start(sys.executable, "-m", "node_agent", *flags, *limits, str(path), env=variables)
     try:
-        await agent.line(r"hang: no progress for \d+ s at step 4 \(limit 3 s\)" + found)
-        assert await agent.exit_code() == 0
+        await agent.line(r"hang: no progress for \d+ s at step 4 \(limit 3 s\)" + found, TORCH_S)
+        assert await agent.exit_code(TORCH_S) == 0
     finally:
         await agent.end()
+
+
+async def test_a_first_evaluation_that_takes_long_is_no_hang(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(EVALUATION)
+    flags = ("--standalone", "--progress-timeout", "auto", "--on-hang", "fail")
+    agent = await Program.start(sys.executable, "-m", "node_agent", *flags, str(path))
+    assert await agent.exit_code() == 0
+    assert not [line for line in agent.err if "may hang" in line]

@@ -104,7 +104,7 @@ async def test_oversized_without_a_length(server: Server) -> None:
             yield b"x" * 65_536
 
     async with session_at(server) as session, session.post(paths.JOIN, data=endless()) as answer:
-        assert answer.status == 413
+        assert answer.status == 411
     await is_unharmed(server)
 
 
@@ -128,6 +128,7 @@ HOST = b"Host: x\r\n"
 GET = b"GET /healthz HTTP/1.1\r\n" + HOST
 POLL = b"POST /v1/agent/poll HTTP/1.1\r\n" + HOST + b"Content-Type: application/msgpack\r\n"
 STOP = b"POST /v1/runs/stop HTTP/1.1\r\n" + HOST
+LARGE = b"X: " + b"y" * 8_000 + b"\r\n"
 LAST = GET + b"Connection: close\r\n\r\n"
 CHUNKED = POLL + b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -158,13 +159,13 @@ RAW: dict[str, tuple[bytes, int]] = {
     "a length beyond any": (POLL + b"Content-Length: 99999999999999999999\r\n\r\nabc", 400),
     "length and chunks": (POLL + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     "another encoding": (POLL + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
-    "a chunk without a size": (CHUNKED + b"zz\r\nabc\r\n0\r\n\r\n", 400),
-    "a chunk of negative size": (CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n", 400),
-    "a chunk beyond any size": (CHUNKED + b"f" * 20 + b"\r\nabc\r\n0\r\n\r\n", 400),
-    "a chunk longer than it says": (CHUNKED + b"3\r\nabcdef\r\n0\r\n\r\n", 400),
+    "a chunk without a size": (CHUNKED + b"zz\r\nabc\r\n0\r\n\r\n", 411),
+    "a chunk of negative size": (CHUNKED + b"-3\r\nabc\r\n0\r\n\r\n", 411),
+    "a chunk beyond any size": (CHUNKED + b"f" * 20 + b"\r\nabc\r\n0\r\n\r\n", 411),
+    "a chunk longer than it says": (CHUNKED + b"3\r\nabcdef\r\n0\r\n\r\n", 411),
     "ten thousand trailers": (
         CHUNKED + b"0\r\n" + b"".join(b"X-%d: y\r\n" % number for number in range(10_000)) + b"\r\n",
-        400,
+        411,
     ),
     "a giant body, not sent": (POLL + b"Content-Length: 1000000000\r\n\r\n", 413),
     "a giant body for nobody": (GET + b"Content-Length: 1000000000\r\n\r\n", 413),
@@ -173,7 +174,13 @@ RAW: dict[str, tuple[bytes, int]] = {
     "a compression nobody knows": (POLL + b"Content-Encoding: x\r\nContent-Length: 3\r\n\r\n", 415),
     "a compression that is none": (STOP + b"Content-Encoding: identity\r\nContent-Length: 3\r\n\r\n", 415),
     "a compressed body for nobody": (GET + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n", 415),
-    "compressed chunks": (POLL + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
+    "compressed chunks": (POLL + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 411),
+    "a body in chunks": (CHUNKED + b"1\r\nx\r\n0\r\n\r\n", 411),
+    "chunks of a byte, without end": (CHUNKED + 20_000 * b"1\r\nx\r\n", 411),
+    "headers that are large together": (GET + LARGE * 3 + b"\r\n", 431),
+    "large headers without an end": (GET + LARGE * 9, 431),
+    "headers that are just not too large": (GET + LARGE * 2 + b"\r\n", 200),
+    "a large form for the login": (b"POST /login HTTP/1.1\r\n" + HOST + b"Content-Length: 5000\r\n\r\n", 413),
     "an expectation": (POLL + b"Expect: the unexpected\r\nContent-Length: 0\r\n\r\n", 417),
     "bare CR": (b"GET /healthz HTTP/1.1\rHost: x\r\r\r\n\r\n", 400),
     "bare LF": (b"GET /healthz HTTP/1.1\nHost: x\n\n", 400),

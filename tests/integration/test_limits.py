@@ -24,7 +24,7 @@ from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate
 from rdzv_server.server import RendezvousServer, bind
 from tests.support.certificates import Authority
-from tests.support.cluster import Cluster
+from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import Program, Server, refuses, start_agent
 from tests.support.scenario import a_join
 
@@ -301,6 +301,20 @@ async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> No
     other = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "two", "--connect-timeout", "1")
     await refuses(other, "this server holds 1 runs, as many as --max-runs allows", code=ExitCode.START_AGAIN)
     await cluster.finish(workers)
+
+
+async def test_an_agent_too_many_is_refused_and_a_lost_one_is_replaced_all_the_same(cluster: Cluster) -> None:
+    server = await cluster.serve("--max-agents", "2")
+    given = ("--run-id", "one", "--nnodes", "2", "--max-restarts", "3", *PATIENT)
+    await cluster.node("a", *given, nproc=1)
+    await (await cluster.node("b", *given, nproc=1)).line("round 1:")
+    await cluster.hub.group(2)
+    other = await start_agent("--endpoint", server.endpoint, "--run-id", "two", "--connect-timeout", "1")
+    await refuses(other, "this server holds 2 agents, and --max-agents is 2", code=ExitCode.START_AGAIN)
+    assert any("refused 127.0.0.1: this server holds 2 agents" in line for line in server.err)
+    await cluster.agents.pop("b").kill()
+    await (await cluster.node("c", *given, nproc=1)).line("round 2:")
+    await cluster.finish(await cluster.hub.group(2))
 
 
 async def test_a_path_is_a_path(make_site: MakeSite) -> None:

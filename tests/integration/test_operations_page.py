@@ -18,6 +18,7 @@ from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.disk import Disk
 from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.poison import poison
 from tests.support.programs import Program, Server, start_agent
 from tests.support.prometheus import Prometheus, need_prometheus
 from tests.support.rdzvctl import rdzvctl
@@ -145,6 +146,20 @@ async def lost(place: Place, told: Told) -> None:
         await told.by_all(cluster)
 
 
+@symptom("No agent of a run is heard")
+async def silent(place: Place, told: Told) -> None:
+    async with place.cluster() as cluster:
+        await cluster.nodes("ab", *TRAIN, "--nnodes", "2", *SLOW, "--lease", "1", nproc=1)
+        for agent in cluster.agents.values():
+            agent.signal(signal.SIGSTOP)
+        await cluster.server.line("no agent of the run has been heard")
+        await told.by_operators(cluster.server)
+        for agent in cluster.agents.values():
+            agent.signal(signal.SIGCONT)
+        await cluster.server.line("an agent of the run is heard")
+        told.of("rdzv-server", cluster.server)
+
+
 @symptom("A worker fails again and again")
 async def fails(place: Place, told: Told) -> None:
     async with place.cluster() as cluster:
@@ -165,6 +180,19 @@ async def restarts(place: Place, told: Told) -> None:
         await cluster.agents.pop("b").kill()
         await cluster.hub.group(1)
         await told.by_operators(cluster.server)
+        told.of("rdzv-server", cluster.server)
+
+
+@symptom("A run is unhealthy")
+async def unhealthy(place: Place, told: Told) -> None:
+    need_prometheus()
+    async with Cluster(place.hub) as cluster:
+        await cluster.serve(env=poison("train"))
+        (worker,) = await cluster.nodes("a", *TRAIN, "--max-restarts", "1", *SLOW, nproc=1)
+        worker.kill()
+        await cluster.server.line("is set apart")
+        await told.by_operators(cluster.server)
+        await told.by_prometheus(cluster.server, place.folder, "RdzvRunSetApart")
         told.of("rdzv-server", cluster.server)
 
 
@@ -243,13 +271,13 @@ async def no_leader(place: Place, told: Told) -> None:
 @symptom("An agent says that it is no longer part of the run")
 async def fenced(place: Place, told: Told) -> None:
     async with place.cluster() as cluster:
-        await cluster.nodes("a", *TRAIN, "--lease", "5", "--shutdown-timeout", "5", nproc=1)
+        await cluster.nodes("ab", *TRAIN, "--nnodes", "2", "--lease", "5", "--shutdown-timeout", "5", nproc=1)
         agent = cluster.agents["a"]
         agent.signal(signal.SIGSTOP)
         await cluster.server.line("node a lost")
         agent.signal(signal.SIGCONT)
         await agent.line("joining anew")
-        await cluster.hub.group(1)
+        await cluster.hub.group(2)
         await told.by_operators(cluster.server)
         told.of("node-agent", agent)
         told.of("rdzv-server", cluster.server)

@@ -4,9 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from node_agent.workers.orphans import MARK
+from node_agent.workers.orphans_helper import Roster, read_roster
 from tests.support.cluster import Cluster
 from tests.support.process_info import ended, guardians, is_running, process_ended, until
 from tests.support.programs import Program
@@ -89,20 +93,78 @@ async def test_workers_die_with_an_agent_whose_guardian_dies_in_the_same_moment(
         await worker.gone()
 
 
-async def test_what_does_not_carry_the_mark_is_left_alone(cluster: Cluster) -> None:
-    """Neither the agent between two rounds nor the guardian ends a process without the mark."""
-    first = await cluster.nodes(*ONE_NODE)
-    await first[0].tell(f"unset {MARK}")
-    unmarked = int(await first[0].tell("double-fork"))
+async def test_a_daemon_with_children_is_gone_with_all_of_them_when_the_next_round_begins(cluster: Cluster) -> None:
+    (worker,) = await cluster.nodes(*ONE_NODE, nproc=1)
+    tree = "setsid sh -c 'setsid sleep 1000 >/dev/null 2>&1 & echo $$ $!; exec >/dev/null; wait' 2>/dev/null &"
+    ends = [process_ended(int(pid)) for pid in (await worker.tell(f"shell {tree}")).split()]
+    assert len(ends) == 2
+    worker.order_exit(3)
+    second = await cluster.hub.group(1)
+    assert all(end.is_set() for end in ends)
+    await cluster.finish(second)
+
+
+async def without_mark(worker: Worker) -> list[int]:
+    """Processes that the worker has to start with an empty environment, in its session and in sessions of their own."""
+    await worker.tell(f"unset {MARK}")
+    commands = [f"shell env -i {how} sleep 1000 >/dev/null 2>&1 & echo $!" for how in ("", "setsid")]
+    return [int(await worker.tell(command)) for command in ("daemon", "double-fork", *commands)]
+
+
+async def test_processes_without_the_mark_are_gone_when_the_next_round_begins_and_when_the_run_ends(
+    cluster: Cluster,
+) -> None:
+    first = await cluster.nodes(*ONE_NODE, nproc=1)
+    ends = [process_ended(pid) for pid in await without_mark(first[0])]
     first[0].order_exit(3)
-    second = await cluster.hub.group(2)
-    orphan = int(await second[0].tell("double-fork"))
+    second = await cluster.hub.group(1)
+    assert all(end.is_set() for end in ends)
+    pids = await without_mark(second[0])
+    await cluster.finish(second)
+    await all_ended(*pids)
+
+
+async def test_an_agent_that_is_killed_takes_along_what_has_no_mark(cluster: Cluster) -> None:
+    """Processes in a worker's session end at once, those outside of it once their agent has seen them."""
+    (worker,) = await cluster.nodes(*ONE_NODE, "--lease", "1", nproc=1)
+    agent = cluster.agents.pop("a")
+    guardian = await guardian_of(agent)
+    pids = await without_mark(worker)
+    await until(lambda: set(pids) <= roster(agent.pid).others.keys())
+    in_session = int(await worker.tell("shell env -i sleep 1000 >/dev/null 2>&1 & echo $!"))
+    await agent.kill()
+    await all_ended(*pids, in_session, worker.pid, guardian)
+
+
+def roster(agent: int) -> Roster:
+    """The descendants of its workers that the agent has seen."""
+    for name in os.listdir(f"/proc/{agent}/fd"):
+        path = f"/proc/{agent}/fd/{name}"
+        if "node-agent-roster" in os.readlink(path):
+            with open(path, "rb") as file:
+                return read_roster(file.fileno())
+    raise AssertionError("there is no roster")
+
+
+@pytest.fixture
+def daemon() -> Iterator[int]:
+    """A process without mark or parent that no agent has to do with."""
+    command = "env -i setsid sleep 1000 >/dev/null 2>&1 & echo $!"
+    pid = int(subprocess.check_output(("sh", "-c", command)))
+    yield pid
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_other_programs_are_left_alone(cluster: Cluster, daemon: int) -> None:
+    """Neither the agent between two rounds nor the guardian ends them."""
+    first = await cluster.nodes(*ONE_NODE, nproc=1)
+    first[0].order_exit(3)
+    await cluster.hub.group(1)
     agent = cluster.agents.pop("a")
     guardian = await guardian_of(agent)
     await agent.kill()
-    await all_ended(orphan, guardian)
-    assert is_running(unmarked)
-    os.kill(unmarked, signal.SIGKILL)
+    await all_ended(guardian)
+    assert is_running(daemon)
 
 
 def test_without_a_descriptor_left_nobody_is_found() -> None:

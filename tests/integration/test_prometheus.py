@@ -146,6 +146,8 @@ async def test_every_query_of_the_dashboard_is_answered_by_a_real_prometheus(clu
     """Variables are replaced by hand: there is no Grafana here."""
     prometheus = await Prometheus.watch(tmp_path, {"rdzv-server": [cluster.endpoint]})
     workers = await cluster.nodes("a", "--run-id", "shown")
+    for step in (1, 2):  # without progress a run has no ratio of training time
+        await workers[0].tell(f"progress {step}")
     await prometheus.shows('rdzv_runs{phase="running"}', 1)
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", ()):

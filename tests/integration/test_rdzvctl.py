@@ -14,7 +14,8 @@ from rdzv_protocol.exit_codes import ExitCode
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.programs import Program, Server
+from tests.support.programs import PATIENCE_S, Program, Server
+from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl
 from tests.support.terminal import Terminal
 
@@ -52,6 +53,26 @@ async def test_a_run_in_a_pipe(cluster: Cluster) -> None:
     await (await cluster.node("x", "--run-id", "other", "--nnodes", "2")).line("waiting for 1 more node")
     done = await rdzvctl("why", endpoint=at)
     assert (done.code, done.err) == (2, ["rdzvctl: error: which run?", "  there are other, r/1"])
+
+
+async def test_workers_that_still_run_after_others_of_their_node_finished_are_named(cluster: Cluster) -> None:
+    """Status, why, page and metrics tell the same, within one poll of the agent."""
+    first, last = await cluster.nodes("a", "--run-id", "r", "--lease", "1")
+    first.order_exit(0)
+    async with asyncio.timeout(PATIENCE_S):
+        while (await cluster.server.run())["phase"] != "finishing":  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    found = (await cluster.server.run())["finishing"]
+    assert (found["finished"], found["still_running"], found["warned"]) == ("rank 0", "rank 1 on node a", False)
+    (said, *_) = (await rdzvctl("why", endpoint=cluster.endpoint)).lines
+    assert re.fullmatch(
+        r"Run r has been running for \d+s: rank 0 finished \d+s ago; still running: rank 1 on node a\.", said
+    )
+    page = await cluster.server.get("/runs/r?plain=0")
+    assert "rank 0 finished; still running: rank 1 on node a" in page and "(last finished " in page
+    assert Scrape(await cluster.server.get("/metrics"))("rdzv_run_finishing_seconds", run_id="r") > 0.0
+    last.order_exit(0)
+    assert await cluster.agents["a"].exit_code() == 0
 
 
 async def test_json_is_the_servers_own(cluster: Cluster) -> None:
@@ -414,6 +435,8 @@ async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_ord
     assert done.err == ["rdzvctl: error: no run trianing; did you mean training?", "  there are training"]
     done = await rdzvctl("stauts")
     assert done.code == ExitCode.BAD_INPUT and "no command 'stauts'; did you mean status?" in done.err[0]
+    done = await rdzvctl("--endpiont", cluster.endpoint, "status")
+    assert done.code == ExitCode.BAD_INPUT and "no flag --endpiont; did you mean --endpoint?" in done.err[0]
     done = await rdzvctl("resize", "training", "3:1", endpoint=cluster.endpoint)
     assert done.code == ExitCode.BAD_INPUT and "MIN is above MAX" in done.err[0]
 

@@ -1,7 +1,7 @@
 """Programs that run under torchrun run under node-agent with the same command line, and print the same losses, exactly.
 
-Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix. Workers import torch
-once each in the first case; in the second one all are forked by a process that has, which for ours is `--preload`'s.
+Each worker's stdout goes to a file of its own, by torchrun's flags, so that lines do not mix. Workers are forked by a
+process that has imported torch, which for ours is `--preload`'s in the second case.
 """
 
 import importlib.util
@@ -40,7 +40,7 @@ class Case:
     """Text of the error file of rank 1, which fails without restarts left."""
 
 
-# Each case takes half a minute of a core, nearly all of it imports of torch, so that each one shows several things:
+# Each case takes many seconds of a core, most of it imports of torch, so that each one shows several things:
 # success and failure, both after and without a restart, with and without `--standalone`, stand once in this file.
 CASES = {
     "an ImageNet-style script on two static nodes": Case(program="image_classifier.py -j 1", nodes=TWO_STATIC_NODES),
@@ -60,9 +60,9 @@ Printed = list[tuple[str, list[str]]]
 @pytest.mark.parametrize("name", CASES)
 async def test_the_same_losses(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    python = await warm_python(IMPORTED, tmp_path, {}) if "PET_PRELOAD" in case.environment else {}
-    theirs = await run(TORCHRUN, replace(case, environment={**case.environment, **python}), tmp_path)
-    ours = await run(NODE_AGENT, case, tmp_path)
+    warm = replace(case, environment={**case.environment, **await warm_python(IMPORTED, tmp_path, {})})
+    theirs = await run(TORCHRUN, warm, tmp_path)
+    ours = await run(NODE_AGENT, case if "PET_PRELOAD" in case.environment else warm, tmp_path)
     assert ours == theirs
     assert all(any(" loss " in line for line in lines) for _, lines in ours)
     errors = [recorded_errors(tmp_path / launcher) for launcher in (TORCHRUN, NODE_AGENT)]

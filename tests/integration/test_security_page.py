@@ -4,10 +4,21 @@ import re
 import subprocess
 from pathlib import Path
 
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+
 from rdzv_server.cli import OTHER_FILES
 from rdzv_server.config import MOST_CONNECTIONS, Limits, Rate
-from rdzv_server.core.admission import MOST_AGENTS
+from rdzv_server.core import registry
+from rdzv_server.core.admission import MOST_AGENTS, MOST_GRACE_S
+from rdzv_server.core.cordons import MOST_CORDONS, MOST_OF_RUN
 from rdzv_server.core.registry import MOST_RUNS
+from rdzv_server.http.bounds import MOST_HELD_BYTES
+from rdzv_server.http.connection import MOST_DROPPED, READ_BYTES
+from rdzv_server.http.heads import LINGER_S, MOST_HEAD_BYTES
+from rdzv_server.http.listener import MOST_HANDSHAKES
+from rdzv_server.http.page import MOST_LOGIN_BYTES
+from rdzv_server.service.fair_scheduler import STRANGERS_AT_ONCE
+from tests.integration.test_strangers import DOORS, WAITS_S
 from tests.support.cluster import Cluster
 
 PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text()
@@ -47,9 +58,35 @@ def test_the_table_has_the_limits_that_there_are() -> None:
         f"| refused tokens of one peer | {in_words(limits.refusals)} |",
         f"| runs with series of their own in `/metrics` | `--metrics-per-run`: {limits.listed_runs} |",
         f"| runs, ended ones included | `--max-runs`: {MOST_RUNS:,} |",
+        f"| agents of all runs | `--max-agents`: {registry.MOST_AGENTS:,} |",
         f"| agents of a run | {MOST_AGENTS:,} |",
+        f"| `--disconnect-grace` of a new run | {MOST_GRACE_S:,.0f} s |",
+        f"| cordons | {MOST_CORDONS:,}; of a run's own, {MOST_OF_RUN} |",
     ):
         assert row in PAGE
+
+
+def test_the_table_of_doors_has_the_bounds_that_there_are() -> None:
+    limits = Limits()
+    table = PAGE[PAGE.index("## What a stranger can cost") : PAGE.index("## Who could do what")]
+    for figure in (
+        f"at most {STRANGERS_AT_ONCE} in a row",
+        f"for {limits.request_s:g} s (TLS: {limits.handshake_s:g} s)",
+        f"{MOST_HANDSHAKES // 2} at a time",
+        f"| {MOST_HEAD_BYTES >> 10} KiB for {limits.request_s:g} s | {MOST_HELD_BYTES >> 21} MiB, ",
+        f"| {MAX_MESSAGE_BYTES >> 10} KiB for {limits.request_s:g} s |",
+        f"up to {MOST_DROPPED >> 20} MiB is read and dropped within {LINGER_S:g} s, ",
+        f"a turn for each {READ_BYTES >> 10} KiB |",
+        f"at most {READ_BYTES >> 10} KiB are read at a time",
+        f"| the answer, for {limits.unread_s:g} s |",
+        f"10 kB for {limits.idle_s:g} s",
+        f"| {limits.refusals.per_s:g} refusals a second |",
+        f"| {MOST_LOGIN_BYTES >> 10} KiB and one page |",
+        f"at most {1e3 * WAITS_S:g} ms of the server's work",
+    ):
+        assert figure in table
+    rows = {row for row in re.findall(r"^\| (.+?) \|", table, re.MULTILINE) if row != "door"}
+    assert rows == {door.row for door in DOORS.values()}, "each is measured"
 
 
 def in_words(rate: Rate) -> str:

@@ -1,6 +1,5 @@
 """Server and agent under a service manager: what they tell it, and upgrades of a server whose port it holds."""
 
-import asyncio
 import shutil
 import signal
 import socket
@@ -37,11 +36,6 @@ class ManagedCluster(Cluster):
 
     async def serve_managed(self) -> None:
         self.servers.append(await self.manager.serve("--store", self._store))
-
-    async def polls_are_held(self, number: int) -> None:
-        """Return once they are: a poll that is on its way while the server stops finds the connection closed."""
-        while f"\nrdzv_long_polls {number}.0\n" not in await self.server.get("/metrics"):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
     @asynccontextmanager
     async def upgrade(self) -> AsyncIterator[None]:
@@ -95,7 +89,7 @@ async def test_an_upgrade_goes_unnoticed_where_nothing_else_happens(managed: Man
     running = await managed.nodes("a", "--run-id", "one", *PATIENT)
     forming = await managed.node("c", "--nnodes", "2", "--run-id", "two", *PATIENT)
     await forming.line("waiting for 1 more node")
-    await managed.polls_are_held(2)
+    await managed.server.parks(2)  # a poll that is on its way while the server stops finds the connection closed
     said = {name: len(agent.err) for name, agent in managed.agents.items()}
     async with managed.upgrade():
         pass

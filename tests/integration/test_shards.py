@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from tests.integration.replicas import LEASE_S, Probe, Replica, Replicas
+from tests.integration.replicas import TAKEOVER_S, Probe, Replica, Replicas
 from tests.support.etcd import Etcd, need_etcd
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
@@ -27,8 +27,6 @@ from rdzv_server.storage.etcd_client import EtcdClient  # noqa: E402
 SHARDS = 16
 SHARDS_FLAG = ("--shards", str(SHARDS), "--rebalance-after", "1")
 EVEN_WITHIN_S = 40.0
-TAKEOVER_S = LEASE_S + 2.0
-"""Four servers and three members of etcd may have few cores between them."""
 
 
 class Shared(Replicas):

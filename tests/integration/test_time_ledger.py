@@ -18,10 +18,11 @@ import pytest
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.programs import WORKERS
 from tests.support.prometheus import Scrape
+from tests.support.rdzvctl import rdzvctl
 from tests.support.worker_hub import of_agent
 
 PHASES = ("running", "forming", "restarting", "waiting")
-PARTS = ("training", "checkpointing", "detecting", "lost")
+PARTS = ("training", "starting", "checkpointing", "detecting", "lost")
 STEP_S, SAVE_S = 0.02, 0.25
 ROUNDED_S = 0.0005 * len(PHASES + PARTS)
 GRACE_S = 1.0
@@ -42,7 +43,8 @@ async def shows(cluster: Cluster, is_so: Callable[[dict[str, Any]], object]) -> 
         run = await cluster.server.run()
         spent = run["time_s"]
         assert abs(sum(spent[name] for name in PHASES) - run["age_s"]) < ROUNDED_S or run["phase"] == "succeeded"
-        assert abs(sum(spent[name] for name in PARTS) - spent["running"]) < ROUNDED_S
+        if spent["training"] is not None:
+            assert abs(sum(spent[name] for name in PARTS) - spent["running"]) < ROUNDED_S
         if is_so(run):
             return run
 
@@ -123,6 +125,38 @@ async def is_told_alike_everywhere(cluster: Cluster, spent: dict[str, Any]) -> N
         assert f"ratio {spent['ettr']:.3f}" in account
         shown = {name: float(seconds) for seconds, name in re.findall(r"(\d+\.\d) s ([a-z]+)", account)}
         assert shown == {name: round(seconds, 1) for name, seconds in told.items() if name != "ettr"}
+
+
+async def test_a_hang_of_silent_workers_is_detecting_and_nothing_is_training(cluster: Cluster) -> None:
+    """Workers that tell no progress: a console line, the status, the metrics and `rdzvctl status` have no ratio."""
+    limit_s = 3.0
+    await cluster.nodes("a", "--run-id", "r", "--max-restarts", "1", "--silence-timeout", f"{limit_s:g}")
+    second = await cluster.hub.group(2)
+    spent = (await cluster.server.run())["time_s"]
+    assert (spent["training"], spent["ettr"]) == (None, None) and limit_s <= spent["detecting"] <= spent["running"]
+    metrics = await cluster.server.get("/metrics")
+    assert "rdzv_run_effective_training_time_ratio{" not in metrics
+    await cluster.finish(second)
+    account = (await cluster.agents["a"].line("the run took .*"))[0]
+    assert re.search(r"\d s running, \d+\.\d s detecting", account) and "training" not in account
+    shown = "\n".join((await rdzvctl("status", "r", endpoint=cluster.endpoint)).lines)
+    assert re.search(r"Its time: \d+s running, \d+s detecting", shown) and "ETTR" not in shown
+
+
+async def test_a_restart_of_a_hung_run_does_not_make_training_of_its_standstill(cluster: Cluster) -> None:
+    cluster.script, cluster.nproc = WORKERS / "training_worker.py", 1
+    flags = (*FLAGS, "--progress-timeout", "start=60,step=2", "--on-hang", "report", "--shutdown-timeout", "1")
+    workers = await cluster.nodes("a", *flags)
+    await shows(cluster, lambda run: run["progress"] and run["progress"]["step_s"])
+    os.kill(workers[0].pid, signal.SIGSTOP)
+    hung = (await shows(cluster, lambda run: run["time_s"]["detecting"] > 3.0))["time_s"]
+    assert hung["training"] > 0 and hung["starting"] > 0
+    assert (await rdzvctl("restart", "r", "--yes", endpoint=cluster.endpoint)).code == 0
+    restarted = (await shows(cluster, lambda run: run["phase"] == "restarting"))["time_s"]
+    assert restarted["detecting"] >= hung["detecting"]
+    # A sign counts as training for as long as it is under way: on a busy machine not for equally long each time.
+    assert abs(restarted["training"] - hung["training"]) < hung["detecting"] / 2
+    await cluster.finish(await cluster.hub.group(1))
 
 
 async def test_a_standstill_is_shown_while_it_lasts(cluster: Cluster) -> None:

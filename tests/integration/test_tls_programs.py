@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Authority, Pair
-from tests.support.cluster import Cluster
+from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import etcd_cluster, need_etcd
-from tests.support.process_info import is_running
+from tests.support.process_info import is_running, until
 from tests.support.programs import PATIENCE_S, Server
+from tests.support.tcp_proxy import TcpProxy
 
 
 def shows(pair: Pair) -> tuple[str, ...]:
@@ -67,6 +68,38 @@ async def test_the_next_leader_is_followed_over_tls(
         workers = await cluster.nodes("a", "--endpoint", endpoints, "--tls-ca", authority.ca)
         await leader.end()
         await cluster.agents["a"].line(f"rdzv-server at {follower.endpoint} leads now")
+        await cluster.finish(workers)
+
+
+async def test_certificates_and_then_their_authority_are_renewed_and_no_worker_restarts(
+    cluster: Cluster, authority: Authority, other_authority: Authority
+) -> None:
+    """Both authorities are trusted before the first certificate of the new one is shown."""
+    server = await cluster.serve(*shows(authority.issue("server")), "--tls-client-ca", authority.ca)
+    async with TcpProxy(server.endpoint) as proxy:
+        node = ("--tls-ca", authority.ca, *shows(authority.issue("node", "node")))
+        flags = ("--endpoint", proxy.address, "--nnodes", "2", "--max-restarts", "1", *PATIENT, *node)
+        for name in "ab":
+            await cluster.agent(name, *flags, "--node-id", name, "--nproc", "1")
+        workers = await cluster.hub.group(2)
+
+        async def renew(*changes: Callable[[], object]) -> None:
+            for change in changes:
+                change()
+            before = len(server.err)
+            server.signal(signal.SIGHUP)
+            await until(lambda: any("SIGHUP: new connections get" in line for line in server.err[before:]))
+            async with asyncio.timeout(PATIENCE_S):
+                await proxy.drop(2)
+
+        await renew(lambda: authority.issue("server"), lambda: authority.issue("node", "node"))
+        await renew(lambda: authority.trust_also(other_authority))
+        await renew(lambda: other_authority.issue("server"), lambda: other_authority.issue("node", "node"))
+        await renew(lambda: authority.give_way(other_authority))
+        assert all(is_running(worker.pid) for worker in workers)
+        workers[0].kill()
+        workers = await cluster.hub.group(2)
+        assert workers[0].env["TORCHELASTIC_RESTART_COUNT"] == "1", "for the failure, and for nothing else"
         await cluster.finish(workers)
 
 

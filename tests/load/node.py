@@ -102,6 +102,9 @@ class Node:
     def progress(self) -> None:
         pass
 
+    def finished(self) -> None:
+        pass
+
     def answered(self, answer: Reply | ProtocolError) -> None:
         if not isinstance(answer, Reply):
             self.warnings.append(str(answer))

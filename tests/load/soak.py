@@ -11,7 +11,9 @@ from rdzv_protocol.settings import RequestedSettings
 from tests.load.node import Node
 
 PATIENCE_S = 60.0
-LEASE_S = 6.0
+LEASE_S = 10.0
+"""Agents wait for an answer for three quarters of it, also on a busy machine. Nodes of many runs that are lost in the
+same moment are lost when their leases end."""
 GRACE_S = 0.5
 MOST_ACTIONS = 3
 

@@ -11,6 +11,12 @@ from msgspec.structs import replace
 from rdzv_protocol.settings import RunSettings
 
 LEASE_S, GRACE_S = 20.0, 1.0
+OVERDUE_S = 12.0
+"""An agent that was not heard for so long is overdue."""
+DAY_S = 86_400.0
+"""Time after which a running round ends of which no agent is heard."""
+TOGETHER_S = 1.0
+"""Nodes that vanish within less than this time vanish together."""
 JOIN_TIMEOUT_S, LAST_CALL_S = 60.0, 5.0
 QUIET_S, MOST_S = 5.0, 30.0
 """Last call of a run that was not told how long: since the last join, and since it began."""
@@ -56,6 +62,8 @@ class Agent:
     state: str = "waiting"
     round: int = 0
     absent: float | None = None
+    was_parked: bool = False
+    """Whether its poll was parked when its connection closed."""
     heard_turn: int = 0
     absent_turn: int = 0
     """Order of the two, where the times are the same."""
@@ -70,6 +78,17 @@ class Agent:
     def idle(self) -> bool:
         """Whether it takes no part in the last round: it waits, or leaves."""
         return self.state in ("waiting", "cordoned", "draining")
+
+    @property
+    def vanished(self) -> bool:
+        return self.absent is not None and self.was_parked
+
+    is_suspect: bool = False
+    """Whether only its lease decides, since others vanished with it."""
+    in_grace: bool = False
+    """Whether its grace decides: it is absent, and nothing has been concluded from that yet."""
+    spared_since: float | None = None
+    """Time at which an agent of the run was heard last, if this one has a fresh lease as none was for long then."""
 
     @property
     def uncertain(self) -> bool:
@@ -134,6 +153,14 @@ class Model:
     unanswered: set[str] = field(default_factory=set)
     """Agents that were told, and have not answered."""
 
+    closings: list[tuple[float, str]] = field(default_factory=list)
+    """Closes of connections while a poll was parked: the time, and the node."""
+
+    heard_at: float = float("-inf")
+    """Time at which an agent was heard last."""
+    unheard_since: float | None = None
+    """The same, while people know that none is heard; else None."""
+
     suspected: dict[tuple[str, str], float] = field(default_factory=dict)
     """Source and agent of each suspicion of a hang, and when it came."""
     judge_at: float | None = None
@@ -197,18 +224,32 @@ class Model:
             has_just_joined = (
                 agent.state in ("waiting", "cordoned") and now < agent.heard + JUST_S and not agent.uncertain
             )
-            if agent.absent is None and not self._is_proven(agent, now) and (agent in rivals or not has_just_joined):
+            is_gone = self._is_gone(agent)
+            if not is_gone and not self._is_proven(agent, now) and (agent in rivals or not has_just_joined):
                 self._probe(agent, now)
-        if any(rival.absent is None for rival in rivals):
+        if any(not self._is_gone(rival) for rival in rivals):
             return
-        for agent in claimed:
-            if agent.absent is not None:
-                self._depart(agent, "node_lost", now)
+        for agent in [agent for agent in claimed if self._is_gone(agent)]:
+            self._depart(agent, "node_lost", now)
         agent = Agent(name, node, node_rank, 0, now)
         self.agents.append(agent)
         self._heard(agent, now)
         self._wait(agent, now)
+        self._give_up()
         self._conclude(now)
+
+    def _is_gone(self, agent: Agent) -> bool:
+        """Whether a new agent with its name takes its place without a question."""
+        return agent.absent is not None or agent.spared_since is not None or self.unheard_since is not None
+
+    def _give_up(self) -> None:
+        """Take back what silent participants were spared, if as many new agents wait as the round has seats."""
+        participants = [agent for agent in self.agents if not agent.idle]
+        certain = [agent for agent in self.in_state("waiting") if not agent.uncertain]
+        since = [agent.spared_since for agent in participants if agent.spared_since is not None]
+        if since and len(since) == len(participants) and len(certain) >= len(self.seated):
+            for place, agent in enumerate(participants):
+                agent.heard, agent.heard_turn = max(since), -self._turn() - place
 
     def _is_proven(self, agent: Agent, now: float) -> bool:
         return not agent.uncertain and agent.proven is not None and now < agent.proven + LEASE_S
@@ -225,7 +266,8 @@ class Model:
             assert agent is not None
             self._heard(agent, now)
             agent.unheard, agent.proven = True, None
-        self.told = None
+            agent.is_suspect = self.unheard_since is not None
+        self.told, self.closings = None, []
 
     def fail(
         self,
@@ -244,7 +286,6 @@ class Model:
             reporter = self.find(name)
             assert reporter is not None
             self._heard(reporter, now)
-            self._lose_corroborated(now, name)
             self.failed.add(name)
             self.reports.append((name, is_consequence))
             self.kinds[name] = verdict, recurs
@@ -255,7 +296,7 @@ class Model:
             elif self.root == name and self.cause in ("worker_failure", "retried"):
                 if self._may_restart(name, now):
                     self.cause = self._cause_of(name)
-                else:
+                elif not self._missing(name):
                     self.stage = "failed"
         self.pass_time(now)
 
@@ -282,7 +323,9 @@ class Model:
     def _weigh(self, now: float) -> None:
         running = {agent.name for agent in self.in_state("running")}
         self.suspected = {key: at for key, at in self.suspected.items() if key[1] in running}
-        if not self.believed():
+        if self.unheard_since is not None:
+            self.judge_at = None
+        elif not self.believed():
             self.judge_at, self.is_judged = None, False
         elif self.judge_at is None and not self.is_judged:
             self.judge_at = now + HANG_S
@@ -352,6 +395,8 @@ class Model:
         if self._may_restart(name, now):
             self._open(self._cause_of(name), now)
             self._conclude(now)
+        elif self._missing(name):
+            self.verdict_at, self.scale_up_at = now if self.verdict_at is None else self.verdict_at, None
         elif not is_consequence or not others:
             self.stage = "failed"
         elif self.verdict_at is None:
@@ -368,11 +413,14 @@ class Model:
                 self._conclude(now)
         self.pass_time(now)
 
-    def leave(self, name: str, now: float) -> None:
+    def leave(self, name: str, now: float, *, retracts_success: bool = False) -> None:
         if not self.over and name not in self.departed:
             agent = self.find(name)
             if agent is None:
                 raise Refused("agent_fenced")
+            if retracts_success and agent.state == "succeeded":
+                agent.state = "running"
+                self.finished.discard(name)
             self._depart(agent, "node_left", now)
             self._conclude(now)
         self.pass_time(now)
@@ -395,12 +443,14 @@ class Model:
         self.unanswered.discard(name)
         self.pass_time(now)
 
-    def disconnect(self, name: str, now: float) -> None:
+    def disconnect(self, name: str, was_parked: bool, now: float) -> None:
         agent = self.find(name)
-        if agent is not None and agent.absent is None:
-            agent.absent, agent.absent_turn = now, self._turn()
-        if not self.over:
-            self._lose_corroborated(now, None)
+        if agent is not None and agent.spared_since is not None:
+            agent.unheard = True
+        elif agent is not None and agent.absent is None:
+            agent.absent, agent.absent_turn, agent.was_parked = now, self._turn(), was_parked
+            agent.in_grace = True
+            self.closings += [(now, agent.node)] * was_parked
         self.pass_time(now)
 
     def hear(self, name: str, now: float) -> None:
@@ -417,24 +467,33 @@ class Model:
 
     def _pass_time(self, now: float) -> None:
         while not self.over:
+            for agent in self._presumed_lost(now):
+                self._depart(agent, "node_lost", now)
+                self._conclude(now)
             if now >= self.waits_until and self._is_ready():
                 self._complete(now)
                 self._conclude(now)
-            absent = sorted((a for a in self.agents if a.absent is not None), key=lambda a: a.absent_turn)
             probed = sorted((a for a in self.agents if a.probed_until is not None), key=lambda a: a.probe_turn)
             unproven = [a for a in probed if a.probed_until is not None and now >= a.probed_until]
             silent = sorted(self.agents, key=lambda a: a.heard_turn)
-            if absent and absent[0].absent is not None and now >= absent[0].absent + GRACE_S:
-                self._depart(absent[0], "node_lost", now)
+            if absent := self._out_of_grace(now):
+                self._depart(absent, "node_lost", now)
             elif unproven:
                 self._depart(unproven[0], "node_lost", now)
-            elif silent and now >= silent[0].heard + LEASE_S:
+            elif silent and now >= silent[0].heard + LEASE_S and self._counts(silent[0]):
+                others = [each for each in silent if each.node != silent[0].node and now > each.heard + OVERDUE_S]
+                for other in others[:1]:
+                    other.unheard = other.is_suspect = True
                 self._depart(silent[0], "node_lost", now)
+            elif self.stage == "running" and self._has_news_of_contact(now):
+                pass
+            elif self.unheard_since is not None:
+                return
             elif self._last_call_is_over(now):
                 self._complete(now)
             elif self._starves(now):
                 self.stage = "failed"
-            elif self.verdict_at is not None and now >= self.verdict_at:
+            elif self.verdict_at is not None and now >= self.verdict_at and not self._missing(None):
                 assert self.root
                 if self._may_restart(self.root, now):
                     self._open(self._cause_of(self.root), now)
@@ -449,6 +508,43 @@ class Model:
             else:
                 return
             self._conclude(now)
+
+    def _out_of_grace(self, now: float) -> Agent | None:
+        """Agent whose connection closed too long ago, and no other node's at the same time, if one is heard."""
+        absent = sorted((agent for agent in self.agents if agent.in_grace), key=lambda a: a.absent_turn)
+        for agent in absent if any(not agent.uncertain for agent in self.agents) else ():
+            assert agent.absent is not None
+            if now < agent.absent + GRACE_S or agent.absent + GRACE_S > self.heard_at + OVERDUE_S:
+                break
+            if not agent.is_suspect and not self._vanished_together(agent):
+                return agent
+            agent.is_suspect, agent.in_grace = True, False
+        return None
+
+    def _counts(self, silent: Agent) -> bool:
+        """Whether a lease that is over counts: while workers run, one must be heard when this one should be."""
+        return self.stage != "running" or self.heard_at >= silent.heard + OVERDUE_S
+
+    def _has_news_of_contact(self, now: float) -> bool:
+        """Whether the run has lost the contact with all its agents, or regained it, or ends as it does not."""
+        is_any_certain = any(not agent.uncertain for agent in self.agents)
+        if self.unheard_since is None:
+            if not self.agents or now < self.heard_at + LEASE_S:
+                return False
+            self.unheard_since = self.heard_at
+            for agent in self.agents:
+                agent.unheard = agent.is_suspect = True
+        elif is_any_certain:
+            self.unheard_since = None
+        elif now >= self.unheard_since + DAY_S:
+            self.stage = "failed"
+        else:
+            return False
+        return True
+
+    def _vanished_together(self, agent: Agent) -> bool:
+        others, absent = (at for at, node in self.closings if node != agent.node), agent.absent
+        return absent is not None and any(absent - TOGETHER_S < at < absent + TOGETHER_S for at in others)
 
     # Operators.
 
@@ -531,9 +627,23 @@ class Model:
         return True
 
     def _heard(self, agent: Agent, now: float) -> None:
+        if now > self.heard_at + OVERDUE_S:
+            for other in sorted(self.agents, key=lambda a: a.heard_turn):
+                self._spare(other, now)
+        self.heard_at = now
         agent.heard, agent.heard_turn, agent.absent, agent.unheard = now, self._turn(), None, False
+        agent.is_suspect, agent.in_grace, agent.spared_since = False, False, None
         if agent.probed_until is not None:
             agent.probed_until, agent.proven = None, now
+
+    def _spare(self, agent: Agent, now: float) -> None:
+        """Give the agent a fresh lease, once until it is heard."""
+        agent.unheard = agent.is_suspect = True
+        if agent.spared_since is None:
+            agent.spared_since, agent.heard, agent.heard_turn = self.heard_at, now, self._turn()
+            agent.absent, agent.in_grace = None, False
+            if agent.probed_until is not None:
+                agent.probed_until = max(agent.probed_until, now + GRACE_S)
 
     def _turn(self) -> int:
         self.turns += 1
@@ -546,6 +656,7 @@ class Model:
 
     def _depart(self, agent: Agent, cause: str, now: float) -> None:
         self.agents.remove(agent)
+        self.heard_at = min(self.heard_at, max((other.heard for other in self.agents), default=self.heard_at))
         self.leaving.pop(agent.name, None)
         self.unanswered.discard(agent.name)
         self.departed.add(agent.name)
@@ -562,12 +673,24 @@ class Model:
         if self.stage == "forming" and agent.name in self.seated and free:
             self.cause, self.waits_until = cause, 0.0
 
-    def _lose_corroborated(self, now: float, reporter: str | None) -> None:
-        for agent in sorted(self.agents, key=lambda a: a.absent_turn):
-            witnesses = self.failed | ({reporter} if reporter else set())
-            if agent.absent is not None and not agent.idle and witnesses - {agent.name}:
-                self._depart(agent, "node_lost", now)
-                self._conclude(now)
+    def _missing(self, reporter: str | None) -> list[Agent]:
+        """Participants whose loss, if it turns out to be one, explains a failure of this reporter, or of any."""
+        return [agent for agent in self.agents if agent.vanished and not agent.idle and agent.name != reporter]
+
+    def _presumed_lost(self, now: float) -> list[Agent]:
+        """Participants that the round waits for, and for nothing else: all vanished, and workers of others failed."""
+        stopping, is_enough = self.in_state("stopping"), len(self.in_state("waiting")) >= min(self.legal)
+        others = [agent for agent in self.agents if agent not in stopping]
+        if self.stage != "forming" or now < self.waits_until or not is_enough or self._is_uncertain(others):
+            return []
+        if not self._lost_others() and any(each.is_suspect or self._vanished_together(each) for each in stopping):
+            return []
+        are_all = all(agent.vanished and self.failed - {agent.name} for agent in stopping)
+        return stopping if are_all else []
+
+    def _lost_others(self) -> bool:
+        """Whether the failures say that workers have lost others: then nodes that vanished together are gone."""
+        return bool(self.reports) and all(is_consequence for _, is_consequence in self.reports)
 
     def _starves(self, now: float) -> bool:
         is_over = self.stage == "forming" and self.enough is None and now >= self.opened + JOIN_TIMEOUT_S
@@ -593,10 +716,10 @@ class Model:
             return False
         return self.fitting(len(self.in_state("waiting"))) < self.fitting(len(self.seated))
 
-    def _is_uncertain(self) -> bool:
+    def _is_uncertain(self, among: list[Agent] | None = None) -> bool:
         """Whether one that would get a seat may be dead."""
         seatless = self.in_state("cordoned", "draining")
-        others = [agent for agent in self.agents if agent not in seatless]
+        others = [agent for agent in (self.agents if among is None else among) if agent not in seatless]
         return any(
             agent.uncertain for agent in (self._chosen() if len(self.in_state("waiting")) > max(self.legal) else others)
         )
@@ -611,6 +734,7 @@ class Model:
 
     def _open(self, cause: str, now: float) -> None:
         self.stage, self.round, self.cause = "forming", self.round + 1, cause
+        self.unheard_since = None
         self.ended = now
         self.opened, self.enough, self.scale_up_at, self.verdict_at, self.lost_at = now, None, None, None, None
         self.waits_until, in_row = 0.0, self._in_row(now)

@@ -210,6 +210,9 @@ class AgentProcess:
             age_s=self.host.now - workers.started_at - step, step_s=1.0, checkpoint_s=0.1 * (step // 10),
         )  # fmt: skip
 
+    def finished(self) -> None:
+        """None: all workers of a node finish at once."""
+
     def _tell_workers(self, notice: Notice) -> None:
         """Let each worker group save in a time of its own, if enough of it is left; some exit then."""
         self._cluster.watch.noticed(self, notice)

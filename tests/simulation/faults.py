@@ -128,7 +128,7 @@ class Schedule:
 
     def is_settled(self) -> bool:
         """Every live agent works, has worked, or stands by with a reason, and the server knows of no other; or none
-        is left, and the run has ended or is deserted."""
+        is left, and the run has ended, is deserted, or is known to be silent."""
         cluster = self.cluster
         if self._pending:
             return False
@@ -136,6 +136,8 @@ class Schedule:
         run = cluster.run
         if any(cordon.until is not None for cordon in cluster.server.registry.cordons.by_node.values()):
             return False
+        if run is not None and run.unheard_since is not None:
+            return not live
         if run is None or run.stage is Stage.FORMING or run.stage.is_end:
             return not live and (run is None or run.stage.is_end or not run.agents)
         return len(live) == len(run.agents) and all(_is_placed(run, agent) for agent in live)

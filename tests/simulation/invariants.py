@@ -25,6 +25,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core import final_report
 from rdzv_server.core.events import EXCLUDER
+from rdzv_server.core.liveness import NOT_HEARD, OVERDUE, TOGETHER_S
 from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.service.interface import OperatorRequest
@@ -59,6 +60,12 @@ class Seen:
     """Hang of each round that was judged last."""
     noticed: set[tuple[int, str]] = field(default_factory=set)
     """Round and agent id of those whose workers were told that it ends."""
+    heard: dict[str, float] = field(default_factory=dict)
+    """Time at which each agent of the run was heard last: the truth."""
+    heard_at: float = 0.0
+    """Latest of these."""
+    regained_at: float = 0.0
+    """Time at which one was heard after none had been for longer than they poll."""
     notice_at: float = 0.0
     """Time of the last notice."""
     departed: Departure | None = None
@@ -235,7 +242,7 @@ class Watch:
 
     def _check_notice(self, run: Run) -> None:
         """The round turns by the deadline; whoever can be told has been asked until then."""
-        if run.stage is not Stage.RUNNING:
+        if run.stage is not Stage.RUNNING or run.unheard_since is not None:
             return
         ends = [leaving.until for leaving in run.leaving.values()]
         assert not ends or self._clock.now <= min(ends) + EPSILON, "workers had been told, and the round goes on"
@@ -260,11 +267,44 @@ class Watch:
                 break
             self._check_departure(run, gone)
         seen.departed = run.departures[-1] if run.departures else None
-        for agent_id in run.agents:
-            silent_s = self._clock.now - self._server.renewed_at[agent_id]
-            assert silent_s <= lease_s + EPSILON, f"{agent_id} has been silent for {silent_s:g} s and is not lost"
-            absent_s = self._clock.now - self._server.closed_at.get(agent_id, self._clock.now)
-            assert absent_s <= grace_s + EPSILON, f"{agent_id} has been absent for {absent_s:g} s and is not lost"
+        self._note_heard(run, seen)
+        for agent_id in () if run.stage.is_end else run.agents:
+            last_at = max(self._server.renewed_at[agent_id], seen.regained_at)
+            is_witnessed = run.stage is not Stage.RUNNING or seen.heard_at >= last_at + OVERDUE * lease_s
+            silent_s = self._clock.now - last_at
+            assert silent_s <= lease_s + EPSILON or not is_witnessed, (
+                f"{agent_id} has been silent for {silent_s:g} s and is not lost"
+            )
+            closed_at = self._server.closed_at.get(agent_id, self._clock.now)
+            absent_s = self._clock.now - closed_at
+            assert absent_s <= grace_s + EPSILON or self._is_path_suspect(run, agent_id, closed_at), (
+                f"{agent_id} has been absent for {absent_s:g} s and is not lost"
+            )
+
+    def _note_heard(self, run: Run, seen: Seen) -> None:
+        """Note when the run's agents were heard. One that is gone is no witness of what has become of the others."""
+        heard = {agent_id: self._server.renewed_at[agent_id] for agent_id in run.agents}
+        before = [at for agent_id, at in seen.heard.items() if agent_id in heard]
+        seen.heard, seen.heard_at = heard, max(heard.values(), default=0.0)
+        if before and seen.heard_at > max(before) + OVERDUE * run.settings.lease_s:
+            seen.regained_at = seen.heard_at
+
+    def _is_path_suspect(self, run: Run, agent_id: str, closed_at: float) -> bool:
+        """Whether another node vanished with the agent's, or its lease ended while the agent was overdue as well; or no
+        agent was heard for a time."""
+        if self._lacks_witness(run, agent_id, closed_at):
+            return True
+        overdue_at = self._server.renewed_at[agent_id] + OVERDUE * run.settings.lease_s
+        vanished = (each for at, each in self._server.closings if abs(at - closed_at) < TOGETHER_S)
+        silent = (each for each in run.departures if each.cause.startswith(NOT_HEARD) and each.at > overdue_at)
+        others = {self._processes[_name(each)].host.name for each in vanished} | {each.node_id for each in silent}
+        return bool(others - {run.agents[agent_id].node_id})
+
+    def _lacks_witness(self, run: Run, agent_id: str, closed_at: float) -> bool:
+        """Whether no other agent is heard, or the agent was spared when one was heard again."""
+        seen, grace_ends_at = self._seen(run.attempt), closed_at + run.settings.disconnect_grace_s
+        is_heard = grace_ends_at <= seen.heard_at + OVERDUE * run.settings.lease_s and run.leases.is_any_certain
+        return not is_heard or seen.regained_at > self._server.renewed_at[agent_id]
 
     def _check_departure(self, run: Run, gone: Departure) -> None:
         process = self._processes[_name(gone.agent_id)]
@@ -281,12 +321,25 @@ class Watch:
             asked_s = run.settings.lease_s / HOLDS_PER_LEASE
             assert silent_s >= asked_s - EPSILON, f"{gone.agent_id} was asked, and not waited for"
             return
+        if run.opening.at == gone.at and run.opening.reason == f"node {gone.node_id} lost: {gone.cause}":
+            self._check_witness(run, gone)
         closed_at = self._server.closed_at.get(gone.agent_id)
+        overdue_at = self._server.renewed_at[gone.agent_id] + OVERDUE * run.settings.lease_s
+        if gone.cause == "a new agent of the same node joined" and self._clock.now > overdue_at:
+            return  # it was silent while no agent was heard, so that nothing speaks for it
         assert is_silent or closed_at is not None, f"{gone.agent_id} was there, and was lost: {gone.cause}"
         if not is_silent and "within" in gone.cause:
             assert self._clock.now - closed_at >= run.settings.disconnect_grace_s - EPSILON, (
                 "lost before its grace ended"
             )
+
+    def _check_witness(self, run: Run, gone: Departure) -> None:
+        """Check that an agent whose lease ended a round was silent while another one was heard."""
+        others = {*self._seen(run.attempt).heard, *run.agents} - {gone.agent_id}
+        heard = [0.0, *(self._server.renewed_at[agent_id] for agent_id in others)]
+        overdue_at = self._server.renewed_at[gone.agent_id] + OVERDUE * run.settings.lease_s
+        is_witnessed = max(heard) >= overdue_at - EPSILON or not gone.cause.startswith(NOT_HEARD)
+        assert is_witnessed, f"{gone.agent_id} was lost while no other agent was heard"
 
     def _check_end(self, run: Run, seen: Seen) -> None:
         seen.end = _end_of(run)

@@ -106,6 +106,7 @@ class Connection:
         self.is_closed = False
         """Whether the server has closed its end."""
         self.server_addr = SERVER_ADDR
+        self.is_scoped = False
         self.arrives_at = [0.0, 0.0]
         """Times at which the last message arrives: at the host, at the server."""
 

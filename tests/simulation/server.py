@@ -28,7 +28,7 @@ from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
-from rdzv_server.storage.base import MemoryStore
+from rdzv_server.storage.base import Change, MemoryStore
 from simulation.clock import Clock, Timer
 from simulation.network import Connection, Host
 
@@ -108,11 +108,12 @@ class TracedStore(MemoryStore):
         """All that were written, in the order of writing."""
         self._trace = trace
 
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
-        await super().append(records, events)
+    async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
+        await super().append(changes, events)
         self.events += events
-        for record in records:
-            self._trace("server", record.fact)
+        for change in changes:
+            if isinstance(change, Record):
+                self._trace("server", change.fact)
 
 
 class ObservedRendezvous(Rendezvous):
@@ -121,10 +122,13 @@ class ObservedRendezvous(Rendezvous):
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
         self.closed_at: dict[str, float] = {}
+        self.closings: list[tuple[float, str]] = []
+        """Time and agent of each connection that closed while a poll was parked on it."""
 
-    def _disconnected(self, key: Key) -> None:
+    def _disconnected(self, key: Key, was_parked: bool) -> None:
         self.closed_at.setdefault(key[1], self.now())
-        super()._disconnected(key)
+        self.closings += [(self.now(), key[1])] * was_parked
+        super()._disconnected(key, was_parked)
 
 
 class Server:
@@ -151,6 +155,11 @@ class Server:
     def closed_at(self) -> dict[str, float]:
         """Time at which each agent's last connection truly closed."""
         return self._rendezvous.closed_at
+
+    @property
+    def closings(self) -> list[tuple[float, str]]:
+        """Time and agent of each connection that truly closed while a poll was parked on it."""
+        return self._rendezvous.closings
 
     @property
     def events(self) -> list[RunEvent]:
@@ -195,9 +204,9 @@ class Server:
     def lost(self, connection: Connection) -> None:
         """The connection closed: what it asked for is given up, and agents that have no other are absent."""
         connection.is_closed = True
+        self._loop.do(self._rendezvous.lost, connection)
         for task in self._polls.pop(connection, []):
             self._loop.do(task.cancel)
-        self._loop.do(self._rendezvous.lost, connection)
 
     def _begin(self, request: Request, connection: Connection, respond: Respond) -> None:
         task = self._loop.start(self._serve(request, connection, respond))

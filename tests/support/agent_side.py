@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rdzv_protocol.actions import StopRequest
 from rdzv_protocol.messages import LeaveRequest, PollRequest, Reply, ReportRequest, Request
 
+from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.rendezvous import Rendezvous
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
 
@@ -57,3 +59,13 @@ async def come_and_go(rendezvous: Rendezvous, run_id: str, *names: str) -> None:
         await rendezvous.ask(LeaveRequest(run_id=run_id, agent_id=name, reason="SIGTERM"), connection)
         join.cancel()
         await asyncio.gather(join, return_exceptions=True)
+
+
+async def is_forgotten_for_another(rendezvous: Rendezvous, run_id: str) -> None:
+    """Have the run of a server that holds one run forgotten at once: it is stopped, and another run needs its room.
+
+    That one is stopped, too, so that the first one has room again.
+    """
+    for other in (run_id, "another"):
+        await come_and_go(rendezvous, other, f"{other}-last")
+        await rendezvous.ask(OperatorRequest(StopRequest(run_id=other), "an operator"), Connection(other))

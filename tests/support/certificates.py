@@ -27,6 +27,14 @@ class Authority:
         self.ca = str(folder / f"{name}.pem")
         self._authority.cert_pem.write_to_path(self.ca)
 
+    def trust_also(self, other: "Authority") -> None:
+        """Add the other authority to the file by which this one is trusted."""
+        Path(self.ca).write_bytes(self._authority.cert_pem.bytes() + other._authority.cert_pem.bytes())
+
+    def give_way(self, other: "Authority") -> None:
+        """Put the other authority in this one's place, in the file by which this one is trusted."""
+        other._authority.cert_pem.write_to_path(self.ca)
+
     def issue(self, file_name: str, *names: str, days: int = 90) -> Pair:
         """A certificate for these names, good for so many days from now: with less than none, it has expired."""
         made = self._authority.issue_cert(

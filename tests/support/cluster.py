@@ -66,8 +66,10 @@ class Cluster:
         """Value of an agent's `--endpoint`."""
         return self.server.endpoint
 
-    async def serve(self, *flags: str, port: int = 0, is_forked: bool = True) -> Server:
-        self.servers.append(await Server.listen(*self.server_flags, *flags, port=port, is_forked=is_forked))
+    async def serve(
+        self, *flags: str, port: int = 0, env: Mapping[str, str] | None = None, is_forked: bool = True
+    ) -> Server:  # fmt: skip
+        self.servers.append(await Server.listen(*self.server_flags, *flags, port=port, env=env, is_forked=is_forked))
         return self.server
 
     async def lose_server(self) -> None:

@@ -204,6 +204,12 @@ class Server(Program):
         (run,) = (await self.status())["runs"]
         return dict(run)
 
+    async def parks(self, polls: int) -> None:
+        """Wait until exactly so many polls are parked: then each closed connection is a sign that its agent is gone."""
+        async with asyncio.timeout(PATIENCE_S):
+            while f"\nrdzv_long_polls {polls}.0\n" not in await self.get("/metrics"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
 
 async def start_agent(
     *flags: str,

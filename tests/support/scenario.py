@@ -67,6 +67,7 @@ class Connection:
 
     name: Hashable
     server_addr: str = SERVER_ADDR
+    is_scoped: bool = False
     is_closed: bool = False
 
     def held(self, seconds: float) -> None:
@@ -148,10 +149,18 @@ class Scenario:
                 if name in self.run.agents:
                     self.tells(name, lowest_step=int(self.now), step_s=taken_s, work_s=work.get(name))
 
-    def suspects(self, name: str, *ranks: int, source: str = "progress", round: int | None = None) -> None:
+    def suspects(
+        self,
+        name: str,
+        *ranks: int,
+        source: str = "progress",
+        round: int | None = None,
+        silent_s: float = 0.0,
+        limit_s: float | None = None,
+    ) -> None:
         """The agent suspects that its workers with these ranks hang; without ranks it takes that back."""
         round_ = self.run.round if round is None else round
-        self.handle(HangSuspected(name, round_, source, HUNG, tuple(map(int, ranks))))
+        self.handle(HangSuspected(name, round_, source, HUNG, tuple(map(int, ranks)), float(silent_s), limit_s))
 
     def asked(self, kind: type[Asked]) -> dict[str, Asked]:
         """Agents that have an open query of this kind, each with the query."""
@@ -161,6 +170,10 @@ class Scenario:
     def examined(self) -> dict[str, Examine]:
         """Agents that are asked what their workers do, each with its query."""
         return self.asked(Examine)
+
+    def retracts(self, name: str) -> None:
+        """The agent leaves because of a signal, and takes back the success that it has just reported."""
+        self.handle(NodeLeft(name, "SIGTERM", retracts_success=True))
 
     def leaves_unfit(self, name: str) -> None:
         """The agent leaves because a check has found its node unfit."""
@@ -222,8 +235,9 @@ class Scenario:
     def uncordons(self, node: str) -> None:
         self.handle(NodeUncordoned(node_id=node, **OPERATOR))
 
-    def disconnects(self, name: str) -> None:
-        self.handle(AgentDisconnected(name))
+    def disconnects(self, name: str, *, was_parked: bool = True) -> None:
+        """The agent's connection closes; `was_parked`: while its poll was parked."""
+        self.handle(AgentDisconnected(name, was_parked))
 
     def is_lost(self, name: str) -> None:
         """The agent's connection closes, and its grace runs out."""
@@ -351,6 +365,8 @@ class ManyRuns:
         self.effects: list[Effect] = []
         """Effects of the last thing that happened."""
         self.records: list[Record] = []
+        self.event_numbers: list[int] = []
+        """Numbers of all events, in order."""
         self._exclusion = exclusion
 
     def join(self, agent: str, run_id: str = RUN_ID, *, explicit: bool = True, **changes: Any) -> None:
@@ -386,7 +402,7 @@ class ManyRuns:
     def restarted(self) -> Self:
         """The server that is started again with what this one has recorded."""
         again = type(self)(self._exclusion)
-        again.now, again.records = self.now, list(self.records)
+        again.now, again.records, again.event_numbers = self.now, list(self.records), self.event_numbers
         for record in self.records:
             again.registry.replay(unpack(record.run_id, record.attempt, record.at, *pack(record)))
         again.registry.restart(again.now, Life())
@@ -402,7 +418,13 @@ class ManyRuns:
         for run in runs:
             run.validate()
         self.effects = effects
-        self.records += [effect for effect in effects if isinstance(effect, Record)]
+        self.event_numbers += [effect.event.number for effect in effects if isinstance(effect, Happened)]
+        for effect in effects:
+            if isinstance(effect, Record):
+                self.records.append(effect)
+            elif isinstance(effect, ForgetRun):
+                gone = effect.run_id, effect.attempt
+                self.records = [record for record in self.records if (record.run_id, record.attempt) != gone]
 
 
 def settings_of(nodes: str, **settings: Any) -> RequestedSettings:
@@ -427,7 +449,10 @@ def snapshot(run: Run) -> dict[str, Any]:
     """The whole state as plain values, order included."""
     plain = {name: _plain(getattr(run, name)) for name in run.__struct_fields__}
     leases = run.leases
-    plain["leases"] = [list(leases.renewed_at.items()), list(leases.absent_since.items()), dict(leases.probed_until)]
+    plain["leases"] = [
+        list(leases.renewed_at.items()), list(leases.absent_since.items()), dict(leases.probed_until),
+        set(leases.suspects), dict(leases.spared), leases.awaits_witness,
+    ]  # fmt: skip
     plain["queries"] = {agent_id: dict(asked) for agent_id, asked in run.queries.by_agent.items()}
     return plain
 

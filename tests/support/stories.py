@@ -30,6 +30,7 @@ STEPS: dict[str, Callable[..., None]] = {
     "fail": Scenario.fails,
     "succeed": Scenario.succeeds,
     "leave": Scenario.leaves,
+    "retract": Scenario.retracts,
     "disconnect": Scenario.disconnects,
     "lose": Scenario.is_lost,
     "renew": Scenario.renews,
@@ -75,11 +76,12 @@ SEEN: dict[str, Callable[..., str]] = {
     "kinds": lambda run, prefix: " ".join(event.kind for event in run.events if event.kind.startswith(prefix)),
     "end": lambda run: run.run.end_reason,
     "time": lambda run: _seconds(time_ledger.view(run.run, run.now), "running", "forming", "restarting", "waiting"),
-    "parts": lambda run: _seconds(time_ledger.view(run.run, run.now), "training", *time_ledger.PARTS),
+    "parts": lambda run: _parts(time_ledger.view(run.run, run.now)),
     "restarts": lambda run: _listed(time_ledger.view(run.run, run.now).restarts),
     "why": lambda run: run.run.ledger[-1].reason,
     "failed": lambda run: " ".join(record.agent_id for record in run.run.failures),
     "blamed": lambda run: run.run.first_of_round.agent_id,
+    "counted": lambda run: _names(run.run.failures_by_node),
     "first": lambda run: run.run.first_failure.agent_id,
     "slow": lambda run: _names(each.node_id for each in run.run.stragglers.values()),
     "unfit": lambda run: "; ".join(run.run.unfit.values()),
@@ -153,6 +155,14 @@ def _value(text: str) -> Any:
 def _seconds(spent: TimeStatus, *names: str) -> str:
     """Seconds that have gone into each of these, if any: "running 60, restarting 2"."""
     return _listed({name: getattr(spent, name) for name in names})
+
+
+def _parts(spent: TimeStatus) -> str:
+    """Seconds of the running phase by part; without progress what is left is `running`."""
+    parts = {part: getattr(spent, part) for part in time_ledger.PARTS}
+    if spent.training is None:
+        return _listed({"running": spent.running - sum(parts.values())} | parts)
+    return _listed({"training": spent.training} | parts)
 
 
 def _listed(numbers: Mapping[str, float]) -> str:

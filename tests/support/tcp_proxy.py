@@ -38,6 +38,8 @@ class TcpProxy:
         self._passes = asyncio.Event()
         self._passes.set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._opened = asyncio.Semaphore(0)
 
     async def __aenter__(self) -> "TcpProxy":
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -58,6 +60,17 @@ class TcpProxy:
         """Let what was held back arrive."""
         self._passes.set()
 
+    async def drop(self, connections: int) -> None:
+        """Close all connections, as a balancer does that restarts; return when so many have been opened anew."""
+        for task in self._tasks:
+            task.cancel()
+        for writer in self._writers:  # a task that was cancelled before it began closes nothing
+            writer.close()
+        self._writers.clear()
+        self._opened = asyncio.Semaphore(0)
+        for _ in range(connections):
+            await self._opened.acquire()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task
@@ -70,6 +83,8 @@ class TcpProxy:
             return
         finally:
             self._tasks.discard(task)
+        self._writers |= {writer, to_there}
+        self._opened.release()
         on_request, on_answer = self._observers()
         for source, sink, observe in ((reader, to_there, on_request), (there, writer, on_answer)):
             pipe = asyncio.create_task(self._pipe(source, sink, observe))
@@ -106,6 +121,7 @@ class TcpProxy:
                     await sink.drain()
             finally:
                 sink.close()
+                self._writers.discard(sink)
 
 
 class _HttpMessages:

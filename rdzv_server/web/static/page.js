@@ -7,11 +7,11 @@ const AGAIN_MS = 1000;
 const MOST_EVENTS = 30;
 const EVENTS_AT_ONCE = 1000;
 const TONES = {
-  checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
+  starting: "calm", training: "good", checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
   restarting: "busy", stopping: "busy", slow: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", excluded: "busy", draining: "busy",
-  missing: "bad", failed: "bad",
+  missing: "bad", failed: "bad", unhealthy: "bad",
 };
-const ORDER = ["failed", "restarting", "forming", "finishing", "running", "succeeded"]; // who needs somebody comes first
+const ORDER = ["unhealthy", "failed", "restarting", "forming", "finishing", "running", "succeeded"]; // who needs somebody comes first
 const ENDINGS = { starts: "starts in", gives_up: "gives up in", ends: "ends in" };
 
 const byId = (id) => document.getElementById(id);
@@ -53,7 +53,7 @@ const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hourCycle: "h
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 function countdown(run) {
-  if (run.deadline_at === undefined) return "";
+  if (run.deadline_at === undefined) return run.finished_at === undefined ? "" : `last finished ${since(run.finished_at)} ago`;
   return `${ENDINGS[run.ending] || "in"} ${duration(run.deadline_at - now())}`;
 }
 
@@ -345,7 +345,8 @@ function drawRun() {
   fill(byId("reason"), run.reason);
   document.title = `${run.phase} · ${runId} · rdzv-server`;
   document.querySelectorAll(".head button[data-path]").forEach((button) => {
-    button.hidden = Boolean(button.dataset.ofEnded) !== (run.ended_at !== undefined);
+    const ended = run.ended_at !== undefined;
+    button.hidden = button.dataset.ofEnded ? !ended && run.phase !== "unhealthy" : ended;
   });
   drawFailure(run);
   drawNodes(run);
@@ -380,8 +381,8 @@ function drawFailure(run) {
   byId("failure-hint").hidden = !failure.hint;
   const isEnd = run.end_failure && run.first_failure && run.end_failure.at !== run.first_failure.at;
   facts(byId("failure-facts"), [
-    ["Round", told.round], ["At", clock(told.at)], ["Node", failure.node_id],
-    ["Rank", `${failure.rank} (local ${failure.local_rank})`], ["How it ended", failure.cause], ["Process", failure.pid],
+    ["Round", told.round], ["At", clock(told.at)], ["Node", failure.singled_out ? failure.node_id : ""],
+    ["Rank", failure.singled_out ? `${failure.rank} (local ${failure.local_rank})` : "cannot be told"], ["How it ended", failure.cause], ["Process", failure.pid],
     ["Error file", failure.error_file || ""], ["What ended the run", isEnd ? run.end_failure.sentence : ""],
   ]);
   const traceback = failure.traceback || [], written = failure.stderr_tail || [];
@@ -464,7 +465,8 @@ function drawCell(key, node, run) {
     cells.set(key, cell);
   }
   const seated = node.group_rank !== undefined;
-  const isFirst = run.first_failure && run.first_failure.failure.node_id === node.node_id;
+  const first = run.first_failure && run.first_failure.failure;
+  const isFirst = first && first.singled_out && first.node_id === node.node_id;
   const place = seated ? node.group_rank : 1e9;
   const moved = cell.place !== place || cell.name !== node.node_id;
   cell.place = place;

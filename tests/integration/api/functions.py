@@ -96,6 +96,12 @@ def put(queue: Any, value: Any) -> None:
     queue.put(value)
 
 
+def exit_upon_sigterm(path: str) -> None:
+    """Exit 0 upon SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    report_and_wait(path)
+
+
 def report_and_wait(path: str, ignored: tuple[int, ...] = ()) -> None:
     """Connect to a listener, say the pid, and go when the connection closes or a signal comes."""
     for signum in ignored:

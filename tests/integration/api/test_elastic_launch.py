@@ -28,7 +28,7 @@ from node_agent import (
 )
 from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
-from tests.support.process_info import is_running, until
+from tests.support.process_info import ended, is_running, until
 from tests.support.programs import Server
 
 
@@ -361,6 +361,23 @@ def test_ctrl_c_ends_the_workers_and_is_raised_again(times: int, ignored: tuple[
         elastic_launch(alone(2, shutdown_timeout=500), functions.report_and_wait)(line.path, ignored)
     assert not any(map(is_running, pids))
     assert time.monotonic() - began < PATIENCE_S
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 0.2])
+async def test_workers_that_exit_0_by_a_signal_shortly_before_the_program_is_told_to_leave_have_not_succeeded(
+    server: Server, line: Line, gap_s: float
+) -> None:
+    """A scheduler signals every process of a node."""
+    config = LaunchConfig(1, 1, 1, rdzv_backend="rdzv-server", rdzv_endpoint=server.endpoint, start_method="fork")
+    launch = asyncio.ensure_future(elastic_launch(config, functions.exit_upon_sigterm).launch_async(line.path))
+    (pid,) = await asyncio.to_thread(line.pids, 1)
+    os.kill(pid, signal.SIGTERM)
+    await ended(pid)
+    await asyncio.sleep(gap_s)
+    launch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(launch, PATIENCE_S)
+    assert (await server.run())["phase"] not in ("succeeded", "failed")
 
 
 def test_it_works_in_a_thread() -> None:

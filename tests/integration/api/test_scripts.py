@@ -150,6 +150,39 @@ def test_functions_of_the_main_module(words: tuple[str, ...], method: str, tmp_p
     assert done.stdout.splitlines() == ["working", "working", "all is well"]
 
 
+DECORATED = """
+import contextlib, os, sys, threading
+from node_agent import LaunchConfig, elastic_launch
+
+LOCK = threading.Lock()
+
+def fail_with(text):
+    raise ValueError(text)
+
+@contextlib.contextmanager
+def quiet():
+    yield
+
+@quiet()
+def work(text):
+    with LOCK:
+        return fail_with(text) if text else "done"
+
+if __name__ == "__main__":
+    launch = elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0, start_method=sys.argv[1]), work)
+    assert launch("") == {0: "done"}
+    launch("boom")
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_decorated_function_is_found_by_its_name(method: str, tmp_path: Path, env: dict[str, str]) -> None:
+    """A decorator keeps its code in another file. The function may use what no pickle takes."""
+    (tmp_path / "train.py").write_text(DECORATED)
+    done = run("train.py", method, cwd=tmp_path, env=env)
+    assert "return fail_with(text) if text" in done.stderr and "ValueError: boom" in done.stderr, done.stderr
+
+
 NOTEBOOK = """
 import nbclient, nbformat, sys
 book = nbformat.reads(sys.stdin.read(), 4)

@@ -102,8 +102,8 @@ def report(agent_id: str = "a.1", round: int = 1, failure: Failure | None = None
     return ReportRequest(run_id="run", agent_id=agent_id, round=round, failure=failure)
 
 
-def leave(agent_id: str = "a.1", reason: str = "SIGTERM", *, unfit: bool = False) -> LeaveRequest:
-    return LeaveRequest(run_id="run", agent_id=agent_id, reason=reason, unfit=unfit)
+def leave(agent_id: str = "a.1", reason: str = "SIGTERM", **more: bool) -> LeaveRequest:
+    return LeaveRequest(run_id="run", agent_id=agent_id, reason=reason, **more)
 
 
 class Story:
@@ -121,13 +121,19 @@ class Story:
         self.effects = self.machine.handle(event, self.now)
 
     def is_told(
-        self, directive: Directive, *, revision: int | None = None, warning: str = "", queries: Queries = ()
+        self,
+        directive: Directive,
+        *,
+        revision: int | None = None,
+        warning: str = "",
+        queries: Queries = (),
+        attempt: int = 0,
     ) -> None:
         """The server answers the request under way, with a new revision unless a test says otherwise."""
         self.revision = self.revision + 1 if revision is None else revision
         reply = Reply(
             epoch="epoch", revision=self.revision, lease_s=LEASE_S, directive=directive, warning=warning,
-            queries=queries,
+            queries=queries, attempt=attempt,
         )  # fmt: skip
         self.handle(Answered(reply))
 

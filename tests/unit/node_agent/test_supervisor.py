@@ -3,12 +3,17 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from node_agent import supervisor
 from tests.unit.node_agent.command_lines import plan
+
+ROOT = Path(__file__).parents[3]
 
 
 class PlayedServer:
@@ -80,3 +85,27 @@ async def test_a_run_that_is_forgotten_has_no_end(ends, capsys: pytest.CaptureFi
     server = PlayedServer(stream(phase("running"), {"run": None}), stream({"run": None}))
     assert await ends(server) is None
     assert "no server has known run my run for 0.5 s: how it ended cannot be told" in capsys.readouterr().err
+
+
+def test_a_signal_after_the_agents_end_changes_no_exit_code() -> None:
+    """The supervisor hears it between the agent's end and its own: nothing is left to forward it to."""
+    program = """
+import os, signal
+from node_agent import agent, supervisor
+from tests.unit.node_agent.command_lines import plan
+
+agent.run = lambda *_: 5
+waited = os.waitpid
+
+def signalled_afterwards(*args):
+    ended = waited(*args)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return ended
+
+os.waitpid = signalled_afterwards
+code = supervisor.run(plan("--standalone", "-m", "train"))
+os.kill(os.getpid(), signal.SIGTERM)
+raise SystemExit(code)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (5, "")

@@ -1,10 +1,13 @@
 """A whole server on a real socket: what it hears of connections, and how it closes."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 
 import pytest
+from rdzv_protocol import paths
+from rdzv_protocol.codec import encode
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable
 from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, ReportRequest, Start, Stop, Wait
 
@@ -73,6 +76,28 @@ async def two_running(site: Site) -> tuple[Agent, Agent]:
 # Connections.
 
 
+async def test_an_agent_is_not_lost_that_has_come_back_while_the_server_stood_still(site):
+    """The request lies unread in the kernel when the grace is over."""
+    _, b = await two_running(site)
+    poll = asyncio.create_task(b.poll())
+    await parked(site, 1)
+    poll.cancel()
+    await b.transport.close()
+    (run,) = site.server.rendezvous.runs()
+    async with asyncio.timeout(PATIENCE_S):
+        while "b" not in run.leases.absent_since:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    again = PollRequest(run_id=RUN_ID, agent_id="b", revision=0)
+    with socket.create_connection(("127.0.0.1", site.port)) as back:
+        body = encode(again)
+        head = f"POST {paths.POLL} HTTP/1.1\r\nHost: x\r\nContent-Type: {paths.MEDIA_TYPE}\r\n"
+        back.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        time.sleep(4 * SETTINGS["disconnect_grace_s"])  # noqa: ASYNC251
+        while run.leases.absent_since:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert not run.departures
+
+
 @pytest.mark.parametrize("is_parked", [False, True], ids=["between two polls", "under a parked poll"])
 async def test_an_agent_whose_connection_closes_is_missed_at_once(site, is_parked):
     a, b = await two_running(site)
@@ -82,9 +107,17 @@ async def test_an_agent_whose_connection_closes_is_missed_at_once(site, is_parke
         poll.cancel()
         await asyncio.gather(poll, return_exceptions=True)
     else:
+        await b.poll(hold=False)  # its connection has survived an answer
         await b.transport.close()
     reply = await a.told(Stop)
     assert reply.directive.reason.startswith("node b lost: its connection closed")
+
+
+async def test_a_connection_that_closes_after_its_first_answer_is_no_loss(site):
+    a, b = await two_running(site)
+    await b.transport.close()
+    await the_grace_to_run_out()
+    assert isinstance((await a.poll(hold=False)).directive, Start)
 
 
 async def test_an_agent_that_comes_back_over_a_new_connection_is_not_missed(site):
@@ -134,7 +167,7 @@ async def test_unknown_agents_are_fenced_and_not_remembered(site):
     for number in range(10):
         with pytest.raises(AgentFenced, match="run run is not known here"):
             await transport.exchange(PollRequest(run_id=RUN_ID, agent_id=f"unknown {number}", revision=0))
-    assert not site.server.rendezvous.connections._connections
+    assert not site.server.rendezvous.connections._paths
 
 
 @pytest.mark.parametrize("guess", ["", "guess", "sécret"])
@@ -197,10 +230,11 @@ async def test_no_lease_ends_while_a_server_that_comes_back_cannot_be_heard_yet(
 async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_follows(site, monkeypatch, caplog):
     await site.agent("a").join("1")
 
-    def fail(run: object, now: float) -> None:
+    def fail(*about: object, **more: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("rdzv_server.core.status_view.view", fail)
+    for name in ("view", "unreadable"):  # without the second, the run is shown as one that cannot be read
+        monkeypatch.setattr(f"rdzv_server.core.status_view.{name}", fail)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
     answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
@@ -217,7 +251,7 @@ async def test_closing_answers_parked_polls_within_a_second(site):
     """Parked polls end as their hold would: directives stand, and agents ask whichever server is there then."""
     a, b = await two_running(site)
     polls = [asyncio.create_task(agent.poll()) for agent in (a, b)]
-    await parked(site, 2)
+    await parked(site, 1)
     async with asyncio.timeout(1.0):
         await site.server.stop()
         replies = await asyncio.gather(*polls)

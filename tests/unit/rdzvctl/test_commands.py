@@ -32,6 +32,7 @@ from rdzv_server.service.interface import ShardView
 from rdzvctl import cli, completion
 from rdzvctl.answers import SAME_AS, UNTOLD
 from rdzvctl.commands import Session
+from rdzvctl.errors import TooOld
 from tests.support.scenario import Scenario, running
 
 RUNS = ("restarting", "running", "failed")
@@ -276,6 +277,17 @@ def test_a_command_does_without_a_field_or_says_which_server_lacks_it(
             else:
                 assert field not in NEWER, (line, done.err)
                 assert (done.code, errors) == (ExitCode.FAILED, [says]), (line, done.err)
+
+
+@pytest.mark.parametrize(
+    ("version", "help_line"),
+    [
+        ("0.0.7", "it is probably older: upgrade the server"),
+        (rdzv_protocol.VERSION, "the two have one version number, but are of different builds"),
+    ],
+)
+def test_a_server_of_the_same_version_is_not_called_older(version: str, help_line: str) -> None:
+    assert TooOld("phase", {"gpu1:29400": version}).help_lines[0].startswith(help_line)
 
 
 def test_without_all_that_came_later_everything_is_shown(server: OtherServer, commands: Commands) -> None:

@@ -41,12 +41,17 @@ def test_an_age_is_short(seconds: float | None, shown: str) -> None:
         ("2 max_restarts=1", "join a b; fail a; join a", "b to stop", "Wait for b to stop its workers"),
         ("1:2", "join a b; 30s; lose b; 3s", "has been restarting for 3s", "Wait for a to stop its workers"),
         ("2", "join a b; 70s", "Run run has been running for 1m10s: round 1 runs on 2 nodes.", "Nothing: it runs."),
+        ("2", "join a b; 60s; succeed a; 70s", "Run run has been running for 2m10s: rank 0 finished 1m10s ago; still "
+         "running: rank 1 on node b.", "Nothing: it runs."),
+        ("2", "join a b; succeed a; 300s", "rank 0 finished 5m ago; still running: rank 1 on node b.",
+         "See what the last workers do: rdzvctl stacks run"),
         ("1:2 scale_up=manual", "join a; 30s; join b", "Standing by: b.", "rdzvctl admit run"),
         ("1", "join a; 5s; succeed a; 9s", "Run run succeeded 9s ago, after 5s: all workers", "the run is done"),
         ("1", "join a; 5s; fail a; 9s", "failed 9s ago, after 5s: worker rank 0 on node a failed: exit code 1; no "
          "restarts left", "Look at what the worker wrote: rdzvctl logs run 0"),
     ],
-    ids=["forming", "last call", "node gone", "failed", "stopping", "running", "manual", "succeeded", "ended"],
+    ids=["forming", "last call", "node gone", "failed", "stopping", "running", "finishing",
+         "finishing for long", "manual", "succeeded", "ended"],
 )  # fmt: skip
 def test_why_says_where_a_run_stands_and_what_to_do(nodes: str, happens: str, says: str, next_step: str) -> None:
     run = told(check((nodes, happens)))
@@ -160,12 +165,49 @@ def test_why_does_not_say_twice_what_ended_the_run() -> None:
     assert found.text.count("worker rank 0 on node a failed") == 1
 
 
+def test_why_names_no_rank_of_a_hang_that_singles_none_out() -> None:
+    run = told(check(("2", "join a b; suspect a 0; suspect b 1; judge")))
+    found = views.why(run, SERVER)
+    assert "the workers failed: hang: " in found.text and "rank" not in found.text
+    assert not [step for step in found.next if "rdzvctl logs" in step]
+    del run["first_failure"]["singled_out"]  # as an older server, which always names one
+    assert "worker rank 0 on node a failed: hang: " in views.why(run, SERVER).text
+
+
+def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:
+    hang = "suspect a 0 limit_s=30; judge"
+    run = told(check(("1 max_restarts=9", f"join a; {hang}; join a; {hang}; join a; {hang}; join a; {hang}")))
+    found = views.why(run, SERVER)
+    assert "3 restarts in a row ended by --progress-timeout (limit 30 s), which may be too short" in found.text
+    assert found.next == [
+        "See what the workers do: rdzvctl stacks run",
+        "If they hang, restart them: rdzvctl restart run",
+        "If they do not, start the agents with a higher limit.",
+    ]
+
+
 def test_why_says_of_whom_nothing_is_heard() -> None:
     run = running("2", *"ab", disconnect_grace_s=5)
     run.disconnects("b")
     run.passes(2)
     says = "Node b is disconnected, last heard 2s ago; unless it comes back it is lost within 5s."
     assert says in views.why(told(run), SERVER).text
+
+
+def test_why_says_that_no_agent_is_heard_since_when_and_what_to_do() -> None:
+    run = told(check(("2 lease_s=10", "join a b; 42s")))
+    found = views.why(run, SERVER)
+    assert found.text == (
+        "Run run has been running for 42s: round 1 runs on 2 nodes; no agent of the run is heard: its nodes or the "
+        "network path to them are gone; the server waits for them. The last sign of life came 42s ago."
+    )
+    assert found.next[1:] == [
+        "If the nodes are gone, start their agents again: they take the old agents' places at once.",
+        "Or end the run: rdzvctl stop run",
+    ]
+    assert not any("lost within" in row[-1] for row in views.nodes_table(run).rows)
+    del run["unheard_s"]  # as an older server, which has no such runs
+    assert "sign of life" not in views.why(run, SERVER).text
 
 
 def test_runs_that_go_on_come_first() -> None:
@@ -189,6 +231,8 @@ def test_nodes_are_listed_by_rank_then_standbys_then_those_that_are_gone() -> No
     rows = {row[0]: row for row in views.nodes_table(told(run)).rows}
     assert [*rows] == ["a", "b", "c", "spare"]
     assert rows["b"][2:4] == ("1", "1") and "disconnected: lost within" in rows["b"][-1]
+    run = running("2:3", *"abc")  # where no other node vanishes with it
+    run.join("spare")
     run.is_lost("c")
     rows = {row[0]: row for row in views.nodes_table(told(run)).rows}
     assert rows["c"][1:3] == ("gone", "2")
@@ -216,6 +260,8 @@ def test_a_run_says_what_its_time_went_into() -> None:
     assert views.time_line(run) == "Its time: 2h5m running, 12s forming."
     run["time_s"] |= {"training": 7_200.0, "checkpointing": 0.0, "detecting": 60.0, "lost": 240.0, "ettr": 0.9585}
     assert views.time_line(run) == "Its time: 2h training, 1m detecting, 4m lost, 12s forming. ETTR 0.959."
+    run["time_s"] |= {"training": None, "ettr": None, "detecting": 600.0, "lost": 0.0}
+    assert views.time_line(run) == "Its time: 1h55m running, 10m detecting, 12s forming."
     assert views.time_line(Fields()) == ""
 
 

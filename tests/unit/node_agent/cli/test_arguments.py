@@ -59,7 +59,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "fatal_exit_codes": ("2,-9", "1,,2", "a whole number from -255 to 255, not ''"),
     "fatal_rule": ("bad record", "(", "'(' is no regular expression"),
     "retry_rule": ("store", "x" * 513, "a regular expression of at most 512 bytes, not of 513"),
-    "progress_timeout": ("step=60", "step", "auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not 'step'"),
+    "progress_timeout": ("step=60", "step", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'step'"),
     "silence_timeout": ("600", "0", "a number of seconds from 1 to 1e+06, not '0'"),
     "log_rule": ("fault: NaN", "NaN", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'NaN'"),
     "on_hang": ("report", "kill", "restart, fail or report, not 'kill'"),
@@ -71,7 +71,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "fixed_nodes": ("4", "0", "a whole number from 1 to 100000, not '0'"),
     "shrink_after": ("60", "soon", SECONDS + "'soon'"),
     "lease": ("10", "0", "a number of seconds from 0.1 to 86400, not '0'"),
-    "disconnect_grace": ("2", "soon", SECONDS + "'soon'"),
+    "disconnect_grace": ("2", "soon", "a number of seconds from 0 to 3600, not 'soon'"),
     "scale_up": ("manual", "later", "immediate, cooldown, manual or on-notice, not 'later'"),
     "rank_policy": ("topology", "random", "sticky, topology or fill-gaps, not 'random'"),
     "topology": ("rack1.node2", "two\nlines", NAME + "'two\\nlines'"),
@@ -106,10 +106,10 @@ MORE_BAD = [
                           ("points=0", "whole number from 1 to 1000000"),
                           ("least=x most=nan", "number from -inf to inf"))
       for part in parts.split()),
-    ("progress_timeout", "factor=0.5", "auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not 'factor=0.5'"),
+    ("progress_timeout", "factor=0.5", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'factor=0.5'"),
     ("log_rule", "fault: (", "'(' is no regular expression"),
     ("log_rule", "fault=1: x", "first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not 'fault=1'"),
-    ("progress_timeout", "step=0", "auto, seconds, or start=S,step=S,checkpoint=S,factor=F, not 'step=0'"),
+    ("progress_timeout", "step=0", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'step=0'"),
     ("lease", "86401", "a number of seconds from 0.1 to 86400, not '86401'"),
 ]
 ANY_TEXT = dict(

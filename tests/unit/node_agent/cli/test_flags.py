@@ -22,12 +22,18 @@ def torchruns_actions() -> list[argparse.Action]:
     return [action for action in get_args_parser()._actions if action.option_strings]
 
 
-def resolve(parser: argparse.ArgumentParser, spelling: str) -> str | None:
-    """Meaning of a flag, which may be shortened; None if it has none or several."""
+def torchruns_meaning(parser: argparse.ArgumentParser, spelling: str) -> str | None:
+    """Argument of a flag of torchrun's, which may be shortened; None if it is none's or several's."""
     if spelling in parser._option_string_actions:
         return parser._option_string_actions[spelling].dest
     found = parser._get_option_tuples(spelling)
     return found[0][0].dest if len(found) == 1 else None
+
+
+def meaning(parser: Parser, name: str) -> str | None:
+    """Argument of a flag of ours, which may be shortened; None if there is none."""
+    spelling = parser.spelling(name)
+    return None if spelling is None else parser._option_string_actions[spelling].dest
 
 
 @pytest.mark.torch
@@ -56,8 +62,8 @@ def test_every_prefix_that_torchrun_resolves_means_the_same_here():
     for action in torchruns_actions():
         for spelling in action.option_strings:
             for end in range(2, len(spelling) + 1):
-                if (dest := resolve(torchruns, spelling[:end])) is not None:
-                    assert resolve(ours, spelling[:end]) == dest, spelling[:end]
+                if (dest := torchruns_meaning(torchruns, spelling[:end])) is not None:
+                    assert meaning(ours, spelling[:end]) == dest, spelling[:end]
                     resolved += 1
     assert resolved > 300
 
@@ -117,7 +123,7 @@ def test_help_fits_the_terminal_and_shows_one_spelling_of_each_name(columns, mon
     ],
 )
 def test_a_flag_may_be_shortened_and_torchruns_go_first(spelling, dest):
-    assert resolve(Parser(), spelling) == dest
+    assert meaning(Parser(), spelling) == dest
 
 
 def test_a_flag_that_could_be_two_of_torchruns_is_refused_with_both():

@@ -106,6 +106,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("hangs", HangOptions(progress=ProgressLimits()), ["--progress-timeout", "auto"]),
     ("hangs", HangOptions(progress=ProgressLimits(start_s=9, step_s=9, checkpoint_s=9)), ["--progress-timeout", "9"]),
     ("hangs", HangOptions(progress=ProgressLimits(step_s=9, factor=3)), ["--progress-timeout", "step=9,factor=3"]),
+    ("hangs", HangOptions(progress=ProgressLimits(unseen_s=60)), ["--progress-timeout", "unseen=60"]),
     ("hangs", HangOptions(silence_s=60), ["--silence-timeout", "60"]),
     ("hangs", HangOptions(log_rules=(
         LogRule(pattern="NaN", is_fault=True), LogRule(pattern=r"loss: (\S+)", most=9.0, points=3),
@@ -126,7 +127,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
 ]
 # fmt: on
 WITHOUT_A_FLAG = {"scale_up_window_s", "scale_up_cooldown_s"}
-THE_AGENTS_OWN = {"agent_id", "secret", "command", "after_round", "port", "returning", "unfit"}
+THE_AGENTS_OWN = {"attempt", "agent_id", "secret", "command", "after_round", "port", "returning", "unfit"}
 THE_AGENTS_OWN |= {"hosts_store", "drains", "queries", "log_dir"}
 
 

@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from node_agent.cli.arguments import FLAGS
+from node_agent.cli.parser import Parser
+from node_agent.config import UsageError
 from node_agent.core.command import Command
 from tests.unit.node_agent.command_lines import complaint, plan
 
@@ -20,14 +23,38 @@ def command(*argv: str, use_env: bool = True, **environment: str) -> Command:
     [
         ("train.py --lr 1", {}, Command((*PYTHON, "train.py"), ("--lr", "1"))),
         ("--nproc 2 train.py --nproc 9 -- -m", {}, Command((*PYTHON, "train.py"), ("--nproc", "9", "--", "-m"))),
-        ("train.py", {"PYTHON_EXEC": "/opt/python"}, Command(("/opt/python", "-u", "train.py"))),
+        ("train.py", {"PYTHON_EXEC": "/usr/bin/env"}, Command(("/usr/bin/env", "-u", "train.py"))),
         ("train.py", {"PYTHON_EXEC": ""}, Command((*PYTHON, "train.py"))),
         ("-m package.train --lr 1", {}, Command((*PYTHON, "-m", "package.train"), ("--lr", "1"))),
         ("--use-env train.py", {}, Command((*PYTHON, "train.py"))),
+        ("-- train.py -- x", {}, Command((*PYTHON, "train.py"), ("--", "x"))),
+        ("-- -c print(1)", {}, Command((*PYTHON, "-c"), ("print(1)",))),
+        ("--nproc 1 -- -X faulthandler train.py", {}, Command((*PYTHON, "-X"), ("faulthandler", "train.py"))),
+        ("- --lr 1", {}, Command((*PYTHON, "-"), ("--lr", "1"))),
+        ("--preload torch -- -c print(1)", {}, Command((*PYTHON, "-c"), ("print(1)",))),
     ],
 )
 def test_a_script_or_a_module(argv, environment, expected):
     assert command(*argv.split(), **environment) == expected
+
+
+@pytest.mark.parametrize("before", [["train.py"], ["-m", "package.train"], ["-r3", "--nproc", "2", "--", "train.py"]])
+def test_nothing_after_the_script_is_read_whatever_it_looks_like(before):
+    """torchrun's argparse and ours would call many of these words ambiguous, or miss a value."""
+    spellings = [spelling for flag in FLAGS.values() for spelling in flag.spellings]
+    words = {spelling[:end] for spelling in [*spellings, "--help", "--version"] for end in range(1, len(spelling) + 1)}
+    assert {"--rank", "--rank-policy", "--p", "-m", "-", "--"} < words
+    parser = Parser()
+    for word in sorted(words):
+        assert parser.read([*before, word]).args == (word,)
+        assert parser.read([*before, "--lr", "1", word, "16"]).args == ("--lr", "1", word, "16")
+
+
+def test_options_of_python_in_the_scripts_place_need_a_python_of_their_own():
+    assert complaint("--preload", "torch", "--", "-X", "faulthandler", "train.py") == (
+        "--preload: workers begin in a Python that runs already, which cannot take -X: name a script, or leave "
+        "--preload out"
+    )
 
 
 def test_a_folder_with_a_main_module_is_a_script(tmp_path):
@@ -56,6 +83,20 @@ def test_what_cannot_be_executed_is_told_in_one_line(tmp_path):
     assert complaint("--no-python", "./folder") == "./folder is a folder: name a program"
     (tmp_path / "run.sh").write_text("#!/bin/sh\n'''exec' python3 \"$0\" \"$@\"\n'''\nimport sys\n")
     assert command("run.sh").program[-1] == "run.sh", "Python that a shell starts is Python"
+
+
+def test_an_interpreter_that_is_not_there_is_named_before_anything_starts(tmp_path):
+    with pytest.raises(UsageError, match="PYTHON_EXEC=/opt/python: there is no such program "):
+        command("train.py", PYTHON_EXEC="/opt/python")
+    program = tmp_path / "mine"
+    program.touch(0o755)
+    for first, missing in (("/opt/python -u", "/opt/python"), ("/usr/bin/env nosuchpython", "nosuchpython")):
+        program.write_text(f"#!{first}\n")
+        with pytest.raises(UsageError, match=rf"mine: its first line names the interpreter {missing}, which is not"):
+            command("--no-python", "./mine", PATH="/usr/bin:/bin")
+    for first in ("#!/bin/sh -e", "#!/usr/bin/env -S sh -e", "#!/usr/bin/env sh", "\x7fELF", ""):
+        program.write_text(f"{first}\n")
+        assert command("--no-python", "./mine", PATH="/usr/bin:/bin").program == ("./mine",)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 from rdzv_protocol.errors import Forbidden, ServerUnavailable, TlsRequired, Unauthorized
 
-from node_agent.core.backoff import FIRST_S, HANDOVER_S, LONGEST_S, Retry, Unreachable, delay
+from node_agent.core.backoff import CUT_S, FIRST_S, HANDOVER_S, LONGEST_S, Retry, Unreachable, delay
 
 REFUSED = Unreachable("connect", "10.0.0.1: Connection refused")
 CLOSED = Unreachable("HTTP", "the server closed the connection")
@@ -89,3 +89,38 @@ def test_that_another_server_leads_is_no_news_when_something_was_told():
 def test_an_unavailable_server_is_tried_again():
     error = ServerUnavailable("starting")
     assert fail(Retry(), error).failure is error
+
+
+CUT = Unreachable("HTTP", "the server closed the connection", is_cut=True)
+
+
+def cut(retry: Retry, error: Exception = CUT, open_s: float = CUT_S):
+    return retry.failed(error, 10.0, open_s, 1.0, was_held=True)
+
+
+def test_a_poll_that_was_cut_and_is_answered_at_the_next_try_is_no_failure():
+    retry = Retry()
+    pause = cut(retry, open_s=2.0)
+    assert (pause.delay_s, pause.failure) == (FIRST_S, None)
+    found = retry.answered()
+    assert found is not None and (found.open_s, found.error) == (2.0, CUT)
+    assert retry.answered() is None
+
+
+def test_a_poll_that_was_cut_and_is_not_answered_at_the_next_try_is_the_first_cause_of_an_outage():
+    retry = Retry()
+    cut(retry)
+    assert fail(retry, REFUSED).failure is CUT
+    assert fail(retry, REFUSED).failure is REFUSED
+    assert retry.answered() is None
+
+
+@pytest.mark.parametrize(("error", "open_s"), [(CLOSED, 2.0), (CUT, CUT_S / 2), (ServerUnavailable("stops"), 2.0)])
+def test_other_failures_of_a_held_poll_are_reported_at_once(error, open_s):
+    retry = Retry()
+    assert cut(retry, error, open_s).failure is error
+    assert retry.answered() is None
+
+
+def test_a_request_that_is_not_held_is_not_cut_by_an_idle_time_out():
+    assert fail(Retry(), CUT, tried_for_s=2.0).failure is CUT

@@ -1,94 +1,31 @@
 """Detectors of hangs, on a clock of their own: what they find, how soon, and that healthy workers are let alone."""
 
-import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from node_agent.core.hang import (
     SHORTEST_S,
     UNSEEN_S,
-    HangDetector,
     HangOptions,
     LogRule,
     ProgressLimits,
-    Rhythm,
-    Signs,
     Suspicion,
 )
-from node_agent.core.progress import Reading, Spent
-from node_agent.in_worker import KINDS
-
-POLL_S = 10.0
-GAP_S = POLL_S + 2.0
-HOUR_S = 3600.0
-
-
-class Node:
-    """Workers of one node with their detector, an agent that polls, and a clock that all share."""
-
-    def __init__(self, ranks: range = range(2), **options: Any) -> None:
-        self.now = 1_000.0
-        self.rhythm = Rhythm()
-        self.detector = HangDetector(HangOptions(**options), ranks, self.rhythm, GAP_S, self.now)
-        self.readings: dict[int, Reading] = {}
-        self.last_output_at = {rank - ranks[0]: 0.0 for rank in ranks}
-        self.uninterruptible: frozenset[int] = frozenset()
-        self.found: list[Suspicion] = []
-        self.server_answers = True
-        self.looks = 0
-        self._poll_at = self.now
-
-    def progress(self, *ranks: int, step: int | None = None, kind: str = "step") -> None:
-        for rank in ranks or self.last_output_at:
-            last = self.readings.get(rank)
-            spent = dict(last.spent) if last else dict.fromkeys(KINDS, Spent())
-            if last:
-                took, before = self.now - last.at, spent[kind]
-                longest_s = max(before.longest_s, took)
-                spent[kind] = Spent(before.times + 1, before.total_s + took, longest_s)
-            number = last.number + 1 if last else 1
-            self.readings[rank] = Reading(number, step, None, kind, self.now, spent)
-
-    def writes(self, rank: int, text: str = "") -> None:
-        self.last_output_at[rank] = self.now
-        self.found += self.detector.line(rank, text, self.now)
-
-    def passes(self, seconds: float) -> list[Suspicion]:
-        """Let time pass for everybody; what was found meanwhile."""
-        before, end = len(self.found), self.now + seconds
-        while True:
-            look_at = self.detector.next_deadline()
-            at = min(end, self._poll_at, end if look_at is None else look_at)
-            self.now = max(self.now, at)
-            if self.now >= self._poll_at:
-                self._poll_at = self.now + POLL_S
-                if self.server_answers:
-                    self.detector.server_answered(self.now)
-            if look_at is not None and self.now >= look_at:
-                self.looks += 1
-                self.found += self.detector.look(self._signs(), self.now)
-            if self.now >= end:
-                return self.found[before:]
-
-    def stands_still(self, seconds: float) -> None:
-        """The whole node is frozen: agent and workers."""
-        self.now += seconds
-
-    def _signs(self) -> Signs:
-        return Signs(dict(self.readings), dict(self.last_output_at), self.uninterruptible)
+from tests.unit.node_agent.core.watched_node import HOUR_S, Node
 
 
 def learned(step_s: float = 1.0, **limits: Any) -> Node:
-    """A node that has shown its rhythm: a start, steps, a checkpoint of three steps' length."""
+    """A node that has shown its rhythm: a start, steps, short evaluations and epochs, a checkpoint of three steps."""
     node = Node(progress=ProgressLimits(**limits))
     node.passes(20.0)
     for step in range(20):
         node.progress(step=step)
         node.passes(step_s)
-    node.passes(2 * step_s)
+    for kind in ("evaluation", "evaluation", "epoch"):
+        node.progress(kind=kind)
+        node.passes(1.0)
+    node.passes(3 * step_s - 1.0)
     node.progress(kind="checkpoint")
     assert node.found == []
     return node
@@ -106,6 +43,7 @@ def test_a_hang_is_found_within_twice_the_longest_that_was_seen(step_s: float) -
     assert (found.source, found.local_ranks) == ("progress", (1,)) and "limit" in found.reason
     longest_s = 3 * step_s  # the checkpoint, which may come any time
     assert longest_s < node.now - began <= 2 * longest_s + 2.0
+    assert found.silent_s == pytest.approx(node.now - began, abs=1.0)
 
 
 def test_a_script_that_says_when_it_saves_has_a_limit_for_steps_alone() -> None:
@@ -186,6 +124,7 @@ def test_silence_is_that_of_all_workers() -> None:
     assert node.passes(59.0) == []
     (found,) = node.passes(2.0)
     assert (found.source, found.local_ranks) == ("silence", (0, 1))
+    assert found.silent_s == pytest.approx(60.0, abs=1.0), "since the last output, not since the start"
     node.writes(0)
     assert node.passes(16.0) == [Suspicion("silence", "", ())]
 
@@ -250,43 +189,3 @@ def test_no_source_no_look() -> None:
     node = Node()
     node.passes(HOUR_S)
     assert node.looks <= 1 and not HangOptions().is_on
-
-
-@pytest.mark.timeout(300)
-@settings(max_examples=50, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    step_s=st.sampled_from([20.0, 60.0, 240.0]),
-    checkpoint_s=st.sampled_from([0.0, 5.0, 120.0, 500.0]),
-    announces=st.booleans(),
-)
-def test_no_alarm_in_healthy_hours(seed: int, step_s: float, checkpoint_s: float, announces: bool) -> None:
-    """Each example is twenty simulated hours: 1,000 in all. Steps with jitter, checkpoints, evaluations, pauses."""
-    chance = random.Random(seed)
-    node = Node(range(1), progress=ProgressLimits(), silence_s=UNSEEN_S * 3)
-    end, step = node.now + 20 * HOUR_S, 0
-    node.passes(chance.uniform(1.0, 900.0))
-    node.progress(step=0)
-    while node.now < end:
-        steps = chance.randint(5, 50)
-        for _ in range(steps):
-            step += 1
-            node.passes(step_s * chance.lognormvariate(0.0, 0.2))
-            node.progress(step=step)
-            node.writes(0)
-        event = chance.random()
-        if event < 0.3 and checkpoint_s:
-            if announces:
-                node.progress(kind="saving")
-            node.passes(checkpoint_s * chance.uniform(0.7, 1.2))
-            node.progress(step=step, kind="checkpoint")
-        elif event < 0.4:
-            node.stands_still(chance.uniform(0.1, 600.0))
-        elif event < 0.5:
-            node.server_answers = False
-            node.passes(chance.uniform(1.0, 300.0))  # workers that wait for a server, however long
-            node.server_answers = True
-            node.progress(step=step)
-        node.passes(step_s)
-        node.progress(step=step)
-    assert node.found == []

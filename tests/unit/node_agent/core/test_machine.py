@@ -8,18 +8,19 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import (
     AgentFenced,
     NodeRankTaken,
+    OutcomeUnknown,
     RunSucceeded,
     ServerUnavailable,
     SettingsConflict,
     Unauthorized,
 )
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import AnswerRequest, Drain, Wait
+from rdzv_protocol.messages import AnswerRequest, Drain, LeaveRequest, Wait
 from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from node_agent.core.backoff import HINTS, Unreachable
+from node_agent.core.backoff import HINTS, Cut, Unreachable
 from node_agent.core.effects import (
     Ask,
     CheckNode,
@@ -38,6 +39,7 @@ from node_agent.core.events import (
     Crashed,
     GaveUp,
     NodeChecked,
+    PollCut,
     Reported,
     RulesMatched,
     Signalled,
@@ -48,7 +50,7 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from node_agent.core.machine import NOT_STARTED
+from node_agent.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from tests.unit.node_agent.story import (
     LEASE_S,
     Story,
@@ -229,6 +231,21 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "fenced while its workers stop, it does not stop them twice":
         ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [Log("gone; joining anew", event="fenced")]),
 
+    # its run has ended meanwhile and is forgotten
+    "an agent whose run ended while it slept tells in which attempt it was":
+        ([told(start(4), attempt=3), refused(AgentFenced("gone")), gone], [join("a.2", returning=True, attempt=3)]),
+    "and exits 77 if the run is forgotten":
+        ([told(start(4)), refused(AgentFenced("gone")), gone, refused(OutcomeUnknown("no"))],
+         [REFUSED_SAID, WriteFailureReport("OutcomeUnknown: no"), Exit(REFUSED)]),
+    "but with 0 if all of its own workers had exited 0":
+        ([RUNS, succeeds, refused(AgentFenced("gone")), refused(OutcomeUnknown("no"))],
+         [Log("no. all workers of this node exited 0; how the run ended is not known", Level.WARNING, "refused"),
+          Exit(0)]),
+    "not if workers that ran later had not":
+        ([RUNS, succeeds, refused(AgentFenced("gone")), told(start(1)), refused(AgentFenced("gone")), gone,
+          refused(OutcomeUnknown("no"))],
+         [REFUSED_SAID, WriteFailureReport("OutcomeUnknown: no"), Exit(REFUSED)]),
+
     # refused
     "an agent that comes after the success exits 0":
         ([refused(RunSucceeded("run r has already succeeded"))], [OVER_SAID, Exit(0)]),
@@ -364,6 +381,23 @@ def errs(text):
 WITHIN_300 = errs(f"no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}")
 
 
+CLOSED = Unreachable("HTTP", "the server closed the connection", is_cut=True)
+TIMED_OUT = Unreachable("proxy", "the proxy there answered 504 because …", is_cut=True)
+
+
+def is_cut(open_s, error):
+    return happens(PollCut(Cut(open_s, error)))
+
+
+def warned_of_cut(open_s, error):
+    text = (
+        f"a proxy or firewall before rdzv-server at host:1 ended a poll that had been open for {open_s:.1f} s "
+        f"({error}): raise its idle time-out above {LEASE_S / 2:g} s, for which polls wait "
+        "(nginx: proxy_read_timeout; haproxy: timeout server). The run continues; this is logged once"
+    )
+    return Log(text, Level.WARNING, "warned")
+
+
 def gives_up(text, code):
     return [errs(text), WriteFailureReport(text, is_server_lost=True), Exit(code)]
 
@@ -435,11 +469,18 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
     "a server that comes back is told":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1)],
          [warned("reached rdzv-server at host:1 after 10.0 s"), poll(revision=1)]),
+    "a proxy that ends polls is named":
+        ({}, [RUNS, is_cut(2.04, TIMED_OUT)], [warned_of_cut(2.0, TIMED_OUT)]),
+    "but only once": ({}, [RUNS, is_cut(2.0, TIMED_OUT), is_cut(2.0, TIMED_OUT)], []),
+    "one closed connection has many causes": ({}, [RUNS, is_cut(2.0, CLOSED)], []),
+    "and so have two that were open for different times": ({}, [RUNS, is_cut(2.0, CLOSED), is_cut(3.0, CLOSED)], []),
+    "but those that were open for the same time have one":
+        ({}, [RUNS, is_cut(2.0, CLOSED), is_cut(2.1, CLOSED)], [warned_of_cut(2.1, CLOSED)]),
     "and the wait is over":
         ({"connect_timeout_s": 300.0},
          [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1), passes(1e6)], []),
     "a signal without the server exits by the workers' result":
-        ({}, [RUNS, succeeds, fails_to_connect(), signalled()],
+        ({}, [RUNS, succeeds, fails_to_connect(), passes(CAUSE_TIMEOUT_S), signalled()],
          [LEAVING_SAID, leave(), Exit(0)]),
 }
 # fmt: on
@@ -616,6 +657,44 @@ def test_an_agent_whose_node_the_network_test_has_found_unfit_leaves_and_says_so
     agent.is_told(Drain(reason=why, remaining_s=0.0, unfit=True))
     said = Log(f"error: {why}", Level.ERROR, "node_unfit")
     assert agent.effects == [said, WriteFailureReport(why), leave(reason="found unfit"), Exit(NODE_UNFIT)]
+
+
+JUST_BEFORE, LATER = CAUSE_TIMEOUT_S - 0.01, CAUSE_TIMEOUT_S
+
+
+@pytest.mark.parametrize(
+    ("after_s", "signal", "is_taken_back"),
+    [
+        (0.0, Signalled("SIGTERM"), True),
+        (JUST_BEFORE, Signalled("SIGTERM"), True),
+        (JUST_BEFORE, Signalled("SIGUSR1"), True),
+        (LATER, Signalled("SIGTERM"), False),
+        (0.0, Signalled("SIGTERM", "preempted: the file is there"), False),
+        (0.0, Signalled("its workers are done"), False),
+    ],
+)
+def test_a_signal_right_after_the_workers_success_takes_it_back(after_s, signal, is_taken_back):
+    """A scheduler signals every process of a node: the workers may have exited 0 because of it."""
+    agent = Story()
+    for step in (RUNS, succeeds, passes(after_s), happens(signal)):
+        step(agent)
+    (left,) = (effect for effect in agent.effects if isinstance(effect, LeaveRequest))
+    assert left.retracts_success == is_taken_back
+    assert agent.effects[-1] == Exit(START_AGAIN)
+
+
+def test_an_agent_without_a_server_takes_the_success_back_too():
+    agent = Story()
+    for step in (RUNS, succeeds, fails_to_connect(), passes(JUST_BEFORE), signalled()):
+        step(agent)
+    assert agent.effects[-1] == Exit(START_AGAIN)
+
+
+def test_a_success_of_an_earlier_round_is_not_taken_back():
+    agent = Story()
+    for step in (RUNS, succeeds, told(stop(1)), told(stop(1), revision=2), told(start(2)), signalled(), gone):
+        step(agent)
+    assert agent.effects == [Exit(START_AGAIN)]
 
 
 def excluded(until_s=60.0):

@@ -1,7 +1,7 @@
 """Lines that a person reads on the agent's console."""
 
 import pytest
-from rdzv_protocol.messages import RunTime
+from rdzv_protocol.messages import RunningTime, RunTime
 
 from node_agent.core.wording import account, failed, finished, started
 from tests.unit.node_agent.story import a_failure, an_assignment, finish
@@ -39,6 +39,14 @@ FAILED = "worker rank 3 (local rank 1, pid 77) on node a failed: "
             account(RunTime(training_s=172_800.0, checkpointing_s=7_200.0, forming_s=150.0, ettr=0.96)),
             "the run took 2.1 d: 2.0 d training, 2.0 h checkpointing, 2.5 min forming; "
             "effective training time ratio 0.960",
+        ),
+        (
+            account(RunTime(training_s=40.0, starting_s=10.0, ettr=0.8)),
+            "the run took 50.0 s: 40.0 s training, 10.0 s starting; effective training time ratio 0.800",
+        ),
+        (
+            account(RunningTime(running_s=6.2, detecting_s=12.0, restarting_s=0.3)),
+            "the run took 18.5 s: 6.2 s running, 12.0 s detecting, 0.3 s restarting",
         ),
         (finished(finish(succeeded=False, failure=a_failure())), "run failed: spent"),
     ],

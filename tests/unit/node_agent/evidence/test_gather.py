@@ -11,6 +11,7 @@ import pytest
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 
 from node_agent.core.command import Command
+from node_agent.evidence.examine_helper import main_thread
 from node_agent.evidence.gather import Target, gather
 from node_agent.workers.environment import STACKS_FILE
 from node_agent.workers.warm.pool import WarmPool, WarmProcess
@@ -26,6 +27,16 @@ def wait_for_batch():
 wait_for_batch()
 """
 LOADS = WAITS.replace("wait_for_batch", "load")
+RAISED = ('  File "train.py", line 7, in <module>', '    raise ValueError("boom")', "ValueError: boom")
+RAISES = """
+import sys, threading, time
+def serve():
+    while sys._current_frames()[threading.main_thread().ident].f_code.co_name != "_shutdown":
+        time.sleep(0.001)
+    print("up", flush=True)
+    time.sleep(1000)
+threading.Thread(target=serve).start()
+"""
 SLEEPS_UNINTERRUPTIBLY = """
 import ctypes, time
 CLONE_VFORK, SIGCHLD, SYS_CLONE = 0x4000, 17, {"x86_64": 56, "aarch64": 220}[__import__("os").uname().machine]
@@ -217,6 +228,31 @@ async def test_a_stopped_worker_and_one_in_uninterruptible_sleep_hold_nobody_up(
     }
     assert evidence.took_s < LIMIT_S / 2
     assert (state(stopped), state(stuck)) == ("T", "D")  # looking has changed nothing
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+async def test_a_worker_whose_main_thread_has_raised_shows_its_exception(node: Node, to_file: bool) -> None:
+    file, lines = node.folder / "stderr.log", ("Traceback (most recent call last):", *RAISED)
+    file.write_text("\n".join(lines))
+    pid = await node.start(RAISES)
+    target = Target(rank=3, pid=pid, stderr=() if to_file else lines, stderr_file=str(file) if to_file else "")
+    evidence = await gather([target], f"{node.folder}/evidence", [sys.executable], node.environment, LIMIT_S)
+    assert functions(evidence.groups[0])[-1] == "_shutdown"
+    (error,) = evidence.errors
+    assert (error.rank, error.error, error.traceback) == (3, "ValueError: boom", lines)
+
+
+def test_a_stack_that_may_be_another_threads_is_no_main_threads() -> None:
+    def thread(name: str, number: int | None) -> dict[str, object]:
+        frames = [{"name": name, "filename": "train.py", "line": 1}]
+        return {"os_thread_id": number, "thread_name": name, "frames": frames}
+
+    assert main_thread([thread("Thread-1", 8), thread("MainThread", 7)], 7) == [("MainThread", "train.py", 1)]
+    assert main_thread([thread("MainThread", None), thread("Thread-1", None)], 7) == [("MainThread", "train.py", 1)]
+    assert main_thread([thread("?", None)], 7) == [("?", "train.py", 1)]
+    for others in ([thread("MainThread", 8), thread("Thread-1", 9)], [thread("Thread-1", None), thread("?", None)]):
+        with pytest.raises(ValueError, match="no main thread"):
+            main_thread(others, 7)
 
 
 async def test_a_worker_that_is_gone_has_ended(node: Node) -> None:

@@ -50,6 +50,12 @@ CAUSES = {
     "NCCL_SOCKET_IFNAME": [
         "torch.distributed.DistBackendError: NCCL error in: /pytorch/ProcessGroupNCCL.cpp:94, unhandled system error"
     ],
+    "GLOO_SOCKET_IFNAME": [
+        "RuntimeError: Gloo connectFullMesh failed with [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
+        "pair.cc:152] timed out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:30083$1",
+        "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out connecting: "
+        "SO_ERROR: Connection refused, remote=[::1]:30083$1",
+    ],
     "MASTER_PORT": [
         "RuntimeError: The server socket has failed to listen: EADDRINUSE",
         "OSError: [Errno 98] Address already in use",

@@ -130,6 +130,10 @@ ENTRIES = tuple(RestartEntry(round=n, cause="worker_failure", charged=True, reas
     ("end", "lines"),
     [
         ({"failure": boom(), "round": 1}, ["Failures:", "  <NO_OTHER_FAILURES>", ROOT]),
+        (
+            {"failure": a_failure(singled_out=False)},
+            ["[0]:", "  time      : <N/A>", "  rank      : <N/A> (the evidence singles out none)"],
+        ),
         ({"first_failure": boom(), "first_round": 1}, [ROOT, "Ended: spent"]),
         ({"first_failure": boom(), "failure": boom(rank=4)}, ["  traceback : the same as [0]", "  ValueError: boom"]),
         (
@@ -151,7 +155,8 @@ ENTRIES = tuple(RestartEntry(round=n, cause="worker_failure", charged=True, reas
         ),
     ],
     ids=[
-        "one-failure", "starved-after-a-failure", "the-same-traceback-twice", "no-word-in-torchs-words",
+        "one-failure", "a-hang-that-singles-out-no-rank",
+        "starved-after-a-failure", "the-same-traceback-twice", "no-word-in-torchs-words",
         "an-error-without-a-traceback", "one-failure-is-told-once", "earlier-restarts-are-counted",
     ],
 )  # fmt: skip

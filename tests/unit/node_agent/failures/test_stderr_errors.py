@@ -76,6 +76,7 @@ def test_the_marks_that_torch_puts_before_the_lines_are_taken_away():
     assert found.error == "ValueError: boom"
     assert found.traceback[0] == "Traceback (most recent call last):"
     assert found.traceback[-1] == "with details", "what follows is not torch's"
+    assert found.is_uncaught and not last_words([line.removeprefix("[rank3]: ") for line in lines[:4]]).is_uncaught
 
 
 def test_an_uncaught_cxx_exception():

@@ -1,6 +1,9 @@
 """An HTTP/1.1 server on a real socket, as simple as can be."""
 
 import asyncio
+import socket
+import ssl
+import struct
 
 from rdzv_protocol.codec import encode
 
@@ -12,8 +15,8 @@ class HttpServer:
         self.connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def serve(self, host: str = "127.0.0.1") -> None:
-        self._server = await asyncio.start_server(self._talk, host, 0)
+    async def serve(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        self._server = await asyncio.start_server(self._talk, host, port, ssl=tls)
         self.host, self.port = self._server.sockets[0].getsockname()[:2]
 
     async def close(self) -> None:
@@ -21,6 +24,11 @@ class HttpServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def reset(self) -> None:
+        """Reset the latest connection, as a host does that has started again."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
 
     @property
     def endpoint(self) -> tuple[str, int]:
@@ -35,7 +43,7 @@ class HttpServer:
         assert task
         self._tasks.add(task)
         self.connections += 1
-        self.socket = writer.get_extra_info("socket")
+        self.socket, self._writer = writer.get_extra_info("socket"), writer
         stays = True
         try:
             while stays:

@@ -11,6 +11,7 @@ from rdzv_protocol.messages import Ack, ErrorReply, LeaderReply, LeaderRequest, 
 
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
+from node_agent.transport import failover
 from node_agent.transport.failover import Failover
 from node_agent.transport.retrying import RetryingClient
 from tests.unit.node_agent.transport.http_server import HttpServer, http
@@ -256,6 +257,50 @@ async def test_a_leader_that_hangs_is_left_as_soon_as_another_one_leads(cluster,
     async with asyncio.timeout(PATIENCE_S):
         await report
     assert cluster.logged == [f"rdzv-server at {b.address} leads now"]
+
+
+async def test_another_leader_behind_the_same_address_gets_a_report_that_hangs_at_the_one_before(cluster):
+    a, *_ = cluster.all
+    await cluster.lead(a, 5)
+    cluster.agent(a.endpoint)
+    main, side = cluster.client(), cluster.client(side=True)
+    await polled(main)
+    a.hangs = True
+    report = asyncio.create_task(side.ask(LEAVE))
+    await a.asked_for(paths.LEAVE)
+    a.hangs = False
+    await cluster.lead(a, 6)
+    await polled(main)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await report == Ack(epoch="e")
+
+
+class SilentHost:
+    """A transport that never connects. A new leader becomes known in the turn in which the wait for it ends."""
+
+    def __init__(self, failover: Failover) -> None:
+        self._failover = failover
+
+    async def connect(self) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._failover.named(("leader", 1), 6)
+        return ""
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_leader_that_is_named_in_the_turn_in_which_a_wait_ends_harms_nothing(monkeypatch):
+    monkeypatch.setattr(failover, "CONNECT_TIMEOUT_S", 0.01)
+    servers = Failover([("a", 1), ("b", 1)], None, lambda text: None)
+    monkeypatch.setattr(servers, "http", lambda endpoint: SilentHost(servers))
+    transport = servers.transport()
+    with pytest.raises(Unreachable, match="no answer within"):
+        async with asyncio.timeout(PATIENCE_S):
+            await transport.connect()
+    await transport.close()
 
 
 async def test_whoever_tells_may_die_too(cluster, monkeypatch):

@@ -2,9 +2,12 @@
 
 import asyncio
 import socket
+import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
@@ -12,8 +15,8 @@ from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, Reply, Wait
 
-from node_agent.core.backoff import Unreachable
-from node_agent.transport import http as client
+from node_agent.core.backoff import HINTS, Unreachable
+from node_agent.transport import connecting, name_lookup
 from node_agent.transport.http import HttpTransport
 from tests.unit.node_agent.transport.http_server import HttpServer, http
 
@@ -192,22 +195,65 @@ async def test_what_is_no_answer_is_said_and_may_be_tried_again(server, transpor
     assert await transport.exchange(POLL) == REPLY
 
 
+@pytest.mark.parametrize(
+    ("status", "why", "is_cut"),
+    [
+        ("502 Bad Gateway", "it cannot reach rdzv-server", False),
+        ("503 Service Unavailable", "it cannot reach rdzv-server", False),
+        ("504 Gateway Timeout", "rdzv-server did not answer it in time", True),
+    ],
+)
+async def test_a_proxy_that_has_no_server_is_not_taken_for_one(server, transport, status, why, is_cut):
+    server.answers = [http(b"<html>nginx</html>", status)]
+    error = await unreachable(transport)
+    assert str(error) == f"proxy: the proxy there answered {status[:3]} because {why}"
+    assert error.is_cut == is_cut
+    assert HINTS[error.stage] == "check that rdzv-server runs, and that the proxy reaches it"
+
+
 async def test_a_connection_that_was_closed_between_two_polls_is_opened_anew(server, transport):
     server.answers = [http(REPLY) + HANG_UP]
     await transport.exchange(POLL)
-    assert str(await unreachable(transport)) == "HTTP: the server closed the connection"
+    error = await unreachable(transport)
+    assert str(error) == "HTTP: the server closed the connection" and error.is_cut
     server.answers = [http(REPLY)]
     assert await transport.exchange(POLL) == REPLY
 
 
-async def test_a_server_that_says_nothing_is_given_up_in_time(server, transport, monkeypatch):
-    monkeypatch.setattr(client, "ANSWER_TIMEOUT_S", 0.05)
+async def test_a_tls_connection_that_was_reset_between_two_polls_is_opened_anew(authority):
+    pair = authority.issue("server")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.cert, pair.key)
+    server = PlayedServer()
+    await server.serve(tls=context)
+    transport = HttpTransport(*server.endpoint, authority.credentials())
+    server.answers = [http(REPLY), http(REPLY)]
+    await transport.exchange(POLL)
+    server.reset()
+    async with asyncio.timeout(10.0):
+        while transport._streams[0].exception() is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert await transport.exchange(POLL) == REPLY
+    assert server.connections == 2
+    await transport.close()
+    await server.close()
+
+
+async def test_a_server_that_says_nothing_is_given_up_in_time(server, transport):
+    transport.answer_timeout_s = 0.05
     server.before_answer = asyncio.Event().wait
     server.answers = [b"never"]
     assert str(await unreachable(transport)) == "HTTP: no answer for 0.05 s"
     server.before_answer, server.answers = nothing, [http(REPLY)]
     assert await transport.exchange(POLL) == REPLY
     assert server.connections == 2, "a late answer must not be taken for the next one"
+
+
+@pytest.mark.parametrize(("lease_s", "silence_s"), [(2.0, 2.0), (6.0, 4.5), (10.0, 7.5), (60.0, 15.0)])
+async def test_a_server_that_falls_silent_is_given_up_within_the_lease(server, transport, lease_s, silence_s):
+    server.answers = [http(replace(REPLY, lease_s=lease_s))]
+    await transport.exchange(POLL)
+    assert transport.answer_timeout_s == silence_s
 
 
 async def test_an_exchange_that_is_given_up_does_not_leave_its_answer_to_the_next(server, transport):
@@ -247,8 +293,8 @@ async def test_a_host_that_does_not_answer_is_given_up_in_time(server, transport
     async def silence(*args, **kwargs) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client, "CONNECT_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(client, "_connected", silence)
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connecting, "_connected", silence)
     assert str(await unreachable(transport)) == "connect: 127.0.0.1: no answer within 0.05 s"
 
 
@@ -256,9 +302,27 @@ async def test_every_address_of_a_name_is_tried(server, monkeypatch):
     """The server listens on IPv4 alone; its name has an IPv6 address too."""
     transport = HttpTransport("both.example", server.port, None)
 
-    async def both() -> list[tuple[int, tuple[str, int]]]:
+    async def both(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
         return [(socket.AF_INET6, ("::1", server.port)), (socket.AF_INET, ("127.0.0.1", server.port))]
 
-    monkeypatch.setattr(transport, "_resolve", both)
+    monkeypatch.setattr(name_lookup, "addresses", both)
     assert await transport.connect() == "127.0.0.1"
     await transport.close()
+
+
+async def test_a_connection_that_is_reset_as_soon_as_it_is_made_is_one_that_broke(monkeypatch):
+    opened = asyncio.open_connection
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        async def open_and_reset(**given):
+            streams = await opened(**given)
+            connection, _ = listener.accept()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+            with pytest.raises(ConnectionResetError):
+                await streams[0].read()
+            return streams
+
+        monkeypatch.setattr(asyncio, "open_connection", open_and_reset)
+        with pytest.raises(Unreachable, match="the connection broke"):
+            await HttpTransport("127.0.0.1", listener.getsockname()[1], None).connect()

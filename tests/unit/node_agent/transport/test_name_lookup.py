@@ -1,18 +1,28 @@
-"""Names are looked up while a name server is silent, as when the host behind the name is gone."""
+"""Names are looked up while a name server is silent, and servers are found again without one."""
 
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from rdzv_protocol import paths
+from rdzv_protocol.errors import AgentFenced
+from rdzv_protocol.messages import ErrorReply, JoinRequest, PollRequest, Reply, Wait
 
 from node_agent.core.backoff import Unreachable
+from node_agent.transport import connecting, name_lookup
+from node_agent.transport.base import ThreadLoop
 from node_agent.transport.http import HttpTransport
 from tests.support.programs import PATIENCE_S
+from tests.unit.node_agent.story import join
+from tests.unit.node_agent.transport.http_server import HttpServer, http
 
 MORE_THAN_THREADS = 100
+POLL, JOIN = PollRequest(run_id="run", agent_id="a.1", revision=7), join()
+REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))
 
 
 class Resolver:
@@ -20,6 +30,8 @@ class Resolver:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.moved_to: str = "127.0.0.1"
+        """Address of all hosts but `localhost`."""
         self.may_answer = threading.Event()
         self._answer = socket.getaddrinfo
 
@@ -31,7 +43,7 @@ class Resolver:
         assert self.may_answer.wait(PATIENCE_S)
         if name == "unknown":
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return self._answer("localhost", *args, **kwargs)
+        return self._answer(self.moved_to, *args, **kwargs)
 
 
 @pytest.fixture
@@ -98,3 +110,173 @@ async def test_a_name_that_is_not_known_is_looked_up_again_at_the_next_try(resol
         with pytest.raises(Unreachable, match="unknown: Name or service not known"):
             await HttpTransport("unknown", port, None).connect()
     assert resolver.asked == ["unknown", "unknown"]
+
+
+# Without a name server.
+
+
+class RdzvServer(HttpServer):
+    """An rdzv-server that answers, as one that knows the agent or as another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+        self.refusal: ErrorReply | None = None
+
+    async def answer(self, head: str, body: bytes) -> tuple[bytes, bool]:
+        self.paths.append(head.split()[1])
+        return http(self.refusal, "409 Conflict") if self.refusal else http(REPLY), True
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[RdzvServer]:
+    server = RdzvServer()
+    await server.serve()
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+async def elsewhere(server: RdzvServer) -> AsyncIterator[RdzvServer]:
+    """The same port at another address, to which the server may move."""
+    elsewhere = RdzvServer()
+    await elsewhere.serve("127.0.0.2", server.port)
+    yield elsewhere
+    await elsewhere.close()
+
+
+@pytest.fixture
+async def transport(resolver: Resolver, server: RdzvServer) -> AsyncIterator[HttpTransport]:
+    """Transport that was answered and lost its connection; the name server has fallen silent since."""
+    resolver.may_answer.set()
+    transport = HttpTransport("server", server.port, None)
+    await asks(transport)
+    await transport.close()
+    resolver.may_answer.clear()
+    yield transport
+    await transport.close()
+
+
+async def asks(transport: HttpTransport, request: PollRequest | JoinRequest = POLL) -> Reply:
+    async with asyncio.timeout(PATIENCE_S):
+        reply = await transport.exchange(request)
+    assert isinstance(reply, Reply)
+    return reply
+
+
+async def looked_up(resolver: Resolver, transport: HttpTransport) -> None:
+    """Let the name server answer, and wait until this is known."""
+    resolver.may_answer.set()
+    await name_lookup.addresses("server", transport._port)
+
+
+async def test_a_server_is_found_again_where_it_was_while_the_name_server_is_silent(
+    transport: HttpTransport, server: RdzvServer
+) -> None:
+    await asks(transport)
+    assert server.connections == 2
+
+
+async def test_another_transport_of_the_agent_finds_it_there_as_well(
+    transport: HttpTransport, server: RdzvServer
+) -> None:
+    beside = HttpTransport("server", server.port, None)
+    await asks(beside)
+    await beside.close()
+
+
+async def test_a_server_that_is_not_back_yet_is_tried_again_soon(transport: HttpTransport, server: RdzvServer) -> None:
+    await server.close()
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1: Connection refused"):
+        await asks(transport)
+    assert time.monotonic() - began < PATIENCE_S / 3
+
+
+async def test_a_server_that_moved_is_found_by_its_name(
+    transport: HttpTransport, server: RdzvServer, elsewhere: RdzvServer, resolver: Resolver
+) -> None:
+    await server.close()
+    resolver.moved_to = "127.0.0.2"
+    resolver.may_answer.set()
+    await asks(transport)
+    assert elsewhere.connections == 1
+
+
+async def test_a_server_that_moved_is_found_while_its_old_address_is_silent(
+    transport: HttpTransport, elsewhere: RdzvServer, resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected = connecting._connected
+
+    async def silent(family: int, address: tuple[object, ...]) -> socket.socket:
+        if address[0] == "127.0.0.1":
+            await asyncio.Event().wait()
+        return await connected(family, address)
+
+    monkeypatch.setattr(connecting, "_connected", silent)
+    monkeypatch.setattr(connecting, "REMEMBERED_TIMEOUT_S", PATIENCE_S)
+    resolver.moved_to = "127.0.0.2"
+    resolver.may_answer.set()
+    await asks(transport)
+    assert elsewhere.connections == 1
+
+
+async def test_a_server_that_moved_while_the_old_one_still_accepts_is_found_at_the_next_connection(
+    transport: HttpTransport, elsewhere: RdzvServer, resolver: Resolver
+) -> None:
+    resolver.moved_to = "127.0.0.2"
+    await asks(transport)
+    await looked_up(resolver, transport)
+    await transport.close()
+    await asks(transport)
+    assert elsewhere.connections == 1
+
+
+@pytest.mark.parametrize("request_", [POLL, JOIN], ids=["poll", "join"])
+async def test_another_server_at_the_old_address_traps_no_agent(
+    transport: HttpTransport, server: RdzvServer, elsewhere: RdzvServer, resolver: Resolver,
+    request_: PollRequest | JoinRequest,
+) -> None:  # fmt: skip
+    server.refusal = ErrorReply(code="agent_fenced", message="who is that?")
+    resolver.moved_to = "127.0.0.2"
+    resolver.may_answer.set()
+    with pytest.raises(Unreachable, match="server has another address now"):
+        await asks(transport, request_)
+    assert paths.JOIN not in server.paths, "no run begins there"
+    await asks(transport, request_)
+    assert elsewhere.connections == 1
+
+
+async def test_a_refusal_by_the_server_itself_is_believed(
+    transport: HttpTransport, server: RdzvServer, resolver: Resolver
+) -> None:
+    server.refusal = ErrorReply(code="agent_fenced", message="gone")
+    resolver.may_answer.set()
+    with pytest.raises(AgentFenced):
+        await asks(transport)
+
+
+async def test_a_refusal_is_believed_if_the_name_server_stays_silent(
+    transport: HttpTransport, server: RdzvServer
+) -> None:
+    server.refusal = ErrorReply(code="agent_fenced", message="gone")
+    with pytest.raises(AgentFenced):
+        await asks(transport)
+
+
+def test_a_loop_in_a_thread_goes_on_while_a_name_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_answer = threading.Event()
+
+    def answer(*args: Any, **kwargs: Any) -> list[Any]:
+        assert may_answer.wait(PATIENCE_S)
+        return []
+
+    async def look_up() -> list[Any]:
+        asking = asyncio.create_task(asyncio.get_running_loop().getaddrinfo("gone", 1))
+        await asyncio.sleep(0)
+        may_answer.set()  # which a loop that waits for the name server never reaches
+        return await asking
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    with asyncio.Runner(loop_factory=ThreadLoop) as runner:
+        assert runner.run(look_up()) == []

@@ -69,6 +69,54 @@ async def test_a_poll_after_an_outage_is_not_held() -> None:
     assert [request.hold for request in transport.requests] == [True, False, False, True, True]
 
 
+async def test_a_poll_that_is_cut_and_answered_at_the_next_try_is_told_apart_from_a_failure(monkeypatch):
+    monkeypatch.setattr(backoff, "CUT_S", 0.0)
+    is_cut = Unreachable("HTTP", "the server closed the connection", is_cut=True)
+    failures: list[Exception] = []
+    cuts: list[Exception] = []
+    transport = ScriptedTransport(is_cut, REPLY, is_cut, is_cut, REPLY)
+    client = RetryingClient(transport, failures.append, lambda cut: cuts.append(cut.error))
+    await client.ask(POLL)
+    assert (failures, cuts) == ([], [is_cut])
+    await client.ask(POLL)
+    assert (failures, cuts) == ([is_cut], [is_cut])
+    assert [request.hold for request in transport.requests] == [True, False, True, False, False]
+
+
+class LinkLocalTransport(ScriptedTransport):
+    """Reaches the server from a link-local address, whose zone sockets do not tell."""
+
+    async def connect(self) -> str:
+        return "fe80::fc:ff:fe00:1"
+
+
+@pytest.mark.parametrize("rank", [None, 0])
+@pytest.mark.parametrize("named", ["", "FE80::7", "febf::7"])
+async def test_a_node_that_would_be_a_master_at_a_link_local_address_does_not_join(named, rank):
+    told: asyncio.Future[Unreachable] = asyncio.get_running_loop().create_future()
+    transport = LinkLocalTransport(REPLY)
+    client = RetryingClient(transport, lambda error: told.done() or told.set_result(error))
+    asked = asyncio.create_task(client.ask(replace(join(), addr=named, node_rank=rank)))
+    failure = await asyncio.wait_for(told, 5.0)
+    asked.cancel()
+    assert failure.is_final and transport.requests == []
+    assert str(failure) == (
+        f"address: workers cannot connect to this node's address {named or 'fe80::fc:ff:fe00:1'}, which is link-local: "
+        "name rdzv-server by a global address, or give --local-addr"
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "rank"),
+    [("fe80::7%eth0", None), ("fd00::7", 0), ("10.0.0.7", None), ("fe80", 0), ("fe8::1", 0), ("", 1)],
+    ids=["with its zone", "IPv6", "IPv4", "a name", "another IPv6 address", "a node that is never the master"],
+)
+async def test_a_node_joins_at(named, rank):
+    transport = LinkLocalTransport(REPLY)
+    await RetryingClient(transport).ask(replace(join(), addr=named, node_rank=rank))
+    assert transport.requests[0].addr == (named or "fe80::fc:ff:fe00:1")
+
+
 async def test_a_refusal_is_an_answer_and_not_tried_again():
     transport = ScriptedTransport(AgentFenced("gone"), REPLY)
     with pytest.raises(AgentFenced):

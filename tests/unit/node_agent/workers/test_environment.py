@@ -39,6 +39,7 @@ def test_every_variable_of_torchruns_contract_is_there_and_right():
         "TORCHELASTIC_ERROR_FILE": "",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1",
     }
 
@@ -53,7 +54,7 @@ def test_the_round_wins_over_what_the_agent_inherited_from_another_launcher():
     assert [worker[name] for name in parent] == ["2", "10", "10.0.0.1", "nightly"]
 
 
-@pytest.mark.parametrize("name", ["TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS"])
+@pytest.mark.parametrize("name", ["TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"])
 @pytest.mark.parametrize("value", ["3", "0", ""])
 def test_the_users_own_value_wins(name, value):
     assert environment({name: value})[name] == value

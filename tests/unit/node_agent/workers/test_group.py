@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from node_agent.workers import group as workers
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.orphans import children
 from tests.support.console import PATIENCE_S, FakeConsole, command_spec
-from tests.support.process_info import ended
+from tests.support.process_info import ended, until
 
 NEVER_S = 1_000.0
 
@@ -54,6 +55,10 @@ class Crew:
 
     async def says(self, text: bytes) -> None:
         await self.console.until(lambda: text in self.console.text())
+
+    async def all_reaped(self, group: WorkerGroup) -> None:
+        await until(lambda: not group.pids)
+        await asyncio.sleep(0)  # in which a callback that is not held comes
 
     async def said(self, prefix: bytes) -> bytes:
         """The rest of the line that begins so."""
@@ -224,6 +229,86 @@ async def test_a_worker_that_alone_is_told_to_end_is_a_failure_soon(crew):
     crew.start(sh("kill -TERM $$"))
     await crew.calls_back("failed")
     assert crew.failures[0].exit_code == -signal.SIGTERM
+
+
+HEEDS = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+PYTHON_HEEDS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("worker", [sh(HEEDS), (sys.executable, "-c", PYTHON_HEEDS)], ids=["shell", "Python"])
+async def test_a_success_that_a_signal_may_have_caused_is_taken_back_when_the_agent_gets_the_signal(
+    crew, monkeypatch, worker
+):
+    """Python puts the default handlers back before it exits."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(worker, sh("exit 0"))
+    await crew.says(b"[0]:ready\n")
+    (pid, *_) = group.pids
+    os.kill(pid, signal.SIGTERM)
+    await crew.all_reaped(group)
+    assert crew.calls == []
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"]
+
+
+async def test_a_success_that_a_signal_may_have_caused_counts_soon(crew):
+    group = crew.start(sh(HEEDS))
+    await crew.says(b"ready\n")
+    began = asyncio.get_running_loop().time()
+    os.kill(group.pids[0], signal.SIGTERM)
+    await crew.calls_back("succeeded")
+    assert asyncio.get_running_loop().time() - began >= workers.CAUSE_TIMEOUT_S
+    await asyncio.sleep(0)
+    assert crew.calls == ["succeeded"]
+
+
+@pytest.mark.parametrize("program", ["print('ready', flush=True)", "pass"], ids=["that writes", "that is silent"])
+async def test_the_success_of_workers_that_handle_no_signal_waits_for_nothing(crew, monkeypatch, program):
+    """SIGINT proves nothing: every Python program catches it."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    crew.start((sys.executable, "-c", program))
+    await crew.calls_back("succeeded")
+
+
+async def test_a_silent_worker_is_looked_at_once_in_a_while(crew, monkeypatch, tmp_path):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    monkeypatch.setattr(workers, "LOOK_S", 0.0)
+    program = PYTHON_HEEDS.replace('print("ready", flush=True)', f'open({str(tmp_path / "ready")!r}, "w")')
+    group = crew.start((sys.executable, "-c", program))
+    await until((tmp_path / "ready").exists)
+    group.look()
+    os.kill(group.pids[0], signal.SIGTERM)
+    await crew.all_reaped(group)
+    assert crew.calls == []
+
+
+async def test_a_signal_that_the_agent_ignores_itself_says_nothing_of_its_workers(crew, monkeypatch):
+    """Under nohup all of them ignore SIGHUP."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        crew.start(sh("exit 0"))
+        await crew.calls_back("succeeded")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_workers_that_ended_long_ago_do_not_hold_a_success(crew, gate, monkeypatch):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.05)
+    group = crew.start(sh(HEEDS), sh(f"read go < {gate.path}"))
+    await crew.says(b"[0]:ready\n")
+    os.kill(group.pids[0], signal.SIGTERM)
+    await until(lambda: len(group.pids) == 1)
+    await asyncio.sleep(workers.CAUSE_TIMEOUT_S)
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    await gate.open()
+    await crew.calls_back("succeeded")
 
 
 # How a round is stopped.

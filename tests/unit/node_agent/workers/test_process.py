@@ -19,11 +19,16 @@ def test_a_child_is_killed_and_reaped(child: CommandProcess) -> None:
     assert state(child.pid) == "" and child.pid not in own_children
 
 
+def test_a_child_whose_cpus_are_gone_is_not_started_and_the_reason_is_told() -> None:
+    with pytest.raises(OSError, match="it may not run on any of CPUs 4095 any more"):
+        CommandProcess(("sleep", "1000"), os.environ, DEVNULL, DEVNULL, cpus=[4095])
+
+
 def test_a_child_that_does_not_go_in_time_is_given_up(child: CommandProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "signal_group", lambda pid, signum: None)
     assert child.end(0.0) == -signal.SIGKILL
     assert child.pid in outlived_kill
-    said = f"could not kill pid {child.pid} (state "
+    said = f"could not kill pid {child.pid} ("  # in whatever state: it may be starting still
     assert given_up(child.pid).startswith(said) and given_up(child.pid).endswith(
         "giving it up, and what it holds with it"
     )

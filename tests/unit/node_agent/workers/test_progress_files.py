@@ -74,6 +74,14 @@ def test_the_agent_reads_what_each_worker_has_told(files: ProgressFiles) -> None
     assert found.age_s > 0
 
 
+def test_the_agent_knows_when_the_first_progress_was_told(files: ProgressFiles, tell: Callable[..., None]) -> None:
+    tell(100.0, step=1)
+    for at, kind in ((103.0, "work"), (104.0, "step"), (109.0, "checkpoint")):
+        tell(at, kind=kind)
+    found = files.summary(110.0)
+    assert found and (found.telling_s, found.age_s) == (10.0, 1.0)
+
+
 def test_workers_for_whom_no_descriptor_is_left_go_without(monkeypatch: pytest.MonkeyPatch) -> None:
     create = os.memfd_create
 

@@ -19,10 +19,11 @@ HELPER = """
 import os, socket
 orders = socket.socket(fileno=os.dup(0))
 while True:
-    order, fds, _, _ = socket.recv_fds(orders, 16, maxfds=1)
+    order, fds, _, _ = socket.recv_fds(orders, 64, maxfds=1)
     if not order:
         break
     if fds:
+        orders.send(order)
         listener = socket.socket(fileno=fds[0])
         connection, _ = listener.accept()
         connection.sendall(str(os.getpid()).encode())
@@ -116,6 +117,28 @@ async def test_a_helper_that_died_unnoticed_is_no_trouble(host, when):
     assert host.errors.empty(), "nobody needed the store any more"
     await client.close()
     await successor.close()
+
+
+async def test_a_helper_that_was_dying_when_a_round_began_is_replaced(host):
+    """The order arrives in its socket, and it never reads it."""
+    client = await Client.connect(host.open())
+    host.host.close()
+    os.kill(client.pid, signal.SIGSTOP)
+    port = host.open()
+    os.kill(client.pid, signal.SIGKILL)
+    successor = await Client.connect(port)
+    assert successor.pid != client.pid
+    assert host.errors.empty(), "the round's workers have lost nothing"
+    await client.close()
+    await successor.close()
+
+
+async def test_helpers_that_die_before_they_serve_anybody_are_told(host, tmp_path):
+    (tmp_path / "helper.py").write_text("raise SystemExit(5)")
+    _, writer = await asyncio.open_connection("127.0.0.1", host.open())
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await host.errors.get()).endswith("ended by itself with exit code 5")
+    writer.close()
 
 
 async def test_a_helper_that_ends_by_itself_is_told_with_its_exit_code(host):

@@ -1,12 +1,15 @@
 """The agent's temporary files: its own, and gone when it is."""
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from node_agent.workers import temp_dir
 from node_agent.workers.temp_dir import TempDir
 
 
@@ -68,3 +71,36 @@ def test_a_link_in_its_place_is_left_alone(tmp_path):
     temp_dir.path("x")
     temp_dir.remove()
     assert sorted(os.listdir(tmp_path)) == ["elsewhere", "node-agent-0123456789abcdef"]
+
+
+def test_the_folder_has_an_absolute_path_since_a_script_may_change_its_working_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", ".")
+    assert TempDir().folder.startswith(f"{tmp_path}/node-agent-")
+
+
+def test_a_tmpdir_that_cannot_be_used_is_left_alone_and_files_go_to_tmp(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for unusable, why in (("missing", "No such file or directory"), ("file", "it is no folder")):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / unusable))
+        assert temp_dir.warning() == (
+            f"TMPDIR={tmp_path / unusable} cannot be used: {why}; temporary files are kept in /tmp"
+        )
+        assert os.path.dirname(TempDir().folder) == "/tmp"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_full_disk_is_no_place_for_temporary_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0))
+    assert "its disk is full" in temp_dir.warning()
+    assert os.path.dirname(TempDir().folder) == "/tmp"
+
+
+def test_a_folder_that_somebody_cleared_away_is_made_anew(tmp_path):
+    temp_dir = TempDir()
+    shutil.rmtree(os.path.dirname(temp_dir.path("x")))
+    with open(temp_dir.path("x"), "x"):
+        pass
+    assert stat.S_IMODE(os.stat(temp_dir.folder).st_mode) == 0o700
+    temp_dir.remove()
+    assert os.listdir(tmp_path) == []

@@ -9,7 +9,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import LeaderReply, LeaderRequest, PollRequest, Reply, ReportRequest, Start, Wait
 
 from rdzv_server.core.effects import Record
-from rdzv_server.storage.base import MemoryStore, StoreBroken, StoreFenced, StoreUnavailable
+from rdzv_server.storage.base import Change, MemoryStore, StoreBroken, StoreFenced, StoreUnavailable
 from tests.support.etcd import need_aetcd
 from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 
@@ -35,8 +35,13 @@ class GivenLeadership:
         self.has_resigned = asyncio.Event()
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def over(self) -> str:
+    async def over(self, regained: Callable[[float], None]) -> str:
+        self._regained = regained
         return await asyncio.shield(self._over)
+
+    def regain(self, lapsed_s: float) -> None:
+        self.is_certain = True
+        self._regained(lapsed_s)
 
     def end(self, reason: str) -> None:
         self.is_certain = False
@@ -76,12 +81,12 @@ class SharedStore(MemoryStore):
             raise self.error
         return await super().load()
 
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
+    async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
         self.is_writing.set()
         await self.may_write.wait()
         if self.error:
             raise self.error
-        await super().append(records, events)
+        await super().append(changes, events)
 
 
 class Server:
@@ -197,6 +202,29 @@ async def test_a_leader_that_is_not_certain_answers_nobody_until_it_is(server):
     assert (await server.poll("a", hold=False)).directive == reply.directive
 
 
+async def test_agents_that_are_sent_away_meanwhile_are_not_lost(server):
+    """The agent's connection closes, and its grace ends, before the server can answer it."""
+    leadership = await server.lead()
+    await server.join("a", disconnect_grace_s=0.01)
+    assert isinstance((await server.join("b", disconnect_grace_s=0.01)).directive, Start)
+    connection = Connection("a")
+    poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=100)
+    parked = asyncio.create_task(refusal(server.replica.ask(poll, connection)))
+    await asyncio.sleep(0)
+    leadership.is_certain = False
+    assert server.replica.term
+    server.replica.term.rendezvous.lost(connection)
+    await asyncio.sleep(0.05)  # longer than the grace
+    leadership.regain(0.05)
+    reply = await server.poll("b", hold=False)
+    assert isinstance(reply.directive, Start)
+    (run,) = server.replica.term.driver.runs()
+    assert not run.departures and list(run.leases.uncertain) == ["a"]
+    await server.poll("a", hold=False)
+    parked.cancel()
+    await asyncio.gather(parked, return_exceptions=True)
+
+
 async def test_what_comes_too_late_is_kept_back_a_refusal_too(server):
     """An agent that is told that it is fenced stops its workers."""
     leadership = await server.lead()
@@ -210,7 +238,9 @@ async def test_what_comes_too_late_is_kept_back_a_refusal_too(server):
     await asyncio.sleep(0)
     leadership.is_certain = False
     server.store.may_write.set()
-    assert [type(error) for error in (await join, await unknown)] == [NotLeader, NotLeader]
+    assert isinstance(await join, NotLeader)
+    leadership.end("its lease at etcd ran out")
+    assert isinstance(await unknown, NotLeader)
 
 
 async def test_a_parked_poll_is_not_told_what_is_not_written(server):

@@ -63,7 +63,7 @@ def test_a_node_that_is_gone_is_told_with_its_rank_and_the_reason():
     run.leaves("b", "SIGTERM")
     left = next(event for event in run.events if event.kind == "node_left")
     assert (left.node_id, left.group_rank, left.reason, left.round) == ("b", 1, "node b left: SIGTERM", 1)
-    run.join("a")
+    run.join("a", "c")
     run.is_lost("a")
     assert "node_lost" in kinds(run.events)
 

@@ -172,8 +172,8 @@ def test_the_largest_story_stays_small():
 def test_any_failure_that_the_server_takes_can_be_told(failures):
     run = running("2", "a", "b", max_restarts=len(failures) - 1)
     for failure in failures:
-        counted = replace(failure, verdict="count") if failure.verdict == "retry" else failure
-        run.handle(WorkersFailed("a", run.run.round, counted))
+        verdict = "count" if failure.verdict == "retry" else failure.verdict
+        run.handle(WorkersFailed("a", run.run.round, replace(failure, verdict=verdict, node_id="a")))
         rejoin_all(run)
     run.passes(CAUSE_WINDOW_S)
     end = end_of(run)

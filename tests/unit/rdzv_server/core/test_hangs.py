@@ -1,15 +1,18 @@
 """Hangs: from what agents suspect to a failure with a name, and what the policy makes of it."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from rdzv_protocol.errors import TooManyRequests
+from rdzv_protocol.evidence import Evidence, LastError, StackGroup
 
 from rdzv_server.core import final_report, status_view
+from rdzv_server.core.events import QueryAnswered
 from rdzv_server.core.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.hangs import MOST_SOURCES, SETTLE_S
 from rdzv_server.core.run import Stage
-from tests.support.scenario import HUNG, running
+from tests.support.scenario import HUNG, Scenario, running
 from tests.support.stories import check, stories
 
 HANG = f"worker rank 0 on node a failed: hang: {HUNG}"
@@ -55,6 +58,32 @@ HANG = f"worker rank 0 on node a failed: hang: {HUNG}"
     ),
     "of several whom the stacks blame the suspected one": (
         "4 max_restarts=1", "join a b c d; suspect c 2; judge b=STOPPED c=STOPPED", {"blamed": "c"},
+    ),
+    "no rank is named if several are suspected and nothing tells them apart": (
+        "2 max_restarts=1", "join a b; suspect a 0; suspect b 1; judge",
+        {"told hang_found": f"the workers failed: hang: {HUNG}", "counted": ""},
+    ),
+    "a rank is named if the others go on": (
+        "2 max_restarts=1", "join a b; suspect b 1; judge",
+        {"told hang_found": f"worker rank 1 on node b failed: hang: {HUNG}", "counted": "b"},
+    ),
+    "or if its step is the lowest": (
+        "2 max_restarts=1", "join a b; tell a lowest_step=8; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
+        {"told hang_found": f"worker rank 1 on node b failed: hang: {HUNG}", "counted": "b"},
+    ),
+    "no rank is named if the steps are equal": (
+        "2 max_restarts=1", "join a b; tell a lowest_step=7; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
+        {"told hang_found": f"the workers failed: hang: {HUNG}", "counted": ""},
+    ),
+    "nor if the step of one node is not known": (
+        "2 max_restarts=1", "join a b; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
+        {"told hang_found": f"the workers failed: hang: {HUNG}", "counted": ""},
+    ),
+    "a rank is named if its source is sure": (
+        "2 max_restarts=1", "join a b; suspect a 0; suspect b 1 source=timer; judge", {"counted": "b"},
+    ),
+    "nobody is named if several of one node are suspected and their stacks are alike": (
+        "1 max_restarts=1", "join a local_world_size=2; suspect a 0 1; judge a=ALIVE", {"counted": ""},
     ),
     # what follows
     "a hang costs a charged restart of its own cause": (
@@ -111,6 +140,21 @@ def test_the_evidence_names_the_rank_and_stands_in_the_failure() -> None:
     assert failure.cause.startswith(f"hang: {HUNG}; ranks 0 and 2 ") and "; rank 1 " in failure.cause
     (found,) = [event for event in run.events if event.kind == "hang_found"]
     assert found.failure and (found.failure.node_id, found.failure.rank) == ("b", 1)
+
+
+def test_the_exception_of_a_script_that_has_ended_is_the_failures() -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    run.suspects("b", 1)
+    traceback = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "ValueError: boom")
+    for name, query in run.examined().items():
+        rank = run.run.seats[name].first_rank
+        errors = (LastError(rank=0, error="ValueError: boom", traceback=traceback, is_uncaught=True),)
+        group = StackGroup(ranks=(rank,))
+        run.handle(QueryAnswered(name, query.number, Evidence(groups=(group,), errors=() if rank else errors)))
+    run.passes(SETTLE_S)
+    failure = run.run.first_of_round.failure
+    assert (failure.node_id, failure.rank, failure.error, failure.traceback) == ("a", 0, "ValueError: boom", traceback)
+    assert failure.sentence.endswith("rank 0 has raised an exception, and its process does not end: ValueError: boom")
 
 
 def test_one_agent_suspects_by_so_many_sources_and_no_more() -> None:
@@ -176,3 +220,19 @@ def test_a_source_that_tells_of_the_worker_itself_is_believed_rather_than_others
     run.suspects("b", 1, source=source)
     run.judges()
     assert run.run.first_of_round and run.run.first_of_round.agent_id == "b"
+
+
+@pytest.mark.parametrize("restart", [Scenario.restarts, Scenario.restarts_from_a_snapshot])
+def test_a_restarted_server_still_counts_sources_and_silent_nodes(restart: Callable[[Scenario], None]) -> None:
+    run = running("2", "a", "b", max_restarts=1)
+    run.suspects("b", 1, source="silence")
+    for number in range(MOST_SOURCES):
+        run.suspects("a", 0, source=f"log rule {number}")
+    restart(run)
+    with pytest.raises(TooManyRequests):
+        run.suspects("a", 0, source="silence")
+    for number in range(MOST_SOURCES):
+        run.suspects("a", source=f"log rule {number}")
+    assert run.run.hang and not run.run.hang.is_believed
+    run.suspects("a", 0, source="silence")
+    assert run.run.hang.is_believed

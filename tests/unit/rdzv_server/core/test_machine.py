@@ -59,6 +59,15 @@ from tests.support.stories import check, stories
     "a node that has finished may leave": (
         "2", "join a b; succeed a; leave a", {"start": "b"}, "succeed b", {"stage": "succeeded"},
     ),
+    "a node whose workers were told to end, and exited 0, has not finished": (
+        "1:2", "join a b; succeed a; retract a", {"stop": "b", "stage": "forming"},
+        "join b; succeed b", {"stage": "succeeded", "ledger": "node_left"},
+    ),
+    "also if all others have finished in the meantime": (
+        "3", "join a b c; succeed a b; retract b", {"stop": "a c"},
+    ),
+    "a node whose workers run has no success to take back": ("2", "join a b; retract a", {"stop": "b"}),
+    "nor does it take one back once the run has ended": ("1", "join a; succeed a; retract a", {"stage": "succeeded"}),
     "a failure restarts those that had finished": (
         "2 max_restarts=1", "join a b; succeed a; fail b", {"stop": "a b"},
         "join a b; succeed b", {"stage": "running"},  # a's success was of the round before

@@ -9,9 +9,11 @@ from rdzv_protocol.messages import Start, Stop, Wait
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS
 from rdzv_server.core.effects import Happened
 from rdzv_server.core.events import (
+    AgentDisconnected,
     LeaseRenewed,
     NodeBlamed,
     NodeCordoned,
+    NodeJoined,
     NodeLeft,
     NodeUncordoned,
     RoundCompleted,
@@ -26,7 +28,7 @@ from rdzv_server.core.node_history import (
     span,
 )
 from rdzv_server.storage.record_codec import pack, unpack
-from tests.support.scenario import WALL_AT, ManyRuns, settings_of
+from tests.support.scenario import SERVER_ADDR, WALL_AT, ManyRuns, a_join, settings_of
 
 POLICY = ExclusionPolicy(after=3, window_s=3_600.0, for_s=600.0)
 
@@ -45,6 +47,20 @@ class Cluster(ManyRuns):
             self.join(agent, run_id, node=node, settings=settings_of(nnodes or str(len(nodes)), **settings))
         return agents
 
+    def joins_with_limited_token(self, agent: str, run_id: str, node: str, settings: Any, **more: Any) -> None:
+        """An agent joins whose token is good for some runs only."""
+        join = a_join(agent, run_id=run_id, node=node, explicit_run_id=True, settings=settings, **more)
+        self.handle(run_id, NodeJoined(join, SERVER_ADDR, is_scoped=True))
+
+    def falls_silent(self, *nodes: str, heard: dict[str, dict[str, str]]) -> None:
+        """Let 100 s pass in which these nodes are silent and the others are heard. `heard`: agents of each run."""
+        for _ in range(10):
+            self.passes(10.0)
+            for run_id, agents in heard.items():
+                for node, agent in agents.items():
+                    if node not in nodes:
+                        self.handle(run_id, LeaseRenewed(agent))
+
     @property
     def excluded(self) -> dict[str, str]:
         return {node: cordon.reason for node, cordon in self.registry.cordons.by_node.items() if cordon.excludes}
@@ -56,8 +72,8 @@ def test_a_node_that_run_after_run_blames_is_kept_out_for_a_time() -> None:
         assert cluster.excluded == {}
         cluster.fails(cluster.run(f"run{number}", "a", "b")["b"], f"run{number}")
         cluster.stalls(60.0)
-    reason = "blamed 3 times within 1 h in 3 runs, most recently: worker rank 0 on node b failed: exit code 1"
-    assert cluster.excluded == {"b": reason}
+    reason = "blamed 3 times within 1 h in 3 runs"
+    assert cluster.excluded == {"b": f"{reason}, most recently: worker rank 0 on node b failed: exit code 1"}
     agents = cluster.run("next", "a", "b", nnodes="1:2", lease_s=5_000.0)
     assert cluster.directive(agents["b"], "next") == Wait(
         reason=f"standing by: node b is excluded: {reason}", remaining_s=540.0, ending="uncordoned", excluded=True
@@ -65,6 +81,52 @@ def test_a_node_that_run_after_run_blames_is_kept_out_for_a_time() -> None:
     cluster.stalls(600.0)
     assert cluster.excluded == {}
     assert not getattr(cluster.directive(agents["b"], "next"), "excluded", False)
+
+
+def test_only_the_run_that_blames_a_node_is_told_what_its_workers_said() -> None:
+    cluster = Cluster()
+    settings = {"nnodes": "1:2", "lease_s": 5_000.0, "max_restarts": 3}
+    blaming, beside = cluster.run("blaming", "a", "b", **settings), cluster.run("beside", "b", **settings)
+    cluster.fails(blaming["b"], "blaming", blame="node", error="a secret")
+    told = {effect.event.run_id: effect.event.reason for effect in cluster.effects if isinstance(effect, Happened)}
+    assert "a secret" in told["blaming"]
+    assert told["beside"] == "node b is excluded for 10 min: its hardware failed"
+    for known in (cluster, cluster.restarted()):
+        agents = known.run("later", "b", **settings)
+        assert known.directive(agents["b"], "later").reason == "standing by: node b is excluded: its hardware failed"
+        known.join("b.99", "blaming", node="b", settings=settings_of("1:2", lease_s=5_000.0, max_restarts=3))
+        assert "a secret" in known.directive("b.99", "blaming").reason
+    assert beside
+
+
+def test_what_a_run_of_a_limited_token_blames_a_node_for_counts_in_that_run_only() -> None:
+    cluster = Cluster()
+    settings = settings_of("1:2", lease_s=5_000.0, max_restarts=9)
+    for run_id, node in (("theirs", "b"), ("ours", "b"), ("ours", "c")):
+        cluster.joins_with_limited_token(f"{node}.{run_id}", run_id, node, settings)
+    cluster.joins_with_limited_token("forged", "ours", "b", settings, unfit="no GPU")
+    assert cluster.excluded == {}, "no other run is told"
+    for known in (cluster, cluster.restarted()):
+        assert not known.directive("b.theirs", "theirs").excluded
+        known.joins_with_limited_token("b.9", "ours", "b", settings)
+        assert known.directive("b.9", "ours").reason == "standing by: node b is excluded: node b is unfit: no GPU"
+        known.stalls(POLICY.for_s)
+        assert not getattr(known.directive("b.9", "ours"), "excluded", False), "its time is over"
+
+
+def test_a_limited_tokens_run_counts_what_it_blames_a_node_for_by_itself() -> None:
+    cluster = Cluster()
+    settings = settings_of("1", lease_s=5_000.0, max_restarts=9)
+    cluster.fails(cluster.run("other", "b")["b"], "other")
+    cluster.joins_with_limited_token("b.0", "ours", "b", settings)
+    for round in (1, 2, 3):
+        assert not getattr(cluster.directive("b.0", "ours"), "excluded", False)
+        cluster.fails("b.0", "ours", round=round)
+        cluster = cluster.restarted()
+        cluster.joins_with_limited_token("b.0", "ours", "b", settings, after_round=round)
+    reason = "blamed 3 times within 1 h, most recently: worker rank 0 on node b failed: exit code 1"
+    assert cluster.directive("b.0", "ours").reason == f"standing by: node b is excluded: {reason}"
+    assert [each.fault for each in cluster.registry.cordons.history.by_node["b"]] == ["failed"], "of the other run"
 
 
 def test_the_count_begins_anew_after_an_exclusion_and_after_an_operators_word() -> None:
@@ -174,12 +236,36 @@ def test_nodes_that_are_lost_one_by_one_are_blamed_and_those_lost_together_are_n
     for number in range(4):
         cluster.run(f"run{number}", *names, nnodes="1:6")
         cluster.stalls(20.0)  # every lease ends: the switch, or this server's own network
-    assert cluster.excluded == {}
-    assert sorted(cluster.registry.cordons.history.by_node) == names
+    assert cluster.registry.cordons.history.by_node == {}
     for number in range(4, 8):
-        cluster.run(f"run{number}", "b")
-        cluster.stalls(100.0)
+        agents = cluster.run(f"run{number}", "a", "b", nnodes="1:2", lease_s=20.0)
+        cluster.falls_silent("b", heard={f"run{number}": agents})
     assert list(cluster.excluded) == ["b"]
+
+
+def test_the_first_of_two_nodes_that_are_lost_together_is_not_excluded_either() -> None:
+    for is_cut in (False, True):
+        cluster = Cluster(ExclusionPolicy(after=1, window_s=3_600.0, for_s=600.0))
+        agents = cluster.run("run", "a", "b", "c", nnodes="1:3", lease_s=20.0)
+        for node in "ab" if is_cut else "":
+            cluster.handle("run", AgentDisconnected(agents[node]))
+        for _ in range(3):
+            cluster.passes(10.0)
+            cluster.handle("run", LeaseRenewed(agents["c"]))
+        (run,) = cluster.registry.runs()
+        assert list(run.agents) == [agents["c"]]
+        assert cluster.registry.cordons.history.by_node == {}
+
+
+def test_nodes_of_three_runs_that_vanish_together_are_not_to_blame_and_two_are() -> None:
+    for nodes, is_lost in (("ab", True), ("abd", False)):
+        cluster = Cluster(ExclusionPolicy(after=1, window_s=3_600.0, for_s=600.0))
+        of_runs = {node: cluster.run(f"run of {node}", node, f"w{node}", nnodes="1:2") for node in nodes}
+        for node, agents in of_runs.items():
+            cluster.handle(f"run of {node}", AgentDisconnected(agents[node]))
+        cluster.passes(1.0)
+        assert [len(run.agents) for run in cluster.registry.runs()] == [2 - is_lost] * len(nodes)
+        assert bool(cluster.excluded) is is_lost
 
 
 def test_an_operators_cordon_stands() -> None:
@@ -219,9 +305,8 @@ def test_the_memory_is_bounded_so_that_a_snapshot_is_one_value_of_etcd() -> None
 def test_a_node_that_another_run_loses_while_it_is_excluded_is_excluded_once() -> None:
     cluster = Cluster(ExclusionPolicy(after=2, window_s=3_600.0, for_s=600.0))
     cluster.fails(cluster.run("before", "a", "b")["b"], "before")
-    for run_id in ("one", "two"):
-        cluster.run(run_id, "b", lease_s=30.0, max_restarts=3)
-    cluster.stalls(100.0)
+    runs = {run_id: cluster.run(run_id, "a", "b", nnodes="1:2", lease_s=30.0) for run_id in ("one", "two")}
+    cluster.falls_silent("b", heard=runs)
     journal = [record.fact for record in cluster.records if record.run_id == JOURNAL]
     assert [type(fact) for fact in journal] == [NodeBlamed, NodeBlamed, NodeBlamed, NodeCordoned]
     assert [record.run_id for record in cluster.records if isinstance(record.fact, NodeCordoned)].count("two") == 1
@@ -231,9 +316,8 @@ def test_nodes_that_are_lost_together_by_different_runs_are_not_to_blame() -> No
     cluster = Cluster(ExclusionPolicy(after=2, window_s=3_600.0, for_s=600.0))
     for node in ("a", "b", "c"):
         cluster.fails(cluster.run(f"before {node}", node)[node], f"before {node}")
-    for node in ("a", "b", "c"):
-        cluster.run(f"run of {node}", node, lease_s=30.0)
-    cluster.stalls(100.0)  # the rack that they share
+    runs = {f"of {node}": cluster.run(f"of {node}", node, f"w{node}", nnodes="1:2", lease_s=30.0) for node in "abc"}
+    cluster.falls_silent("a", "b", "c", heard=runs)  # the rack that they share
     faults = [[each.fault for each in blames] for blames in cluster.registry.cordons.history.by_node.values()]
     assert faults == [["failed", "lost"]] * 3
     assert cluster.excluded == {}
@@ -244,8 +328,9 @@ def test_evidence_counts_though_another_agent_of_the_node_is_lost_in_the_same_in
     settings = settings_of("1:2", lease_s=30.0, max_restarts=3)
     for agent in ("b.1", "b.2"):
         cluster.join(agent, "run", node="b", settings=settings)
-    cluster.stalls(20.0)
-    cluster.handle("run", LeaseRenewed("b.1"))
+    for _ in range(2):
+        cluster.stalls(10.0)
+        cluster.handle("run", LeaseRenewed("b.1"))
     cluster.now += 15.0  # the lease of b.2 is over, but the server was busy
     cluster.fails("b.1", "run", blame="node", hint="drain it")
     blamed = [each.fault for each in cluster.registry.cordons.history.by_node["b"]]

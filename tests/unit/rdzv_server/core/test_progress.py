@@ -1,16 +1,19 @@
-"""Progress of workers is a sign: kept while its round runs, shown, and never written down."""
+"""Progress of workers is a sign: kept while its round runs, shown, and written down only when a round's first comes."""
 
 import pytest
 
 from rdzv_server.core import status_view
+from rdzv_server.core.events import TrainingBegan
 from tests.support.scenario import running
 
 
 def test_status_shows_the_steps_of_each_node_and_of_the_run() -> None:
     run = running("2", "a", "b", max_restarts=1)
     run.tells("a", lowest_step=7, highest_step=9, age_s=2.0, step_s=0.5, checkpoint_step=5, checkpoint_s=3.0)
-    assert run.effects == [], "nothing is recorded"
+    assert [effect.fact for effect in run.effects] == [TrainingBegan(0.0)], "nothing is recorded but the first of it"
     run.passes(1.0)
+    run.tells("a", lowest_step=7, highest_step=9, age_s=3.0, step_s=0.5, checkpoint_step=5, checkpoint_s=3.0)
+    assert run.effects == []
     run.tells("b", lowest_step=8, highest_step=8, age_s=0.5, step_s=0.75)
     status = status_view.view(run.run, run.now)
     first, second = (node.progress for node in status.nodes)

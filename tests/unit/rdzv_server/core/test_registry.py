@@ -1,9 +1,12 @@
 """Many runs, and what comes after an end."""
 
+from typing import Any
+
 import pytest
 from rdzv_protocol.errors import (
     AgentFenced,
     MalformedMessage,
+    OutcomeUnknown,
     RunFailed,
     RunGoesOn,
     RunSucceeded,
@@ -13,6 +16,7 @@ from rdzv_protocol.errors import (
 )
 from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
 
+from rdzv_server.core import used_numbers
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS
 from rdzv_server.core.effects import ForgetRun
 from rdzv_server.core.events import (
@@ -27,7 +31,7 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.machine import DUE_AT_ONCE
 from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Stage
+from rdzv_server.core.run import HEARD_OF_S, Stage
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, ManyRuns, a_join, durable, settings_of
 
@@ -80,6 +84,49 @@ def test_no_more_runs_than_there_is_memory_for(server):
     server.succeeds("a", "one")
     server.passes(RETENTION_S + 1)
     server.join("c", "three")
+
+
+def test_no_more_agents_than_there_is_memory_for(server):
+    server.registry = Registry(RETENTION_S, max_agents=3)
+    server.join("a", "one", settings=settings_of("2", **PATIENT))
+    server.join("b", "one", settings=settings_of("2", **PATIENT))
+    server.join("c", "two")
+    for run_id, settings in (("one", settings_of("2", **PATIENT)), ("three", settings_of("1"))):
+        before = server.attempts()
+        with pytest.raises(ServerUnavailable, match="this server holds 3 agents, and --max-agents is 3"):
+            server.join("d", run_id, settings=settings)
+        assert server.attempts() == before
+    server.succeeds("c", "two")
+    server.passes(HEARD_OF_S)
+    server.join("d", "three")
+    assert [run_id for run_id, *_ in server.attempts()] == ["one", "three"], "the run that has ended made room"
+
+
+def test_newcomers_that_fill_the_server_keep_no_run_from_replacing_a_node(server):
+    server.registry = Registry(RETENTION_S, max_agents=2)
+    settings = settings_of("2", **PATIENT)
+    server.join("a", "one", settings=settings)
+    server.join("b", "one", settings=settings)
+    server.leaves("b", "one")
+    again = Registry(RETENTION_S, max_agents=2)
+    for record in server.records:
+        again.replay(record)
+    for registry in (server.registry, again):
+        server.registry = registry
+        with pytest.raises(ServerUnavailable, match="this server holds 2 agents"):
+            server.join("stranger", "two")
+    server.join("c", "one", settings=settings)
+    server.join("a", "one", settings=settings, after_round=1)
+    assert isinstance(server.directive("c", "one"), Start)
+
+
+PATIENT = {"lease_s": 10_000.0, "max_restarts": 3}
+
+
+def test_a_run_with_an_endless_grace_is_not_founded(server):
+    with pytest.raises(MalformedMessage, match=r"disconnect_grace_s is 1e\+07, and may be 3600 at most"):
+        server.join("a", settings=settings_of("1", disconnect_grace_s=1e7))
+    assert server.attempts() == []
 
 
 def test_runs_do_not_meet(server):
@@ -158,7 +205,7 @@ def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
     """A batch of losses is limited, so that other runs have a turn in between."""
     many = 2 * DUE_AT_ONCE + 1
     for number in range(many):
-        server.join(f"agent-{number}", settings=settings_of(f"{many}", lease_s=10.0))
+        server.join(f"agent-{number}", settings=settings_of(f"{many + 1}", lease_s=10.0))
     (run,) = server.registry.runs()
     left = []
     while run.agents:
@@ -187,10 +234,103 @@ def test_a_success_is_forgotten_after_the_retention_time(server):
     server.join("a")
     server.succeeds("a")
     server.passes(RETENTION_S)
-    assert server.effects == [ForgetRun("run", 1)]
+    assert server.effects[-1] == ForgetRun("run", 1)
     assert server.attempts() == []
     server.join("late")
+    assert server.attempts() == [("run", 2, Stage.RUNNING)]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_no_number_of_a_run_id_is_used_twice_though_the_run_was_forgotten_in_between(server, restarts):
+    for attempt, agent in enumerate("abc", 1):
+        server.join(agent)
+        assert server.attempts() == [("run", attempt, Stage.RUNNING)]
+        (run,) = server.registry.runs()
+        assert server.event_numbers == list(range(1, run.event_number + 1))
+        server.succeeds(agent)
+        server.passes(RETENTION_S)
+        assert server.attempts() == []
+        server = server.restarted() if restarts else server
+    server.join("a", "another")
+    assert [(run.attempt, run.event_number) for run in server.registry.runs()] == [(1, 3)], "it was never used"
+
+
+def test_so_many_forgotten_run_ids_are_remembered_and_beyond_them_all_begin_above_their_numbers(server, monkeypatch):
+    monkeypatch.setattr(used_numbers, "MOST_REMEMBERED", 2)
+    for run_id, attempts in (("many", 3), ("two", 1), ("three", 1)):
+        for attempt in range(attempts):
+            server.join(f"{run_id}{attempt}", run_id)
+            server.fails(f"{run_id}{attempt}", run_id)
+        server.passes(RETENTION_S)
+    for run_id, attempt in (("two", 2), ("three", 2), ("many", 4), ("new", 4)):
+        server.join("a", run_id)
+        assert server.attempts()[-1] == (run_id, attempt, Stage.RUNNING)
+    kept, again = server.registry.snapshot(used_numbers.JOURNAL, 0.0), Registry(RETENTION_S)
+    for record in kept:
+        again.replay(unpack(record.run_id, record.attempt, record.at, *pack(record)))
+    assert again.snapshot(used_numbers.JOURNAL, 0.0) == kept
+
+
+# An agent that slept through the end of its run.
+
+
+def returns(server: ManyRuns, *, attempt: int = 1, **changes: Any) -> None:
+    """The agent of node a, which had a place in this attempt, comes back after its run has gone."""
+    server.join("a.2", node="a", returning=True, attempt=attempt, **changes)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["same life", "restarted"])
+@pytest.mark.parametrize("told", [1, 0], ids=["attempt", "older agent"])
+@pytest.mark.parametrize("more", [{}, {"rerun": True}, {"explicit": False}], ids=["explicit", "rerun", "no run id"])
+def test_a_returning_agent_does_not_begin_a_forgotten_run_again(server, restarts, told, more):
+    server.join("b", explicit=more.get("explicit", True))
+    server.succeeds("b")
+    server.passes(RETENTION_S)
+    server = server.restarted() if restarts else server
+    with pytest.raises(OutcomeUnknown, match="run run ended while node a was away, and how it ended is not remembered"):
+        returns(server, attempt=told, **more)
+    assert server.attempts() == []
+    server.join("c")
+    assert server.attempts() == [("run", 2, Stage.RUNNING)], "an agent that is started now begins it again"
+
+
+@pytest.mark.parametrize("attempt", [1, 0])
+def test_a_server_that_lost_its_state_lets_returning_agents_form_their_run_anew(server, attempt):
+    server.join("b", "another")
+    server.succeeds("b", "another")
+    server.passes(RETENTION_S)
+    returns(server, attempt=attempt)
     assert server.attempts() == [("run", 1, Stage.RUNNING)]
+
+
+def test_a_server_with_an_older_state_knows_that_a_later_attempt_has_not_ended(server):
+    server.join("b")
+    server.succeeds("b")
+    server.passes(RETENTION_S)
+    returns(server, attempt=2)
+    assert server.attempts() == [("run", 2, Stage.RUNNING)]
+
+
+def test_a_returning_agent_takes_a_place_in_a_later_attempt_that_runs(server):
+    server.join("b")
+    server.succeeds("b")
+    server.passes(RETENTION_S)
+    server.join("c", settings=settings_of("1:2"))
+    returns(server, settings=settings_of("1:2"))
+    assert "a.2" in server.registry.runs()[-1].agents
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["same life", "restarted"])
+def test_a_run_that_is_set_apart_and_forgotten_before_its_end_is_formed_anew_by_its_agents(server, restarts):
+    server.join("a")
+    server.registry.set_apart(server.registry.machine_of("run", "a"), ZeroDivisionError())
+    ((machine, _),) = server.registry.take_set_apart()
+    server.registry.rebuild(machine, server.records, 2, server.now)
+    server.handle("run", RunForgotten(run_id="run"))
+    assert server.attempts() == []
+    server = server.restarted() if restarts else server
+    returns(server)
+    assert server.attempts() == [("run", 2, Stage.RUNNING)]
 
 
 # After a failure.
@@ -385,7 +525,7 @@ def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
         registry.handle("run", WorkersSucceeded(name, 1), 1.0)
     assert isinstance(registry.machine_of("run", "b").directive_for("b", 20.9)[1], Finish)
     assert registry.pass_time(20.9) == []
-    assert registry.pass_time(21.0) == [ForgetRun("run", 1)]
+    assert registry.pass_time(21.0)[-1] == ForgetRun("run", 1)
 
 
 # Nodes, for all runs.

@@ -112,7 +112,7 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
     "an arrival is not charged": ("1:2", "join a; form; join b; rejoin", {"ranks": "a b", "ledger": "node_arrived"}),
     "a failure turns out to be a loss's doing": (
         "1:3 max_restarts=1", "join a b c; fail a; lose b; rejoin",
-        {"ledger": "node_lost", "why": "node b lost: its connection closed and other nodes' workers failed"},
+        {"ledger": "node_lost", "why": "node b lost: its connection closed and it was not back within 1 s"},
     ),
     "a failure turns out to be a leave's doing": (
         "1:3 max_restarts=1", "join a b c; fail a; leave b; rejoin",
@@ -199,7 +199,7 @@ SPENT = "failed: exit code 1; no restarts left: 0 of 0 used"
     ),
     "a departure still explains what a cause was found for": (
         "1:3 max_restarts=1", f"join a b c; fail b {SUFFERS}; lose c; fail a; join a b",
-        {"ledger": "node_lost", "why": "node c lost: its connection closed and other nodes' workers failed"},
+        {"ledger": "node_lost", "why": "node c lost: its connection closed and it was not back within 1 s"},
     ),
     # a run without restarts left
     "a consequence alone does not end the run at once": (

@@ -9,6 +9,7 @@ from rdzv_protocol.evidence import (
     MOST_GROUPS,
     Evidence,
     Frame,
+    LastError,
     ProcessState,
     StackGroup,
     bounded,
@@ -42,6 +43,12 @@ BACKWARD = (
     frame("step", "/home/a/train.py", 85),
 )
 OWN_LOOP = (frame("tokenize", "/home/a/data.py", 12), MAIN)
+SHUTDOWN = (frame("_shutdown", "/usr/lib/python3.11/threading.py", 1590),)
+AT_EXIT = (
+    frame("Process.join", "/usr/lib/python3.11/multiprocessing/process.py", 149),
+    frame("_exit_function", "/usr/lib/python3.11/multiprocessing/util.py", 360),
+)
+DESTROY = (frame("destroy_process_group", f"{TORCH}/distributed/distributed_c10d.py", 2200), MAIN)
 LINEAR = (
     frame("Linear.forward", f"{TORCH}/nn/modules/linear.py", 134),
     frame("Module._call_impl", f"{TORCH}/nn/modules/module.py", 1790),
@@ -95,12 +102,48 @@ def test_nccls_own_words_come_last() -> None:
             "all_reduce at transformers/trainer.py:25",
             True,
         ),
+        (SHUTDOWN, "interpreter shutdown at threading.py:1590", False),
+        (AT_EXIT, "interpreter shutdown at process.py:149", False),
+        ((*DESTROY[:1],), "interpreter shutdown at torch/distributed/distributed_c10d.py:2200", False),
+        (DESTROY, "destroy_process_group at train.py:120", True),
         ((), "", None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_place_of_a_stack(frames: tuple[Frame, ...], place: str, waits: bool | None) -> None:
     assert place_of(frames) == (place, waits)
+
+
+def raised(rank: int, **more: bool) -> LastError:
+    return LastError(rank=rank, error=f"ValueError: boom {rank}", traceback=("Traceback:", "boom"), **more)
+
+
+@pytest.mark.parametrize(
+    ("groups", "errors", "culprits"),
+    [
+        pytest.param([group(0, SHUTDOWN), group([1, 2])], [raised(0)], [0], id="a thread keeps its process alive"),
+        pytest.param([group(0, AT_EXIT), group([1, 2], ())], [raised(0)], [0], id="a child process does"),
+        pytest.param([group(0, DESTROY), group(1)], [raised(0)], [0], id="it leaves the group, and the others do not"),
+        pytest.param([group(range(3), ())], [raised(1, is_uncaught=True)], [1], id="torch says so, without any stack"),
+        pytest.param([group(0, SHUTDOWN), group(1, SHUTDOWN)], [raised(0), raised(1, is_consequence=True)], [0],
+                     id="rather than one whose exception follows from it"),
+        pytest.param([group(range(3))], [raised(1)], [], id="not one that has caught its exception"),
+        pytest.param([group(range(3))], [raised(1, is_uncaught=True)], [], id="nor one whose child process has died"),
+        pytest.param([group([0, 1], DESTROY)], [raised(1)], [], id="not if all leave the group"),
+        pytest.param([group([0, 1], SHUTDOWN)], [raised(0), raised(1)], [], id="not if all have raised one"),
+        pytest.param([group([0, 1], ())], [raised(0, is_uncaught=True, is_consequence=True)], [],
+                     id="not one whose exception follows from another worker's end"),
+        pytest.param([group([0, 1])], [raised(7, is_uncaught=True)], [], id="not one that is not there"),
+    ],
+)  # fmt: skip
+def test_a_rank_whose_script_has_ended_with_an_exception_is_to_blame(
+    groups: list[StackGroup], errors: list[LastError], culprits: list[int]
+) -> None:
+    summary = summarise({"a": Evidence(groups=tuple(groups), errors=tuple(errors))}, {})
+    assert [culprit.rank for culprit in summary.culprits] == culprits
+    assert (summary.error, summary.traceback) == (
+        (f"ValueError: boom {culprits[0]}", ("Traceback:", "boom")) if culprits else ("", ())
+    )
 
 
 EVERYBODY_ELSE = group(range(1, 8))
@@ -256,7 +299,7 @@ def test_ten_thousand_ranks_at_as_many_places_are_one_short_sentence() -> None:
 
 names = st.text(max_size=8) | st.sampled_from(["\ud800", "é" * 300])
 frames_of_any_kind = st.one_of(
-    st.sampled_from([ALL_REDUCE, BARRIER, DATA_LOADER, BACKWARD, LINEAR, ()]),
+    st.sampled_from([ALL_REDUCE, BARRIER, DATA_LOADER, BACKWARD, LINEAR, SHUTDOWN, DESTROY, ()]),
     st.lists(st.builds(frame, names, names, st.integers()), max_size=3).map(tuple),
     st.builds(lambda made, count: (made,) * count, st.builds(frame, names, names, st.integers()), st.integers(0, 60)),
 )
@@ -270,15 +313,21 @@ groups_of_any_kind = st.builds(
     collective=st.none() | st.integers(0, 3),
 )
 
+errors_of_any_kind = st.builds(
+    LastError, rank=st.integers(0, 60), error=st.text(max_size=8), is_uncaught=st.booleans(),
+    is_consequence=st.booleans(),
+)  # fmt: skip
+
 
 @given(
     st.dictionaries(st.sampled_from("abcdef"), st.lists(groups_of_any_kind, max_size=5), max_size=6),
+    st.dictionaries(st.sampled_from("abcdef"), st.lists(errors_of_any_kind, max_size=3).map(tuple), max_size=6),
     st.dictionaries(st.sampled_from("xyz"), st.lists(st.integers(40, 90), max_size=5), max_size=3),
 )
 def test_any_evidence_gives_a_sentence_whose_culprits_were_there(
-    evidence: dict[str, list[StackGroup]], silent: dict[str, list[int]]
+    evidence: dict[str, list[StackGroup]], errors: dict[str, tuple[LastError, ...]], silent: dict[str, list[int]]
 ) -> None:
-    said = {node: Evidence(groups=tuple(groups)) for node, groups in evidence.items()}
+    said = {node: Evidence(groups=tuple(groups), errors=errors.get(node, ())) for node, groups in evidence.items()}
     summary = summarise(said, silent)
     ranks_of = {node: {rank for each in groups for rank in each.ranks} for node, groups in evidence.items()}
     ranks_of |= {node: set(ranks) for node, ranks in silent.items()}

@@ -36,7 +36,7 @@ def node(run, node_id):
         }),
         ("2 max_restarts=1", "join a b; fail a", {"world_size": 0}),
         ("2", "join a b; succeed a", {
-            "phase": "finishing", "reason": "round 1 runs on 2 nodes; 1 finished their work",
+            "phase": "finishing", "reason": "round 1 runs on 2 nodes; rank 0 finished; still running: rank 1 on node b",
         }),
         ("1", "join a; succeed a", {"phase": "succeeded", "reason": "all workers of 1 node exited 0"}),
         ("1", "join a; fail a", {
@@ -100,6 +100,13 @@ def test_a_node_shows_its_ranks_address_and_lease():
     assert (seen["addr"], seen["port"], seen["local_world_size"]) == ("host-b", 29_500, 4)
     assert (seen["lease_age_s"], seen["lease_left_s"]) == (3.0, 7.0)
     assert (seen["connected"], node(run, "a")["connected"]) == (False, True)
+
+
+def test_a_lease_that_has_run_out_and_is_not_judged_yet_has_nothing_left():
+    run = Scenario("2", lease_s=10)
+    run.join("a", "b")
+    run.now += 12  # a server that is held up judges later
+    assert node(run, "a")["lease_left_s"] == 0.0
 
 
 def test_a_stopping_node_keeps_showing_its_ranks():
@@ -176,6 +183,7 @@ def test_the_first_failure_comes_with_its_evidence():
         "rule": "",
         "recurs": "unknown",
         "failed_at": None,
+        "singled_out": True,
         "age_s": 5.0,
     }
     assert [failure["node_id"] for failure in seen["failures"]] == ["b", "a"]

@@ -1,12 +1,18 @@
 """Time ledger of a run: what its time has gone into."""
 
+from rdzv_protocol.messages import RunningTime
+
 from rdzv_server.core import time_ledger
 from rdzv_server.core.examination import EXAMINED_WITHIN_S
-from tests.support.scenario import running
-from tests.support.stories import check, stories
+from tests.support.scenario import Scenario, running
+from tests.support.stories import check, play, stories
 
-SAVED = "60s; tell a highest_step=55 step_s=1 checkpoint_step=40 checkpoint_s=5"
-STANDS_STILL = "tell a highest_step=40 step_s=1 age_s=20 checkpoint_step=40 checkpoint_s=10"
+SAVED = "60s; tell a highest_step=55 step_s=1 telling_s=60 checkpoint_step=40 checkpoint_s=5"
+STANDS_STILL = "tell a highest_step=40 step_s=1 age_s=20 telling_s=60 checkpoint_step=40 checkpoint_s=10"
+TRAINS = "40s; tell a highest_step=30 step_s=1 telling_s=30; 20s"
+"""A start of 10 s, and 50 s of training."""
+HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
+"""Two nodes without progress: from 3 s on the run stands still, which is reported."""
 
 
 @stories({
@@ -34,25 +40,104 @@ STANDS_STILL = "tell a highest_step=40 step_s=1 age_s=20 checkpoint_step=40 chec
     ),
     "a later round that saved nothing lost what it did since the checkpoint before": (
         "1 max_restarts=3",
-        "join a; 50s; tell a highest_step=50 step_s=1 checkpoint_step=50; fail a; "
-        "join a; 20s; tell a highest_step=70 step_s=1; fail a", {"parts": "training 50, lost 20"},
+        "join a; 50s; tell a highest_step=50 step_s=1 telling_s=50 checkpoint_step=50; fail a; "
+        "join a; 20s; tell a highest_step=70 step_s=1 telling_s=20; fail a", {"parts": "training 50, lost 20"},
     ),
     "a standstill before a failure was detecting": (
-        "1 max_restarts=3", "join a; 700s; tell a highest_step=99 step_s=1 age_s=601 checkpoint_step=99; fail a",
+        "1 max_restarts=3",
+        "join a; 700s; tell a highest_step=99 step_s=1 age_s=601 telling_s=700 checkpoint_step=99; fail a",
         {"parts": "training 99, detecting 600, lost 1"},
     ),
     "a lost node was missed since it was heard last, but a restart that was asked for was not noticed": (
-        "1:2 lease_s=10", "join a b; 5s; renew a b; 5s; renew a; 5s", {"parts": "training 5, detecting 10"},
-        "join a; 8s; tell a highest_step=9 step_s=0.1 age_s=5; leave a", {"parts": "training 13, detecting 10"},
+        "1:2 lease_s=10", "join a b; 5s; renew a b; 5s; renew a; 5s; renew a", {"parts": "running 5, detecting 10"},
+        "join a; 8s; tell a highest_step=9 step_s=0.1 age_s=5 telling_s=8; leave a",
+        {"parts": "training 8, starting 5, detecting 10"},
     ),
     "a standstill is shown while it is believed to be a hang, and entered when that ends the round": (
         "1 max_restarts=3", f"join a; 60s; {STANDS_STILL}",
         {"parts": "training 50, checkpointing 10"},  # an evaluation may take as long
         "suspect a 0", {"parts": "training 31, checkpointing 10, detecting 19"},
-        "restart", {"parts": "training 60"},  # what the workers tell is a sign
+        "restart", {"parts": "training 60"},  # what the workers tell is a sign, and the agent has not said since when
         STANDS_STILL, {"parts": "training 31, checkpointing 10, detecting 19"},
         f"{EXAMINED_WITHIN_S}s",
         {"stage": "forming", "parts": f"training 30, checkpointing 10, detecting {19 + EXAMINED_WITHIN_S:g}, lost 1"},
+    ),
+    # the start of a round
+    "until the workers tell their first progress a round starts, and then it trains": (
+        "1 max_restarts=3", "join a; 40s", {"parts": "running 40"},  # they may never tell any
+        "tell a highest_step=30 step_s=1 telling_s=30; 20s", {"parts": "training 50, starting 10"},
+        "fail a; join a; 5s", {"parts": "training 50, starting 15"},
+        "fail a; join a; 9s; tell a highest_step=2 step_s=1 telling_s=2", {"parts": "training 52, starting 22"},
+        "restart", {"parts": "training 52, starting 22"},
+        "succeed a", {"parts": "training 52, starting 22"},
+    ),
+    "an agent that does not tell when its workers' progress began began with the last one": (
+        "1", "join a; 40s; tell a highest_step=30 step_s=1 age_s=2; 20s", {"parts": "training 22, starting 38"},
+    ),
+    "rounds that ended before the first progress were starting": (
+        "1 max_restarts=3", "join a; 30s; fail a; join a; 10s", {"parts": "running 40"},
+        "tell a highest_step=1", {"parts": "starting 40"},
+    ),
+    # a hang, whatever ends its round
+    "a run without progress has no training time, and a hang of which silence tells is detecting": (
+        "1 max_restarts=3", "join a; 6s; 12s; suspect a 0 source=silence silent_s=12",
+        {"parts": "running 6, detecting 12"}, "judge", {"stage": "forming", "parts": "running 6, detecting 14"},
+    ),
+    "a run is silent since the last of its nodes is": (
+        "2 on_hang=report", "join a b; 20s; suspect a 0 source=silence silent_s=15", {"parts": "running 20"},
+        "suspect b 1 source=silence silent_s=12", {"parts": "running 8, detecting 12"},
+        "suspect a 0 source=fault; judge", {"parts": "running 8, detecting 14"},
+    ),
+    "a hang before the first progress was detecting, not starting": (
+        "1 max_restarts=3", f"join a; {TRAINS}; fail a; join a; 100s; suspect a 0 silent_s=60",
+        {"parts": "training 50, starting 50, detecting 60"},
+        "judge", {"parts": "training 50, starting 50, detecting 62"},
+    ),
+    "steps that are told later than the suspicion begins count": (
+        "1 on_hang=report", f"join a; {TRAINS}; suspect a 0 silent_s=50; tell a highest_step=49 step_s=1 age_s=2; 10s",
+        {"parts": "training 49, starting 10, detecting 11"},
+    ),
+    "a hang that ends in a success was none": (
+        "2 on_hang=report", f"{HANGS}; succeed a b", {"stage": "succeeded", "parts": "running 107"},
+    ),
+    "a hang that is over was none": (
+        "2 on_hang=report", f"{HANGS}; suspect a; suspect b; restart_run", {"parts": "running 107"},
+    ),
+    **{
+        f"a hang is detecting if its round is ended by {what}": (
+            f"1:2 max_restarts=3 on_hang=report {settings}", f"{HANGS}; {deed}",
+            {"stage": stage, "parts": "running 3, detecting 104"},
+            "restart", {"parts": "running 3, detecting 104"},
+        )
+        for what, settings, deed, stage in (
+            ("a restart of the run", "", "restart_run", "forming"),
+            ("its stop", "", "stop", "failed"),
+            ("a restarted server and then its stop", "", "restart; stop", "failed"),
+            ("a server from a snapshot and then its stop", "", "restart_from_snapshot; stop", "failed"),
+            ("a resize", "", "resize 1:1", "forming"),
+            ("the departure of the node that suspects", "", "leave a", "forming"),
+            ("the departure of another node", "", "leave b", "forming"),
+            ("an unfit node", "", "leave_unfit b", "forming"),
+            ("a drain", "", "drain a", "forming"),
+            ("a worker that is killed", "", "fail b", "forming"),
+            ("a worker that is killed and no restart that is left", "max_restarts=0", "fail a", "failed"),
+            ("an agent that is started anew", "", "disconnect a; join a2 node=a", "forming"),
+        )
+    },
+    "a hang is detecting if a notice ends its round": (
+        "1:2 max_restarts=3 on_hang=report notice_timeout_s=20",
+        f"{HANGS}; announce b; acknowledge a b", {"stage": "forming", "parts": "running 3, detecting 104"},
+    ),
+    "a hang is detecting if a node that arrives ends its round": (
+        "2:3 on_hang=report last_call_timeout_s=0", f"{HANGS}; join c; 5s",
+        {"stage": "forming", "parts": "running 3, detecting 104"},
+    ),
+    "a hang is detecting if the loss of a node ends its round": (
+        "1:2 on_hang=report", f"{HANGS}; lose b", {"stage": "forming", "parts": "running 3, detecting 105"},
+    ),
+    "a restart that an operator asks for during an evaluation has noticed nothing": (
+        "1", f"join a; 60s; {STANDS_STILL}; restart_run",
+        {"parts": "training 49, checkpointing 10, lost 1"},
     ),
     # a restarted server
     "a restart of the server loses nothing of it": (
@@ -78,7 +163,7 @@ def test_the_share_of_training_is_that_of_the_whole_time():
 def test_a_standstill_that_ends_by_itself_was_training_and_no_counter_goes_back():
     run = running("1", "a", on_hang="report")
     run.passes(60.0)
-    run.tells("a", highest_step=40, step_s=1.0, age_s=20.0, checkpoint_s=10.0)
+    run.tells("a", highest_step=40, step_s=1.0, age_s=20.0, telling_s=60.0, checkpoint_s=10.0)
     counted = time_ledger.counted(run.run, run.now)
     run.suspects("a", 0)
     assert time_ledger.standstill_s(run.run, run.now) == 19.0
@@ -95,18 +180,54 @@ def test_a_standstill_that_ends_by_itself_was_training_and_no_counter_goes_back(
 def test_a_success_has_lost_nothing_and_its_report_and_last_event_say_what_its_time_went_into():
     run = running("1", "a")
     run.passes(100.0)
-    run.tells("a", highest_step=90, step_s=1.0, checkpoint_step=50, checkpoint_s=10.0)
+    run.tells("a", highest_step=90, step_s=1.0, telling_s=95.0, checkpoint_step=50, checkpoint_s=10.0)
     run.succeeds("a")
     told = run.directive("a").time
-    assert (told.training_s, told.checkpointing_s, told.lost_s, told.ettr) == (90.0, 10.0, 0.0, 0.9)
+    assert (told.training_s, told.starting_s, told.checkpointing_s, told.lost_s) == (85.0, 5.0, 10.0, 0.0)
+    assert told.ettr == 0.85
     assert run.events[-1].time == told
+    assert run.directive("a").running_time is run.events[-1].running_time is None
+
+
+def test_the_report_of_a_run_without_progress_has_no_ratio():
+    run = check(("2 on_hang=report", f"{HANGS}; restart_run; rejoin; 10s; succeed a b"))
+    told = run.directive("a")
+    assert told.time is run.events[-1].time is None
+    assert told.running_time == run.events[-1].running_time == RunningTime(running_s=13.0, detecting_s=104.0)
+    assert time_ledger.view(run.run, run.now).ettr is None
+
+
+def test_the_part_that_starts_only_grows():
+    run = running("2", "a", "b", max_restarts=3, on_hang="report")
+    grown, seen = [], 0.0
+    for steps in (
+        "30s", "fail a; rejoin; 10s", "tell a highest_step=1", "30s", "fail b; rejoin; 60s",
+        "suspect a 0 silent_s=60", "9s", "restart", "restart_run; rejoin; 5s", "tell b highest_step=9",
+    ):  # fmt: skip
+        play(run, steps)
+        grown.append(time_ledger.counted(run.run, run.now)["starting"])
+        assert grown[-1] >= seen
+        seen = grown[-1]
+    assert grown == [0.0, 0.0, 40.0, 40.0, 40.0, 40.0, 40.0, 40.0, 40.0, 45.0]
 
 
 def test_the_page_has_the_parts_of_a_round_that_lasts():
     """The page shows the time that is entered for the round, and the time since, which counts as running."""
     run = running("2", "a", "b", max_restarts=3)
     run.passes(60.0)
-    run.tells("a", highest_step=55, step_s=1.0, checkpoint_step=40, checkpoint_s=5.0)
+    assert _shown(run) == {"running": 60.0}
+    run.tells("a", highest_step=55, step_s=1.0, telling_s=58.0, checkpoint_step=40, checkpoint_s=5.0)
+    assert _shown(run) == {"training": 53.0, "starting": 2.0, "checkpointing": 5.0}
+    run.fails("a")
+    run.join("a", "b")
+    run.passes(30.0)
+    assert _shown(run) == {"training": 38.0, "starting": 32.0, "checkpointing": 5.0, "lost": 15.0}
+    run.suspects("a", 0, silent_s=20.0)
+    assert _shown(run) == {"training": 38.0, "starting": 12.0, "checkpointing": 5.0, "lost": 15.0, "detecting": 20.0}
+
+
+def _shown(run: Scenario) -> dict[str, float]:
     shown = time_ledger.entered(run.run, run.now)
-    shown["running"] += run.now - run.run.time.since
-    assert {word: seconds for word, seconds in shown.items() if seconds} == {"running": 55.0, "checkpointing": 5.0}
+    word = time_ledger.present(run.run)
+    shown[word] = shown.get(word, 0.0) + run.now - run.run.time.since
+    return {word: seconds for word, seconds in shown.items() if seconds}

@@ -17,7 +17,8 @@ class Http(asyncio.Protocol):
 
     def __init__(self, is_full: bool) -> None:
         self.received = b""
-        self._reading_paused = is_full
+        self.is_full = is_full
+        self.is_whole, self.drops_rest = True, False
 
     def data_received(self, data: bytes) -> None:
         self.received += data
@@ -27,7 +28,7 @@ class Http(asyncio.Protocol):
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """Calls that wait for their turn."""
     waiting: list[Callable[[], None]] = []
-    scheduler = Mock(ask=lambda of, do: waiting.append(do))
+    scheduler = Mock(ask=lambda of, do, **_: waiting.append(do))
     for name in ("scheduler", "operator_scheduler"):
         monkeypatch.setattr(connection, name, lambda: scheduler)
     return waiting
@@ -39,7 +40,7 @@ def test_reading_goes_on_when_there_is_room_unless_aiohttp_has_stopped_it(
 ) -> None:
     http, transport = Http(is_full), Mock(spec=asyncio.Transport)
     transport.is_closing.return_value = False
-    line = HttpConnection(http, "peer", Mock(), Mock(), Mock(), Mock(), Mock())
+    line = HttpConnection(lambda: http, "peer", Mock(), Mock(), Mock())  # type: ignore[arg-type, return-value]
     line.connection_made(transport)
     for _ in range(MOST_WAITING):
         assert not transport.pause_reading.called
@@ -49,3 +50,67 @@ def test_reading_goes_on_when_there_is_room_unless_aiohttp_has_stopped_it(
         turns.pop(0)()
     assert http.received == MOST_WAITING * REQUEST
     assert transport.resume_reading.called is not is_full
+
+
+def stranger_at(http: Http, held: Mock) -> tuple[HttpConnection, Mock]:
+    """A connection that no request has been let in from, with its transport."""
+    transport = Mock(spec=asyncio.Transport)
+    transport.is_closing.return_value = False
+    line = HttpConnection(lambda: http, "peer", Mock(held=held), Mock(), Mock())  # type: ignore[arg-type, return-value]
+    line.connection_made(transport)
+    return line, transport
+
+
+def test_each_request_of_a_stranger_takes_a_turn_and_its_memory_counts_until_then(
+    turns: list[Callable[[], None]],
+) -> None:
+    http, held = Http(is_full=False), Mock()
+    line, _ = stranger_at(http, held)
+    request = REQUEST + b"\r\n"
+    line.data_received(3 * request)
+    held.add.assert_called_once_with("peer", line, 3 * len(request))
+    for count in (1, 2, 3):
+        assert len(turns) == 1
+        turns.pop()()
+        assert http.received == count * request
+    assert not turns
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "turns_taken"),
+    [
+        (b"Content-Length: 5\r\n", b"12345", 1),
+        (b"content-length: 5\r\n", b"123", 1),
+        (b"Content-Length: 5\r\n", b"12345" + REQUEST, 2),
+        (b"Content-Length: 99999\r\n", b"12345", 2),
+        (b"Content-Length: 5, 5\r\n", b"12345", 2),
+        (b"X: 1\r\n", b"12345", 2),
+        (b"", b"12345\r\nContent-Length: 5\r\n", 2),
+    ],
+)
+def test_a_strangers_request_that_is_one_piece_with_its_body_takes_one_turn(
+    head: bytes, body: bytes, turns_taken: int, turns: list[Callable[[], None]]
+) -> None:
+    http = Http(is_full=False)
+    line, _ = stranger_at(http, Mock())
+    line.data_received(REQUEST + head + b"\r\n" + body)
+    taken = 0
+    while turns:
+        taken += 1
+        turns.pop()()
+    assert taken == turns_taken
+    assert http.received == REQUEST + head + b"\r\n" + body
+
+
+def test_what_follows_a_refused_head_is_read_in_turns_and_not_kept(turns: list[Callable[[], None]]) -> None:
+    http, held = Http(is_full=False), Mock()
+    line, transport = stranger_at(http, held)
+    line.data_received(REQUEST + b"\r\n" + b"x" * 1_000)
+    http.drops_rest = True
+    turns.pop()()
+    held.remove.assert_called_once_with(line)
+    assert not turns
+    line.data_received(b"x" * 8_192)
+    assert transport.pause_reading.called and not transport.resume_reading.called
+    turns.pop()()
+    assert transport.resume_reading.called

@@ -16,7 +16,7 @@ from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.config import Limits
 from rdzv_server.http import events_endpoint
 from rdzv_server.server import RendezvousServer, bind
-from tests.support.agent_side import come_and_go
+from tests.support.agent_side import come_and_go, is_forgotten_for_another
 
 PATIENCE_S = 20.0
 RUN = "a/run with %2F & ?"
@@ -59,10 +59,10 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(*tokens: Token, **limits: float) -> AsyncIterator[Site]:
+async def serving(*tokens: Token, max_runs: int = 100, **limits: float) -> AsyncIterator[Site]:
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    async with ClientSession(f"http://127.0.0.1:{port}") as session, RendezvousServer() as server:
+    async with ClientSession(f"http://127.0.0.1:{port}") as session, RendezvousServer(max_runs=max_runs) as server:
         await server.listen(listener, access=Access(tokens), limits=Limits(**limits))
         yield Site(server, port, session)
 
@@ -183,6 +183,20 @@ async def test_what_happens_while_nobody_reads_the_store_is_sent_all_the_same(si
         assert [int(frame["id"]) for frame in frames] == list(range(1, 42))
 
 
+async def test_a_stream_goes_on_when_its_run_is_forgotten_and_begins_anew():
+    """No number that the reader has seen is used again: it would be taken for a copy."""
+    async with serving(max_runs=1) as site, asyncio.timeout(PATIENCE_S):
+        await site.happens()
+        async with site.session.get(paths.events_of(RUN), headers=STREAM) as answer:
+            await answer.content.readuntil(b"event: node_left")
+            await is_forgotten_for_another(site.server.rendezvous, RUN)
+            await site.happens()
+            await answer.content.readuntil(b"event: run_created")
+            seen = await answer.content.readuntil(b"event: node_left")
+        (run,) = site.server.rendezvous.runs()
+    assert run.attempt == 2 and f"id: {run.event_number - 1}\n".encode() in seen
+
+
 async def test_a_stream_without_events_is_kept_alive_by_comments(site, monkeypatch):
     monkeypatch.setattr(events_endpoint, "HEARTBEAT_S", 0.02)
     await site.happens()
@@ -196,7 +210,7 @@ async def test_a_stream_ends_with_the_reason_when_the_run_is_forgotten(site, mon
     await site.happens()
     async with asyncio.timeout(PATIENCE_S), site.session.get(paths.events_of(RUN), headers=STREAM) as answer:
         await answer.content.readuntil(b"event: node_left")
-        site.server.rendezvous._driver.registry._forget((RUN, 1))
+        site.server.rendezvous._driver.registry._forget(site.server.rendezvous.runs()[0], 0.0)
         rest = (await answer.content.read()).decode()
     assert "event: error" in rest and '"code":"unknown_run"' in rest
 

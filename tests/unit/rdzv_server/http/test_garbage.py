@@ -1,4 +1,4 @@
-"""Garbage is looked for when nobody waits for it: a little at a time, and after a mass disconnect in a quiet moment."""
+"""Garbage is looked for when nobody waits for it, and in time: however many connections close, and whatever grows."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,52 +7,87 @@ import pytest
 from rdzv_protocol import paths
 
 from rdzv_server.http import garbage
-from rdzv_server.http.garbage import CLOSED, QUIET_S, YOUNG_S, GarbageCollector
+from rdzv_server.http.garbage import (
+    FEW,
+    GROWN_BYTES,
+    MOST_LOOKS,
+    STEADY_BYTES,
+    YOUNG_S,
+    GarbageCollector,
+)
 from rdzv_server.server import RendezvousServer, bind
 
 PATIENCE_S = 20.0
 
 
-class Later:
-    """Event loop whose timers end when the test says so."""
+class Site:
+    """Collector whose looks come when the test says so, in a process of the test's size."""
 
-    def __init__(self) -> None:
-        self.due: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.size = 40 << 20
+        self.collected: list[int] = []
+        monkeypatch.setattr(garbage, "resident_bytes", lambda: self.size)
+        monkeypatch.setattr(garbage.gc, "collect", lambda generation=2: self.collected.append(generation))
+        monkeypatch.setattr(garbage, "give_back", lambda: None)
+        self.collector = GarbageCollector()
 
-    def call_later(self, delay_s: float, callback: Callable[..., None], *args: object) -> None:
-        assert delay_s == QUIET_S
-        self.due.append((callback, args))
-
-    def passes(self) -> None:
-        due, self.due = self.due, []
-        for callback, args in due:
-            callback(*args)
-
-
-async def test_no_garbage_is_collected_while_many_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else would be answered meanwhile, in the very moment when rounds form anew."""
-    collected: list[int] = []
-    monkeypatch.setattr(garbage, "CLOSED", 10)
-    monkeypatch.setattr(garbage.gc, "collect", lambda: collected.append(closed))
-    collector, closed = GarbageCollector(), 0
-    collector._loop = later = Later()  # type: ignore[assignment]
-
-    def disconnect(count: int) -> None:
-        nonlocal closed
+    def close(self, count: int) -> None:
         for _ in range(count):
-            closed += 1
-            collector.connection_closed()
+            self.collector.connection_closed()
 
-    disconnect(9)
-    assert not later.due, "a few are left to Python"
-    for _ in range(3):
-        disconnect(10)
-        later.passes()
-        assert not collected
-    later.passes()
-    assert collected == [39]
-    later.passes()
-    assert collected == [39] and not later.due, "until as many have closed again"
+    def look(self, between: Callable[[], None] = lambda: None) -> None:
+        between()
+        self.collector._look()
+
+    @property
+    def full(self) -> int:
+        """Number of full collections."""
+        return self.collected.count(2)
+
+
+@pytest.fixture
+async def site(monkeypatch: pytest.MonkeyPatch) -> Site:
+    return Site(monkeypatch)
+
+
+async def test_no_full_collection_while_many_disconnect_and_one_in_the_next_quiet_moment(site: Site) -> None:
+    """Nobody else would be answered meanwhile, in the very moment when rounds form anew."""
+    for _ in range(MOST_LOOKS - 1):
+        site.look(lambda: site.close(FEW))
+    assert site.full == 0
+    site.look()
+    assert site.full == 1
+    site.look()
+    assert site.full == 1, "until as many have closed again"
+
+
+async def test_garbage_that_is_not_old_is_collected_after_a_few_connections(site: Site) -> None:
+    for _ in range(FEW):
+        site.collector.connection_opened()
+    site.close(2 * FEW)
+    assert site.collected == [1, 1, 1]
+
+
+async def test_a_few_closed_connections_are_left(site: Site) -> None:
+    site.close(FEW - 1)
+    site.look()
+    site.look()
+    assert site.collected == []
+
+
+async def test_a_process_that_has_grown_is_collected_when_it_grows_no_further_or_after_a_while(site: Site) -> None:
+    site.size += 2 * GROWN_BYTES + site.size
+    site.look()
+    assert site.full == 0, "it grows"
+    site.look()
+    assert site.full == 1
+    for _ in range(MOST_LOOKS + 1):
+        site.size += GROWN_BYTES + site.size // 2
+        site.look()
+    assert site.full == 2
+    site.size += STEADY_BYTES
+    site.look()
+    assert site.full == 2
 
 
 async def test_new_objects_are_looked_through_once_soon_after_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +110,7 @@ async def test_many_requests_at_once_are_one_look_and_none_follows(monkeypatch: 
     monkeypatch.setattr(garbage.gc, "collect", looked.append)
     collector, loop = GarbageCollector(), asyncio.get_running_loop()
     for times in (1, 2):
-        for _ in range(CLOSED):
+        for _ in range(10 * FEW):
             collector.request_arrived()
         over = loop.create_future()
         loop.call_at(loop.time() + 2 * YOUNG_S, over.set_result, None)

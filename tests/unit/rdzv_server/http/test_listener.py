@@ -4,11 +4,14 @@ import asyncio
 import errno
 import os
 import socket
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import ClientSession
 
+from rdzv_server.config import Limits
 from rdzv_server.http import listener
+from rdzv_server.http.listener import Listener
 from rdzv_server.server import RendezvousServer, bind
 
 PATIENCE_S = 20.0
@@ -39,3 +42,15 @@ async def test_that_there_is_no_room_is_logged_once_however_often_it_is_tried(
     assert caplog.messages == [
         "cannot take connections (Too many open files); trying again", "connections are taken again",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("waits_for_peer", [True, False])
+async def test_a_request_that_is_late_is_cut_off_unless_it_waits_for_the_server(waits_for_peer: bool) -> None:
+    """A server that is slow must not refuse what has arrived, or it would be asked again."""
+    with bind("127.0.0.1", 0) as bound:
+        owner = Listener(bound, Mock(), Limits(), None, Mock())
+        connection = Mock(waits_for_peer=waits_for_peer)
+        owner._request_is_late(connection)
+    assert connection.close.called is waits_for_peer
+    assert (len(owner._bounds.arriving) == 0) is waits_for_peer, "it has as much time again"
+    owner._bounds.arriving.cancel()

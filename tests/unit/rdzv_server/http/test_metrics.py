@@ -96,8 +96,14 @@ async def test_what_happens_to_a_run_is_counted_by_its_cause(server):
 
 
 async def test_a_lease_that_runs_out_is_told_apart_from_a_connection_that_closes(server):
-    await join(server, "run", "a", "b", high=2, lease_s=0.2, disconnect_grace_s=0.0, join_timeout_s=0.2)
-    server.service.lost(Connection("run-a"))
+    settings = RequestedSettings(
+        min_nodes=2, max_nodes=2, lease_s=0.2, disconnect_grace_s=0.0, join_timeout_s=0.2
+    )  # fmt: skip
+    joins = [a_join(f"run-{node}", node=node, settings=settings) for node in "ab"]
+    closing = Connection("run-a")
+    await asyncio.gather(*map(server.rendezvous.ask, joins, [closing, Connection("run-b")]))
+    await server.rendezvous.ask(joins[0], closing)  # it has survived an answer
+    server.service.lost(closing)
     said = await scrape(server)
     while not said("rdzv_runs_ended_total", phase="failed"):
         said = await scrape(server)
@@ -164,6 +170,30 @@ async def test_others_have_a_turn_while_many_runs_are_looked_at(server, monkeypa
         turns += 1
         await asyncio.sleep(0)
     assert turns >= 20
+
+
+async def test_a_scrape_takes_turns_with_the_streams_of_its_own_peer(server, monkeypatch):
+    """A scrape takes a slice for each run: if each of these waited for 50 streams, the scraper would give up first."""
+    monkeypatch.setattr(operator_scheduler, "SLICE_S", 0.0)
+    for number in range(5):
+        await join(server, f"run-{number}", "a")
+    slices = 0
+
+    async def stream() -> None:
+        nonlocal slices
+        while True:
+            await operator_scheduler.checkpoint("peer")
+            slices += 1
+
+    async def scrape_beside_streams() -> None:
+        await operator_scheduler.checkpoint("peer")
+        await scrape(server)
+
+    streams = [asyncio.create_task(stream()) for _ in range(50)]
+    await scrape_beside_streams()
+    for each in streams:
+        each.cancel()
+    assert slices < 50 * 5
 
 
 async def test_promtool_finds_no_fault_with_any_metric(server):

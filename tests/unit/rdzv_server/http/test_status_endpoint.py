@@ -113,3 +113,30 @@ async def test_others_have_a_turn_after_each_run_however_many_look(server):
         turns += 1
         await asyncio.sleep(0)
     assert turns >= 5 * RUNS
+
+
+# Runs that cannot be read.
+
+
+def raises_over(monkeypatch: pytest.MonkeyPatch, name: str, is_odd: Any) -> None:
+    """Have a function of the status raise an exception if `is_odd` says so of its arguments."""
+    whole = getattr(status_view, name)
+    monkeypatch.setattr(status_view, name, lambda *given: 1 / 0 if is_odd(*given) else whole(*given))
+
+
+async def test_a_run_that_cannot_be_read_is_shown_without_details_and_the_others_as_they_are(server, monkeypatch):
+    await found(server)
+    raises_over(monkeypatch, "reason", lambda run, now: run.run_id == "run-7")
+    for text in (await text_of(server), await text_of(server, in_lines=True)):
+        runs = json.loads(text)["runs"]
+        odd = runs.pop(7)
+        assert (odd["run_id"], odd["phase"], odd["nodes"]) == ("run-7", "running", [])
+        assert "cannot be shown after an error inside rdzv-server in test_status_endpoint.py" in odd["reason"]
+        assert len(runs) == RUNS - 1 and {run["reason"] for run in runs} == {"round 1 runs on 1 node"}
+
+
+async def test_nodes_of_a_large_run_that_cannot_be_read_are_left_out(large, monkeypatch):
+    raises_over(monkeypatch, "state", lambda run, agent: agent.agent_id == "agent-150")
+    for text in (await text_of(large), await text_of(large, in_lines=True)):
+        (run,) = json.loads(text)["runs"]
+        assert len(run["nodes"]) == 2 * NODES_AT_ONCE + 1

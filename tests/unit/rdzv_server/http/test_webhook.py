@@ -15,7 +15,7 @@ from rdzv_server.http.routes import ROUTES
 from rdzv_server.http.webhook import Webhook, signature
 from rdzv_server.server import RendezvousServer
 from rdzv_server.storage.base import MemoryStore
-from tests.support.agent_side import come_and_go
+from tests.support.agent_side import come_and_go, is_forgotten_for_another
 from tests.support.receiver import Receiver
 
 SECRET = b"secret"
@@ -36,9 +36,11 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @asynccontextmanager
-async def serving(store: MemoryStore, receiver: Receiver | None) -> AsyncIterator[RendezvousServer]:
+async def serving(
+    store: MemoryStore, receiver: Receiver | None, max_runs: int = 100
+) -> AsyncIterator[RendezvousServer]:
     """A server, which sends its events if there is a receiver."""
-    server = RendezvousServer(store=store)
+    server = RendezvousServer(store=store, max_runs=max_runs)
     sending = None
     if receiver:
         webhook = Webhook(server.service, receiver.url, SECRET)
@@ -117,6 +119,18 @@ async def test_a_request_that_was_not_acknowledged_is_sent_again_by_the_next_ser
     async with serving(store, receiver):
         await receiver.has("a", 3)
     assert receiver.numbers("a") == [1, 2, 3]
+
+
+async def test_the_events_of_a_run_that_was_forgotten_and_begins_anew_are_sent_too(receiver):
+    async with serving(MemoryStore(), receiver, max_runs=1) as server:
+        await happens(server, "a", 0, 2)
+        await receiver.has("a", 5)
+        await is_forgotten_for_another(server.rendezvous, "a")
+        await happens(server, "a", 2, 2)
+        (run,) = server.rendezvous.runs()
+        await receiver.has("a", run.event_number)
+        page = await server.rendezvous.with_driver("a", lambda driver: driver.read_events("a", 0, 100))
+    assert [event.number for event in page] == receiver.numbers("a")[-5:]
 
 
 async def test_every_request_is_signed_over_its_time_and_its_body(receiver):

@@ -1,4 +1,4 @@
-"""Connections that close, and the agents that are missed then."""
+"""Connections that close, and what that says about the agents whose requests they have carried."""
 
 import pytest
 from rdzv_protocol.errors import ServerUnavailable
@@ -11,14 +11,57 @@ ONE, TWO, BROWSER = Connection("one"), Connection("two"), Connection("operator's
 
 
 class Watch(Connections):
+    """`missed`: agents that are missed; `vanished`: those of them whose polls were parked."""
+
     def __init__(self) -> None:
         self.missed: list[tuple[str, str]] = []
-        super().__init__(self.missed.append)
+        self.vanished: list[tuple[str, str]] = []
+        super().__init__(self._note)
+
+    def _note(self, agent: tuple[str, str], was_parked: bool) -> None:
+        self.missed.append(agent)
+        self.vanished += [agent] if was_parked else []
+
+
+def polled(connections: Watch, connection: Connection, agent: tuple[str, str], times: int = 2) -> None:
+    for _ in range(times):
+        connections.bind(connection, agent)
 
 
 @pytest.fixture
 def connections() -> Watch:
     return Watch()
+
+
+def test_a_connection_that_closes_after_its_first_answer_says_nothing(connections):
+    """A proxy may close its connection to the server after each answer."""
+    for number in range(3):
+        connections.bind(Connection(number), A)
+        with connections.parked(Connection(number), A):
+            pass
+        connections.lost(Connection(number))
+    assert connections.missed == []
+
+
+def test_an_agent_vanishes_when_its_connection_closes_while_a_poll_is_parked(connections):
+    connections.bind(ONE, A)
+    with connections.parked(ONE, A):
+        connections.lost(ONE)
+    assert connections.missed == connections.vanished == [A]
+
+
+def test_an_agent_whose_connection_closes_after_an_answer_does_not_vanish(connections):
+    polled(connections, ONE, A)
+    connections.lost(ONE)
+    assert (connections.missed, connections.vanished) == ([A], [])
+
+
+def test_a_poll_that_has_been_replaced_by_a_newer_one_says_nothing(connections):
+    connections.bind(ONE, A)
+    with connections.parked(ONE, A):
+        connections.bind(TWO, A)
+        connections.lost(ONE)
+    assert connections.missed == []
 
 
 @pytest.mark.parametrize(
@@ -28,21 +71,21 @@ def connections() -> Watch:
         ([(ONE, A), (ONE, B)], [ONE], [A, B]),
         ([(ONE, A), (TWO, A)], [ONE], []),
         ([(ONE, A), (TWO, A)], [ONE, TWO], [A]),
+        ([(ONE, A), (TWO, A)], [TWO], [A]),
         ([(ONE, A), (TWO, A), (ONE, A)], [TWO], []),
         ([(ONE, A), (TWO, A), (ONE, A)], [TWO, ONE], [A]),
-        ([(ONE, A), (ONE, A), (ONE, A)], [ONE], [A]),
         ([(ONE, A)], [ONE, ONE], [A]),
         ([(ONE, A)], [BROWSER], []),
     ],
     ids=[
         "its only one", "that of several agents", "it has moved on", "it has moved on, and that one closes too",
-        "it has moved back", "it has moved back, and that one closes too", "several polls", "closed twice",
-        "nobody's",
+        "it has moved on, and the first one stays", "it has moved back", "it has moved back, and that one closes too",
+        "closed twice", "nobody's",
     ],
 )  # fmt: skip
-def test_an_agent_is_missed_when_its_last_connection_closes(connections, bound, closed, missed):
+def test_an_agent_is_missed_when_the_connection_of_its_latest_request_closes(connections, bound, closed, missed):
     for connection, agent in bound:
-        connections.bind(connection, agent)
+        polled(connections, connection, agent)
     for connection in closed:
         connections.lost(connection)
     assert sorted(connections.missed) == missed
@@ -52,19 +95,35 @@ def test_the_agent_of_a_refused_poll_is_forgotten(connections):
     for number in range(100):
         connections.bind(ONE, ("run", f"unknown {number}"))
         connections.unbind(ONE, ("run", f"unknown {number}"))
-    connections.bind(ONE, A)
-    assert len(connections._connections) == 1
+    polled(connections, ONE, A)
+    assert len(connections._paths) == 1
     connections.lost(ONE)
     assert connections.missed == [A]
 
 
 def test_a_connection_that_is_closed_carries_nobody(connections):
     """A request has its turn later than its connection's end, and nobody would say a second time that it is gone."""
-    connections.bind(TWO, A)
+    polled(connections, TWO, A)
     with pytest.raises(ServerUnavailable):
         connections.bind(Connection("cut", is_closed=True), A)
     connections.lost(TWO)
     assert connections.missed == [A]
+
+
+def test_an_agent_vanishes_when_its_poll_is_read_after_its_connection_closed(connections):
+    connections.bind(ONE, A)
+    connections.lost(ONE)
+    assert connections.missed == []
+    connections.left_unread(A)
+    assert connections.vanished == [A]
+
+
+def test_an_agent_that_has_another_connection_by_then_has_not_vanished(connections):
+    connections.bind(ONE, A)
+    connections.lost(ONE)
+    connections.bind(TWO, A)
+    connections.left_unread(A)
+    assert connections.missed == []
 
 
 def test_a_connection_whose_agents_were_all_refused_carries_none(connections):

@@ -7,6 +7,7 @@ from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import JoinTimedOut, LeaseRenewed, Life, NodeJoined, RunCreated
+from rdzv_server.core.liveness import HoldUp
 from rdzv_server.core.machine import WALL_CLOCK_SLACK_S
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
@@ -46,27 +47,42 @@ async def test_it_is_the_event_loops(clock):
 async def test_a_process_that_hangs_is_held_up_once(clock):
     clock.loop_s += 3_600.0
     assert clock.now() == 1_000.0 + 3_600.0, "time goes on"
-    assert clock.was_held_up()
+    assert clock.held_up() == HoldUp(3_600.0 - BEAT_S, 3_600.0 - BEAT_S)
     clock.loop_s += SLACK_S
-    assert not clock.was_held_up()
+    assert clock.held_up() is None
 
 
-async def test_a_hang_that_the_beat_finds_is_not_forgotten(clock):
-    clock.loop_s += 3_600.0
+async def test_a_hang_that_the_beat_finds_is_told_and_not_forgotten(clock):
+    noticed = []
+    clock.noticed = lambda: noticed.append(True)
+    clock.loop_s += BEAT_S
     clock._beat()
-    assert clock.was_held_up()
+    assert not noticed
+    clock.loop_s += BEAT_S + 7.0
+    clock._beat()
+    assert noticed and clock.held_up() == HoldUp(7.0, 7.0)
 
 
 async def test_delays_of_a_busy_server_are_no_hang(clock):
-    clock.loop_s += BEAT_S + SLACK_S
-    assert not clock.was_held_up()
+    for _ in range(100):
+        clock.loop_s += BEAT_S + SLACK_S
+        assert clock.held_up() is None
+        clock._beat()
 
 
-@pytest.mark.parametrize(("took_s", "is_long"), [(SLACK_S, False), (2 * SLACK_S, True)])
-async def test_a_write_that_takes_long_holds_it_up(clock, took_s, is_long):
-    with clock.writing():
-        clock.loop_s += took_s
-    assert clock.was_held_up() is is_long
+@pytest.mark.parametrize(("took_s", "held_up"), [(SLACK_S, None), (3.0, HoldUp(0.0, 3.0))])
+async def test_a_write_that_takes_long_keeps_agents_waiting_but_does_not_stop_time(clock, took_s, held_up):
+    for each_s in (took_s, 0.1):
+        with clock.writing():
+            clock.loop_s += each_s
+            clock._beat_at = clock.loop_s + BEAT_S
+    assert clock.held_up() == held_up
+
+
+async def test_a_server_that_was_not_there_has_answered_nobody_for_however_long(clock):
+    clock.answered_nobody()
+    assert clock.held_up() == HoldUp(0.0, float("inf"))
+    assert clock.held_up() is None
 
 
 # The wall clock.

@@ -6,24 +6,31 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable, StaleRound
 from rdzv_protocol.events import RunEvent
-from rdzv_protocol.messages import Start, Stop, Wait
+from rdzv_protocol.messages import Finish, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
+from rdzv_server.core import admission, snapshot, status_view
+from rdzv_server.core import machine as machine_module
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import (
     AgentDisconnected,
     LeaseRenewed,
     NodeJoined,
     NodeLeft,
+    NodeLost,
+    RunForgotten,
+    RunStopped,
     WorkersFailed,
     WorkersSucceeded,
 )
+from rdzv_server.core.liveness import HoldUp
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.service import driver as driver_module
 from rdzv_server.service.clock import Clock
-from rdzv_server.service.driver import Driver
-from rdzv_server.storage.base import MemoryStore, StoreUnavailable
+from rdzv_server.service.driver import MOST_UNREAD_S, Driver
+from rdzv_server.storage import compaction
+from rdzv_server.storage.base import Change, MemoryStore, StoreUnavailable
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 
 PATIENCE_S = 10.0
@@ -50,11 +57,11 @@ class SlowStore(MemoryStore):
         async with asyncio.timeout(PATIENCE_S):
             await self._is_writing.wait()
 
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
+    async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
         self._is_writing.set()
         await self._may_write.wait()
-        self.batches.append([type(record.fact).__name__ for record in records])
-        await super().append(records, events)
+        self.batches.append([type(change.fact).__name__ for change in changes if isinstance(change, Record)])
+        await super().append(changes, events)
 
 
 class FullStore(MemoryStore):
@@ -66,11 +73,11 @@ class FullStore(MemoryStore):
         self._error = error or StoreUnavailable("cannot write: the disk is full")
         self.refused = asyncio.Event()
 
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
+    async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
         if not self.has_room:
             self.refused.set()
             raise self._error
-        await super().append(records, events)
+        await super().append(changes, events)
 
 
 class Server:
@@ -185,21 +192,6 @@ async def test_who_is_answered_reads_the_directive_of_their_own_batch(slow):
     assert isinstance(slow.directive("b"), Stop)
 
 
-async def test_while_a_write_takes_long_no_lease_runs_out(slow, monkeypatch):
-    ahead_s, loop_s = [0.0], Clock._loop_s
-    monkeypatch.setattr(Clock, "_loop_s", lambda clock: loop_s(clock) + ahead_s[0])
-    await slow.join("a", lease_s=1.0)
-    slow.store.hold()
-    join = asyncio.create_task(slow.join("b", nodes=""))
-    await slow.store.is_writing()
-    ahead_s[0] = 2.0  # longer than the lease
-    slow.store.release()
-    await join
-    await slow.driver.submit(RUN_ID, LeaseRenewed("a"))
-    assert slow.runs_on("ab")
-    assert not slow.registry.runs()[0].departures
-
-
 # When it cannot go on.
 
 
@@ -210,10 +202,11 @@ async def test_a_failed_write_stops_the_driver_and_answers_nobody(started):
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(OSError, match="No space left on device"):
             await server.driver.crashed()
-    assert not join.done() and not poll.done()
-    join.cancel()
+    assert not poll.done()
+    with pytest.raises(ServerUnavailable, match="cannot go on"):
+        await join
     poll.cancel()
-    await asyncio.gather(join, poll, return_exceptions=True)
+    await asyncio.gather(poll, return_exceptions=True)
 
 
 async def test_a_driver_that_works_has_not_crashed(server):
@@ -289,6 +282,197 @@ async def test_who_joins_is_told_at_once_why_nothing_can_be_written_and_joins_wh
     assert [join.agent_id for join in joined] == ["a", "b"]
 
 
+async def test_however_often_agents_ask_while_nothing_can_be_written_each_has_one_pending_sign(slow):
+    await slow.join("a", "b", nodes="3")
+    slow.store.hold()
+    join = asyncio.create_task(slow.join("c", nodes=""))
+    await slow.store.is_writing()
+    for _ in range(1_000):
+        polls = [asyncio.create_task(slow.driver.submit(RUN_ID, LeaseRenewed(name))) for name in "ab"]
+        await asyncio.sleep(0)
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+        slow.driver.notify(RUN_ID, AgentDisconnected("a"))
+    assert len(slow.driver._inbox) == 2
+    slow.store.release()
+    await join
+    await slow.driver.submit(RUN_ID, LeaseRenewed("b"))
+    (run,) = slow.driver.runs()
+    assert list(run.leases.absent_since) == ["a"], "the last sign counts"
+
+
+# The server's own trouble is no evidence against agents, and no excuse for one that is gone.
+
+LEASE_S = 10.0
+
+
+class FakeTime:
+    """Time of the server, which the test sets."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def passes(self, server: Server, seconds: float) -> None:
+        """Let time pass, in which the event loop runs as it should."""
+        left_s = seconds
+        while left_s > 0:
+            step_s = min(left_s, 1.0)
+            left_s -= step_s
+            self.ahead_s += step_s
+            server.driver._clock._beat()
+
+    def stands_still(self, server: Server, seconds: float) -> None:
+        """Let time pass, in which the event loop does nothing, though its beat is due."""
+        clock = server.driver._clock
+        clock._beat_at = clock._loop_s()
+        self.ahead_s += seconds
+
+
+@pytest.fixture
+def time(monkeypatch) -> FakeTime:
+    time, loop_s = FakeTime(), Clock._loop_s
+    monkeypatch.setattr(Clock, "_loop_s", lambda clock: loop_s(clock) + time.ahead_s)
+    return time
+
+
+def lost(server: Server) -> list[str]:
+    """Nodes that are lost, of those with names of one letter: others join, and are not heard again."""
+    return [departure.node_id for departure in server.driver.runs()[0].departures if len(departure.node_id) == 1]
+
+
+async def polls(server: Server, *names: str) -> None:
+    for name in names:
+        await server.driver.submit(RUN_ID, LeaseRenewed(name))
+
+
+async def writes_for(server: Server, time: FakeTime, seconds: float, meanwhile: Callable[[], object]) -> None:
+    """Have the server write something, which takes its store some time."""
+    server.store.hold()
+    joining = asyncio.create_task(server.join(f"node{time.ahead_s}", nodes=""))
+    await server.store.is_writing()
+    time.passes(server, seconds)
+    happened = meanwhile()
+    await asyncio.sleep(0)
+    server.store.release()
+    await joining
+    if isinstance(happened, Awaitable):
+        await happened
+
+
+@pytest.mark.parametrize("write_s", [0.7, 4.0])
+async def test_a_stopped_agent_is_lost_after_its_lease_though_each_write_is_slow(slow, time, write_s):
+    await slow.join("a", "b", nodes="2:100", scale_up="manual", lease_s=LEASE_S)
+    while time.ahead_s < LEASE_S - write_s:
+        await writes_for(slow, time, write_s, lambda: polls(slow, "a"))
+    assert not lost(slow)
+    await writes_for(slow, time, write_s, lambda: polls(slow, "a"))
+    await writes_for(slow, time, write_s, lambda: polls(slow, "a"))
+    assert lost(slow) == ["b"]
+
+
+@pytest.mark.parametrize("write_s", [6.0, 12.0, 20.0])
+async def test_a_store_that_never_ends_to_be_slow_puts_a_loss_off_for_one_lease(slow, time, write_s):
+    await slow.join("a", "b", nodes="2:100", scale_up="manual", lease_s=LEASE_S)
+    await writes_for(slow, time, write_s, lambda: polls(slow, "a"))
+    assert not lost(slow)
+    while time.ahead_s < write_s + LEASE_S:
+        await writes_for(slow, time, write_s, lambda: polls(slow, "a"))
+    await polls(slow, "a")
+    assert lost(slow) == ["b"]
+
+
+@pytest.mark.parametrize("write_s", [6.0, 12.0, 20.0])
+@pytest.mark.parametrize("nodes", ["ab", "abc"])
+async def test_agents_that_gave_the_server_up_while_it_could_not_write_are_not_lost(slow, time, write_s, nodes):
+    await slow.join(*nodes, nodes=f"{len(nodes)}:100", scale_up="manual", lease_s=LEASE_S)
+
+    def all_give_up() -> None:
+        for name in nodes:
+            slow.driver.notify(RUN_ID, AgentDisconnected(name))
+
+    await writes_for(slow, time, write_s, all_give_up)
+    time.passes(slow, LEASE_S - 1.0)
+    await polls(slow, *nodes)
+    time.passes(slow, LEASE_S - 1.0)
+    await polls(slow, *nodes)
+    assert not lost(slow)
+    slow.driver.notify(RUN_ID, AgentDisconnected("a"))
+    await polls(slow, *nodes[1:], "unknown")
+    time.passes(slow, 1.0)
+    await polls(slow, *nodes[1:], "unknown")
+    assert lost(slow) == ["a"], "once it has been heard, a close is a sign again"
+
+
+@pytest.mark.parametrize("still_s", [1.0, 10.0, 100.0])
+async def test_while_the_event_loop_stands_still_no_lease_and_no_grace_ends(server, time, still_s):
+    await server.join("a", "b", "c", nodes="3", lease_s=LEASE_S)
+    server.driver.notify(RUN_ID, AgentDisconnected("b"))
+    time.passes(server, 0.5)
+    await polls(server, "a")
+    time.stands_still(server, still_s)
+    await polls(server, "a")
+    assert not lost(server)
+    await polls(server, "b", "c")
+    time.passes(server, LEASE_S - 1.0)
+    await polls(server, "a")
+    assert not lost(server)
+
+
+async def test_a_poll_that_lies_unread_in_the_inbox_keeps_its_agent(server, time):
+    await server.join("a", "b", nodes="2", lease_s=LEASE_S)
+    time.passes(server, LEASE_S - 0.2)
+    both = asyncio.gather(polls(server, "a"), polls(server, "b"))
+    await asyncio.sleep(0)
+    time.passes(server, 0.3)
+    await both
+    assert not lost(server)
+
+
+async def test_a_run_that_floods_the_server_puts_a_loss_off_for_some_seconds_only(server, time, monkeypatch):
+    await server.join("a", "b", nodes="2", lease_s=LEASE_S)
+    flooded_at = server.driver.now()
+    monkeypatch.setattr(server.driver._clock, "unread_since", lambda: flooded_at)  # its messages wait for ever
+    for _ in range(int(LEASE_S - 1.0 + MOST_UNREAD_S)):
+        time.passes(server, 1.0)
+        await polls(server, "a")
+        assert not lost(server)
+    time.passes(server, 1.5)
+    await polls(server, "a")
+    assert lost(server) == ["b"]
+
+
+async def test_a_server_that_may_not_decide_decides_nothing_and_then_everybody_has_a_lease(server, time):
+    await server.join("a", "b", nodes="2", lease_s=LEASE_S)
+    may_decide = False
+    server.driver.may_decide = lambda: may_decide
+    for name in "ab":
+        server.driver.notify(RUN_ID, AgentDisconnected(name))
+    for _ in range(3):
+        time.passes(server, LEASE_S)
+        server.driver.notify(RUN_ID, AgentDisconnected("a"))
+        await asyncio.sleep(0.01)
+    assert not lost(server)
+    may_decide = True
+    server.driver.heard(3 * LEASE_S)
+    for _ in range(int(LEASE_S)):
+        await polls(server, "a")
+        assert not lost(server)
+        time.passes(server, 1.0)
+    await polls(server, "a")
+    assert lost(server) == ["b"], "one lease, and no more"
+
+
+async def test_a_leadership_that_lapses_again_and_again_keeps_no_agent_that_is_gone(server, time):
+    """The time for which it is certain counts: a lease that began anew each time would never end."""
+    await server.join("a", "b", nodes="2", lease_s=LEASE_S)
+    for _ in range(20):
+        time.passes(server, 3.0)
+        server.driver.heard(2.0)
+        await polls(server, "a")
+    assert lost(server) == ["b"]
+
+
 # A server that comes back.
 
 
@@ -337,7 +521,7 @@ async def test_a_restarted_server_keeps_the_deadlines_that_it_had(started):
     await before.join("a", join_timeout_s=0.05)
     await before.driver.stop()
     after = await started(store)
-    await after.driver.renew(RUN_ID, LeaseRenewed("a"), after.registry.machine_of(RUN_ID, "a"))
+    await after.driver.submit(RUN_ID, LeaseRenewed("a"))
     async with asyncio.timeout(PATIENCE_S):
         while after.driver.runs()[0].stage is not Stage.FAILED:
             await after.long_polls.park((RUN_ID, "a"), PATIENCE_S)
@@ -410,6 +594,198 @@ async def test_an_ended_run_is_forgotten_in_time(started):
     await server.join("a", nodes="1", lease_s=0.1)
     await server.driver.submit(RUN_ID, WorkersSucceeded("a", 1))
     async with asyncio.timeout(PATIENCE_S):
-        while await server.store.load():  # noqa: ASYNC110
+        while any(record.run_id == RUN_ID for record in await server.store.load()):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     assert server.driver.runs() == []
+
+
+# An error in the core of one run.
+
+
+def breaks(monkeypatch, kind: type, run_id: str = "poison") -> None:
+    """Have the core raise an error in the middle of what follows from an event of this kind, in one run."""
+    check, apply = machine_module._EVENTS[kind]
+
+    def raise_half_way(machine, fact, now):
+        apply(machine, fact, now)
+        if machine.run.run_id == run_id:
+            raise AssertionError("a contradiction")
+
+    monkeypatch.setitem(machine_module._EVENTS, kind, (check, raise_half_way))
+
+
+async def join_run(server: Server, run_id: str, *names: str) -> None:
+    for name in names:
+        join = a_join(name, settings=settings_of("2", max_restarts=3), explicit_run_id=True, run_id=run_id)
+        await server.driver.submit(run_id, NodeJoined(join, "10.0.0.9"))
+
+
+def told(server: Server, run_id: str, name: str):
+    return server.registry.machine_of(run_id, name).directive_for(name, server.driver.now())[1]
+
+
+async def two_runs(server: Server) -> None:
+    await join_run(server, "poison", "a", "b")
+    await join_run(server, "other", "a", "b")
+
+
+async def poisoned_store(started: StartServer) -> MemoryStore:
+    """Records of two runs, of which one has a failure that a broken core cannot replay."""
+    store = MemoryStore()
+    server = await started(store)
+    await two_runs(server)
+    await server.driver.submit("poison", WorkersFailed("a", 1, a_failure("a")))
+    await server.driver.stop()
+    return store
+
+
+async def test_an_error_in_one_run_sets_it_apart_and_the_others_notice_nothing(server, monkeypatch):
+    await two_runs(server)
+    breaks(monkeypatch, WorkersFailed)
+    for _ in range(2):  # its agent tries again
+        with pytest.raises(ServerUnavailable, match="set apart after an error inside rdzv-server"):
+            await server.driver.submit("poison", WorkersFailed("a", 1, a_failure("a")))
+    assert isinstance(told(server, "poison", "a"), Start), "as was written: no stop"
+    await server.driver.submit("poison", LeaseRenewed("a"))
+    server.driver.notify("poison", AgentDisconnected("b"))
+    await server.driver.submit("other", WorkersFailed("a", 1, a_failure("a")))
+    assert isinstance(told(server, "other", "b"), Stop)
+    assert server.registry.runs_apart == ["poison"] and server.registry.next_deadline() is not None
+    poison = server.registry.attempts_of("poison")[0]
+    assert status_view.phase(poison) == "unhealthy" and "a contradiction" in status_view.reason(poison, 0.0)
+    assert not poison.departures
+    events = await server.store.read_events("poison", 1, 0, 100)
+    assert [event.number for event in events] == list(range(1, len(events) + 1))
+    assert events[-1].kind == "warning"
+
+
+async def test_an_agent_that_the_records_do_not_tell_waits(server, monkeypatch):
+    breaks(monkeypatch, NodeJoined)
+    await join_run(server, "poison", "a")
+    machine = server.registry.machine_of("poison", "a")
+    assert not machine.has_news("a", 0) and isinstance(told(server, "poison", "a"), Wait)
+
+
+async def test_a_deadline_that_raises_sets_its_run_apart(server, monkeypatch):
+    await join_run(server, "poison", "a", "b")
+    breaks(monkeypatch, NodeLost)
+    server.driver.notify("poison", AgentDisconnected("b"))
+    await server.driver.submit("poison", LeaseRenewed("a"))
+    server.registry.pass_time(server.driver.now() + 1_000.0)
+    assert server.registry.runs_apart == ["poison"]
+
+
+async def test_a_snapshot_that_raises_sets_its_run_apart(server, monkeypatch):
+    monkeypatch.setattr(compaction, "BEYOND", 3)
+    monkeypatch.setattr(compaction, "FACTOR", 0)
+    take = snapshot.take
+    monkeypatch.setattr(snapshot, "take", lambda run: 1 / 0 if run.run_id == "poison" else take(run))
+    await two_runs(server)
+    await server.driver.submit("other", WorkersFailed("a", 1, a_failure("a")))
+    assert server.registry.runs_apart == ["poison"]
+    assert isinstance(told(server, "other", "b"), Stop) and isinstance(told(server, "poison", "a"), Start)
+    assert (await server.store.read_events("poison", 1, 0, 100))[-1].kind == "warning"
+
+
+@pytest.mark.parametrize("broken", ["restart", "next_deadline"])
+async def test_a_run_whose_core_raises_when_the_server_starts_is_set_apart(started, monkeypatch, broken):
+    store = MemoryStore()
+    first = await started(store)
+    await two_runs(first)
+    await first.driver.stop()
+    whole = getattr(machine_module.RunMachine, broken)
+
+    def raise_in_one_run(machine, *args):
+        return 1 / 0 if machine.run.run_id == "poison" else whole(machine, *args)
+
+    monkeypatch.setattr(machine_module.RunMachine, broken, raise_in_one_run)
+    second = await started(store)
+    assert second.registry.runs_apart == ["poison"]
+    assert isinstance(told(second, "poison", "a"), Start) and isinstance(told(second, "other", "a"), Start)
+
+
+async def test_a_join_over_which_the_run_that_is_there_raises_sets_that_run_apart(server, monkeypatch):
+    await two_runs(server)
+    monkeypatch.setattr(Registry, "_begins_anew", lambda *_: 1 / 0)
+    await join_run(server, "poison", "c")
+    assert server.registry.runs_apart == ["poison"]
+    assert isinstance(told(server, "poison", "c"), Wait) and isinstance(told(server, "poison", "a"), Start)
+
+
+async def test_an_error_after_trouble_of_the_server_sets_its_run_apart(server):
+    await two_runs(server)
+    server.registry.machine_of("poison", "a").run.leases.resume = lambda *_: 1 / 0
+    server.registry.resume(server.driver.now(), HoldUp(still_s=1.0))
+    await server.driver.submit("other", WorkersFailed("a", 1, a_failure("a")))
+    assert server.registry.runs_apart == ["poison"]
+    assert isinstance(told(server, "other", "b"), Stop) and isinstance(told(server, "poison", "a"), Start)
+
+
+async def test_a_join_over_which_no_run_can_be_created_is_refused_and_the_other_runs_go_on(server, monkeypatch, caplog):
+    await join_run(server, "other", "a", "b")
+    whole = admission.settings_of
+    monkeypatch.setattr(admission, "settings_of", lambda join: 1 / 0 if join.run_id == "poison" else whole(join))
+    for _ in range(2):  # its agent tries again
+        with pytest.raises(ServerUnavailable, match="run poison cannot be created after an error inside rdzv-server"):
+            await join_run(server, "poison", "a")
+    assert "ZeroDivisionError" in caplog.text and [run.run_id for run in server.driver.runs()] == ["other"]
+    await server.driver.submit("other", WorkersFailed("a", 1, a_failure("a")))
+    assert isinstance(told(server, "other", "b"), Stop)
+
+
+async def test_a_server_that_is_mended_goes_on_with_the_run(started, monkeypatch):
+    store = MemoryStore()
+    first = await started(store)
+    await two_runs(first)
+    with monkeypatch.context() as broken:
+        breaks(broken, WorkersFailed)
+        with pytest.raises(ServerUnavailable):
+            await first.driver.submit("poison", WorkersFailed("a", 1, a_failure("a")))
+    await first.driver.stop()
+    second = await started(store)
+    assert second.registry.runs_apart == []
+    await second.driver.submit("poison", WorkersFailed("a", 1, a_failure("a")))
+    assert isinstance(told(second, "poison", "b"), Stop)
+
+
+async def test_a_replay_that_raises_sets_its_run_apart(started, monkeypatch):
+    store = await poisoned_store(started)
+    breaks(monkeypatch, WorkersFailed)
+    second = await started(store)
+    assert second.registry.runs_apart == ["poison"]
+    assert isinstance(told(second, "poison", "a"), Start), "as before the fact that raises"
+    assert len(await store.read_records("poison", 1)) > 3, "they are kept"
+    await second.driver.submit("other", WorkersFailed("a", 1, a_failure("a")))
+
+
+async def test_a_run_that_is_set_apart_can_be_stopped_also_for_the_next_server(started, monkeypatch):
+    store = await poisoned_store(started)
+    breaks(monkeypatch, WorkersFailed)
+    for _ in range(2):
+        server = await started(store)
+        await server.driver.act("poison", RunStopped("enough", "an operator", "request"))
+        assert isinstance(told(server, "poison", "a"), Finish) and server.registry.runs_apart == []
+        await server.driver.stop()
+
+
+async def test_a_run_that_is_set_apart_can_be_forgotten(server, monkeypatch):
+    await two_runs(server)
+    breaks(monkeypatch, WorkersFailed)
+    with pytest.raises(ServerUnavailable):
+        await server.driver.submit("poison", WorkersFailed("a", 1, a_failure("a")))
+    machine = server.registry.machine_of("poison", "a")
+    await server.driver.act("poison", RunForgotten("", "an operator", "request", run_id="poison"))
+    assert [run.run_id for run in server.driver.runs()] == ["other"]
+    with pytest.raises(AgentFenced):
+        machine.directive_for("a", 0.0)
+
+
+async def test_after_an_error_of_all_runs_whoever_asks_is_refused_at_once(started, monkeypatch):
+    server = await started(MemoryStore())
+    monkeypatch.setattr(Registry, "pass_time", lambda *_: 1 / 0)
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(2):
+            with pytest.raises(ServerUnavailable, match="cannot go on"):
+                await server.join("a")
+        with pytest.raises(ZeroDivisionError):
+            await server.driver.crashed()

@@ -1,4 +1,4 @@
-"""Runs take turns; and what waits for a turn for long is time that does not count."""
+"""Runs take turns; and no deadline passes before what waits for a turn."""
 
 import asyncio
 import gc
@@ -7,8 +7,17 @@ from functools import partial
 
 import pytest
 
-from rdzv_server.service.clock import BEAT_S, Clock
-from rdzv_server.service.fair_scheduler import AT_ONCE, BURST_S, SLACK_S, FairScheduler, RoundRobin, scheduler
+from rdzv_server.service.clock import Clock
+from rdzv_server.service.fair_scheduler import (
+    AT_ONCE,
+    AT_ONCE_S,
+    BURST_S,
+    STRANGERS_AT_ONCE,
+    TURNS_AN_AGENT,
+    FairScheduler,
+    RoundRobin,
+    scheduler,
+)
 from tests.support.event_loop import Loop
 
 
@@ -96,36 +105,75 @@ def test_one_that_fails_keeps_nobody_else_from_a_turn(site):
     assert site.done == ["a"]
 
 
-def test_nobody_is_held_up_who_waits_no_longer_than_the_slack(site):
-    site.ask("a")
-    site.loop.now += SLACK_S
+def test_turns_that_take_long_are_few_at_once(site):
+    """Otherwise 64 turns of strangers stop everything else for as long as the strangers like."""
+    for of, is_stranger in (("run", False), ("stranger", True)):
+        for _ in range(10):
+            site.scheduler.ask(of, partial(site.loop.work, AT_ONCE_S), is_stranger=is_stranger)
+        before = site.loop.now
+        site.loop.turn()
+        assert site.loop.now - before <= 3 * AT_ONCE_S
+
+
+def test_turns_that_are_taken_without_waiting_are_limited_by_their_time(site):
+    site.loop.now += 2 * BURST_S
+    before = site.loop.now
+    for _ in range(AT_ONCE):
+        site.scheduler.ask("run", partial(site.loop.work, AT_ONCE_S))
+    assert site.loop.now - before <= 2 * AT_ONCE_S
+
+
+def test_strangers_however_many_let_an_agent_in_between(site):
+    for number in range(100 * STRANGERS_AT_ONCE):
+        site.scheduler.ask(f"stranger {number}", partial(site.done.append, "stranger"), is_stranger=True)
+    site.ask("run")
     site.loop.turn()
-    site.loop.now += 3_600
-    assert site.scheduler.held_up_at() == float("-inf")
+    assert "run" in site.done and site.done.count("stranger") <= 2 * STRANGERS_AT_ONCE
 
 
-def test_who_waits_for_longer_is_held_up_until_it_has_its_turn(site):
-    site.ask("a", 3)
+def test_each_agent_that_comes_in_lets_some_more_strangers_have_their_turn_once(site):
+    for _ in range(100 * STRANGERS_AT_ONCE):
+        site.scheduler.ask("stranger", partial(site.done.append, "stranger"), is_stranger=True)
+    taken = []
+    for agents in (0, 2, 0, 10 * AT_ONCE):
+        for _ in range(agents):
+            site.scheduler.agent_came()
+        site.done.clear()
+        site.loop.turn()
+        taken.append(len(site.done))
+    usual = STRANGERS_AT_ONCE
+    assert taken == [usual, usual + 2 * TURNS_AN_AGENT, usual, usual + AT_ONCE]
+
+
+def test_no_stranger_that_waits_puts_a_deadline_off(site):
+    """Agents that are gone would not be lost for as long as strangers send something."""
+    for _ in range(10 * STRANGERS_AT_ONCE):
+        site.scheduler.ask("stranger", lambda: None, is_stranger=True)
+    site.loop.now += 10.0
+    assert site.scheduler.unread_since() == float("inf")
+
+
+def test_the_oldest_turn_that_waits_is_unread_until_it_is_taken(site):
+    assert site.scheduler.unread_since() == float("inf")
+    began_at = site.loop.now
+    site.ask("a", AT_ONCE + 1)
     site.loop.now += 2.0
     site.ask("b")
-    assert site.scheduler.held_up_at() == site.loop.now, "also before it is over"
-    site.loop.now += 1.0
+    assert site.scheduler.unread_since() == began_at
     site.loop.turn()
-    over_at = site.loop.now
-    site.loop.now += 3_600
-    assert site.scheduler.held_up_at() == over_at
+    site.loop.turn()
+    assert site.scheduler.unread_since() == float("inf")
+    assert not site.scheduler._all, "turns that are done are forgotten"
 
 
-async def test_the_clock_says_when_those_who_have_spoken_are_not_heard(monkeypatch):
-    """Leases of live nodes would end otherwise, because the server is busy with others."""
+async def test_the_clock_knows_since_when_the_oldest_request_is_unread():
     clock = Clock()
     clock.start([])
-    assert not clock.was_held_up()
-    real = asyncio.get_running_loop().time
+    assert clock.unread_since() == float("inf")
+    began_at = clock.now()
     for _ in range(AT_ONCE + 1):
         scheduler().ask("run", lambda: None)
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: real() + BEAT_S - SLACK_S)
-    assert clock.was_held_up()
+    assert began_at <= clock.unread_since() <= clock.now()
     clock.stop()
 
 

@@ -200,6 +200,28 @@ async def test_a_change_wakes_every_stream_in_a_turn_of_its_own(monkeypatch: pyt
     assert sorted(woken) == list(range(STREAMS)) and most_in_a_turn == 1
 
 
+async def test_a_page_does_not_wait_for_the_streams_of_its_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rdzv_server.service.operator_scheduler.SLICE_S", 0.0)
+    changes, woken, before_page = Broadcast(PATIENCE_S), 0, 0
+
+    async def follow() -> None:
+        nonlocal woken
+        await changes.wait(0)
+        woken += 1
+
+    async def make_page() -> None:
+        nonlocal before_page
+        await checkpoint()
+        before_page = woken
+
+    streams = [asyncio.create_task(follow()) for _ in range(STREAMS)]
+    await asyncio.sleep(0)
+    changes.notify_all()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(make_page(), *streams)
+    assert before_page <= 2
+
+
 async def test_a_change_that_came_before_is_not_waited_for_and_there_is_none_when_the_time_is_over() -> None:
     changes = Broadcast(0.01)
     seen = changes.number

@@ -6,11 +6,13 @@ import pytest
 from rdzv_protocol import timing
 from rdzv_protocol.actions import LogsRequest
 from rdzv_protocol.errors import AgentFenced, NoAnswer, NodeRankTaken, QueryRefused, ServerUnavailable
-from rdzv_protocol.messages import AnswerRequest, PollRequest, Reply, Start, Wait
+from rdzv_protocol.messages import AnswerRequest, FinishedWorkers, PollRequest, Reply, Start, Wait
 from rdzv_protocol.queries import LogTail, QueryAnswer, Refused
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from rdzv_server.core import admission
+from rdzv_server.core import admission, finishing
+from rdzv_server.core.events import LeaseRenewed
+from rdzv_server.core.machine import RunMachine
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import rendezvous
 from rdzv_server.service.interface import OperatorRequest
@@ -66,6 +68,17 @@ async def test_a_holder_that_is_silent_loses_its_node_rank_in_half_of_its_lease(
             await server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id="old", revision=0), Connection("old"))
 
 
+async def test_nothing_remains_of_a_newcomer_that_goes_while_the_holder_is_asked():
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        await join(server, "old", LONG_S)
+        newcomer = asyncio.create_task(join(server, "new", LONG_S))
+        while not server.rendezvous._probes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        newcomer.cancel()
+        await asyncio.gather(newcomer, return_exceptions=True)
+        assert not server.rendezvous._probes
+
+
 # Agents of one machine, which have its name.
 
 
@@ -89,6 +102,36 @@ async def test_agents_of_one_machine_form_without_waiting_for_a_hold(monkeypatch
         await asyncio.gather(*(forms(server, f"agent {number}", 8) for number in range(8)))
 
 
+# A server that is slow.
+
+
+@pytest.mark.parametrize(("took_s", "held_s"), [(0.4, 10.0), (3.4, 7.0), (30.0, 0.0)])
+async def test_the_hold_of_a_poll_begins_when_it_arrives(monkeypatch, took_s, held_s):
+    """The agent counts from then: it would give up a server that is slow, though it is well."""
+    loop, ahead_s, held = asyncio.get_running_loop(), [0.0], []
+    real = loop.time
+
+    async def submit(*about):
+        ahead_s[0] += took_s
+        return await taken(*about)
+
+    async def park(key, hold_s):
+        held.append(hold_s)
+
+    async with RendezvousServer() as server:
+        settings = settings_of("1", lease_s=20.0)
+        reply = await server.rendezvous.ask(a_join("a", settings=settings), Connection("a"))
+        taken = server.rendezvous._driver.submit
+        monkeypatch.setattr(server.rendezvous._driver, "renew", lambda *about: False)  # it has other things to write
+        monkeypatch.setattr(server.rendezvous._driver, "submit", submit)
+        monkeypatch.setattr(server.rendezvous._long_polls, "park", park)
+        monkeypatch.setattr(loop, "time", lambda: real() + ahead_s[0])
+        poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=reply.revision)
+        await server.rendezvous.ask(poll, Connection("a"))
+        monkeypatch.undo()
+    assert held == [held_s]
+
+
 # Connections that are closed before what they brought is looked at.
 
 
@@ -104,6 +147,21 @@ async def test_a_request_whose_connection_is_closed_joins_nothing():
 
 QUESTION = OperatorRequest(LogsRequest(run_id=RUN_ID, rank=0), "admin 10.0.0.7")
 OPERATOR = Connection("operator")
+
+
+async def test_an_agent_whose_poll_is_read_after_its_connection_closed_is_absent():
+    """The poll is the first over this connection, so the close alone would have said nothing."""
+    async with RendezvousServer() as server:
+        connection = Connection("a")
+        await server.rendezvous.ask(a_join("a", settings=settings_of("1", lease_s=LONG_S)), connection)
+        (run,) = server.rendezvous.runs()
+        server.rendezvous.lost(connection)
+        poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=0)
+        with pytest.raises(ServerUnavailable):
+            await server.rendezvous.ask(poll, Connection("a", is_closed=True))
+        async with asyncio.timeout(PATIENCE_S):
+            while "a" not in run.leases.absent_since:  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
 
 async def a_running_agent(server: RendezvousServer) -> Reply:
@@ -169,3 +227,30 @@ async def test_a_server_that_ends_and_an_operator_who_goes_leave_nothing_behind(
         await answers(server, queries[0].number, Refused(reason="late"))
     with pytest.raises(ServerUnavailable):
         await waits
+
+
+async def test_a_run_whose_core_raises_over_a_directive_is_set_apart_and_its_agent_keeps_its_workers(monkeypatch):
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        reply = await a_running_agent(server)
+        with monkeypatch.context() as broken:
+            broken.setattr(RunMachine, "directive_for", lambda *_: 1 / 0)
+            poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=reply.revision, hold=False)
+            told = await server.rendezvous.ask(poll, Connection("a"))
+        assert isinstance(told.directive, Wait) and "ZeroDivisionError" in told.directive.reason
+        assert server.rendezvous.state().set_apart == [RUN_ID]
+        await server.rendezvous.with_driver(RUN_ID, lambda driver: driver.submit(RUN_ID, LeaseRenewed("a")))
+        assert isinstance((await server.rendezvous.ask(poll, Connection("a"))).directive, Start)
+
+
+# Workers that still run long after others have finished.
+
+
+async def test_agents_are_told_that_workers_still_run_long_after_others_finished(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(finishing, "WARNED_AFTER_S", 60.0)
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        await server.rendezvous.ask(a_join("a", settings=settings_of("1"), local_world_size=2), Connection("a"))
+        finished = FinishedWorkers(round=1, ranks=(0,), ago_s=60.0)
+        poll = PollRequest(run_id=RUN_ID, agent_id="a", revision=0, hold=False, finished=finished)
+        await server.rendezvous.ask(poll, Connection("a"))
+        reply = await server.rendezvous.ask(poll, Connection("a"))
+        assert reply.warning == "rank 0 finished 1 min ago; still running: rank 1 on node a"

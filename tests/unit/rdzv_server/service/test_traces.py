@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rdzv_server.core.effects import Happened
 from rdzv_server.service import traces
@@ -36,3 +37,24 @@ def test_a_round_that_failed_is_an_error(
     observers[0]([Happened(event) for event in run.events[seen:]])
     (ran,) = [span for span in spans if span.name == "rdzv.round.run"]
     assert (ran.attributes.get("error.type"), bool(ran.error)) == (error, error is not None)
+
+
+def test_nothing_is_remembered_of_runs_whose_leadership_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans, observers = list[Any](), list[Any]()
+    monkeypatch.setattr(traces, "SpanExport", lambda *_: SimpleNamespace(add=spans.append))
+    led = list[Any]()
+    service: Any = SimpleNamespace(observe=observers.append, runs=lambda: led)
+    exporter = traces.RoundTraces(service, 29_400)
+    gone, here = running("1", "a"), running("1", "a")
+    gone.run.run_id = "gone"
+    led.append(gone.run)
+    observers[0]([*gone.records, *(Happened(replace(event, run_id="gone")) for event in gone.events)])
+    observers[0]([replace(record, run_id="forming") for record in gone.records])
+    assert remembered(exporter) == {"gone", "forming"}
+    led[:] = [here.run]
+    observers[0]([*here.records, *map(Happened, here.events)])
+    assert remembered(exporter) == {here.run.run_id}
+
+
+def remembered(exporter: traces.RoundTraces) -> set[str]:
+    return {run_id for kept in vars(exporter).values() if isinstance(kept, dict) for run_id in kept}

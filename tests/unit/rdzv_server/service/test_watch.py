@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rdzv_protocol.actions import CordonRequest
 from rdzv_protocol.errors import ServerUnavailable
 from rdzv_protocol.messages import LeaveRequest, ReportRequest
 
+from rdzv_server.core import status_view
 from rdzv_server.core.watch_view import Document, merge
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import watch as watching
+from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.watch import Feed, Watch
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
 
@@ -116,8 +119,8 @@ class Story:
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def join(self, *names: str, run_id: str = RUN_ID, node: str | None = None, nodes: str = "2:4") -> None:
-        """Join agents to the run; their answers come when they come."""
-        settings = settings_of(nodes, last_call_timeout_s=0.0, max_restarts=3)
+        """Join agents to the run; their answers come when they come. They never poll, and their leases do not end."""
+        settings = settings_of(nodes, last_call_timeout_s=0.0, max_restarts=3, lease_s=600.0)
         for name in names:
             request = a_join(name, settings=settings, node=node, run_id=run_id)
             self._tasks.append(asyncio.create_task(self.server.rendezvous.ask(request, Connection(name))))
@@ -194,6 +197,24 @@ async def test_all_runs_are_followed_and_a_team_sees_its_own(story: Story) -> No
     )
 
 
+async def test_a_team_sees_the_cordons_of_its_own_nodes(story: Story) -> None:
+    for name in ("a", "b"):
+        cordon = CordonRequest(node_id=name, reason=f"fan of {name}")
+        await story.server.rendezvous.ask(OperatorRequest(cordon, "me"), Connection("operator"))
+    await story.join("b", run_id="team-b-1")
+    own = Reader()
+    following = asyncio.create_task(
+        own.follow(
+            story.follow(None, shows=lambda run_id: run_id.startswith("team-a")),
+            lambda document: document.get("server", {}).get("cordons"),
+        )
+    )
+    await asyncio.sleep(0)
+    await story.join("a", run_id="team-a-1")
+    await following
+    assert [cordon["reason"] for cordon in own.document["server"]["cordons"]] == ["fan of a"]
+
+
 async def test_no_id_that_lets_others_speak_in_an_agents_name_is_told(story: Story) -> None:
     name = "agent-" + 8 * "secret-"
     await story.join(name, node="a")
@@ -241,20 +262,45 @@ async def test_when_the_server_closes_every_stream_ends(story: Story) -> None:
     await asyncio.wait_for(reading, PATIENCE_S)
 
 
-async def test_what_cannot_be_shown_is_logged_and_tried_again(
+@pytest.mark.parametrize("run_id", [RUN_ID, None])
+async def test_a_run_that_cannot_be_read_is_shown_as_such_until_it_can_and_others_as_they_are(
+    story: Story, monkeypatch: pytest.MonkeyPatch, run_id: str | None
+) -> None:
+    monkeypatch.setattr(watching, "LOOK_S", 0.05)
+    reader = Reader()
+    await story.join("a", "b")
+    await story.join("a", "b", run_id="other")
+
+    def runs(document: Document) -> list[Document]:
+        found = document.get("runs", {})
+        return [found.get(RUN_ID, {}), found.get("other", {})] if run_id is None else [document.get("run", {})]
+
+    def has_reasons(*wanted: str) -> Any:
+        return lambda document: all(
+            want in run.get("reason", "") for want, run in zip(wanted, runs(document), strict=False)
+        )
+
+    with monkeypatch.context() as broken:
+        whole = status_view.reason
+        broken.setattr(status_view, "reason", lambda run, now: 1 / 0 if run.run_id == RUN_ID else whole(run, now))
+        await reader.follow(story.follow(run_id), has_reasons("cannot be shown after an error inside", "round 1 runs"))
+    await reader.follow(story.follow(run_id, last=reader.last_event_id), has_reasons("round 1 runs", "round 1 runs"))
+
+
+async def test_an_error_over_the_server_s_own_state_is_logged_and_tried_again(
     story: Story, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "LOOK_S", 0.05)
     reader = Reader()
     await story.join("a", "b")
     await reader.follow(story.follow(), lambda document: phase(document) == "running")
-    real = watching.watch_view.view
+    real = watching.Watch._server
 
-    def broken(*args: Any) -> Document:
-        monkeypatch.setattr(watching.watch_view, "view", real)
+    def broken(watch: Watch) -> Document:
+        monkeypatch.setattr(watching.Watch, "_server", real)
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(watching.watch_view, "view", broken)
+    monkeypatch.setattr(watching.Watch, "_server", broken)
     await story.fail("a")
     await reader.follow(story.follow(last=reader.last_event_id), lambda document: phase(document) == "restarting")
     assert "cannot be kept up to date" in caplog.text

@@ -13,7 +13,7 @@ from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.driver import Driver
 from rdzv_server.storage import compaction
-from rdzv_server.storage.base import MemoryStore, Store, StoreUnavailable
+from rdzv_server.storage.base import Change, MemoryStore, Store, StoreUnavailable
 from rdzv_server.storage.record_codec import settled
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 
@@ -42,9 +42,9 @@ class Counting:
         self.length = len(records)
         return records
 
-    async def append(self, records: Sequence[Record], events: Sequence[RunEvent] = ()) -> None:
-        await self._store.append(records, events)
-        self.length += len(records)
+    async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
+        await self._store.append(changes, events)
+        self.length += len(changes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -55,10 +55,6 @@ class Counting:
             raise StoreUnavailable("no room")
         await self._store.compact(records)
         self.length = len(records)
-
-    async def forget(self, run_id: str, attempt: int) -> None:
-        await self._store.forget(run_id, attempt)
-        self.length = 0
 
 
 @asynccontextmanager

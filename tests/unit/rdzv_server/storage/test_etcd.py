@@ -7,7 +7,7 @@ import pytest
 from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.events import NodeJoined, WorkersFailed
 from rdzv_server.core.registry import Registry
-from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable
+from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable, changes_of
 from tests.support.etcd import need_etcd
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
 from tests.unit.rdzv_server.storage.conftest import Shared
@@ -57,7 +57,7 @@ async def test_no_run_id_leads_out_of_the_records(store, shared, client):
     keys = [key.key.decode() for key in (await client.range(shared.records, end_of(shared.records)))[0]]
     assert [key.count("/") - shared.prefix.count("/") for key in keys] == [4] * len(names)
     assert await held(shared) == many
-    await (await shared.lead()).forget("..", 1)
+    await (await shared.lead()).append([ForgetRun("..", 1)])
     assert await held(shared) == [record for record in many if record.run_id != ".."]
 
 
@@ -74,9 +74,9 @@ async def test_more_than_a_transaction_takes_is_written_in_several(store, shared
     assert await held(shared) == many
 
 
-@pytest.mark.parametrize("write", [lambda store: store.append(RECORDS), lambda store: store.forget(RUN_ID, 1)])
+@pytest.mark.parametrize("changes", [RECORDS, [ForgetRun(RUN_ID, 1)]])
 @pytest.mark.parametrize("next_leader", [True, False], ids=["another leads", "none leads"])
-async def test_a_leader_of_the_past_writes_nothing(shared, write, next_leader):
+async def test_a_leader_of_the_past_writes_nothing(shared, changes, next_leader):
     old = await shared.lead()
     await old.load()
     await old.append(joins(2))
@@ -85,7 +85,7 @@ async def test_a_leader_of_the_past_writes_nothing(shared, write, next_leader):
     else:
         await shared.delete("/leader")
     with pytest.raises(StoreFenced):
-        await write(old)
+        await old.append(changes)
     assert await held(shared) == joins(2)
 
 
@@ -146,10 +146,7 @@ async def test_a_run_of_which_earlier_attempts_are_forgotten_is_found_alive_by_t
     registry = Registry(retention_s=2.0)
 
     async def carry_out(effects: list[Effect]) -> None:
-        await store.append([effect for effect in effects if isinstance(effect, Record)])
-        for effect in effects:
-            if isinstance(effect, ForgetRun):
-                await store.forget(effect.run_id, effect.attempt)
+        await store.append(*changes_of(effects))
 
     async def join(agent: str, lease_s: float, now: float) -> None:
         settings = settings_of("1", lease_s=lease_s, max_restarts=0)

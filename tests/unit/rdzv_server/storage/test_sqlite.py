@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_server.core.effects import Record
+from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
 from tests.support.scenario import RUN_ID
@@ -65,7 +66,7 @@ async def test_a_new_file_is_empty_and_marked_as_ours(store, first, path):
 async def test_a_batch_is_written_whole_or_not_at_all(store, first):
     await first.append(RECORDS[:1])
     bad = Record(RUN_ID, 1, float("nan"), RECORDS[1].fact)  # SQLite makes NULL of it, which the schema refuses
-    with pytest.raises(StoreBroken):
+    with pytest.raises(StoreBroken, match=r"internal error of rdzv-server: .*not damaged: keep it"):
         await first.append([RECORDS[1], bad])
     await first.append(RECORDS[2:])
     assert await reopened(store, first) == [RECORDS[0], *RECORDS[2:]]
@@ -168,7 +169,7 @@ async def test_a_file_of_another_format_asks_for_its_server_and_is_left_as_it_is
     says = rf"{age} version of rdzv-server \(format {version}, .*\), .*: start that version, or move .*workers restart"
     with pytest.raises(StoreBroken, match=says):
         await store().load()
-    assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
+    assert path.read_bytes() == before and sorted(os.listdir(path.parent)) == [path.name, f"{path.name}.last-record"]
 
 
 async def test_state_is_for_this_user_alone(store, path):
@@ -181,7 +182,7 @@ async def test_state_is_for_this_user_alone(store, path):
     finally:
         os.umask(before)
     assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {
-        "state.db": 0o600, "state.db-wal": 0o600,
+        "state.db": 0o600, "state.db-wal": 0o600, "state.db.last-record": 0o600,
     }  # fmt: skip
 
 
@@ -201,3 +202,164 @@ async def test_a_full_disk_is_no_damage_and_writing_goes_on_when_there_is_room(s
     first._file.execute("PRAGMA max_page_count = 1000000")
     await first.append(RECORDS[1:])
     assert await reopened(store, first) == RECORDS
+
+
+# Another program takes the file away while the server runs.
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def without_wal(path: Path) -> None:
+    wal_of(path).unlink()
+
+
+def removed_with_its_wal(path: Path) -> None:
+    path.unlink()
+    wal_of(path).unlink()
+
+
+def wal_of(path: Path) -> Path:
+    return Path(f"{path}-wal")
+
+
+@pytest.mark.parametrize("take", [removed, without_wal, removed_with_its_wal])
+async def test_a_file_that_was_removed_is_written_anew_with_all_that_was_confirmed(store, first, path, take, caplog):
+    await first.append(RECORDS[:1])
+    take(path)
+    await first.append(RECORDS[1:])
+    assert "was removed while rdzv-server runs; rdzv-server wrote" in caplog.text
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert await reopened(store, first) == RECORDS
+
+
+async def test_a_file_that_was_shortened_is_written_anew_or_nothing_is_confirmed(store, first, path):
+    await first.append(RECORDS)
+    os.truncate(path, 0)
+    await first.append(RECORDS)
+    assert await reopened(store, first) == RECORDS * 2
+
+
+async def test_a_file_that_was_shortened_and_cannot_be_read_is_unavailable(first, path):
+    for _ in range(4):
+        await first.append(RECORDS * 2_000)
+    first._file.execute("PRAGMA wal_checkpoint(RESTART)")
+    await first.append(RECORDS)
+    os.truncate(path, 4096)
+    with pytest.raises(StoreUnavailable, match=r"was shortened from \d+ to 4096 bytes.*all runs in memory"):
+        await first.append(RECORDS)
+
+
+async def test_a_file_that_was_replaced_is_left_alone_and_nothing_is_confirmed(store, first, path):
+    await first.append(RECORDS)
+    path.with_name("other").write_bytes(b"theirs")
+    path.with_name("other").replace(path)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"state.db was replaced by another file.*Restore a copy"):
+            await first.append(RECORDS)
+    await first.close()
+    assert path.read_bytes() == b"theirs" and not wal_of(path).exists(), "it is not applied to the other file"
+
+
+async def test_without_its_folder_the_store_is_unavailable_until_the_folder_is_back(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    store = SqliteStore(str(folder / "state.db"))
+    await store.load()
+    await store.append(RECORDS[:1])
+    shutil.rmtree(folder)
+    with pytest.raises(StoreUnavailable, match="was removed while rdzv-server runs"):
+        await store.append(RECORDS[1:])
+    folder.mkdir()
+    await store.append(RECORDS[1:])
+    await store.close()
+    again = SqliteStore(str(folder / "state.db"))
+    assert await again.load() == RECORDS
+    await again.close()
+
+
+# The file loses changes while no server runs.
+
+
+def copy_of_a_killed_server(path: Path, folder: Path) -> Path:
+    """Files as a kill leaves them."""
+    folder.mkdir()
+    for file in path.parent.glob("state.db*"):
+        shutil.copy(file, folder)
+    return folder / path.name
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def overwrite(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 3)
+        file.write(bytes([7]) * (size // 3))
+
+
+def remove_wal(path: Path) -> None:
+    remove(wal_of(path))
+
+
+def overwrite_wal(path: Path) -> None:
+    overwrite(wal_of(path))
+
+
+def overwrite_both(path: Path) -> None:
+    overwrite(path)
+    overwrite_wal(path)
+
+
+@pytest.mark.parametrize("damage", [remove, empty, remove_wal, overwrite_wal, overwrite_both])
+async def test_a_file_that_lost_changes_is_refused_at_each_start(first, path, tmp_path, damage):
+    for record in RECORDS:
+        await first.append([record])
+    copy = copy_of_a_killed_server(path, tmp_path / "killed")
+    damage(copy)
+    for _ in range(2):
+        again = SqliteStore(str(copy))
+        with pytest.raises(StoreBroken, match=r"[Rr]estore a copy"):
+            await again.load()
+        await again.close()
+
+
+async def test_a_killed_server_finds_all_records_also_after_an_attempt_is_dropped(first, path, tmp_path):
+    await first.append(RECORDS)
+    await first.append([ForgetRun(RECORDS[-1].run_id, RECORDS[-1].attempt)])
+    again = SqliteStore(str(copy_of_a_killed_server(path, tmp_path / "killed")))
+    key = RECORDS[-1].run_id, RECORDS[-1].attempt
+    assert await again.load() == [record for record in RECORDS if (record.run_id, record.attempt) != key]
+    await again.close()
+
+
+async def test_a_write_that_failed_is_not_noted(store, first):
+    first._file.execute("PRAGMA max_page_count = 1")
+    with pytest.raises(StoreUnavailable, match="full"):
+        await first.append(RECORDS * 500)
+    await first.write_delivered(RUN_ID, 1, 1)
+    assert await reopened(store, first) == []
+
+
+async def test_an_older_copy_is_accepted_with_its_own_note_or_without_one(store, first, path, tmp_path):
+    await first.append(RECORDS[:1])
+    await first.close()
+    folder = tmp_path / "backup"
+    folder.mkdir()
+    shutil.copy(path, folder)
+    second = store()
+    await second.load()
+    await second.append(RECORDS[1:])
+    await second.close()
+    shutil.copy(folder / path.name, path)
+    with pytest.raises(StoreBroken, match=r"lost its latest changes.*delete .*last-record"):
+        await store().load()
+    remove(path.with_name("state.db.last-record"))
+    assert await store().load() == RECORDS[:1]

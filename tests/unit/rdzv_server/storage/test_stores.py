@@ -3,7 +3,7 @@
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core.effects import Record
+from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunCreated, SnapshotPart, WorkersFailed
 from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT
 from tests.support.scenario import RUN_ID, a_failure, a_join
@@ -42,11 +42,27 @@ async def test_a_forgotten_attempt_is_gone_and_the_others_are_not(make_store):
     store = await make_store()
     await store.load()
     await store.append([*RECORDS, *OTHERS[1:]])
-    await store.forget(RUN_ID, 1)
+    await store.append([ForgetRun(RUN_ID, 1)])
     await store.close()
     again = await make_store()
     assert await again.load() == OTHERS
     await again.close()
+
+
+async def test_the_records_of_one_attempt_are_read_in_order_and_no_others(make_store):
+    store = await make_store()
+    await store.load()
+    await store.append([*RECORDS, *OTHERS[1:]])
+    assert await store.read_records(RUN_ID, 1) == RECORDS[:4]
+    assert await store.read_records(RUN_ID, 10) == OTHERS[1:2]
+    assert await store.read_records(RUN_ID, 2) == []
+    snapshot = [RECORDS[0], Record(RUN_ID, 1, 2.0, SnapshotPart(b"data", is_last=True))]
+    await store.compact(snapshot)
+    await store.append(RECORDS[3:4])
+    assert await store.read_records(RUN_ID, 1) == [*snapshot, RECORDS[3]]
+    await store.append([ForgetRun(RUN_ID, 1)])
+    assert await store.read_records(RUN_ID, 1) == []
+    await store.close()
 
 
 def an_event(number: int, run_id: str = RUN_ID, attempt: int = 1) -> RunEvent:
@@ -80,7 +96,7 @@ async def test_a_snapshot_takes_the_place_of_records_and_events_stay_until_the_a
     await store.append(RECORDS[:4], [*EVENTS, an_event(8, attempt=2)])
     await store.compact([RECORDS[0], Record(RUN_ID, 1, 2.0, SnapshotPart(b"data", is_last=True))])
     assert await store.read_events(RUN_ID, 1, 0, 100) == EVENTS
-    await store.forget(RUN_ID, 1)
+    await store.append([ForgetRun(RUN_ID, 1)])
     assert await store.read_events(RUN_ID, 1, 0, 100) == []
     assert await store.event_numbers() == {(RUN_ID, 2): 8}
     await store.close()

@@ -1,0 +1,122 @@
+"""Remains of workers: processes that still run when the workers that have started them are gone.
+
+They get a signal and some time, as their workers did: a shell may have ended before the program that it runs, and a
+tracker's helper may have to upload what it holds. The agent is their subreaper, so they are among its children.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+
+from node_agent.workers.orphans_helper import Process, look_at
+
+GIVEN_UP_S = 1.0
+"""Time that a process may take to go after SIGKILL. No run waits for one that nothing ends: it sleeps in the kernel, or
+is another user's."""
+Strays = Callable[[], Collection[int]]
+"""Tells which processes workers have left behind that still run."""
+
+
+class Told:
+    """Processes that have been told to end, and need not be told twice: many take a second signal for "at once"."""
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._processes: set[tuple[int, int]] = set()
+
+    def add_groups(self, groups: Collection[int]) -> None:
+        """Note that all of these process groups have been told."""
+        self._groups.update(groups)
+
+    def is_new(self, pid: int, process: Process) -> bool:
+        """Note that this process is told now. Return False if it was told before."""
+        key = (pid, process.began)
+        is_new = process.group not in self._groups and key not in self._processes
+        self._processes.add(key)
+        return is_new
+
+
+class Remains:
+    """Remains of one worker, or of all that are gone: they are signalled once, and watched until none is left."""
+
+    def __init__(
+        self, strays: Strays, session: int | None, signum: int, told: Told, within_s: float,
+        gone: Callable[["Remains"], None],
+    ) -> None:  # fmt: skip
+        """Signal what there is.
+
+        `session`: that of the worker, which is about to be reaped; None: in any session, since no worker runs.
+        `gone` is called when the last one is gone, or given up, unless there is none at all. After `within_s` seconds
+        they are killed, and `GIVEN_UP_S` later given up.
+        """
+        self._strays, self._session, self._signum, self._told, self._gone = strays, session, signum, told, gone
+        self._loop = asyncio.get_running_loop()
+        self._watched: dict[int, int] = {}
+        """Descriptors of processes, by pid."""
+        self._timer = self._loop.call_later(within_s, self.kill)
+        self._look()
+
+    def __bool__(self) -> bool:
+        """Whether any of them still runs."""
+        return bool(self._watched)
+
+    def kill(self) -> None:
+        """Kill all that still run; `gone` follows."""
+        self._signum = signal.SIGKILL
+        for descriptor in self._watched.values():
+            _send(descriptor, signal.SIGKILL)
+        self._timer.cancel()
+        self._timer = self._loop.call_later(GIVEN_UP_S, self._give_up)
+
+    def close(self) -> None:
+        """Watch them no longer."""
+        self._timer.cancel()
+        for pid in list(self._watched):
+            self._forget(pid)
+
+    def _give_up(self) -> None:
+        self.close()
+        self._gone(self)
+
+    def _look(self) -> None:
+        """Signal those that have not been seen before."""
+        for pid, process in self._found():
+            if pid not in self._watched and (descriptor := _open(pid)) is not None:
+                self._watched[pid] = descriptor
+                self._loop.add_reader(descriptor, self._ended, pid)
+                if self._signum == signal.SIGKILL or self._told.is_new(pid, process):
+                    _send(descriptor, self._signum)
+        if not self._watched:
+            self._timer.cancel()
+
+    def _found(self) -> Iterator[tuple[int, Process]]:
+        for pid in self._strays():
+            process = look_at(pid)
+            if process and self._session in (None, process.session):
+                yield pid, process
+
+    def _ended(self, pid: int) -> None:
+        """Go on without this process, but with the children that the agent has adopted by its end."""
+        self._forget(pid)
+        self._look()
+        if not self._watched:
+            self._gone(self)
+
+    def _forget(self, pid: int) -> None:
+        descriptor = self._watched.pop(pid)
+        self._loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _open(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # it is gone, or no descriptor is left: then it is ended with the other orphans of the round
+        return None
+
+
+def _send(descriptor: int, signum: int) -> None:
+    with suppress(OSError):  # it is gone, or another user's
+        signal.pidfd_send_signal(descriptor, signum)

@@ -1,0 +1,93 @@
+"""Hangs that one limit finds again and again: after three restarts in a row the limit is suspected, not the workers.
+
+A limit that is too short, for a first evaluation or for a slow checkpoint, finds a hang in each round, and spends the
+restarts of a run that is well. So once `MOST_IN_ROW` restarts in a row ended by one source's limit, a hang that this
+source finds is only reported, with the setting to change. If the standstill lasts `STANDSTILL_S` longer, the hang was
+one: then it costs a restart like any other.
+
+A row ends with a failure of another kind, with a hang by another source, or if the run has got further since the last
+hang and has lasted for `failed_rounds.steady_s` before the next standstill. Free restarts do not end it. Once a hang
+was only reported, failures and time do not end the row either, until a higher limit finds a hang: somebody has raised
+it, or the agents have learned one. Hangs that the evidence proves, and hangs without a limit, are not part of a row.
+`--on-hang fail` and `--max-restarts-without-progress` come first.
+"""
+
+from rdzv_server.core import events, failed_rounds
+from rdzv_server.core.restart_budget import Verdict
+from rdzv_server.core.run import Cause, Hang, RepeatedHangs, Run
+
+MOST_IN_ROW = 3
+"""Restarts in a row by one source's limit after which its hangs are only reported."""
+STANDSTILL_S = 1_800.0
+"""Seconds that a standstill must last after such a report until it costs a restart: as long as an unseen start may."""
+_SETTINGS = {"progress": "--progress-timeout", "silence": "--silence-timeout"}
+
+
+def is_withheld(run: Run, fact: events.HangFound, verdict: Verdict | None, now: float) -> bool:
+    """Whether this hang is only reported. `verdict`: how the run would end over it; None: it would restart."""
+    is_final = run.settings.on_hang != "restart" or (verdict is not None and verdict.no_progress)
+    has_lasted = run.hang is not None and run.hang.charge_at is not None and now >= run.hang.charge_at
+    return not is_final and not has_lasted and _in_row(run, fact, now) >= MOST_IN_ROW
+
+
+def withhold(run: Run, hang: Hang, fact: events.HangFound, now: float) -> None:
+    """Note that a hang is only reported, and when it costs a restart after all."""
+    row = run.repeated_hangs
+    assert row and fact.limit_s is not None
+    row.last_at, row.step, row.limit_s, row.withheld = now, run.highest_step, fact.limit_s, _sentence(fact)
+    hang.charge_at = hang.charge_at or now + STANDSTILL_S
+
+
+def restarts(run: Run, fact: events.HangFound, now: float) -> str:
+    """Note that a hang restarts the run; return a warning if it is the last of its row that does."""
+    if fact.limit_s is None:
+        run.repeated_hangs = None
+        return ""
+    in_row, row = _in_row(run, fact, now), run.repeated_hangs
+    since = row.since if row and in_row else now
+    run.repeated_hangs = RepeatedHangs(fact.source, fact.limit_s, since=since, last_at=now, step=run.highest_step)
+    return _sentence(fact) if in_row + 1 == MOST_IN_ROW else ""
+
+
+def withheld(run: Run, now: float) -> str:
+    """Sentence about the limit whose hangs are only reported; empty: there is none, or it has done no harm for long."""
+    row = run.repeated_hangs
+    if row is None or not row.withheld:
+        return ""
+    told = [sign.progress.highest_step for sign in run.progress.values() if sign.progress.highest_step is not None]
+    is_over = run.hang is None and _is_over(run, row, max(told, default=run.highest_step), now)
+    return "" if is_over else row.withheld
+
+
+def _in_row(run: Run, fact: events.HangFound, now: float) -> int:
+    """Restarts in a row by the limit that has found this hang."""
+    row = run.repeated_hangs
+    if row is None or fact.limit_s is None or row.source != fact.source:
+        return 0
+    if row.withheld and fact.limit_s <= row.limit_s:
+        return MOST_IN_ROW
+    causes = [restart.cause for restart in run.ledger if restart.at >= row.since]
+    has_failed = any(cause.is_failure and cause is not Cause.HANG for cause in causes)
+    is_over = _is_over(run, row, run.highest_step, now - fact.limit_s)
+    return 0 if has_failed or is_over else causes.count(Cause.HANG)
+
+
+def _is_over(run: Run, row: RepeatedHangs, step: int | None, until: float) -> bool:
+    """Whether the run had got to a higher step `until` then, if it tells steps, and had lasted since the last hang."""
+    has_got_further = step is None or row.step is None or step > row.step
+    return has_got_further and until - row.last_at >= failed_rounds.steady_s(run)
+
+
+def _sentence(fact: events.HangFound) -> str:
+    return (
+        f"{MOST_IN_ROW} restarts in a row ended by {_setting(fact.source)} (limit {fact.limit_s:g} s), which may be "
+        f"too short: its hangs are only reported now, unless they last {STANDSTILL_S:g} s longer; raise it if the "
+        "workers do not hang"
+    )
+
+
+def _setting(source: str) -> str:
+    """Flag that sets the limit of a source."""
+    if source.startswith("log rule "):
+        return "--log-rule"
+    return _SETTINGS.get(source, f"the limit of {source!r}")

@@ -1,0 +1,81 @@
+"""Running rounds of which no agent is heard: the nodes are gone, or the path to them is, and nothing tells which.
+
+While no agent is heard, no agent gains by a verdict, and workers that live keep running. So no node is lost, no restart
+is charged, and no hang, arrival or straggler is judged: the run warns, and waits. Three things end that:
+
+- An agent is heard. It is the witness that the others lacked: each has one lease to be heard in (see `liveness`).
+- New agents join. They are witnesses, too. An agent of a node of the run replaces its predecessor at once. If as many
+  new agents wait as the round has seats, the spared leases are taken back, since those agents have come in its place.
+- `MOST_S` have passed: the workers must be gone, and the run ends.
+
+An operator who restarts the run, resizes it or drains one of its nodes opens a round, which waits for no silent agent.
+"""
+
+from typing import TYPE_CHECKING
+
+from rdzv_server.core import events, hangs
+from rdzv_server.core.node_history import span
+from rdzv_server.core.run import Run, Stage
+
+if TYPE_CHECKING:
+    from rdzv_server.core.machine import RunMachine
+
+MOST_S = 86_400.0
+"""Seconds after which a running round ends of which no agent was heard: a day, longer than most repairs take."""
+
+
+def _for_how_long(run: Run, now: float) -> str:
+    assert run.unheard_since is not None
+    silent = span(round(now - run.unheard_since))
+    return f"no agent of the run has been heard for {silent}: its nodes or the network path to them are gone"
+
+
+def deadline(run: Run) -> float | None:
+    """Time at which something follows for a run of which no agent was heard: now if one is."""
+    assert run.unheard_since is not None
+    if run.leases.is_any_certain:
+        return run.unheard_since
+    at, asked_until = run.unheard_since + MOST_S, run.queries.next_deadline()
+    return at if asked_until is None else min(at, asked_until)
+
+
+def due(run: Run, now: float) -> events.ContactLost | events.ContactRegained | events.RunDeserted | None:
+    """Return what has become of the contact with a running round, if that is news."""
+    if run.unheard_since is None:
+        return events.ContactLost(run.leases.heard_at) if run.leases.are_silent(now) else None
+    if run.leases.is_any_certain:
+        certain = next(agent for agent_id, agent in run.agents.items() if agent_id not in run.leases.uncertain)
+        return events.ContactRegained(certain.node_id)
+    return events.RunDeserted() if now >= run.unheard_since + MOST_S else None
+
+
+def lost(machine: "RunMachine", fact: events.ContactLost, now: float) -> None:
+    run = machine.run
+    run.unheard_since = fact.heard_at
+    run.leases.suspect_all()
+    hangs.suspend(run)
+    machine.tell("warning", f"{_for_how_long(run, now)}; the server waits for them", now)
+
+
+def regained(machine: "RunMachine", fact: events.ContactRegained, now: float) -> None:
+    run = machine.run
+    assert run.unheard_since is not None
+    silent, run.unheard_since = span(round(now - run.unheard_since)), None
+    hangs.resume(run, now)
+    others = "; each of the others has a fresh lease" if len(run.agents) > 1 else ""
+    machine.tell("warning", f"an agent of the run is heard after {silent}: node {fact.node_id}{others}", now)
+
+
+def deserted(machine: "RunMachine", fact: events.RunDeserted, now: float) -> None:
+    machine.end(Stage.FAILED, _for_how_long(machine.run, now), None, now)
+
+
+def newcomer(run: Run) -> None:
+    """Give the round's spared agents up if as many agents wait as it has seats, all of which are heard."""
+    leases = run.leases
+    if len(run.waiting) < len(run.seats):
+        return
+    participants = [agent_id for agent_id, agent in run.agents.items() if agent.has_part]
+    waiting = sum(agent_id not in leases.uncertain for agent_id in run.waiting)
+    if waiting >= len(run.seats) and all(agent_id in leases.spared for agent_id in participants):
+        leases.give_up(participants)

@@ -1,0 +1,69 @@
+"""Bounds of all connections together: time limits, and the memory that peers can have the server set aside."""
+
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rdzv_server.http.garbage import GarbageCollector
+from rdzv_server.service.timeouts import Timeouts
+
+Holder = TypeVar("Holder", bound=Hashable)
+
+MOST_HELD_BYTES = 64 << 20
+"""Most bytes of requests that have not arrived whole, and of answers that are not read, together; half for one peer."""
+EACH_BYTES = 4_096
+"""Bytes that one of them takes besides its own."""
+
+
+class HeldMemory(Generic[Holder]):
+    """Memory that waits for peers to send the rest, or to read. Beyond the limit `over` is called with the oldest."""
+
+    def __init__(self, most: int, over: Callable[[Holder], None]) -> None:
+        self._most, self._over = most, over
+        self._sizes: OrderedDict[Holder, tuple[str, int]] = OrderedDict()
+        """Peer and bytes of each holder; the oldest is first."""
+        self._of_peer = defaultdict[str, OrderedDict[Holder, None]](OrderedDict)
+        self._peer_bytes = Counter[str]()
+        self._bytes = 0
+
+    def add(self, peer: str, holder: Holder, size: int) -> None:
+        """Count memory that is held for the peer, and free the oldest if it is too much."""
+        _, before = self._sizes.get(holder, (peer, 0))
+        size += 0 if before else EACH_BYTES
+        self._sizes[holder] = peer, before + size
+        self._of_peer[peer][holder] = None
+        self._bytes += size
+        self._peer_bytes[peer] += size
+        while self._peer_bytes[peer] > self._most // 2:
+            self._free(next(iter(self._of_peer[peer])))
+        while self._bytes > self._most:
+            self._free(next(iter(self._sizes)))
+
+    def remove(self, holder: Holder) -> None:
+        """Forget what is held for the holder, if anything is."""
+        if holder not in self._sizes:
+            return
+        peer, size = self._sizes.pop(holder)
+        self._bytes -= size
+        self._peer_bytes[peer] -= size
+        del self._of_peer[peer][holder]
+        if not self._of_peer[peer]:
+            del self._of_peer[peer], self._peer_bytes[peer]
+
+    def _free(self, holder: Holder) -> None:
+        self.remove(holder)
+        self._over(holder)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds(Generic[Holder]):
+    """Bounds of one listener's connections."""
+
+    arriving: Timeouts[Holder]
+    """Time limits of requests that arrive."""
+    unread: Timeouts[Holder]
+    """Time limits of answers that are not read."""
+    held: HeldMemory[Holder]
+    garbage: GarbageCollector
+    """Collector that is told of requests."""

@@ -1,0 +1,106 @@
+"""Checks that SQLite does not make: another program removed or shortened the state file, or it lost changes."""
+
+import os
+from dataclasses import dataclass
+from typing import Self
+
+from rdzv_server.storage.base import WITHOUT_MEMORY, StoreBroken
+
+DIGITS = 20
+REPLACED = "was replaced by another file"
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """File that SQLite has open: its path, and what was there when the server looked last. SQLite never shortens it."""
+
+    path: str
+    device: int
+    inode: int
+    size: int
+
+    @classmethod
+    def of(cls, path: str) -> Self:
+        """Look at a file that was just opened. Raises `OSError`."""
+        found = os.stat(path)
+        return cls(path, found.st_dev, found.st_ino, found.st_size)
+
+    def change(self) -> str:
+        """Look again. Return in words what another program did to the file; "": nothing."""
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return "was removed"
+        except OSError as error:
+            return f"cannot be looked at ({error.strerror})"
+        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+            return REPLACED
+        if found.st_size < self.size:
+            return f"was shortened from {self.size} to {found.st_size} bytes"
+        self.size = found.st_size
+        return ""
+
+
+class LastRecord:
+    """Number of the last record that the state file at `path` took, in a small file beside it.
+
+    The server writes it after each transaction and never flushes it. A kill of the server loses nothing of it, and a
+    loss of power what the kernel had not written back. So it is ahead of the state file only if that lost changes.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = f"{path}.last-record"
+        self._state = path
+        self._fd: int | None = None
+
+    def refuse_empty(self) -> None:
+        """Refuse a state file that is missing or empty though it was not. Raises `StoreBroken`."""
+        if size(self._state) == 0:
+            if (number := self._read()) is not None:
+                raise self._broken(f"is missing or empty, but its last record was {number} ({self.path})")
+            if size(f"{self._state}-wal"):
+                raise self._broken(f"is missing or empty, but {self._state}-wal has its latest changes")
+
+    def refuse_behind(self, number: int) -> None:
+        """Refuse a state file whose last record is `number`, if it had later ones. Raises `StoreBroken`."""
+        if number < (noted := self._read() or 0):
+            raise self._broken(
+                f"lost its latest changes: its last record is {number} and was {noted} ({self.path}). "
+                f"{self._state}-wal was probably removed or damaged, or an older copy was restored"
+            )
+
+    def write(self, number: int) -> None:
+        """Note the number. A failure, as on a full disk, leaves the note behind, which refuses less."""
+        try:
+            if self._fd is None:
+                self._fd = os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600)
+            os.pwrite(self._fd, f"{number:0{DIGITS}d}\n".encode(), 0)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _read(self) -> int | None:
+        try:
+            with open(self.path, "rb") as file:
+                text = file.read(DIGITS + 1)
+        except FileNotFoundError:
+            return None
+        return int(text) if text.strip().isdigit() else 0
+
+    def _broken(self, what: str) -> StoreBroken:
+        return StoreBroken(
+            f"{self._state} {what}. Restore a copy of {self._state}, without a -wal file, and delete {self.path}; "
+            f"or move {self._state}, its -wal and {self.path} away {WITHOUT_MEMORY}"
+        )
+
+
+def size(path: str) -> int:
+    """Size of a file in bytes; 0 if it is not there."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,141 @@
+"""Evictions: a scheduler signals every process of a job, in some order, and workers exit 0. No run has succeeded then.
+
+The order is kept: the next process gets its signal only when the effect of the one before can be seen.
+"""
+
+import asyncio
+import itertools
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+from rdzv_protocol.exit_codes import ExitCode
+
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.process_info import until
+from tests.support.programs import Program, start_agent
+from tests.support.worker_hub import Worker, WorkerHub
+
+GAPS_S = (0.0, 0.005, 0.02, 0.2)
+LEAVING = "SIGTERM: leaving the run"
+SIDE_BY_SIDE = 4
+"""Runs that are evicted at the same time: more would take each other's processor time."""
+READY = "handles SIGTERM"
+
+
+class Job:
+    """One run at the server of a cluster, each of its nodes with `nproc` workers that exit 0 upon SIGTERM."""
+
+    def __init__(self, cluster: Cluster, name: str, nodes: str, nproc: int) -> None:
+        self._cluster, self._name, self._nodes, self._nproc = cluster, name, nodes, nproc
+        self.agents: dict[str, Program] = {}
+        self.workers: dict[str, Worker] = {}
+
+    async def start(self) -> None:
+        flags = ("--run-id", self._name, "--nnodes", str(len(self._nodes)), "--nproc", str(self._nproc), *PATIENT)
+        for node in self._nodes:
+            at = ("--endpoint", self._cluster.endpoint, "--node-id", node)
+            self.agents[node] = await start_agent(*at, *flags, env=self._cluster.hub.env)
+        await until(lambda: len(self._own()) == len(self._nodes) * self._nproc)
+        for worker in self._own():
+            await heeds(worker)
+            self.workers[f"{worker.env['LOCAL_RANK']}{self._node_of(worker)}"] = worker
+        await until(lambda: all(agent.out.count(READY) == self._nproc for agent in self.agents.values()))
+
+    async def evict(self, order: tuple[str, ...], gap_s: float) -> None:
+        """Signal all processes in this order: agents by their node's name, workers with a local rank before it."""
+        for target in order:
+            if worker := self.workers.get(target):
+                await end(worker)
+            else:
+                self.agents[target].signal(signal.SIGTERM)
+                await self.agents[target].line(LEAVING)
+            await asyncio.sleep(gap_s)
+
+    async def has_not_succeeded(self) -> None:
+        codes = {node: await agent.exit_code() for node, agent in self.agents.items()}
+        assert codes == dict.fromkeys(self.agents, ExitCode.START_AGAIN)
+        runs = (await self._cluster.server.status())["runs"]
+        (phase,) = (run["phase"] for run in runs if run["run_id"] == self._name)
+        assert phase not in ("succeeded", "failed")
+
+    def _own(self) -> list[Worker]:
+        return [each for each in self._cluster.hub.all if each.env["TORCHELASTIC_RUN_ID"] == self._name]
+
+    def _node_of(self, worker: Worker) -> str:
+        (node,) = (node for node, agent in self.agents.items() if agent.pid == worker.agent_pid)
+        return node
+
+
+async def heeds(worker: Worker) -> None:
+    """Have the worker exit 0 upon SIGTERM, and write that it does."""
+    await worker.tell("heed SIGTERM")
+    await worker.tell(f"say {READY}")
+
+
+async def end(worker: Worker) -> None:
+    """Send SIGTERM to the worker, if its agent has not stopped it, and return when it has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(worker.pid, signal.SIGTERM)
+    await worker.gone()
+
+
+def orders(nodes: str, nproc: int) -> list[tuple[str, ...]]:
+    """Orders of all processes of these nodes. Nodes are alike, and so are the workers of one."""
+    workers = [f"{rank}{node}" for node in nodes for rank in range(nproc)]
+    return [
+        order
+        for order in itertools.permutations([*workers, *nodes])
+        if [each for each in order if each in nodes] == [*nodes]
+        and all(
+            [each for each in order if each[1:] == node] == [f"{rank}{node}" for rank in range(nproc)] for node in nodes
+        )
+    ]
+
+
+@pytest.mark.parametrize("gap_s", GAPS_S)
+@pytest.mark.parametrize(("nodes", "nproc"), [("a", 2), ("ab", 1)], ids=["one node", "all nodes"])
+async def test_no_order_of_signals_makes_a_success_of_an_eviction(
+    cluster: Cluster, nodes: str, nproc: int, gap_s: float
+) -> None:
+    jobs = [(Job(cluster, "-".join(order), nodes, nproc), order) for order in orders(nodes, nproc)]
+    for first in range(0, len(jobs), SIDE_BY_SIDE):
+        batch = jobs[first : first + SIDE_BY_SIDE]
+        await asyncio.gather(*(job.start() for job, _ in batch))
+        await asyncio.gather(*(job.evict(order, gap_s) for job, order in batch))
+        await asyncio.gather(*(job.has_not_succeeded() for job, _ in batch))
+
+
+async def evicted(hub: WorkerHub, *flags: str) -> Program:
+    """Agent of one node that has a server of its own, and whose worker gets SIGTERM first."""
+    agent = await start_agent(*flags, env=hub.env)
+    (worker,) = await hub.group(1)
+    await heeds(worker)
+    await agent.line(READY)
+    await end(worker)
+    await asyncio.sleep(GAPS_S[-1])
+    agent.signal(signal.SIGTERM)
+    return agent
+
+
+async def test_an_agent_with_a_server_in_its_own_process_has_not_succeeded(hub: WorkerHub) -> None:
+    agent = await evicted(hub, "--standalone", "--nproc", "1")
+    assert await agent.exit_code() == ExitCode.FAILED, "as torchrun's command lines do"
+    await agent.line(LEAVING)
+
+
+async def test_an_agent_that_hosts_its_server_has_not_succeeded(hub: WorkerHub, unused_tcp_port: int) -> None:
+    backend = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{unused_tcp_port}", "--rdzv-id", "job")
+    agent = await evicted(hub, "--nnodes", "1", "--nproc", "1", *backend)
+    assert await agent.exit_code() == ExitCode.FAILED
+    await agent.line(LEAVING)
+
+
+async def test_a_run_whose_workers_alone_got_a_signal_succeeds(cluster: Cluster) -> None:
+    """The agent waits for a signal of its own, and gets none."""
+    (worker,) = await cluster.nodes("a", "--nnodes", "1", nproc=1)
+    await heeds(worker)
+    await cluster.agents["a"].line(READY)
+    await end(worker)
+    assert await cluster.agents["a"].exit_code() == ExitCode.SUCCEEDED

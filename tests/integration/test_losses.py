@@ -1,0 +1,31 @@
+"""Nodes that are lost without a word, and nodes that are only silent."""
+
+import signal
+
+from tests.support.cluster import Cluster
+from tests.support.worker_hub import WorkerHub
+
+
+async def test_a_killed_agent_is_missed_while_its_poll_is_parked(hub: WorkerHub) -> None:
+    async with Cluster(hub) as cluster:
+        await cluster.serve()
+        await cluster.nodes("ab", "--nnodes", "1:2", "--lease", "500", "--last-call-timeout", "2", nproc=1)
+        await cluster.agents.pop("b").kill()
+        (worker,) = await hub.group(1)
+        assert (await cluster.restarts()) == {"node_lost": 1}
+        await cluster.finish([worker])
+
+
+async def test_agents_that_are_all_silent_for_longer_than_their_lease_lose_nothing(hub: WorkerHub) -> None:
+    async with Cluster(hub) as cluster:
+        await cluster.serve()
+        workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "0", "--lease", "1", nproc=1)
+        for agent in cluster.agents.values():
+            agent.signal(signal.SIGSTOP)
+        await cluster.server.line("no agent of the run has been heard for 1 s")
+        assert (await cluster.server.run())["unheard_s"] >= 1.0
+        for agent in cluster.agents.values():
+            agent.signal(signal.SIGCONT)
+        await cluster.server.line("an agent of the run is heard after")
+        assert await cluster.restarts() == {}
+        await cluster.finish(workers)

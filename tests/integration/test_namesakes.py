@@ -1,0 +1,48 @@
+"""Machines and agents that should not be beside each other, and what people read of them."""
+
+import re
+import signal
+
+from tests.support.cluster import PATIENT, Cluster
+from tests.support.rdzvctl import rdzvctl
+
+TWO = r"2 machines take part as node gpu \(127\.0\.0\.[12], 127\.0\.0\.[12]\): give each its own --node-id"
+
+
+async def test_people_of_two_machines_with_one_node_id_read_what_is_wrong(cluster: Cluster) -> None:
+    for name, address in (("a", "127.0.0.1"), ("b", "127.0.0.2")):
+        flags = (
+            "--endpoint",
+            cluster.endpoint,
+            "--node-id",
+            "gpu",
+            "--nnodes",
+            "2",
+            "--nproc",
+            "1",
+            "--run-id",
+            "twins",
+        )
+        await cluster.agent(name, *flags, "--local-addr", address, *PATIENT)
+    workers = await cluster.hub.group(2)
+    for agent in cluster.agents.values():
+        await agent.line(TWO)
+    await cluster.server.line(f"WARNING.*{TWO}")
+    told = await rdzvctl("events", "twins", endpoint=cluster.endpoint)
+    assert sum(bool(re.search(TWO, line)) for line in told.lines) == 1
+    await cluster.finish(workers)
+
+
+async def test_a_new_agent_tells_of_workers_that_the_agent_before_it_has_left_running(cluster: Cluster) -> None:
+    flags = ("--run-id", "left-running", "--nnodes", "1", "--lease", "1", "--last-call-timeout", "0")
+    (old,) = await cluster.nodes("a", *flags, nproc=1)
+    before = cluster.agents.pop("a")
+    before.signal(signal.SIGSTOP)
+    (new,) = await cluster.nodes("a", *flags, nproc=1)
+    told = await cluster.agents["a"].line(
+        r"workers of an earlier agent of this job still run on this node \(pids (.*)\)"
+    )
+    assert told[1] == str(old.pid)
+    await before.kill()
+    await old.gone()
+    await cluster.finish([new])

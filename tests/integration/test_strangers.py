@@ -1,0 +1,208 @@
+"""Strangers at the open port: what each door costs at most, beside an agent that goes on and one that has stopped.
+
+The server is a program of its own, and so are the strangers, who go on until the silent agent is lost. No test measures
+time: an agent's wait is the processor time that the server spends meanwhile, compared with that of plain Python.
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from rdzv_protocol.credentials import Credentials
+from rdzv_protocol.messages import PollRequest, Reply
+from rdzv_protocol.settings import RequestedSettings
+
+from benchmarks.machine import cpu_s, rss_kb
+from benchmarks.swarm import Swarm
+from node_agent.transport.http import HttpTransport
+from tests.support.certificates import Authority
+from tests.support.programs import Program, Server
+from tests.support.scenario import a_join
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+LEASE_S, HEALTHY_LEASE_S = 1.0, 60.0
+POLL_S, POLLS = 0.005, 100
+WAITS_S, PLAIN_S = 0.020, 0.0005
+"""9 of 10 polls wait while the server works for `WAITS_S`, where `plain_s` takes `PLAIN_S`; else in proportion.
+
+Where no token is set, strangers are let in as agents are, and the limit is twice as high."""
+QUIET_S = 12.0
+"""Time within which memory is given back: the server looks once a second, and puts off what is not urgent for five."""
+GROWS_MB, STAYS_MB = 100, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Deed of strangers, how often it is done until the load is under way, and at which server.
+
+    `row`: the row of the table in docs/security.md that says what it costs.
+    """
+
+    row: str
+    deed: str
+    count: int
+    is_tls: bool = False
+    is_open: bool = False
+    """Whether the server has no token."""
+    addresses: int = 1
+
+
+DOORS: dict[str, Door] = {
+    "connections, one after another": Door("TCP connect", "connect", 1_500),
+    "half a handshake that stays": Door("TLS handshake", "open hello", 600, is_tls=True),
+    "plain HTTP where TLS is required": Door("plain HTTP where TLS is required", "open probe", 300, is_tls=True),
+    "half a head, from many addresses": Door("request line and headers", "open head", 600, addresses=250),
+    "bodies that do not end": Door("body, with a wrong token or none", "open body", 200),
+    "bodies that do not end, where no token is set": Door(
+        "body, where no token is set", "open body", 200, is_open=True
+    ),
+    "chunks of a byte": Door("`Transfer-Encoding`, `Content-Encoding`", "chunks", 200),
+    "many requests in one piece": Door("many requests in one piece", "pipeline", 100),
+    "answers that are not read": Door("an answer that is not read", "open unread", 200),
+    "probes that stay": Door("`/healthz`, `/readyz`, `/leaderz`, `/openapi.json`, `/static/`", "open probe", 600),
+    "streams without a token": Door("`/v1/...`, `/metrics`, streams", "open watch", 300),
+    "a large form": Door("`POST /login`", "login", 150),
+}
+ELSEWHERE, AGENTS_ADDRESS = "127.0.2.1", "127.0.1.1"
+"""First address of the strangers, and that of many agents."""
+
+
+def plain_s() -> float:
+    """Processor time that a piece of plain Python takes here and now."""
+    began_s = time.thread_time()
+    sum(number * number for number in range(5_000))
+    return time.thread_time() - began_s
+
+
+def starved_s(pid: int | str) -> float:
+    """Time for which the process has waited for a processor, on a busy machine."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+class Agent:
+    """Agent that polls when the test says so."""
+
+    def __init__(self, server: Server, credentials: Credentials, name: str) -> None:
+        self._transport = HttpTransport("127.0.0.1", server.port, credentials)
+        self._pid, self._name = server.pid, name
+
+    async def join(self, lease_s: float) -> None:
+        settings = RequestedSettings(min_nodes=1, max_nodes=1, lease_s=lease_s)
+        join = a_join(self._name, run_id=self._name, settings=settings)
+        assert isinstance(await self._transport.exchange(join), Reply)
+
+    async def poll(self) -> float:
+        """Poll; return for how long the server has worked meanwhile, apart from while this process had no processor."""
+        poll = PollRequest(run_id=self._name, agent_id=self._name, revision=0, hold=False)
+        began_s = cpu_s(self._pid) - starved_s("self")
+        assert isinstance(await self._transport.exchange(poll), Reply)
+        return cpu_s(self._pid) - starved_s("self") - began_s
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, *, is_tls: bool = False, is_open: bool = False
+) -> AsyncIterator[tuple[Server, Agent, Agent]]:
+    """A server, with a token unless it is open, and two agents that know it."""
+    token = folder / "agents.token"
+    token.touch(0o600)
+    token.write_text(f"{TOKEN}\n")
+    words, credentials = ["--store", "memory"], Credentials()
+    words += [] if is_open else ["--token-file", str(token)]
+    if is_tls:
+        authority = Authority(folder)
+        certificate, key = authority.issue("server")
+        words += ["--tls-cert", str(certificate), "--tls-key", str(key)]
+        credentials = authority.credentials()
+    credentials.token = TOKEN
+    server = await Server.listen(*words)
+    agents = Agent(server, credentials, "healthy"), Agent(server, credentials, "silent")
+    yield server, *agents
+    for agent in agents:
+        await agent.close()
+
+
+async def polls_until(agent: Agent, over: asyncio.Future[object]) -> float:
+    """Poll until this is over; return the work that 9 of 10 polls wait for at most, in proportion to plain Python."""
+    waited: list[float] = []
+    plain: list[float] = []
+    while not over.done() or len(waited) < POLLS:
+        waited.append(await agent.poll())
+        plain.append(plain_s())
+        await asyncio.sleep(POLL_S)
+    return sorted(waited)[len(waited) * 9 // 10] * PLAIN_S / sorted(plain)[len(plain) // 2]
+
+
+async def peak_mb(server: Server, over: asyncio.Future[float]) -> float:
+    """Most memory of the server until this is over."""
+    peak = rss_kb(server.pid)
+    while not over.done():
+        await asyncio.sleep(0.05)
+        peak = max(peak, rss_kb(server.pid))
+    return peak / 1024
+
+
+async def settled_mb(server: Server, at_most_mb: float, agent: Agent) -> float:
+    """Memory of the server once it is so small, or in the end. The agent goes on meanwhile."""
+    ends_s = time.monotonic() - starved_s(server.pid) + QUIET_S
+    while rss_kb(server.pid) / 1024 > at_most_mb and time.monotonic() - starved_s(server.pid) < ends_s:
+        await agent.poll()
+        await asyncio.sleep(0.05)
+    return rss_kb(server.pid) / 1024
+
+
+async def strangers_at(server: Server, deed: str, count: int, first: str = ELSEWHERE, addresses: int = 1) -> Program:
+    words = (deed, str(server.port), str(count), first, str(addresses))
+    return await Program.start(sys.executable, "-m", "tests.support.strangers", *words)
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_no_door_costs_much_memory_holds_agents_up_or_hides_a_loss(door: str, tmp_path: Path) -> None:
+    visit = DOORS[door]
+    async with serving(tmp_path, is_tls=visit.is_tls, is_open=visit.is_open) as (server, healthy, silent):
+        await healthy.join(HEALTHY_LEASE_S)
+        before_mb = rss_kb(server.pid) / 1024
+        load = await strangers_at(server, visit.deed, visit.count, addresses=visit.addresses)
+        await silent.join(LEASE_S)
+        over = asyncio.gather(load.line("under way"), server.line("run silent .*no agent of the run has been heard"))
+        polls = asyncio.create_task(polls_until(healthy, over))
+        waited_s, peak, _ = await asyncio.gather(polls, peak_mb(server, polls), over)
+        await load.kill()
+        after_mb = await settled_mb(server, before_mb + STAYS_MB, healthy)
+    print(
+        f"{door}: 9 of 10 polls wait for {1e3 * waited_s:.1f} ms of the server's work; "
+        f"{peak - before_mb:+.0f} MB, then {after_mb - before_mb:+.0f} MB"
+    )
+    assert waited_s <= (2 * WAITS_S if visit.is_open else WAITS_S)
+    assert peak - before_mb <= GROWS_MB
+    assert after_mb - before_mb <= STAYS_MB
+
+
+async def test_agents_behind_one_address_join_and_restart_beside_strangers_at_another(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (server, _, _):
+        load = await strangers_at(server, "open head", 600)
+        await load.line("under way")
+        swarm = Swarm(1_000, server.port, addresses=1, token=TOKEN)
+        await swarm.join()
+        await swarm.restart()
+        assert load.is_running
+        swarm.close()
+
+
+async def test_agents_that_are_in_go_on_beside_strangers_at_their_own_address(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (server, _, _):
+        swarm = Swarm(1_000, server.port, addresses=1, token=TOKEN)
+        await swarm.join()
+        load = await strangers_at(server, "open head", 600, first=AGENTS_ADDRESS)
+        await load.line("under way")
+        await swarm.restart()
+        assert load.is_running
+        swarm.close()

@@ -1,0 +1,89 @@
+"""Processes that workers have started: they have a grace of their own when the worker that has started them is gone."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.process_info import is_running
+from tests.support.programs import start_agent
+
+SAVES = """
+import os, pathlib, signal, sys, time
+def save(*_):
+    print("saving", flush=True)
+    time.sleep(0.3)
+    print("saved", flush=True)
+    pathlib.Path(sys.argv[1]).write_text("whole")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("trains", flush=True)
+os.write(int(sys.argv[2]), b"\\n")
+time.sleep(600)
+"""
+"""Trains until it is told to end, and saves then: with the words "saving" and "saved", and a file. It writes to a
+descriptor, its second argument, when it can be told."""
+LEAVES_A_HELPER = f"""
+import os, subprocess, sys
+ready, told = os.pipe()
+subprocess.Popen([sys.executable, "-c", {SAVES!r}, sys.argv[1], str(told)], pass_fds=[told])
+os.read(ready, 1)
+sys.exit(int(sys.argv[2]))
+"""
+"""Starts such a program, and ends by itself as soon as that can be told."""
+GRACE = ("--shutdown-timeout", "60")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return tmp_path / "saved"
+
+
+def whole(saved: Path) -> bool:
+    return saved.read_text() == "whole"
+
+
+def shell(saved: Path, line: str) -> tuple[str, ...]:
+    """A shell that runs the program, with a command after it, so that it does not become the program."""
+    return ("--no-python", "sh", "-c", line, sys.executable, SAVES, str(saved))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param('"$0" -c "$1" "$2" 1; echo', id="in the shell's group"),
+        pytest.param('setsid -w "$0" -c "$1" "$2" 1; echo', id="in a session of its own"),
+        pytest.param('(setsid "$0" -c "$1" "$2" 1 &); sleep 600; echo', id="as a daemon"),
+    ],
+)
+async def test_a_program_that_a_shell_runs_has_the_grace_when_the_shell_is_gone(line: str, saved: Path) -> None:
+    *command, last = shell(saved, line)
+    agent = await start_agent("--standalone", "--nproc", "1", *GRACE, *command, script=last)
+    await agent.line("trains")
+    agent.signal(signal.SIGTERM)
+    await agent.exit_code()
+    assert [word for word in agent.out if "sav" in word] == ["saving", "saved"], "told once, and its output is shown"
+    assert whole(saved)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+async def test_what_a_worker_leaves_that_ends_by_itself_is_told_to_end(code: int, saved: Path, tmp_path: Path) -> None:
+    script = tmp_path / "leaves_a_helper.py"
+    script.write_text(LEAVES_A_HELPER)
+    agent = await start_agent("--standalone", "--nproc", "1", *GRACE, str(script), str(saved), script=str(code))
+    assert await agent.exit_code() == code
+    assert whole(saved)
+    assert agent.out[-2:] == ["saving", "saved"]
+
+
+async def test_what_outlasts_its_worker_and_its_grace_is_killed() -> None:
+    ignores = "trap '' TERM; echo pid $$$$; while :; do sleep 0.05; done"
+    agent = await start_agent(
+        "--standalone", "--nproc", "1", "--shutdown-timeout", "0.5", "--no-python", "sh", "-c", 'sh -c "$0"; echo',
+        script=ignores,
+    )  # fmt: skip
+    pid = int((await agent.line(r"pid (\d+)"))[1])
+    agent.signal(signal.SIGTERM)
+    await agent.exit_code()
+    assert not is_running(pid)

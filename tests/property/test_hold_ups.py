@@ -1,0 +1,51 @@
+"""Whatever troubles the server has: an agent that is heard whenever it can be is not lost, and one that is gone is."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rdzv_server.core.liveness import UNANSWERED, HoldUp, Leases
+
+LEASE_S, GRACE_S = 10.0, 1.0
+FOR_EVER = float("inf")
+
+steps = st.one_of(
+    st.tuples(st.just("time passes"), st.floats(0.1, 0.4 * LEASE_S)),
+    st.tuples(st.just("the process stands still"), st.floats(0.5, 3 * LEASE_S)),
+    st.tuples(st.just("a write is slow"), st.floats(0.1, 3 * LEASE_S)),
+    st.tuples(st.just("the leadership lapses"), st.floats(0.1, 3 * LEASE_S)),
+)
+
+
+def hold_up(what: str, seconds: float) -> HoldUp | None:
+    match what:
+        case "the process stands still":
+            return HoldUp(seconds, seconds)
+        case "a write is slow":
+            return HoldUp(0.0, seconds)
+        case "the leadership lapses":
+            return HoldUp(seconds, FOR_EVER)
+    return None
+
+
+@given(st.lists(st.tuples(steps, st.booleans()), min_size=1, max_size=60))
+def test_trouble_puts_a_loss_off_for_one_lease_and_causes_none(story: list[tuple[tuple[str, float], bool]]) -> None:
+    leases, now, counted_s, lease_from_s = Leases(LEASE_S, GRACE_S), 0.0, 0.0, 0.0
+    for name in ("well", "gone"):
+        leases.renew(name, now)
+    for (what, seconds), closes in story:
+        trouble = hold_up(what, seconds)
+        now += seconds
+        counted_s += seconds - (trouble.still_s if trouble else 0.0)
+        if trouble:
+            leases.resume(now, trouble)
+            if trouble.silent_s >= UNANSWERED * LEASE_S and not lease_from_s:
+                lease_from_s = counted_s
+        if closes:  # while it was not answered
+            leases.disconnect("well", now)
+        leases.renew("well", now)
+        assert list(leases.renewed_at.values()) == sorted(leases.renewed_at.values())
+        lost = leases.expired(now)
+        if lost:
+            assert lost.agent_id == "gone" and counted_s >= LEASE_S - 1e-6
+            return
+        assert counted_s < lease_from_s + LEASE_S + 1e-6, "one fresh lease, after the first trouble"

@@ -1,0 +1,30 @@
+"""Faults in the core of one server, which finds this file by `PYTHONPATH`.
+
+In the run that `POISON` names, what follows from a worker's failure raises an exception half way. In the run that
+`UNREADABLE` names, an exception is raised when somebody asks for its phase.
+"""
+
+import os
+
+from rdzv_server.core import machine, status_view
+from rdzv_server.core.events import WorkersFailed
+from rdzv_server.core.run import Run
+
+_check, _apply = machine._EVENTS[WorkersFailed]
+_phase = status_view.phase
+
+
+def _raise_half_way(of_run: machine.RunMachine, fact: WorkersFailed, now: float) -> None:
+    _apply(of_run, fact, now)
+    if of_run.run.run_id == os.environ.get("POISON"):
+        raise AssertionError("a contradiction")
+
+
+def _raise_instead(run: Run) -> status_view.Phase:
+    if run.run_id == os.environ.get("UNREADABLE"):
+        raise AssertionError("no phase")
+    return _phase(run)
+
+
+machine._EVENTS[WorkersFailed] = (_check, _raise_half_way)  # type: ignore[index]
+status_view.phase = _raise_instead

@@ -1,0 +1,68 @@
+"""Workers of an earlier agent of the same job on this node."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from node_agent.workers import earlier_workers
+from node_agent.workers.earlier_workers import still_running
+
+OWN = {
+    "NODE_AGENT_ID": "new", "TORCHELASTIC_RUN_ID": f"run-{os.getpid()}", "MASTER_ADDR": "a", "MASTER_PORT": "2",
+    "SLURM_JOB_ID": f"{os.getpid()}", "SLURM_RESTART_COUNT": "1",
+}  # fmt: skip
+OLD = OWN | {"NODE_AGENT_ID": "old", "MASTER_PORT": "1"}
+
+
+@contextmanager
+def process(environment: dict[str, str]) -> Iterator[int]:
+    """A process with this environment, which has it from its start on."""
+    command = (sys.executable, "-IS", "-c", "print(flush=True); input()")
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        assert started.stdout and started.stdin
+        started.stdout.readline()
+        yield started.pid
+        started.stdin.close()
+
+
+@pytest.mark.parametrize(
+    ("differs", "is_earlier"),
+    [
+        ({}, True),
+        ({"MASTER_PORT": "2"}, False),  # another agent of this round
+        ({"NODE_AGENT_ID": "new"}, False),  # our own
+        ({"TORCHELASTIC_RUN_ID": "another"}, False),
+        ({"TORCHELASTIC_RUN_ID": "another", "SLURM_RESTART_COUNT": "0"}, True),  # a requeued job is a new run
+        ({"TORCHELASTIC_RUN_ID": "another", "SLURM_JOB_ID": "another", "SLURM_RESTART_COUNT": "0"}, False),
+    ],
+)
+def test_which_processes_are_told_of(differs: dict[str, str], is_earlier: bool) -> None:
+    with process(OLD | differs) as pid:
+        assert still_running(OWN, has_named_run=True) == [pid] * is_earlier
+
+
+def test_a_job_that_was_not_requeued_has_no_count() -> None:
+    first = {name: value for name, value in OLD.items() if name != "SLURM_RESTART_COUNT"} | {"TORCHELASTIC_RUN_ID": "x"}
+    with process(first) as pid:
+        assert still_running(OWN, has_named_run=True) == [pid]
+
+
+def test_runs_that_nobody_named_have_nothing_in_common() -> None:
+    with process(OLD):
+        assert still_running(OWN, has_named_run=False) == []
+    with process(OLD | {"SLURM_RESTART_COUNT": "0"}) as pid:
+        assert still_running(OWN, has_named_run=False) == [pid], "but jobs of a scheduler have"
+
+
+def test_a_process_without_a_round_is_left_out() -> None:
+    with process({name: value for name, value in OLD.items() if name != "MASTER_PORT"}):
+        assert still_running(OWN, has_named_run=True) == []
+
+
+def test_the_warning_names_some_and_says_what_to_do() -> None:
+    text = earlier_workers.warning(list(range(1, 20)))
+    assert "(pids 1, 2, 3, 4, 5, 6, 7, 8, ...)" in text and text.endswith("kill -9 1 2 3 4 5 6 7 8")

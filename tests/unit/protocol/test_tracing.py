@@ -1,0 +1,29 @@
+"""Traces beside forks."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk")
+
+FORKS_WHILE_IT_STARTS = """
+import os, subprocess, sys, time
+from rdzv_protocol.tracing import SpanExport
+
+def wait():
+    while not hasattr(sys.modules.get("concurrent.futures.thread"), "ThreadPoolExecutor"):
+        time.sleep(0.001)
+
+os.register_at_fork(before=wait)
+spans = SpanExport("program", {}, lambda line: print(line, file=sys.stderr))
+subprocess.run(["true"], preexec_fn=lambda: None, check=True)
+spans.close()
+"""
+
+
+def test_a_fork_while_the_sdk_is_imported_releases_no_lock_that_it_has_not_taken():
+    """A module that registers locks for forks, imported by another thread between a fork's two halves, would do so."""
+    command = [sys.executable, "-c", FORKS_WHILE_IT_STARTS]
+    done = subprocess.run(command, env={"OTEL_TRACES_EXPORTER": "none"}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

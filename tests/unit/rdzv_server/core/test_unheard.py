@@ -1,0 +1,261 @@
+"""A running round of which no agent is heard: nothing is concluded, and what ends it."""
+
+import pytest
+from rdzv_protocol.errors import UnknownRun
+from rdzv_protocol.messages import Start
+
+from rdzv_server.core import status_view
+from rdzv_server.core.events import AgentDisconnected, LeaseRenewed, RunForgotten, RunStopped
+from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.run import Stage
+from rdzv_server.core.unheard import MOST_S
+from tests.support.scenario import OPERATOR, ManyRuns, running, settings_of
+from tests.support.stories import check, stories
+
+GONE = "its nodes or the network path to them are gone"
+LOST_10 = f"no agent of the run has been heard for 10 s: {GONE}; the server waits for them"
+HEARD = "an agent of the run is heard after {}: node {}; each of the others has a fresh lease"
+HOUR = "3600s"
+
+
+@stories({
+    "no node is lost, no restart is charged, workers keep running, and the run warns": (
+        "2 lease_s=10", f"join a b; 10s; {HOUR}",
+        {"start": "a b", "ledger": "", "faults": "", "kinds node": "node_joined node_joined", "told warning": LOST_10},
+    ),
+    "the same with one agent whose connection closes": (
+        "1 lease_s=10", f"join a; disconnect a; {HOUR}", {"start": "a", "faults": "", "told warning": LOST_10},
+        "renew a; 4s; renew a; 4s", {"start": "a", "ledger": ""},
+    ),
+    "and with connections that close one by one, in the silence": (
+        "3 lease_s=10", f"join a b c; 9s; disconnect a; 2s; disconnect b; 2s; disconnect c; {HOUR}; renew c; 1s",
+        {"start": "a b c"}, "renew b; 1s; renew a; 3s; renew a b c; 5s; renew a b c; 5s",
+        {"start": "a b c", "faults": "", "kinds node_lost": ""},
+    ),
+    "when all are back nothing has happened": (
+        "2 lease_s=10", "join a b; 60s; renew b; 9s; renew a b; 5s; renew a b; 5s; renew a b",
+        {"start": "a b", "kinds node_lost": "", "told warning": f"{LOST_10}; {HEARD.format('1 min', 'b')}"},
+    ),
+    "the first that is heard lets the leases of the others count from then": (
+        "1:2 lease_s=10", "join a b; 60s; renew b; 5s; renew b; 4.9s; renew b", {"start": "a b"},
+        "0.1s", {"agents": "b", "faults": "", "stop": "b"},
+    ),
+    "an agent that is heard, and falls silent again, starts the wait anew": (
+        "2 lease_s=10", f"join a b; 60s; renew b; {HOUR}", {"start": "a b", "kinds node_lost": ""},
+    ),
+    "a silent agent gets one such lease, also if silence comes again": (
+        "1:2 lease_s=10", "join a b; 60s; renew b; 7s; renew b; 3s; renew b", {"agents": "b"},
+    ),
+    "an agent that was heard in between gets another one": (
+        "2 lease_s=10", "join a b; 60s; renew a b; 60s; renew b; 9s; renew a b", {"start": "a b"},
+    ),
+    "a standby that is heard is a witness": (
+        "2 lease_s=10", "join a b c; 6s; renew c; 4s", {"agents": "c", "faults": ""},
+    ),
+    "after a day the run fails, and says why": (
+        "2 lease_s=10", f"join a b; {MOST_S - 1}s", {"stage": "running"},
+        "1s", {"stage": "failed", "end": f"no agent of the run has been heard for 1 d: {GONE}", "ledger": ""},
+    ),
+    "an agent that has left is no witness": (
+        "2 lease_s=10", "join a b c; 5.9s; renew c; 5s; leave c; renew a; 1s; renew b",
+        {"start": "a b", "kinds node_lost": ""},
+    ),
+    # new agents
+    "a new agent of the same node replaces its predecessor at once": (
+        "1 lease_s=10", "join a; 60s; join a2 node=a", {"ranks": "a2", "ledger": "node_lost", "faults": ""},
+    ),
+    "a job that is queued again on the same nodes waits for none of its old agents": (
+        "2 lease_s=10", "join a b; 60s; join a2 node=a; 0.5s; join b2 node=b", {"ranks": "a2 b2", "faults": ""},
+    ),
+    "nor does one without restarts": (
+        "2 lease_s=10 max_restarts=0", "join a b; 60s; join b2 node=b; join a2 node=a",
+        {"ranks": "b2 a2", "ledger": "node_lost"},
+    ),
+    "on other nodes it waits until as many new agents are there": (
+        "2 lease_s=10", "join a b; 60s; join c; 0.5s", {"start": "a b", "wait": "c"},
+        "join d", {"ranks": "c d", "ledger": "node_lost", "faults": ""},
+    ),
+    "or for one lease": (
+        "1:2 lease_s=10 scale_up='manual'", "join a b; 60s; join c; 5s; renew c; 4.9s; renew c", {"start": "a b"},
+        "0.1s", {"agents": "c", "faults": ""}, "4.9s; renew c; 5s", {"ranks": "c"},
+    ),
+    "a new agent of another node takes the place of a single one at once": (
+        "1 lease_s=10", "join a; 60s; join b", {"ranks": "b", "ledger": "node_lost", "faults": ""},
+    ),
+    "but not before the old one's lease is over": (
+        "1 lease_s=10", "join a; 7s; join b", {"start": "a"}, "2.9s; renew b", {"start": "a"}, "0.1s", {"ranks": "b"},
+    ),
+    "an old agent that is heard after a new one keeps its place": (
+        "2 lease_s=10", "join a b; 60s; join c; 3s; renew a b; 1s; join d; 1s; renew a b c d",
+        {"start": "a b", "wait": "c d"},
+    ),
+    "a node rank is taken over at once": (
+        "1 lease_s=10", "join a node_rank=0; 60s; join b node_rank=0", {"ranks": "b"},
+    ),
+    # nothing else is judged
+    "a hang that was suspected before is not judged": (
+        "2 lease_s=10", f"join a b; suspect a 0; disconnect a; disconnect b; {HOUR}", {"start": "a b", "ledger": ""},
+    ),
+    "it is judged when agents are heard again": (
+        "2 lease_s=10 max_restarts=3", "join a b; suspect a 0; 60s; renew a b; 1s", {"start": "a b"},
+        "judge; 2s", {"kinds hang_found": "hang_found", "ledger": "", "stop": "a b"},
+    ),
+    "and not if they take it back": (
+        "2 lease_s=10 max_restarts=3", "join a b; suspect a 0; 60s; renew b; suspect a; 3s; renew a b; 3s",
+        {"start": "a b", "kinds hang_found": ""},
+    ),
+    "an arrival is not admitted": (
+        "1:3 lease_s=10 scale_up_window_s=20", f"join a; 5s; join b; {HOUR}", {"start": "a", "wait": "b", "ledger": ""},
+    ),
+    "a failure that is reported counts": (
+        "2 lease_s=10 max_restarts=3", "join a b; 60s; fail a; join a; renew b; join b", {"ledger": "worker_failure!"},
+    ),
+    # operators
+    "an operator who restarts the run gives its silent agents up": (
+        "2 lease_s=10 join_timeout_s=600", "join a b; 60s; restart_run",
+        {"agents": "", "stage": "forming", "faults": ""}, "join c d", {"ranks": "c d"},
+    ),
+    "and the run fails if none joins": (
+        "2 lease_s=10 join_timeout_s=600", "join a b; 60s; restart_run; 600s", {"stage": "failed"},
+    ),
+    "one who stops it ends it": ("2 lease_s=10", "join a b; 60s; stop", {"stage": "failed", "finish": "a b"}),
+    "a node that is drained does not keep the others from a new round": (
+        "1:3 lease_s=10", "join a b; 60s; drain b; join a2 node=a; 6s", {"ranks": "a2"},
+    ),
+    # the ledger
+    "silence that ends with a loss was no training": (
+        "1:2 lease_s=10",
+        "join a b; 20s; tell a highest_step=9 step_s=0.1; renew b; 60s; renew b; 5s; renew b; 5s; renew b",
+        {"agents": "b", "parts": "starting 20, detecting 70"},
+    ),
+    "nor is one that new agents, an operator or the end of the wait ends": (
+        "1 lease_s=10", "join a; 20s; tell a highest_step=9 step_s=0.1; 60s; join a2 node=a",
+        {"parts": "starting 20, detecting 60"}, "20s; tell a2 highest_step=9 step_s=0.1; 60s; stop",
+        {"parts": "starting 40, detecting 120"},
+    ),
+    "silence after which the agents are back counts as training": (
+        "1 lease_s=10", "join a; 20s; tell a highest_step=9 step_s=0.1; 60s; tell a highest_step=609 step_s=0.1",
+        {"parts": "training 60, starting 20"},
+    ),
+    # the server's restart
+    "a restarted server knows it, and warns once": (
+        "2 lease_s=10", "join a b; 60s; restart; 60s; restart_from_snapshot; 60s",
+        {"start": "a b", "told warning": LOST_10}, "join a2 node=a; join b2 node=b", {"ranks": "a2 b2"},
+    ),
+    "the day goes on": ("2 lease_s=10", f"join a b; 60s; restart; {MOST_S - 60}s", {"stage": "failed"}),
+})  # fmt: skip
+def test_a_run_of_which_no_agent_is_heard(story):
+    check(story)
+
+
+def test_the_run_says_so_while_it_lasts():
+    run = running("2", "a", "b", lease_s=10)
+    run.passes(60.0)
+    assert "no agent of the run is heard" in status_view.reason(run.run, run.now)
+    run.renews("a")
+    assert "no agent" not in status_view.reason(run.run, run.now)
+
+
+# Attempts.
+
+
+class Server(ManyRuns):
+    """A server with one run, `run`, whose nodes each have an agent of the same name."""
+
+    def begin(self, *nodes: str, explicit: bool = True, **settings: object) -> None:
+        for node in nodes:
+            self.join(node, explicit=explicit, settings=settings_of(str(len(nodes)), lease_s=10.0, **settings))
+
+    def begin_again(self, *nodes: str, explicit: bool = True, **settings: object) -> None:
+        """New agents of these nodes join a run of as many nodes."""
+        for node in nodes:
+            asked = settings_of(str(len(nodes)), lease_s=10.0, **settings)
+            self.join(f"new {node}", node=node, explicit=explicit, settings=asked)
+
+    @property
+    def stages(self) -> list[Stage]:
+        return [run.stage for run in self.registry.runs()]
+
+
+def test_an_agent_that_is_started_again_without_a_run_id_begins_a_new_attempt_at_once():
+    for wait_s in (1.0, 60.0):
+        server = Server()
+        server.begin("a", explicit=False)
+        server.handle("run", AgentDisconnected("a"))
+        server.passes(wait_s)
+        server.begin_again("a", explicit=False)
+        assert server.stages == [Stage.FAILED, Stage.RUNNING]
+        assert isinstance(server.directive("new a"), Start)
+
+
+def test_so_does_one_of_another_node_if_the_run_had_one():
+    server = Server()
+    server.begin("a", explicit=False)
+    server.passes(60.0)
+    server.begin_again("b", explicit=False)
+    assert server.stages == [Stage.FAILED, Stage.RUNNING]
+
+
+def test_a_stranger_to_a_run_of_several_silent_nodes_begins_none_as_they_may_be_alive():
+    server = Server()
+    server.begin("a", "b", explicit=False)
+    server.passes(60.0)
+    server.begin_again("c", "d", explicit=False)
+    assert server.stages == [Stage.RUNNING]
+    assert isinstance(server.directive("new d"), Start)
+
+
+def test_agents_with_other_settings_begin_a_new_attempt_in_place_of_silent_ones():
+    server = Server()
+    server.begin("a", "b", max_restarts=3)
+    server.passes(9.0)
+    with pytest.raises(Exception, match="max_restarts"):
+        server.begin_again("c", "d", max_restarts=5)
+    server.passes(51.0)
+    server.begin_again("c", "d", max_restarts=5)
+    assert server.stages == [Stage.FAILED, Stage.RUNNING]
+    assert server.registry.runs()[0].end_reason == "no agent was heard, and a new attempt began"
+
+
+def test_a_silent_run_can_be_stopped_and_forgotten():
+    server = Server()
+    server.begin("a", "b")
+    server.passes(60.0)
+    server.handle("run", RunStopped(**OPERATOR))
+    server.handle("run", RunForgotten(run_id="run", **OPERATOR))
+    server.passes(10.0)
+    assert server.stages == []
+    with pytest.raises(UnknownRun):
+        server.handle("run", RunStopped(**OPERATOR))
+
+
+def test_silent_runs_put_no_node_on_the_list_of_suspects():
+    server = Server(ExclusionPolicy(after=1, window_s=3_600.0, for_s=600.0))
+    server.begin("a", "b")
+    server.passes(60.0)
+    server.begin_again("a", "b")
+    assert server.stages == [Stage.RUNNING]
+    assert not server.registry.cordons.by_node and not server.registry.cordons.history.by_node
+
+
+def test_other_runs_are_judged_as_ever():
+    server = Server()
+    server.begin("a", "b")
+    for agent in ("c", "d"):
+        server.join(agent, "other", settings=settings_of("1:2", lease_s=10.0))
+    for _ in range(3):
+        server.passes(4.0)
+        server.handle("other", LeaseRenewed("d"))
+    assert [list(run.agents) for run in server.registry.runs()] == [["a", "b"], ["d"]]
+
+
+def test_a_grace_that_gets_its_witness_later_ends_in_time():
+    """The server hears agents in the way that is short where nothing but a fresh lease follows."""
+    run = running("1:2", "a", "b", lease_s=4, disconnect_grace_s=1)
+    run.passes(1.5)
+    run.handle(AgentDisconnected("b"))
+    run.passes(0.1)
+    heard = LeaseRenewed("a")
+    if not run.machine.renew(heard, run.now):
+        run.handle(heard)
+    assert run.machine.deadline == 2.5

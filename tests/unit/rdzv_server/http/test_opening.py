@@ -1,0 +1,70 @@
+"""Openings of connections: nothing is read, and no transport made, before it is the peer's turn."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from unittest.mock import Mock
+
+import pytest
+
+from rdzv_server.http import opening
+from rdzv_server.http.opening import Opening
+
+PATIENCE_S = 20.0
+
+
+class Accepted:
+    """A connection that has been accepted, and what becomes of it."""
+
+    def __init__(self, turns: "asyncio.Queue[tuple[str, Callable[[], None]]]") -> None:
+        self.turns = turns
+        self.peer, self.accepted = socket.socketpair()
+        self.first: list[bytes] = []
+        self.gone = 0
+        self.opening = Opening(self.accepted, "peer", self.first.append, self._gone)
+        self.opening.begin()
+
+    def _gone(self) -> None:
+        self.gone += 1
+
+    async def take_turn(self) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            of, take = await self.turns.get()
+        assert of == "new peer", "beside the requests of the peer's open connections"
+        take()
+
+
+@pytest.fixture
+async def accepted(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Accepted]:
+    turns: asyncio.Queue[tuple[str, Callable[[], None]]] = asyncio.Queue()
+    scheduler = Mock(ask=lambda of, do, **_: turns.put_nowait((of, do)))
+    monkeypatch.setattr(opening, "scheduler", lambda: scheduler)
+    accepted = Accepted(turns)
+    yield accepted
+    accepted.peer.close()
+    accepted.accepted.close()
+
+
+async def test_it_waits_for_the_first_byte_and_then_for_its_turn(accepted: Accepted) -> None:
+    accepted.peer.send(b"GET /")
+    assert not accepted.first
+    await accepted.take_turn()
+    assert accepted.first == [b"G"]
+    assert accepted.accepted.recv(5) == b"GET /", "nothing has been read"
+    assert not accepted.gone
+
+
+async def test_a_peer_that_leaves_without_a_byte_is_gone(accepted: Accepted) -> None:
+    accepted.peer.close()
+    await accepted.take_turn()
+    assert (accepted.gone, accepted.first, accepted.accepted.fileno()) == (1, [], -1)
+
+
+async def test_one_that_is_cancelled_while_it_waits_is_gone_at_once(accepted: Accepted) -> None:
+    accepted.peer.send(b"GET /")
+    async with asyncio.timeout(PATIENCE_S):
+        _, take = await accepted.turns.get()
+    accepted.opening.cancel()
+    assert (accepted.gone, accepted.accepted.fileno()) == (1, -1)
+    take()
+    assert (accepted.gone, accepted.first) == (1, [])

@@ -1,0 +1,32 @@
+"""Pages are loaded when somebody asks for the first one: once, for all who ask meanwhile."""
+
+import asyncio
+import sys
+
+import pytest
+from aiohttp import ClientSession
+from rdzv_protocol import paths
+
+from rdzv_server.http import page
+from rdzv_server.http.routes import LOADING_SWITCH_S
+from rdzv_server.server import RendezvousServer, bind
+
+PATIENCE_S = 20.0
+
+
+async def test_many_who_ask_for_the_first_page_have_it_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    load, loaded, before_s = page.load_templates, list[float](), sys.getswitchinterval()
+
+    def note() -> None:
+        loaded.append(sys.getswitchinterval())
+        load()
+
+    monkeypatch.setattr(page, "load_templates", note)
+    bound = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}{paths.LOGIN}"
+    async with asyncio.timeout(PATIENCE_S), RendezvousServer() as server, ClientSession() as session:
+        await server.listen(bound)
+        answers = await asyncio.gather(*(session.get(url) for _ in range(10)))
+        assert {answer.status for answer in answers} == {200}
+    assert loaded == [pytest.approx(LOADING_SWITCH_S)], "the event loop waits for the thread for less time than before"
+    assert sys.getswitchinterval() == before_s

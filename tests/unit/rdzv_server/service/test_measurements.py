@@ -1,0 +1,35 @@
+"""Measurements of a server that leads runs, and leads them no longer."""
+
+import gc
+
+from rdzv_server.core.events import NodeJoined
+from rdzv_server.core.registry import Registry
+from rdzv_server.service.driver import Driver
+from rdzv_server.service.measurements import Measurements
+from rdzv_server.storage.base import MemoryStore
+from tests.support.scenario import a_join, settings_of
+
+
+def footprint(measurements: Measurements) -> int:
+    """Number of containers' entries that the measurements hold, at any depth."""
+    seen, left, entries = set[int](), [measurements.__dict__], 0
+    while left:
+        each = left.pop()
+        if id(each) not in seen and isinstance(each, dict | list | set):
+            seen.add(id(each))
+            entries += len(each)
+            left += gc.get_referents(each)
+    return entries
+
+
+async def test_nothing_is_remembered_of_runs_whose_leadership_has_moved() -> None:
+    measurements = Measurements()
+    before = footprint(measurements)
+    for number in range(3):
+        driver = Driver(Registry(3_600.0), MemoryStore(), measurements)
+        await driver.start()
+        join = a_join("a", settings=settings_of("2"), run_id=f"run-{number}")
+        await driver.submit(join.run_id, NodeJoined(join, "10.0.0.9"))
+        await driver.stop()
+    assert footprint(measurements) - before <= 2, "the kinds of events that were counted"
+    assert measurements.happened["run_created"] == 3
