@@ -116,6 +116,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Whether operators who ask the server are shown the end of workers' log files."""
     status_page: bool = True
     """Whether a server in this process shows the run's status page on loopback."""
+    servers: tuple[Endpoint, ...] = ()
+    """Servers of the run, for launchers that a worker starts; none: the server is in this process."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment that the workers inherit."""
     worker_variables: Mapping[str, str] = field(default_factory=dict)

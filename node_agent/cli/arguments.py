@@ -76,6 +76,8 @@ class Flag(Struct, frozen=True):
     """Whether the flag falls back to a variable `PET_...`, as under torchrun."""
     variable: str = ""
     """Variable of torch's that the flag falls back to besides."""
+    is_for_one: bool = False
+    """Whether the variable is for this agent only: launchers that its workers start must not read it."""
     repeats: bool = False
     """Whether the flag may be given several times; its reader gets a list of the texts."""
     argument: str = ""
@@ -177,10 +179,10 @@ class Arguments(Struct, frozen=True):
         "server)")] = ""
     metrics_port: Annotated[tuple[str, int] | None, _own(
         "[HOST:]PORT", place, "show this agent's metrics to Prometheus at this port, of loopback unless a host is "
-        "named (0: a free one, which it prints)")] = None
+        "named (0: a free one, which it prints)", is_for_one=True)] = None
     ready_file: Annotated[str | None, _own(
         "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
-        "standing by: for readiness probes (test -e FILE)")] = None
+        "standing by: for readiness probes (test -e FILE)", is_for_one=True)] = None
     check: Annotated[Mapping[str, float | None], _own(
         "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended; one that is "
         "unfit leaves the run, with exit code 71: gpus (there, and of one kind; gpus=8: so many), ecc, xid (errors "

@@ -10,12 +10,13 @@ from time import time
 
 from msgspec.structs import replace
 from rdzv_protocol.credentials import Credentials, TlsFiles, TlsNames
+from rdzv_protocol.flag_values import address
 from rdzv_protocol.log_lines import LineFormat, lowest_level
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import rendezvous
-from node_agent.cli.arguments import ALL, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
+from node_agent.cli.arguments import ALL, FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
 from node_agent.cli.values import Nodes, known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
@@ -23,6 +24,7 @@ from node_agent.core.effects import Level
 from node_agent.core.hang import HangOptions
 from node_agent.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
 from node_agent.output.folder import why_unusable
+from node_agent.workers import nesting
 from node_agent.workers.environment import UNINTERRUPTIBLE
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
@@ -89,6 +91,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         _check_loopback(arguments, target, environment)
     command = _command(arguments, environment, use_env) if arguments.script else Command(())
     config = _config(arguments, target, inherited, command)
+    _check_nesting(arguments, config)
     if found:
         join = replace(config.join, sort_key=config.join.sort_key or found.sort_key)
         config = replace(config, join=join, worker_variables=found.workers)
@@ -114,6 +117,9 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
     connect_timeout_s = first(arguments.connect_timeout, arguments.read_timeout, CONNECT_TIMEOUT_S)
     lost_after_s = connect_timeout_s if target.is_on_a_node else inf
     names = known_signals(arguments.signals_to_handle)
+    inherited = nesting.without_outer(environment)
+    for variable in (variable for flag in FLAGS.values() if flag.is_for_one for variable in flag.variables):
+        inherited.pop(variable, None)
     added = {SIGNALS_VARIABLE: ",".join(names)}
     if arguments.log_line_prefix_template is not None:
         added[PREFIX_TEMPLATE] = arguments.log_line_prefix_template
@@ -160,7 +166,8 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         ready_file=arguments.ready_file,
         allow_log_reads=arguments.allow_log_reads,
         status_page=not arguments.no_status_page,
-        environment={**environment, **added},
+        servers=(target.endpoint, *target.others) if target.endpoint else (),
+        environment={**inherited, **added},
     )
 
 
@@ -356,6 +363,23 @@ def _check_port(arguments: Arguments, config: AgentConfig) -> None:
         name = "rdzv_endpoint" if arguments.master_port is None else "master_port"
         instead = "; an rdzv-server that runs there is named by --endpoint" if name == "rdzv_endpoint" else ""
         raise UsageError(f"{arguments.source(name)}: {error}; stop what uses it, or choose another{instead}") from None
+
+
+def _check_nesting(arguments: Arguments, config: AgentConfig) -> None:
+    """Refuse to join a run that this process is part of: the run would wait for the worker, and that for the run."""
+    places = {arguments.source(each) for each in ("rdzv_endpoint", "master_addr", "master_port")}
+    inherited = sorted(each for each in places if each.startswith("PET_"))
+    run_id, servers = config.join.run_id, config.servers
+    if servers and nesting.is_part_of(config.environment, run_id, servers, is_inherited=bool(inherited)):
+        told = f"{', '.join(inherited)}: " if inherited else ""
+        raise UsageError(
+            f"{told}this process is part of run {run_id} at {address(*servers[0])}, and cannot join it as a node, too: "
+            f"give another {arguments.source('rdzv_id')}, or for this node alone {_alone(arguments)}"
+        )
+
+
+def _alone(arguments: Arguments) -> str:
+    return f"no {arguments.source('rdzv_endpoint')}" if arguments.terms else "--standalone"
 
 
 def _check_loopback(arguments: Arguments, target: Target, environment: Mapping[str, str]) -> None:

@@ -15,10 +15,13 @@ from node_agent.cli.plan import credentials as read_credentials
 from node_agent.cli.rendezvous import endpoints
 from node_agent.config import AgentConfig, Endpoint, Target, UsageError
 from node_agent.core.command import Command
+from node_agent.workers.nesting import is_part_of
 
 RESTARTS_WITHOUT_END = 10_000_000
 NO_RESTARTS_LEFT = -255
 """An exit code that no process has: a torchrun whose own budget is spent ends the run with it."""
+ENDPOINT = "PET_RDZV_ENDPOINT"
+"""Variable that torchrun reads where the flag is left out, and that its workers inherit."""
 NO_RUN_ID = "none"
 """Default of `--rdzv-id`; torchrun's."""
 
@@ -59,6 +62,11 @@ def read(params: RendezvousParameters) -> HandlerConfig:
     try:
         arguments = make(given, terms={key: f"--rdzv-conf: {key}" for key in SETTINGS})
         servers = endpoints(arguments, DEFAULT_PORT)
+        if is_part_of(os.environ, params.run_id, servers, is_inherited=os.environ.get(ENDPOINT) == params.endpoint):
+            raise UsageError(
+                f"--rdzv-endpoint {params.endpoint}: this process is part of run {params.run_id} there, and cannot "
+                "join it as a node, too: give another --rdzv-id, or for this node alone --standalone"
+            )
         asked, credentials = settings(arguments), read_credentials(arguments, Target(servers[0], tuple(servers[1:])))
     except UsageError as error:
         raise ValueError(str(error)) from None

@@ -8,6 +8,7 @@ from rdzv_protocol.messages import Assignment
 
 from node_agent.config import AgentConfig
 from node_agent.output.logs import RoundLogs
+from node_agent.workers import nesting
 from node_agent.workers.environment import (
     ENABLE_FILE_TIMER,
     ERROR_FILE,
@@ -42,8 +43,11 @@ class SpecMaker:
         self._start = start or self._execute
         self._temp_dir = temp_dir
         self._environment = dict(config.environment)
-        if config.environment.get(ENABLE_FILE_TIMER) == "1":
-            self._environment.setdefault(TIMER_FILE, temp_dir.path("timer"))
+        self._given: dict[str, str] = {}
+        """Variables that every worker has of its agent, and that launchers which it starts must not use."""
+        if config.environment.get(ENABLE_FILE_TIMER) == "1" and TIMER_FILE not in config.environment:
+            self._given = {TIMER_FILE: temp_dir.path("timer")}
+            self._environment |= self._given
 
     @property
     def timer_file(self) -> str:
@@ -63,9 +67,12 @@ class SpecMaker:
         """Specs of the workers, one for each local rank."""
         specs = []
         for local_rank, environment in enumerate(self.environments(assignment)):
-            environment |= {**logs.environment(local_rank), **progress.environment(local_rank)}
-            environment |= self._evidence_variables(assignment, local_rank, environment[ERROR_FILE])
-            environment |= notices.environment(local_rank) if notices else {}
+            environment |= logs.environment(local_rank)
+            given = {**self._given, **progress.environment(local_rank)}
+            given |= self._evidence_variables(assignment, local_rank, environment[ERROR_FILE])
+            given |= notices.environment(local_rank) if notices else {}
+            run_id, servers = self._config.join.run_id, self._config.servers
+            environment |= {**given, **nesting.variables(self._environment, run_id, servers, given)}
             cpus = self._config.cpus[local_rank] if self._config.cpus else ()
             spec = WorkerSpec(
                 node_id=self._config.join.node_id,

@@ -114,6 +114,11 @@ DIFFERENCES: Mapping[str, Difference] = {
         "torchrun has none: it marks what a worker starts, so that nothing of it outlives its round and its agent",
         every(lambda value: re.fullmatch(r"[0-9a-f]{16}", value) is not None),
     ),
+    "environment/NODE_AGENT_RUNS": Difference(
+        "torchrun has none: it tells a launcher that a worker starts which variables are the worker's alone, and which "
+        "runs it must not join",
+        every(lambda value: {"runs", "given"} == json.loads(value).keys()),
+    ),
     "environment/PYTHONUNBUFFERED": Difference(
         "torchrun's workers write to its terminal, line by line; here to a pipe, to which Python would write in "
         "blocks, the last of which is lost when a worker is killed",
@@ -160,6 +165,7 @@ DIFFERENCES: Mapping[str, Difference] = {
 ALWAYS = (
     "environment/NODE_AGENT_ID",
     "environment/NODE_AGENT_PROGRESS_FILE",
+    "environment/NODE_AGENT_RUNS",
     "environment/PYTHONUNBUFFERED",
     "environment/TORCHELASTIC_ERROR_FILE",
     "environment/TORCH_WORKER_SERVER_SOCKET",

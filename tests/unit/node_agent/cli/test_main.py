@@ -52,6 +52,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("signals", ("SIGTERM", "SIGUSR1"), ["--signals-to-handle", "SIGTERM,SIGUSR1"]),
     ("shutdown_timeout_s", 2.5, ["--shutdown-timeout", "2.5"]),
     ("connect_timeout_s", 7.0, ["--connect-timeout", "7"]),
+    ("servers", (("host", 1), ("host", 2)), ["--endpoint", "host:1,host:2"]),
     ("connect_timeout_s", 8.0, ["--rdzv-conf", "read_timeout=8"]),
     ("connect_timeout_s", 7.0, ["--rdzv-conf", "read_timeout=8", "--connect-timeout", "7"]),
     ("server_lost_timeout_s", 9.0, ["--server-lost-timeout", "9"]),

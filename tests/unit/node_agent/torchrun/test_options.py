@@ -85,3 +85,12 @@ def test_tls_files_that_are_no_good_are_refused_by_name(conf: dict[str, str], sa
 def test_tls_files() -> None:
     assert config().credentials.tls is None
     assert config(tls_ca="system").credentials.tls.ca == "system"
+
+
+def test_a_worker_does_not_join_the_run_that_it_is_part_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "nightly")
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "head:29400")
+    with pytest.raises(ValueError, match=r"part of run nightly there.*--standalone"):
+        config(endpoint="head:29400")
+    assert config(endpoint="other:29400").servers == (("other", 29400),)
+    assert config(endpoint="head:29400", run_id="eval").servers == (("head", 29400),)
