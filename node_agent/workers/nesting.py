@@ -23,7 +23,7 @@ _TORCHRUNS_TIMER_FILE = re.compile(r"/tmp/watchdog_timer_[0-9a-f-]{36}")
 
 
 class Outer(Struct, frozen=True):
-    """What a process inherits from the agents whose worker it is, or whose worker has started it."""
+    """Inheritance of a process from the agents whose worker it is, or whose worker has started it."""
 
     runs: Sequence[tuple[str, Sequence[str]]] = ()
     """Ids of the runs, the innermost last, each with the addresses of its servers."""
