@@ -98,7 +98,7 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None", forwarded: in
     console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
-    metrics = await _metrics(config, console)
+    metrics = await open_metrics(config, console)
     try:
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
             return await Agent(config, make_transport, where, console, orphans, manager, metrics, forwarded).run()
@@ -597,7 +597,7 @@ def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
     return WarmPool(config.preload, config.command, environment, workers, console.log)
 
 
-async def _metrics(config: AgentConfig, console: Console) -> "AgentMetrics | None":
+async def open_metrics(config: AgentConfig, console: Console) -> "AgentMetrics | None":
     """Metrics of the agent, if the user asked for a port. Raises `UsageError` if it cannot be bound."""
     if config.metrics_port is None:
         return None

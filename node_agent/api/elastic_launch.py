@@ -10,9 +10,9 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from node_agent.agent import Agent
+from node_agent.agent import Agent, open_metrics
 from node_agent.api.default_logs_specs import LogsSpecs, by_logs_specs
 from node_agent.api.entrypoint import Command, Entry, make_entry, with_local_rank
 from node_agent.api.errors import ChildFailedError, LaunchError, SignalException, in_torchs_terms, process_failure
@@ -29,6 +29,9 @@ from node_agent.output.routing import PluginFailed, Routing
 from node_agent.server_modes import server_of
 from node_agent.transport.base import Transport
 from node_agent.workers.spec import SpecMaker
+
+if TYPE_CHECKING:
+    from node_agent.output.metrics import AgentMetrics
 
 R = TypeVar("R")
 
@@ -142,10 +145,17 @@ class _Launch:
 
     async def _run_agent(self, console: Console) -> _Result:
         launch = self._plan.launch
-        async with server_of(launch, console, page=False) as (make_transport, where):
-            agent = LaunchedAgent(launch.config, make_transport, where, console, self._entry, self._plan.custom_logs)
-            self._agent = agent
-            exit_code = await agent.run()
+        metrics = await open_metrics(launch.config, console)
+        try:
+            async with server_of(launch, console, page=False) as (make_transport, where):
+                agent = LaunchedAgent(
+                    launch.config, make_transport, where, console, self._entry, self._plan.custom_logs, metrics
+                )
+                self._agent = agent
+                exit_code = await agent.run()
+        finally:
+            if metrics:
+                await metrics.shutdown()
         if exit_code:
             return agent.error()
         return {agent.first_rank + rank: value for rank, value in self._entry.values().items()}
@@ -170,8 +180,9 @@ class LaunchedAgent(Agent):
         console: Console,
         entry: Entry,
         custom_logs: LogsSpecs | None,
+        metrics: "AgentMetrics | None" = None,
     ) -> None:
-        super().__init__(config, make_transport, where, console)
+        super().__init__(config, make_transport, where, console, metrics=metrics)
         self._entry = entry
         self._specs = SpecMaker(config, self._temp_dir, entry.start)
         if custom_logs is not None:

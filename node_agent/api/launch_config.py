@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from node_agent.api.children import StartMethod
 from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, LogsSpecs, understood
 from node_agent.api.entrypoint import cpu_sets
+from node_agent.cli import arguments, rendezvous
 from node_agent.cli.arguments import FLAGS, Arguments, make
 from node_agent.cli.plan import plan_launch
 from node_agent.config import LaunchPlan, UsageError
@@ -40,16 +41,17 @@ class LaunchConfig:
     role: str = "default_role"
     """Name of the workers."""
     rdzv_endpoint: str = ""
-    """`HOST:PORT` of the server, or of the node that hosts it."""
+    """`HOST:PORT` of the server, or of the node that hosts it; auto, or auto@HOST:PORT: a scheduler's variables say the
+    rest, but for what is given here."""
     rdzv_backend: str = "etcd"
     """Backend: one of torchrun's, or rdzv-server; rdzv-server serves all of them."""
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
     """Options. torch's: join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval,
-    keep_alive_max_attempt, is_host, rank. Ours besides, as the flags of node-agent: node_id, node_rank, token_file,
-    tls_ca, tls_cert, tls_key, connect_timeout, server_lost_timeout, lease, disconnect_grace, scale_up,
-    rank_policy, node_unit, shrink_after, fixed_nodes, notice_timeout, restart_window, restart_backoff,
-    restart_backoff_max, max_restarts_without_progress, fatal_exit_codes, fail_when_hopeless, on_hang,
-    max_hang_restarts, straggler_factor, replace_stragglers, check, pre_join_check, pre_join_check_timeout, rerun."""
+    keep_alive_max_attempt, is_host, rank; with static also master_addr and master_port. Ours: every flag of node-agent
+    that torchrun does not have, by its name with underscores, such as progress_timeout, silence_timeout, fatal_rule,
+    notice_timeout, check, node_id or token_file. A flag that may be repeated takes a list. Flags about the program
+    itself are refused: check_only, exit_with_run, log_format, preload. A flag that is not given here falls back to its
+    variable, such as PET_PROGRESS_TIMEOUT."""
     rdzv_timeout: int = -1
     """torch's older name of `rdzv_configs["timeout"]`; -1: not given."""
     max_restarts: int = 3
@@ -105,7 +107,7 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         raise ValueError(f"monitor_interval: a number of seconds above 0, not {config.monitor_interval!r}")
     specs, custom = understood(config.logs_specs)
     try:
-        launch = plan_launch(_arguments(config, specs), os.environ)
+        launch = plan_launch(arguments_of(config, specs), os.environ)
     except UsageError as error:
         raise ValueError(str(error)) from None
     join = launch.config.join
@@ -119,33 +121,41 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
     return Plan(replace(launch, config=agent), launch.config.signals, custom)
 
 
-def _arguments(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:
-    """The fields as arguments, under their own names. Raises `UsageError`."""
+def arguments_of(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:
+    """Return the fields as arguments, under their own names. Raises `UsageError`."""
     configs = dict(config.rdzv_configs)
+    if useless := sorted(configs.keys() & _COMMANDS):
+        raise UsageError(f"rdzv_configs: {useless[0]} is for the program node-agent, and means nothing in another one")
     values: dict[str, object] = {name: getattr(config, name) for name in _SAME_NAMES}
-    values |= {"rdzv_id": config.run_id}
-    values |= {argument: configs.pop(key, None) for key, argument in NODES_OWN.items() if key in configs}
+    if rendezvous.is_auto(config.rdzv_endpoint or "") and config.rdzv_backend in ("etcd", "rdzv-server"):
+        del values["rdzv_backend"]
+    values |= {"rdzv_id": config.run_id or None, "node_rank": configs.pop("rank", None)}
     values |= {"rdzv_conf": configs, "standalone": _is_alone(config), "nnodes": (config.min_nodes, config.max_nodes)}
     values |= {name: getattr(specs, name) for name in _LOGS}
     given = {name: (_TERMS.get(name, name), value) for name, value in values.items() if value is not None}
-    return make(given, terms={name: _TERMS.get(name, name) for name in FLAGS})
+    from_variables = arguments.from_variables(os.environ, _OURS)
+    return make({**from_variables, **given}, terms={name: _TERMS.get(name, name) for name in FLAGS})
 
 
 def _is_alone(config: LaunchConfig) -> bool:
     """Whether the run needs no server of others: one node without a port. torch's default, etcd, would need one."""
-    port = (config.rdzv_endpoint or "").strip().rpartition(":")[2]
-    return (config.min_nodes, config.max_nodes) == (1, 1) and port in ("", "0")
+    endpoint = (config.rdzv_endpoint or "").strip()
+    is_placed = config.rdzv_backend == "static" and config.rdzv_configs.keys() & {"master_addr", "master_port"}
+    is_one = (config.min_nodes, config.max_nodes) == (1, 1) and endpoint.rpartition(":")[2] in ("", "0")
+    return is_one and not is_placed and not rendezvous.is_auto(endpoint)
 
 
 _SAME_NAMES = {field.name for field in fields(LaunchConfig)} & (
     FLAGS.keys() - {"logs_specs", "monitor_interval", "start_method"}
 )
 """Fields that are called as their flags, and mean the same."""
-NODES_OWN = {"rank": "node_rank"} | {
-    name: name
-    for name in ("node_rank", "rerun", "replace_stragglers", "check", "pre_join_check", "pre_join_check_timeout")
+_COMMANDS = {name for name, flag in FLAGS.items() if flag.is_commands}
+_OURS = {
+    name: flag
+    for name, flag in FLAGS.items()
+    if flag.is_ours and not flag.is_commands and name not in _SAME_NAMES and not flag.variable
 }
-"""Flags of the node-agent by their keys in `rdzv_configs`, which torchrun's `--rdzv-conf` does not take."""
+"""Flags that a program may give as variables: for what torch's fields say, torch reads none."""
 _LOGS = ("log_dir", "redirects", "tee", "local_ranks_filter")
 _TERMS = {
     "nnodes": "min_nodes, max_nodes",

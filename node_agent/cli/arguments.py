@@ -70,8 +70,11 @@ class Flag(Struct, frozen=True):
     """Another name of the flag, which torchrun does not have."""
     is_ours: bool = False
     """Whether torchrun has no such flag, or not yet."""
-    is_setting: bool = False
-    """Whether the argument is also a key of `--rdzv-conf`."""
+    is_key: bool = False
+    """Whether the argument is a key of `--rdzv-conf`, too, though torchrun has it; what is ours is one anyway."""
+    is_commands: bool = False
+    """Whether the flag is about the program node-agent or its command, so that a program's `LaunchConfig` has no use
+    for it."""
     has_variable: bool = True
     """Whether the flag falls back to a variable `PET_...`, as under torchrun."""
     variable: str = ""
@@ -107,8 +110,7 @@ class Flag(Struct, frozen=True):
 
 
 _own = partial(Flag, is_ours=True)
-_setting = partial(Flag, is_ours=True, is_setting=True)
-_key = partial(_setting, "", help="")
+_key = partial(_own, "", help="")
 _switch = partial(Flag, "", switch)
 _own_switch = partial(_switch, is_ours=True)
 
@@ -131,10 +133,10 @@ class Arguments(Struct, frozen=True):
         "something listens there already. static: rank 0 hosts it at --master-addr, --master-port. etcd, etcd-v2, "
         "rdzv-server: it runs at the endpoint already (default: rdzv-server with --endpoint, else static)")] = None
     master_addr: Annotated[str, Flag(
-        "ADDR", host_or_none, "node of rank 0, with --rdzv-backend static (default: 127.0.0.1)")] = ""
+        "ADDR", host_or_none, "node of rank 0, with --rdzv-backend static (default: 127.0.0.1)", is_key=True)] = ""
     master_port: Annotated[int | None, Flag(
         "PORT", whole(0, 65_535), "port there (default: 29500). With one node: the workers' MASTER_PORT, 0 for a free "
-        "one")] = None
+        "one", is_key=True)] = None
     rdzv_id: Annotated[str, Flag(
         "ID", name_or_none, "names the run; agents with one id are one run (default: none)", alias="--run-id")] = ""
     nnodes: Annotated[Nodes | None, Flag(
@@ -143,23 +145,23 @@ class Arguments(Struct, frozen=True):
     rdzv_conf: Annotated[Mapping[str, object], Flag(
         "K=V,K=V", pairs, "torchrun's settings: join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
         "keep_alive_max_attempt, timeout, read_timeout, is_host")] = {}
-    connect_timeout: Annotated[float | None, _setting(
+    connect_timeout: Annotated[float | None, _own(
         "S", seconds(), "how long the server's first answer may take; it may start after the agents (default: "
         "300)")] = None
-    server_lost_timeout: Annotated[float | None, _setting(
+    server_lost_timeout: Annotated[float | None, _own(
         "S", seconds(), "how long to go on without a server that is gone (default: for ever while workers run, and "
         "without any as long as --connect-timeout; always that long with c10d and static, where a node of the run "
         "hosts it)")] = None
 
-    token_file: Annotated[str | None, _setting(
+    token_file: Annotated[str | None, _own(
         "FILE", text, "bear the token in this file, as rdzv-server asks; read again when the server does not know it "
         "any more")] = None
-    tls_ca: Annotated[str | None, _setting(
+    tls_ca: Annotated[str | None, _own(
         "FILE|system", text, "speak TLS to rdzv-server, whose certificate one of these authorities (PEM), or of those "
         "that the system trusts, must vouch for")] = None
-    tls_cert: Annotated[str | None, _setting(
+    tls_cert: Annotated[str | None, _own(
         "FILE", text, "show this certificate (PEM), as rdzv-server --tls-client-ca asks")] = None
-    tls_key: Annotated[str | None, _setting("FILE", text, "its key (PEM, not encrypted)")] = None
+    tls_key: Annotated[str | None, _own("FILE", text, "its key (PEM, not encrypted)")] = None
     allow_log_reads: Annotated[bool, _own_switch(
         "show the last lines of the workers' log files, which -r or -t has them write, to who may act on the run: "
         "rdzvctl logs RUN RANK")] = False
@@ -170,10 +172,10 @@ class Arguments(Struct, frozen=True):
     nproc_per_node: Annotated[int | str, Flag(
         "N", whole(1, 4096, PLACES), "workers on this node, or one for each of its CPUs (cpu), GPUs (gpu) or XPUs "
         "(xpu); auto: GPUs, else XPUs, else CPUs (default: 1)", alias="--nproc")] = 1
-    node_id: Annotated[str | None, _setting("NAME", name, "this node's name (default: the host name)")] = None
+    node_id: Annotated[str | None, _own("NAME", name, "this node's name (default: the host name)")] = None
     node_rank: Annotated[int | None, Flag(
         "R", whole(0, 10**7), "ask for this group rank (default with static: 0). With c10d it is a wish: another rank "
-        "is given if it is taken")] = None
+        "is given if it is taken", is_key=True)] = None
     local_addr: Annotated[str, Flag(
         "ADDR", host_or_none, "where other nodes reach this one (default: the address from which it reaches the "
         "server)")] = ""
@@ -194,7 +196,7 @@ class Arguments(Struct, frozen=True):
     pre_join_check_timeout: Annotated[float, _own(
         "S", seconds(0.1, 3_600), "a check that takes longer is killed, and the node unfit (default: 60)")] = 60.0
     check_only: Annotated[bool, _own_switch(
-        "check this node now, show a table, and exit with 0 or 71; no SCRIPT is needed")] = False
+        "check this node now, show a table, and exit with 0 or 71; no SCRIPT is needed", is_commands=True)] = False
     exit_when_excluded: Annotated[bool, _own_switch(
         "exit with 71 while rdzv-server --exclude-after keeps this node out, so that a scheduler replaces it (default: "
         "stand by until its time is over)")] = False
@@ -211,7 +213,7 @@ class Arguments(Struct, frozen=True):
         "NAME,NAME", signals, "signals that make the agent leave; its workers get the same (default: "
         f"{','.join(SIGNALS)})")] = SIGNALS
 
-    notice_timeout: Annotated[float | None, _setting(
+    notice_timeout: Annotated[float | None, _own(
         "S", seconds(), "before a node leaves, because of a signal, a drain or --preemption-file, tell the workers of "
         "all nodes, and wait up to S seconds until they have saved; never longer than four fifths of "
         "--shutdown-timeout (default: workers are stopped at once, as under torchrun)")] = None
@@ -226,23 +228,23 @@ class Arguments(Struct, frozen=True):
         "back: aws (spot), gcp or azure; CLOUD=http://HOST:PORT asks at another address than the cloud's")] = None
     exit_with_run: Annotated[bool, _own_switch(
         "if this agent is killed: stay until the run has ended without it, and exit as the run does. For schedulers "
-        "that call a whole job failed when one of its processes is")] = False
+        "that call a whole job failed when one of its processes is", is_commands=True)] = False
 
     max_restarts: Annotated[int | None, Flag(
         "N", whole(0, 10**7), "restarts after worker failures; membership changes are free (default: 0)")] = None
-    restart_window: Annotated[float | None, _setting(
+    restart_window: Annotated[float | None, _own(
         "S", seconds(SHORTEST_WINDOW_S, LONGEST_WINDOW_S), "restarts longer ago than this count no more against "
         "--max-restarts: for runs of weeks (default: every restart counts)")] = None
-    restart_backoff: Annotated[float | None, _setting(
+    restart_backoff: Annotated[float | None, _own(
         "S", seconds(), "when charged restarts follow each other, wait S seconds before the second one, and twice as "
         "long before each further one; progress, or a round that lasts, begins anew (default: 0, no wait)")] = None
-    restart_backoff_max: Annotated[float | None, _setting(
+    restart_backoff_max: Annotated[float | None, _own(
         "S", seconds(), "longest of these waits; a round of twice this time counts as one that lasts (default: "
         "300)")] = None
-    max_restarts_without_progress: Annotated[int | None, _setting(
+    max_restarts_without_progress: Annotated[int | None, _own(
         "N", whole(1, 10**7), "end the run, with exit code 70, when N restarts in a row have brought it to no higher "
         "step and no later checkpoint, as node_agent.progress tells (default: only --max-restarts counts)")] = None
-    fatal_exit_codes: Annotated[tuple[int, ...] | None, _setting(
+    fatal_exit_codes: Annotated[tuple[int, ...] | None, _own(
         "N,N", codes, "exit codes that fail the run at once")] = None
     fatal_rule: Annotated[tuple[str, ...], _own(
         "PATTERN", patterns, "the same for workers whose error, traceback or last lines on stderr have a match of this "
@@ -250,28 +252,28 @@ class Arguments(Struct, frozen=True):
     retry_rule: Annotated[tuple[str, ...], _own(
         "PATTERN", patterns, "likewise: a restart that costs nothing, however often, such as for a file system that is "
         "away for a while; --restart-backoff sets a pace", repeats=True)] = ()
-    fail_when_hopeless: Annotated[bool | None, _setting(
+    fail_when_hopeless: Annotated[bool | None, _own(
         "", switch, "fail the run at once when a restart is known not to help: a syntax or import error at the very "
         "start, GPU memory that runs out at the same step again (default: a hint says so)")] = None
-    join_timeout: Annotated[float | None, _setting("S", seconds(), "wait for MIN nodes (default: 600)")] = None
-    node_unit: Annotated[int | None, _setting(
+    join_timeout: Annotated[float | None, _own("S", seconds(), "wait for MIN nodes (default: 600)")] = None
+    node_unit: Annotated[int | None, _own(
         "N", whole(1, 100_000), "run on a multiple of N nodes alone; those that are over stand by (default: 1)")] = None
-    shrink_after: Annotated[float | None, _setting(
+    shrink_after: Annotated[float | None, _own(
         "S", seconds(), "after the loss of a node, wait so long for a replacement before going on with fewer (default: "
         "0, go on at once)")] = None
-    fixed_nodes: Annotated[int | None, _setting(
+    fixed_nodes: Annotated[int | None, _own(
         "N", whole(1, 100_000), "the run will never have more nodes than N, as in a scheduler's job: it ends, with "
         "the reason, once too few of them can be fit (default: it waits for others until --join-timeout)")] = None
-    last_call_timeout: Annotated[float | None, _setting(
+    last_call_timeout: Annotated[float | None, _own(
         "S", seconds(), "wait for more after MIN (default: until none has come for 5 s, at most 30)")] = None
-    lease: Annotated[float | None, _setting(
+    lease: Annotated[float | None, _own(
         "S", seconds(SHORTEST_LEASE_S, LONGEST_LEASE_S), "silence after which a node is lost (default: 10)")] = None
-    disconnect_grace: Annotated[float | None, _setting(
+    disconnect_grace: Annotated[float | None, _own(
         "S", seconds(0, 3_600), "time to come back after the connection closed (default: 1)")] = None
-    scale_up: Annotated[ScaleUp | None, _setting(
+    scale_up: Annotated[ScaleUp | None, _own(
         "WHEN", one_of("immediate", "cooldown", "manual", "on-notice"), "when an arrival restarts the run: immediate, "
         "cooldown, manual, or on-notice (when the workers have saved) (default: immediate)")] = None
-    rank_policy: Annotated[RankPolicy | None, _setting(
+    rank_policy: Annotated[RankPolicy | None, _own(
         "HOW", one_of("sticky", "topology", "fill-gaps"), "group ranks of each round: sticky (nodes keep theirs, in "
         "their order), topology (by --topology or the scheduler's network, so that neighbours stay together), "
         "fill-gaps (of fewer nodes only the last ones move) (default: sticky)")] = None
@@ -289,13 +291,13 @@ class Arguments(Struct, frozen=True):
         "HOW: PATTERN", log_rules, "what lines mean, may be repeated: first=S,every=S: rank 0 must write such a line "
         "in time; most=X,least=X,points=N: limits of the number in parentheses; fault: such a line is one; stop: all "
         "is done", repeats=True)] = ()
-    on_hang: Annotated[OnHang | None, _setting(
+    on_hang: Annotated[OnHang | None, _own(
         "WHAT", one_of("restart", "fail", "report"), "what follows a hang: restart, which is charged, fail or report "
         "(default: restart)")] = None
-    max_hang_restarts: Annotated[int | None, _setting(
+    max_hang_restarts: Annotated[int | None, _own(
         "N", whole(0, 10**7), "restarts after hangs, apart from --max-restarts (default: charged "
         "there)")] = None
-    straggler_factor: Annotated[float | None, _setting(
+    straggler_factor: Annotated[float | None, _own(
         "F", number(1.1, 100), "a node is slow if its workers take F times as long for a step as those of the "
         "others (the median) for a while (default: 1.5)")] = None
     replace_stragglers: Annotated[bool, _own_switch(
@@ -328,7 +330,7 @@ class Arguments(Struct, frozen=True):
         "NAME", text, "a torchrun.logs_specs entry point that decides about files instead", has_variable=False)] = None
     log_format: Annotated[str, _own(
         "NAME", one_of(*LOG_FORMATS), "the agent's own lines: text, or json for collectors of logs; LOGLEVEL=WARNING "
-        "leaves out what is routine (default: text)")] = "text"
+        "leaves out what is routine (default: text)", is_commands=True)] = "text"
     otel: Annotated[bool, _own_switch(
         "export OpenTelemetry spans of this node's way into each round: join, wait, spawn, first output, as OTEL_* "
         "variables say (OTLP over HTTP; docs/tracing.md)")] = False
@@ -340,7 +342,8 @@ class Arguments(Struct, frozen=True):
     run_path: Annotated[bool, _switch("run SCRIPT with runpy.run_path, as __main__; goes before --no-python")] = False
     preload: Annotated[tuple[str, ...], _own(
         "MODULE,MODULE", modules, "import these once, and fork workers that have them: a restart then takes no import. "
-        "For Python scripts; not for modules that start threads or open a GPU when they are imported")] = ()
+        "For Python scripts; not for modules that start threads or open a GPU when they are imported",
+        is_commands=True)] = ()
     use_env: Annotated[bool, _switch(
         "pass no --local-rank to the script, which is the default except for python -m node_agent.launch")] = False
 
@@ -391,7 +394,7 @@ class Arguments(Struct, frozen=True):
 
     def is_written(self, argument: str) -> bool:
         """Whether the user wrote the argument; variables are set by operators, for every job."""
-        return not self.sources.get(argument, "PET_").startswith("PET_")
+        return not _is_variable(self.sources.get(argument, "PET_"))
 
 
 ALL: dict[str, Flag] = {
@@ -400,7 +403,10 @@ ALL: dict[str, Flag] = {
     if hasattr(annotation, "__metadata__")
 }
 FLAGS: dict[str, Flag] = {argument: flag for argument, flag in ALL.items() if flag.help}
-SETTINGS: dict[str, Flag] = {argument: flag for argument, flag in ALL.items() if flag.is_setting}
+SETTINGS: dict[str, Flag] = {argument: flag for argument, flag in ALL.items() if flag.is_ours or flag.is_key}
+"""Arguments that `--rdzv-conf`, or a program's `rdzv_configs`, may give under their own names."""
+ALIASES = {flag.alias.removeprefix("--").replace("-", "_"): flag for flag in FLAGS.values() if flag.alias}
+"""Flags by the names that torchrun does not have; `--rdzv-conf` cannot give these."""
 HEADINGS = {
     "rdzv_endpoint": "where the nodes of the run meet",
     "token_file": "security",
@@ -417,19 +423,37 @@ HEADINGS = {
 def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mapping[str, str] | None = None) -> Arguments:
     """Read what was given; `--rdzv-conf` stands in for flags that were not. Raises `UsageError`, which names it.
 
-    torchrun leaves alone what it does not know in `--rdzv-conf`, and so it is left alone here, but named.
+    torchrun leaves alone what it does not know in `--rdzv-conf`, and so it is left alone here, but named. A key of ours
+    that cannot be used is refused. What `--rdzv-conf` says on the command line goes before a variable.
     """
     values = {argument: read(argument, *each) for argument, each in given.items()}
     sources = {argument: source for argument, (source, _) in given.items()}
     ignored = []
     for key, value in cast(Mapping[str, object], values.get("rdzv_conf", {})).items():
+        if key in ALIASES:
+            instead = (terms or {}).get(ALIASES[key].argument, ALIASES[key].alias)
+            raise UsageError(f"{sources['rdzv_conf']}: {key}: give {instead}")
         if key not in SETTINGS or (key == "timeout" and values.get("rdzv_backend") == "c10d"):
             ignored.append(key)
-        elif key not in given:
+        elif key not in given or _is_variable(sources[key]) > _is_variable(sources["rdzv_conf"]):
             sources[key] = f"{sources['rdzv_conf']}: {key}"
             values[key] = read(key, sources[key], value)
     given_none = Arguments(script=script, args=tuple(args), ignored=tuple(ignored), terms=terms or {})
     return given_none.filled(values, sources)
+
+
+def from_variables(environment: Mapping[str, str], flags: Mapping[str, Flag]) -> Given:
+    """Return the arguments in `PET_*` variables, which Kubernetes operators set and workers inherit.
+
+    An empty variable says nothing.
+    """
+    known = [(argument, variable) for argument, flag in flags.items() for variable in reversed(flag.variables)]
+    given = {argument: variable for argument, variable in known if environment.get(variable, "").strip()}
+    return {argument: (variable, environment[variable]) for argument, variable in given.items()}
+
+
+def _is_variable(source: str) -> bool:
+    return source.startswith("PET_")
 
 
 def read(argument: str, source: str, value: object) -> object:

@@ -10,7 +10,7 @@ import rdzv_protocol
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.paths import DEFAULT_PORT
 
-from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, Given, make
+from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, from_variables, make
 from node_agent.config import UsageError
 
 DESCRIPTION = """\
@@ -46,14 +46,7 @@ def read(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
     """The arguments of a command line. Raises `UsageError`; `SystemExit` after --help and the like."""
     given = vars(Parser().read(argv))
     script, args = given.pop("script") or "", given.pop("args")
-    return make({**_from_variables(environment), **given}, script, args)
-
-
-def _from_variables(environment: Mapping[str, str]) -> Given:
-    """Arguments in `PET_*` variables, which Kubernetes operators set and workers inherit; an empty one says nothing."""
-    known = [(argument, variable) for argument, flag in FLAGS.items() for variable in reversed(flag.variables)]
-    given = {argument: variable for argument, variable in known if environment.get(variable, "").strip()}
-    return {argument: (variable, environment[variable]) for argument, variable in given.items()}
+    return make({**from_variables(environment, FLAGS), **given}, script, args)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -51,13 +51,20 @@ def backend(arguments: Arguments) -> str:
 
 
 def is_our_endpoint(arguments: Arguments) -> bool:
-    """Whether the endpoint is `--endpoint`'s, which torchrun does not have."""
-    return arguments.source("rdzv_endpoint") in OUR_ENDPOINT
+    """Whether the endpoint is `--endpoint`'s, which torchrun does not have, or a program's without a backend."""
+    return arguments.source("rdzv_endpoint") in OUR_ENDPOINT or (
+        bool(arguments.terms) and arguments.rdzv_backend is None
+    )
 
 
 def is_for_the_scheduler(arguments: Arguments) -> bool:
     """Whether a scheduler's variables are to say where the nodes meet: `--endpoint auto`, or `auto@HOST:PORT`."""
-    return is_our_endpoint(arguments) and arguments.rdzv_endpoint.partition("@")[0] == "auto"
+    return is_our_endpoint(arguments) and is_auto(arguments.rdzv_endpoint)
+
+
+def is_auto(endpoint: str) -> bool:
+    """Whether an endpoint of ours leaves it to the scheduler where the nodes meet."""
+    return endpoint.partition("@")[0] == "auto"
 
 
 def notes(arguments: Arguments, target: Target, environment: Mapping[str, str]) -> list[str]:

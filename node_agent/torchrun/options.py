@@ -9,7 +9,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.paths import DEFAULT_PORT
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from node_agent.cli.arguments import SETTINGS, make
+from node_agent.cli.arguments import FLAGS, SETTINGS, make
 from node_agent.cli.plan import CONNECT_TIMEOUT_S, first, settings
 from node_agent.cli.plan import credentials as read_credentials
 from node_agent.cli.rendezvous import endpoints
@@ -17,6 +17,12 @@ from node_agent.config import AgentConfig, Endpoint, Target, UsageError
 from node_agent.core.command import Command
 from node_agent.workers.nesting import is_part_of
 
+OURS = {
+    *("node_id", "connect_timeout", "token_file", "tls_ca", "tls_cert", "tls_key"),
+    *("join_timeout", "last_call_timeout", "lease", "disconnect_grace", "scale_up", "rank_policy"),
+    *("node_unit", "shrink_after", "fixed_nodes", "restart_backoff", "restart_backoff_max"),
+}
+"""Flags of node-agent that a server, or the way to it, understands; torchrun's agent has the workers."""
 RESTARTS_WITHOUT_END = 10_000_000
 NO_RESTARTS_LEFT = -255
 """An exit code that no process has: a torchrun whose own budget is spent ends the run with it."""
@@ -46,8 +52,9 @@ def read(params: RendezvousParameters) -> HandlerConfig:
 
     `join_timeout`, `last_call_timeout`, `read_timeout` and `close_timeout` are torchrun's own; `keep_alive_interval`
     times `keep_alive_max_attempt` is the lease. Ours besides: `disconnect_grace`, `scale_up`, `rank_policy`,
-    `connect_timeout`, `node_id`, `token_file`, `tls_ca`, `tls_cert` and `tls_key`. Options that are not ours are left
-    alone, as torchrun's handlers do.
+    `node_unit`, `shrink_after`, `fixed_nodes`, `restart_backoff`, `restart_backoff_max`, `connect_timeout`, `node_id`,
+    `token_file`, `tls_ca`, `tls_cert` and `tls_key`. Other flags of node-agent are refused. Options that are not ours
+    are left alone, as torchrun's handlers do.
 
     The run's restart budget is torchrun's `--max-restarts`, which every agent counts for itself and tells nobody. So
     the server is asked for restarts without end, and told when an agent has none left.
@@ -60,6 +67,8 @@ def read(params: RendezvousParameters) -> HandlerConfig:
         "rdzv_conf": ("--rdzv-conf", conf),
     }
     try:
+        if useless := sorted(key for key in conf if key in FLAGS and FLAGS[key].is_ours and key not in OURS):
+            raise UsageError(f"--rdzv-conf: {useless[0]} is for node-agent: here torchrun's own agent has the workers")
         arguments = make(given, terms={key: f"--rdzv-conf: {key}" for key in SETTINGS})
         servers = endpoints(arguments, DEFAULT_PORT)
         if is_part_of(os.environ, params.run_id, servers, is_inherited=os.environ.get(ENDPOINT) == params.endpoint):

@@ -166,6 +166,18 @@ def test_a_node_that_a_check_finds_unfit_starts_no_worker(tmp_path: Path) -> Non
         elastic_launch(alone(rdzv_configs={"check": "gpu"}), "touch")(str(started))
 
 
+def test_flags_of_node_agent_protect_a_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`rdzv_configs` and variables take each of them."""
+    starts, command = tmp_path / "starts", "echo >>$0; echo bad record 7 >&2; exit 3"
+    config = alone(1, max_restarts=3, rdzv_configs={"fatal_rule": ["never", "bad record"]})
+    with pytest.raises(ChildFailedError, match="bad record 7"):
+        elastic_launch(config, ["sh", "-c", command, starts])()
+    assert len(starts.read_text().splitlines()) == 1
+    monkeypatch.setenv("PET_SILENCE_TIMEOUT", "1")
+    with pytest.raises(ChildFailedError, match="hang: no output for 1 s"):
+        elastic_launch(alone(1, rdzv_configs={"on_hang": "fail", "metrics_port": 0}), ["sleep", "1000"])()
+
+
 def test_no_program_at_all() -> None:
     with pytest.raises(ValueError, match="entrypoint: an empty list"):
         elastic_launch(alone(1), [])()

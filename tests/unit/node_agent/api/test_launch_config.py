@@ -1,9 +1,7 @@
 """`LaunchConfig`: torch's fields, and what they are to the agent."""
 
 import os
-import re
 from dataclasses import MISSING, fields
-from inspect import getsource
 from pathlib import Path
 from re import escape
 from ssl import SSLError
@@ -12,9 +10,11 @@ from typing import Any
 import pytest
 
 from node_agent import DefaultLogsSpecs, LaunchConfig, Std, elastic_launch
-from node_agent.api.launch_config import NODES_OWN, Plan, make_plan
-from node_agent.cli.arguments import SETTINGS
-from node_agent.config import AgentConfig
+from node_agent.api.launch_config import Plan, arguments_of, make_plan
+from node_agent.cli.arguments import FLAGS, SETTINGS
+from node_agent.cli.parser import read
+from node_agent.config import AgentConfig, UsageError
+from tests.unit.node_agent.cli.test_arguments import GOOD
 
 
 def plan(*nodes_and_workers: int, **given: Any) -> Plan:
@@ -78,10 +78,51 @@ def test_a_node_may_ask_for_its_rank(key: str) -> None:
     assert (made.launch.config.join.node_rank, made.launch.notes) == (1, ())
 
 
-def test_the_options_that_the_docstring_names_are_those_that_there_are() -> None:
-    (named,) = re.findall(r'"""Options\. torch\'s: (.*?)\."""', getsource(LaunchConfig), re.DOTALL)
-    words = re.findall(r"[a-z_]*_[a-z_]*|lease|rank|check|rerun", named.replace("Ours besides, as the flags of", ""))
-    assert {*words} == (SETTINGS.keys() | NODES_OWN.keys()) - {"timeout", "cas_backoff_max_seconds"}
+@pytest.mark.parametrize("key", sorted(SETTINGS.keys() & FLAGS.keys()))
+def test_every_flag_of_ours_is_a_key_a_variable_and_an_option_of_rdzv_conf(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flag, text = FLAGS[key], GOOD[key]
+    value = flag.read(text)
+    if "," not in text and text == text.strip():
+        assert getattr(read([f"--rdzv-conf={key}={text}", "train.py"], {}), key) == value
+    if flag.is_commands:
+        with pytest.raises(UsageError, match=rf"^rdzv_configs: {key} is for the program node-agent"):
+            arguments_of(LaunchConfig(1, 1, 1, rdzv_configs={key: text}), DefaultLogsSpecs())
+        return
+    given = arguments_of(LaunchConfig(1, 1, 1, rdzv_configs={key: text}), DefaultLogsSpecs())
+    assert (getattr(given, key), given.ignored) == (value, ())
+    if flag.is_ours and not flag.variable:
+        monkeypatch.setenv(flag.variables[0], text)
+        assert getattr(arguments_of(LaunchConfig(1, 1, 1), DefaultLogsSpecs()), key) == (
+            None if key == "log_line_prefix_template" else value
+        )
+
+
+def test_what_a_program_says_goes_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_SILENCE_TIMEOUT", "600")
+    assert agent().hangs.silence_s == 600
+    assert agent(rdzv_configs={"silence_timeout": 60}).hangs.silence_s == 60
+
+
+@pytest.mark.parametrize("key", ["endpoint", "run_id", "nproc"])
+def test_a_key_of_ours_that_is_a_field_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"^rdzv_configs: {key}: give (rdzv_endpoint|run_id|nproc_per_node)$"):
+        plan(rdzv_configs={key: "x"})
+
+
+def test_one_static_node_has_the_place_that_it_asks_for(unused_tcp_port: int) -> None:
+    asked = {"master_addr": "127.0.0.9", "master_port": unused_tcp_port}
+    made = plan(rdzv_backend="static", rdzv_configs=asked).launch
+    assert (made.target.local_addr, made.config.master_port) == ("127.0.0.9", unused_tcp_port)
+
+
+def test_a_scheduler_says_where_the_nodes_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "29400"}.items():
+        monkeypatch.setenv(name, value)
+    made = plan(2, 2, 3, rdzv_endpoint="auto").launch
+    assert (made.target.endpoint, made.target.hosts) == (("192.0.2.1", 29400), False)
+    assert (made.config.join.local_world_size, made.config.join.run_id) == (3, "192.0.2.1")
 
 
 @pytest.mark.torch
