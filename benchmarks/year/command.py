@@ -5,9 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from functools import partial
-from multiprocessing import active_children
-from typing import NoReturn
+from threading import Thread
 
 from benchmarks import plots
 from benchmarks.launchers import torch_is_installed
@@ -63,6 +61,8 @@ def _processes(args: argparse.Namespace) -> int:
     return int(any(score.trouble for score in scores))
 
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that end a simulation."""
 SET_UP_MINUTES = 0.8
 """Minutes for a launcher to start on all nodes, and to measure the speed without faults."""
 
@@ -74,8 +74,8 @@ def _simulation(args: argparse.Namespace) -> int:
         for each in scenarios.every(args.days_of_10000)
         if args.nodes in (None, each.nodes) and args.scenario in (None, each.about)
     ]
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, partial(_end, os.getpid()))
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    Thread(target=_end_when_told, daemon=True).start()
     outcomes = scenarios.play_all(wanted, args.processes, note)
     print(f"\n{here}\n{ATTRIBUTION}\n\n{page.outcome_table(outcomes)}\n\n{page.verdict(outcomes)}")
     write_json(args.json, machine=here, faults=ATTRIBUTION, results=[outcome.as_json() for outcome in outcomes])
@@ -84,12 +84,13 @@ def _simulation(args: argparse.Namespace) -> int:
     return int(len(outcomes) < len(wanted))
 
 
-def _end(main_pid: int, number: int, _: object) -> NoReturn:
-    """End at once, with the processes that play. An exception would leave locks of their pool behind, in any state."""
-    for process in active_children():
-        process.kill()
-    if os.getpid() == main_pid:  # those that play hear a terminal's Ctrl-C, too, perhaps as soon as they are forked
-        os.write(2, b"benchmarks: stopped before the end: nothing was written\n")  # a lock of print's may be held
+def _end_when_told() -> None:
+    """End at once, and with it the processes that play: they are tied to this one.
+
+    A handler would run in the main thread, which misses a signal that comes just before it begins to wait.
+    """
+    number = signal.sigwait(STOPS)
+    os.write(2, b"benchmarks: stopped before the end: nothing was written\n")  # a lock of print's may be held
     os._exit(128 + number)
 
 

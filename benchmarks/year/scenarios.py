@@ -1,6 +1,7 @@
 """Scenarios of the year in simulated time: policies of ours, ways to run torchrun, and the formula beside them."""
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -13,6 +14,7 @@ from benchmarks.year.model import Costs, Ledger, Policy, Year, formula, pool_siz
 from benchmarks.year.simulation import Simulation
 from benchmarks.year.torchrun_model import TorchrunPolicy, TorchrunYear
 from benchmarks.year.trace import DAYS, Shape
+from node_agent.workers.process import tie_to_parent
 from rdzv_server.http.garbage import COLLECT_AFTER
 
 OURS = "node-agent"
@@ -194,7 +196,7 @@ def _outcome(scenario: Scenario, parts: Sequence[Part]) -> Outcome:
 
 def play_all(scenarios: Sequence[Scenario], processes: int, note: Callable[[str], None]) -> list[Outcome]:
     """Outcomes in the scenarios' order; one that fails is told, and left out."""
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, initializer=tie_to_parent, initargs=(os.getpid(),)) as pool:
         parts = [[pool.submit(play_part, each, number) for number in range(each.parts)] for each in scenarios]
         note(f"{len(scenarios)} scenarios in {processes} processes")
         found = dict(_outcomes(scenarios, parts, note))
