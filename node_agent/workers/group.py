@@ -7,7 +7,7 @@ watched through a descriptor, never polled. The kernel kills it when the agent d
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -17,7 +17,8 @@ from node_agent.config import SIGNALS
 from node_agent.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.output.streams import Stream
 from node_agent.workers.process import KILL_TIMEOUT_S, Start, outlasts, signal_group
-from node_agent.workers.remains import Remains, Strays, Told
+from node_agent.workers.remains import Remains, Strays
+from node_agent.workers.told import Told, rest_is_told_after_s
 
 if TYPE_CHECKING:
     from node_agent.failures.oom import OomWatch
@@ -154,16 +155,20 @@ class ProcessGroup:
         self._timer: asyncio.TimerHandle | None = None
 
     def stop(self, signum: int, grace_s: float) -> None:
-        """Signal every worker's group; SIGKILL what is left after `grace_s`. May be repeated until they are killed."""
+        """Signal every worker; SIGKILL what is left after `grace_s`. May be repeated until they are killed."""
         if self._killed:
             return
         self._stopping = True
-        for pid in self._alive:
-            signal_group(pid, signum)
+        self._tell(signum)
         if self._is_empty():
             asyncio.get_running_loop().call_soon(self._are_gone)
         else:
             self._after(grace_s, self._kill)
+
+    def _tell(self, signum: int) -> None:
+        """Signal every worker's group."""
+        for pid in self._alive:
+            signal_group(pid, signum)
 
     def _ended(self, worker: Worker) -> None:
         """Take note of a worker that has ended."""
@@ -237,6 +242,7 @@ class WorkerGroup(ProcessGroup):
         self._exiting, self._strays = exited, strays
         self._stop_signal, self._stops_at = 0, 0.0
         self._told = Told()
+        self._last_call: asyncio.TimerHandle | None = None
         self._remains: list[Remains] = []
         self._spared: list[Worker] = []
         """Workers that have ended, and whose children may still write."""
@@ -296,8 +302,29 @@ class WorkerGroup(ProcessGroup):
     def stop(self, signum: int, grace_s: float) -> None:
         self._settled = True
         self._stop_signal, self._stops_at = signum, asyncio.get_running_loop().time() + grace_s
-        self._told.add_groups(self._alive.keys())
         super().stop(signum, grace_s)
+        self._cancel_last_call()
+        if not self._killed:
+            loop = asyncio.get_running_loop()
+            self._last_call = loop.call_later(rest_is_told_after_s(grace_s), self._tell_rest)
+
+    def _tell(self, signum: int) -> None:
+        adopted = self._adopted()
+        for pid in self._alive:
+            self._told.tell(pid, signum, adopted)
+
+    def _tell_rest(self) -> None:
+        """Tell what the workers have not told themselves, before it is killed."""
+        adopted = self._adopted()
+        for pid in self._alive:
+            self._told.tell_rest(pid, self._stop_signal, adopted)
+
+    def _cancel_last_call(self) -> None:
+        if self._last_call:
+            self._last_call.cancel()
+
+    def _adopted(self) -> Collection[int]:
+        return self._strays() if self._strays else ()
 
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)
@@ -360,6 +387,7 @@ class WorkerGroup(ProcessGroup):
             self._settle(self._succeeded)
 
     def _all_stopped(self) -> None:
+        self._cancel_last_call()
         self.close()
         self._stopped(list(self._alive))
 

@@ -17,8 +17,10 @@ KILL_TIMEOUT_S = 30.0
 _PR_SET_PDEATHSIG = 1
 _STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
 """States of /proc/PID/stat in which a process outlives SIGKILL."""
-_SIGNAL_MASKS = (b"SigBlk", b"SigIgn", b"SigCgt")
-"""Fields of /proc/PID/status, hexadecimal, with the signals that do not end the process."""
+_HANDLED = (b"SigBlk", b"SigCgt")
+"""Fields of /proc/PID/status, hexadecimal, with the signals that a process handles or waits for itself."""
+_OUTLASTED = (*_HANDLED, b"SigIgn")
+"""Fields with the signals that do not end the process."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -141,15 +143,26 @@ def outlasts(pid: int, signums: Collection[int]) -> bool:
 
     False if that cannot be read.
     """
+    mask = _mask(pid, _OUTLASTED)
+    return any(mask >> (signum - 1) & 1 for signum in signums)
+
+
+def handles(pid: int, signum: int) -> bool:
+    """Whether a process catches this signal, or blocks it and so may wait for it. False if that cannot be read."""
+    return bool(_mask(pid, _HANDLED) >> (signum - 1) & 1)
+
+
+def _mask(pid: int, names: Collection[bytes]) -> int:
+    """Signals in any of these fields of /proc/PID/status, a bit for each; 0 if they cannot be read."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
             fields = dict(line.split(b":", 1) for line in status.read().splitlines())
     except (OSError, ValueError):
-        return False
+        return 0
     mask = 0
-    for name in _SIGNAL_MASKS:
+    for name in names:
         mask |= int(fields.get(name, b"0"), 16)
-    return any(mask >> (signum - 1) & 1 for signum in signums)
+    return mask
 
 
 def given_up(pid: int) -> str:

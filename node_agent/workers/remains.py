@@ -2,6 +2,7 @@
 
 They get a signal and some time, as their workers did: a shell may have ended before the program that it runs, and a
 tracker's helper may have to upload what it holds. The agent is their subreaper, so they are among its children.
+Like the processes of a worker, those that a program needs to save its work are told later.
 """
 
 import asyncio
@@ -11,31 +12,13 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
 from node_agent.workers.orphans_helper import Process, look_at
+from node_agent.workers.told import Told, held, rest_is_told_after_s
 
 GIVEN_UP_S = 1.0
 """Time that a process may take to go after SIGKILL. No run waits for one that nothing ends: it sleeps in the kernel, or
 is another user's."""
 Strays = Callable[[], Collection[int]]
 """Tells which processes workers have left behind that still run."""
-
-
-class Told:
-    """Processes that have been told to end, and need not be told twice: many take a second signal for "at once"."""
-
-    def __init__(self) -> None:
-        self._groups: set[int] = set()
-        self._processes: set[tuple[int, int]] = set()
-
-    def add_groups(self, groups: Collection[int]) -> None:
-        """Note that all of these process groups have been told."""
-        self._groups.update(groups)
-
-    def is_new(self, pid: int, process: Process) -> bool:
-        """Note that this process is told now. Return False if it was told before."""
-        key = (pid, process.began)
-        is_new = process.group not in self._groups and key not in self._processes
-        self._processes.add(key)
-        return is_new
 
 
 class Remains:
@@ -45,7 +28,7 @@ class Remains:
         self, strays: Strays, session: int | None, signum: int, told: Told, within_s: float,
         gone: Callable[["Remains"], None],
     ) -> None:  # fmt: skip
-        """Signal what there is.
+        """Signal what there is, without those that are told later.
 
         `session`: that of the worker, which is about to be reaped; None: in any session, since no worker runs.
         `gone` is called when the last one is gone, or given up, unless there is none at all. After `within_s` seconds
@@ -55,7 +38,9 @@ class Remains:
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, int] = {}
         """Descriptors of processes, by pid."""
-        self._timer = self._loop.call_later(within_s, self.kill)
+        self._tells_rest = False
+        self._kill_at = self._loop.time() + within_s
+        self._timer = self._loop.call_later(rest_is_told_after_s(within_s), self._tell_rest)
         self._look()
 
     def __bool__(self) -> bool:
@@ -80,16 +65,31 @@ class Remains:
         self.close()
         self._gone(self)
 
+    def _tell_rest(self) -> None:
+        self._tells_rest = True
+        self._timer = self._loop.call_at(self._kill_at, self.kill)
+        self._look()
+
     def _look(self) -> None:
-        """Signal those that have not been seen before."""
-        for pid, process in self._found():
-            if pid not in self._watched and (descriptor := _open(pid)) is not None:
-                self._watched[pid] = descriptor
-                self._loop.add_reader(descriptor, self._ended, pid)
-                if self._signum == signal.SIGKILL or self._told.is_new(pid, process):
-                    _send(descriptor, self._signum)
+        """Watch those that have not been seen before, and signal all that have not been told and need not wait."""
+        found = dict(self._found())
+        later = set() if self._tells_rest else held(found, self._signum)
+        for pid in found:
+            if pid not in self._watched:
+                self._watch(pid)
+        for pid in (found.keys() - later) & self._watched.keys():
+            if self._signum == signal.SIGKILL or self._told.is_new(pid, found[pid]):
+                _send(self._watched[pid], self._signum)
         if not self._watched:
             self._timer.cancel()
+
+    def _watch(self, pid: int) -> None:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:  # it is gone, or no descriptor is left: then it is ended with the other orphans of the round
+            return
+        self._watched[pid] = descriptor
+        self._loop.add_reader(descriptor, self._ended, pid)
 
     def _found(self) -> Iterator[tuple[int, Process]]:
         for pid in self._strays():
@@ -108,13 +108,6 @@ class Remains:
         descriptor = self._watched.pop(pid)
         self._loop.remove_reader(descriptor)
         os.close(descriptor)
-
-
-def _open(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:  # it is gone, or no descriptor is left: then it is ended with the other orphans of the round
-        return None
 
 
 def _send(descriptor: int, signum: int) -> None:

@@ -32,6 +32,48 @@ os.read(ready, 1)
 sys.exit(int(sys.argv[2]))
 """
 """Starts such a program, and ends by itself as soon as that can be told."""
+NEEDS_A_CHILD = """
+import os, pathlib, signal, sys
+asked, ask = os.pipe()
+answer, answered = os.pipe()
+if os.fork() == 0:
+    os.close(ask)
+    while os.read(asked, 1):
+        os.write(answered, b"a piece")
+    signal.pause()
+os.close(answered)
+def save(*_):
+    os.write(ask, b"?")
+    pathlib.Path(sys.argv[1]).write_text("whole" if os.read(answer, 7) else "its process is gone")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("trains", flush=True)
+while True:
+    signal.pause()
+"""
+"""Trains until it is told to end, and saves then, for which it needs the process that it has started. That process
+handles no signal, as those of a DataLoader."""
+STARTS_ONE_THAT_IS_TOLD = """
+import os, signal
+ready, is_ready = os.pipe()
+if os.fork() == 0:
+    def told(*_):
+        print("child told", flush=True)
+        os._exit(0)
+    signal.signal(signal.SIGTERM, told)
+    os.write(is_ready, b".")
+    while True:
+        signal.pause()
+os.read(ready, 1)
+def end(*_):
+    print("told", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+print("trains", flush=True)
+while True:
+    signal.pause()
+"""
+"""Ends when it is told to, and leaves it to others to tell the process that it has started."""
 GRACE = ("--shutdown-timeout", "60")
 
 
@@ -65,6 +107,33 @@ async def test_a_program_that_a_shell_runs_has_the_grace_when_the_shell_is_gone(
     await agent.exit_code()
     assert [word for word in agent.out if "sav" in word] == ["saving", "saved"], "told once, and its output is shown"
     assert whole(saved)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param('exec "$0" -c "$1" "$2"', id="by itself"),
+        pytest.param('"$0" -c "$1" "$2"; echo', id="in a shell"),
+        pytest.param('trap \'echo deferred\' TERM; "$0" -c "$1" "$2"; echo', id="in a shell with a handler"),
+        pytest.param('setsid -w "$0" -c "$1" "$2"; echo', id="in a session of its own"),
+    ],
+)
+async def test_a_program_that_saves_still_has_the_processes_that_it_has_started(line: str, saved: Path) -> None:
+    command = ("--no-python", "sh", "-c", line, sys.executable, NEEDS_A_CHILD)
+    agent = await start_agent("--standalone", "--nproc", "1", *GRACE, *command, script=str(saved))
+    await agent.line("trains")
+    agent.signal(signal.SIGTERM)
+    await agent.exit_code()
+    assert whole(saved)
+
+
+async def test_a_process_is_told_to_end_when_the_program_that_has_started_it_has_ended() -> None:
+    command = ("--no-python", sys.executable, "-c")
+    agent = await start_agent("--standalone", "--nproc", "1", *GRACE, *command, script=STARTS_ONE_THAT_IS_TOLD)
+    await agent.line("trains")
+    agent.signal(signal.SIGTERM)
+    await agent.exit_code()
+    assert [line for line in agent.out if "told" in line] == ["told", "child told"]
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -354,6 +354,38 @@ async def test_a_stopped_workers_children_get_its_signal(crew):
     await crew.calls_back("stopped")
 
 
+STAYS = """
+import os, signal
+ready, is_ready = os.pipe()
+worker = os.getpid()
+if os.fork() == 0:
+    def told(*_):
+        print("child told", flush=True)
+        os.kill(worker, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, told)
+    os.write(is_ready, b".")
+else:
+    os.read(ready, 1)
+    signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+    print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+"""Handles the signal and stays. The process that it has started kills it when it is told to end."""
+
+
+async def test_a_stopped_workers_children_are_told_before_the_grace_ends(crew, monkeypatch):
+    monkeypatch.setattr(workers, "rest_is_told_after_s", lambda grace_s: 0.0)
+    group = crew.start((sys.executable, "-c", STAYS))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert sorted(line for line in crew.console.text().splitlines() if b"told" in line) == [
+        b"[0]:child told",
+        b"[0]:told",
+    ]
+
+
 async def test_no_zombie_and_no_file_descriptor_is_left(crew):
     before = len(os.listdir("/proc/self/fd"))
     pids = crew.start(*[sh("exit 0")] * 4).pids
