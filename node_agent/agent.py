@@ -134,6 +134,8 @@ class Agent:
         self._console = console
         self._temp_dir = TempDir()
         self._warm = _warm_pool(config, console)
+        if orphans and self._warm:
+            orphans.expects = self._warm.expects
         self._live_line = _live_line(console)
         self._specs = SpecMaker(config, self._temp_dir, self._warm.start_worker if self._warm else None)
         self._observers = _observers(config, console, metrics)

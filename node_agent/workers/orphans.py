@@ -69,6 +69,8 @@ class Orphans:
         self._adopts_others = os.getpid() == 1 or bool(children())
         """Whether processes become this one's children that no worker has started."""
         self._is_closed = False
+        self.expects: Callable[[int], bool] = lambda pid: False
+        """Tells whether an adopted child is about to become one that somebody here waits for."""
         self._loop = asyncio.get_running_loop()
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._loop.add_signal_handler(signal.SIGCHLD, reap)
@@ -140,7 +142,7 @@ class Orphans:
 
     def _orphans(self) -> list[int]:
         """Adopted children that workers have started, or processes that workers have started."""
-        return [pid for pid in children() - own_children if self._is_ours(pid)]
+        return [pid for pid in children() - own_children if self._is_ours(pid) and not self.expects(pid)]
 
     def _is_ours(self, orphan: int) -> bool:
         if not self._adopts_others or is_marked(orphan, self._entry):

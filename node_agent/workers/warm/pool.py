@@ -23,6 +23,8 @@ MOST_DEATHS = 3
 NOTICE_S = 2.0
 """Seconds of waiting for an import after which a person is told what is waited for."""
 STDIN = 0
+_NAMES = ("fork-server", "warm-process")
+"""Names of a process in ps from its fork until it becomes a worker, as fork_server_helper.py sets them."""
 
 
 class WarmProcess(ChildProcess):
@@ -110,6 +112,14 @@ class WarmPool:
                 return process
         visible = {name: value for name, value in environment.items() if name != STACKS_FILE}
         return CommandProcess(command, visible, stdout, stderr, cpus)
+
+    def expects(self, pid: int) -> bool:
+        """Whether this child of the agent may be a process that has not told its pid yet: no worker has left it."""
+        try:
+            with open(f"/proc/{pid}/comm") as comm:
+                return bool(self._asked) and comm.read().strip() in _NAMES
+        except OSError:
+            return False
 
     def close(self) -> None:
         """End the fork server and the processes that wait; workers that are started from now on are cold."""

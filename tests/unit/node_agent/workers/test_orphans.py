@@ -101,6 +101,14 @@ def test_even_there_an_orphan_in_a_worker_s_session_is_ended_without_a_mark() ->
     )  # fmt: skip
 
 
+def test_an_orphan_that_is_expected_is_left_alone() -> None:
+    run(
+        OURS, f"expected, other = {MARKED}, {MARKED}", "ours.expects = lambda pid: pid == expected",
+        "assert ours.strays() == {other} and ours.end() == 1 and look_at(expected)",
+        "os.kill(expected, signal.SIGKILL)",
+    )  # fmt: skip
+
+
 def test_a_child_that_somebody_here_waits_for_is_left_alone() -> None:
     run(
         OURS, "helper = subprocess.Popen(('sleep', '1000'))", "orphans.own_children.add(helper.pid)",

@@ -74,6 +74,20 @@ def kill_unnoticed(pid: int) -> None:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
+async def test_a_process_that_has_not_told_its_pid_yet_is_expected(
+    pool: WarmPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await full(pool)
+    monkeypatch.setattr(WarmPool, "_on_pid", lambda *_: None)
+    before = children()
+    start(pool)
+    await until(lambda: children() - before)
+    (adopted,) = children() - before
+    assert pool.expects(adopted) and not pool.expects(os.getpid())
+    pool.close()
+    assert not pool.expects(adopted), "it ends by itself"
+
+
 async def test_it_fills_up_again_after_a_start(pool: WarmPool) -> None:
     await full(pool)
     assert [start(pool), start(pool)] == [3, 3]
