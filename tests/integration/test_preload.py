@@ -27,6 +27,7 @@ WARM = ("--preload", "json,decimal")
 OWN = {
     "NODE_AGENT_ID",
     "NODE_AGENT_PROGRESS_FILE",
+    "NODE_AGENT_RUNS",
     "TORCH_WORKER_SERVER_SOCKET",
     "MASTER_PORT",
     "TORCHELASTIC_ERROR_FILE",
