@@ -204,6 +204,8 @@ class Agent:
                     closing.callback(self._file_timer.close)
                 if self._warm:
                     closing.callback(self._warm.close)
+                if self._hangs:
+                    closing.callback(self._hangs.close)
                 closing.callback(self._forget_workers)
                 if self._check:
                     closing.callback(self._check.close)
@@ -514,7 +516,8 @@ class Agent:
         def read() -> "Mapping[int, Reading]":
             return self._started.progress.read() if self._started else {}
 
-        return HangWatch(self._config.hangs, self._by_local_rank, read, self._suspected)
+        environment, warn = self._config.environment, self._console.log
+        return HangWatch(self._config.hangs, self._by_local_rank, read, self._suspected, environment, warn)
 
     def _timer_expired(self, pid: int, reason: str) -> None:
         local_rank = self._local_rank(pid)

@@ -7,7 +7,6 @@ did not answer, is no worker's silence, and does not count (`CountedTime`).
 A suspicion is this node's alone. What becomes of it the server decides, which knows of all nodes.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from math import inf, isnan
 
@@ -34,7 +33,6 @@ LONGEST_LOOK_S = 10.0
 LATE_S = 0.5
 """Seconds by which a look may be late; a later one shows that the agent was held up."""
 MOST_PAUSES = 100
-LONGEST_LINE = 4_096
 SHOWN = 120
 
 
@@ -75,6 +73,17 @@ class LogRule(Struct, frozen=True, kw_only=True):
         return min(self.first_s or inf, self.every_s or inf)
 
 
+class LineMatch(Struct, frozen=True):
+    """Line in which the pattern of a rule was found."""
+
+    rule: int
+    """Number of the rule, in the order in which rules are given."""
+    text: str
+    """Beginning of the line."""
+    captured: str
+    """What the pattern captures; all that it matches if it captures nothing."""
+
+
 class HangOptions(Struct, frozen=True, kw_only=True):
     """Sources by which hangs of workers are noticed; none by default."""
 
@@ -106,6 +115,8 @@ class Signs(Struct, frozen=True):
     readings: Mapping[int, Reading]
     last_output_at: Mapping[int, float]
     """Time of the last output of each worker that runs; 0: it has written nothing yet."""
+    lines_seen_until: float = inf
+    """Time until which all output was compared with the rules; infinite: nothing waits for that."""
     uninterruptible: frozenset[int] = frozenset()
     """Local ranks of the workers in uninterruptible sleep at present."""
 
@@ -242,13 +253,23 @@ class HangDetector:
             self._look_at = now
         self._heard_at, self._is_server_silent = now, False
 
-    def line(self, local_rank: int, text: str, now: float) -> list[Suspicion]:
-        """Take a line that a worker has written."""
-        found = [told for rule in self._rules if (told := rule.line(local_rank, text[:LONGEST_LINE], now))]
-        if any(rule.rule.is_stop and rule.is_over for rule in self._rules):
-            for rule in self._rules:
-                rule.is_over = True
-        return [told for told in found if self._is_new(told)]
+    def line(self, local_rank: int, match: LineMatch, now: float) -> list[Suspicion]:
+        """Take a line that a worker has written, and in which the pattern of a rule was found."""
+        state = self._rules[match.rule]
+        told = state.line(local_rank, match, now)
+        if state.rule.is_stop:
+            self.give_up_rules(range(len(self._rules)))
+        return [told] if told and self._is_new(told) else []
+
+    def lines_lost(self, now: float) -> None:
+        """Note that lines were not compared with the rules: each may have been the line that a rule waits for."""
+        for state in self._rules:
+            state.since = now
+
+    def give_up_rules(self, numbers: Iterable[int]) -> None:
+        """Expect nothing by these rules any more."""
+        for number in numbers:
+            self._rules[number].is_over = True
 
     def look(self, signs: Signs, now: float) -> list[Suspicion]:
         """Look at the workers: what is suspected now that was not before, and what no longer is."""
@@ -281,7 +302,7 @@ class HangDetector:
             found += [told] if told else []
             due = min(due, at)
         for rule in self._rules:
-            told, at = rule.look(self._time, now)
+            told, at = rule.look(self._time, now, min(now, signs.lines_seen_until))
             found += [told] if told else []
             due = min(due, at)
         return found, due
@@ -430,37 +451,33 @@ class _RuleState:
     def __init__(self, rule: LogRule, ranks: range, now: float) -> None:
         self.rule = rule
         self._ranks = ranks
-        self._pattern = re.compile(rule.pattern)
-        self._since = now
+        self.since = now
+        """Time of the last line, or of the start."""
         self._has_matched = False
         self._beyond: dict[int, int] = {}
         """Numbers in a row beyond the limits, by local rank."""
         self.is_over = False
         self._source = f"log rule {rule.pattern}"[:SHOWN]
 
-    def line(self, local_rank: int, text: str, now: float) -> Suspicion | None:
-        match = None if self.is_over else self._pattern.search(text)
-        if match is None:
-            return None
+    def line(self, local_rank: int, match: LineMatch, now: float) -> Suspicion | None:
         rule = self.rule
-        if rule.is_stop:
-            self.is_over = True
+        if self.is_over or rule.is_stop:
             return None
         if self._ranks[local_rank] == rule.rank:
-            self._since, self._has_matched = now, True
+            self.since, self._has_matched = now, True
         if rule.is_fault:
-            return Suspicion(self._source, f"it wrote {text.strip()[:SHOWN]!r}", (local_rank,))
+            return Suspicion(self._source, f"it wrote {match.text.strip()[:SHOWN]!r}", (local_rank,))
         if rule.least > -inf or rule.most < inf:
-            return self._number(local_rank, match.group(1) if match.groups() else match.group(0))
+            return self._number(local_rank, match.captured)
         return None
 
-    def look(self, time: CountedTime, now: float) -> tuple[Suspicion | None, float]:
-        """Whether a line is overdue, and when one will be."""
+    def look(self, time: CountedTime, now: float, seen_until: float) -> tuple[Suspicion | None, float]:
+        """Whether a line is overdue, of those that were written until `seen_until`, and when one will be."""
         rule = self.rule
         limit_s = rule.every_s if self._has_matched else rule.first_s
         if self.is_over or limit_s is None or rule.rank not in self._ranks:
             return None, inf
-        silent_s = time.between(self._since, now)
+        silent_s = time.between(self.since, max(self.since, seen_until))
         if silent_s < limit_s:
             return Suspicion(self._source, "", ()), now + limit_s - silent_s
         reason = f"no line with {rule.pattern[:SHOWN]!r} for {silent_s:.0f} s (--log-rule, {limit_s:g} s)"

@@ -1,18 +1,23 @@
 """Watch over a node's workers: feeds the detectors of hangs with what is seen of them. One timer, no polling.
 
 Nothing of it runs unless a source is asked for. Lines of output are taken where the agent reads them anyway; a stream
-that goes to a file alone is read for the sake of them, as those that are shown are.
+that goes to a file alone is read for the sake of them, as those that are shown are. A process of its own looks for the
+user's patterns in them.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from math import inf
 
-from node_agent.core.hang import HangDetector, HangOptions, Rhythms, Signs, Suspicion
+from node_agent.core.hang import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
 from node_agent.core.progress import Reading
 from node_agent.output.sinks import Sink
+from node_agent.workers.log_rules import Line, LineMatcher
 from node_agent.workers.process import state
 
 LONGEST_LINE = 1 << 16
+LOOKED_AT = 4_096
+"""Characters of a line in which patterns are looked for."""
 
 
 class HangWatch:
@@ -24,6 +29,8 @@ class HangWatch:
         pids: Callable[[], Mapping[int, int]],
         readings: Callable[[], Mapping[int, Reading]],
         suspect: Callable[[Suspicion], None],
+        environment: Mapping[str, str],
+        warn: Callable[[str], None],
     ) -> None:
         self._options = options
         self._pids = pids
@@ -31,6 +38,11 @@ class HangWatch:
         self._suspect = suspect
         self._rhythms = Rhythms()
         self._detector: HangDetector | None = None
+        self._round = 0
+        self._matcher: LineMatcher | None = None
+        self._rules_given_up: set[int] = set()
+        if rules := options.log_rules:
+            self._matcher = LineMatcher(rules, environment, self._matched, self._give_up, self._lines_lost, warn)
         self._last_output_at: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -39,7 +51,9 @@ class HangWatch:
         """Begin to watch workers with these ranks, which have been started."""
         self._forget()
         rhythm = self._rhythms.next_round(world_size)
+        self._round += 1
         self._detector = HangDetector(self._options, ranks, rhythm, gap_s, self._loop.time())
+        self._detector.give_up_rules(self._rules_given_up)
         self._arm()
 
     def stop(self) -> None:
@@ -47,6 +61,11 @@ class HangWatch:
         if self._detector:
             self._detector.cut_off(self._signs(), self._loop.time())
         self._forget()
+
+    def close(self) -> None:
+        """End the process that looks for patterns."""
+        if self._matcher:
+            self._matcher.close()
 
     def _forget(self) -> None:
         if self._timer:
@@ -75,9 +94,23 @@ class HangWatch:
             return
         now = self._loop.time()
         self._last_output_at[local_rank] = now
-        for line in lines:
-            for told in self._detector.line(local_rank, line.decode(errors="replace"), now):
+        if self._matcher and lines:
+            texts = (line.decode(errors="replace")[:LOOKED_AT] for line in lines)
+            self._matcher.put([Line(self._round, local_rank, text, now) for text in texts])
+
+    def _matched(self, line: Line, match: LineMatch) -> None:
+        if self._detector and line.round == self._round:
+            for told in self._detector.line(line.local_rank, match, line.at):
                 self._suspect(told)
+
+    def _give_up(self, rules: set[int]) -> None:
+        self._rules_given_up |= rules
+        if self._detector:
+            self._detector.give_up_rules(rules)
+
+    def _lines_lost(self) -> None:
+        if self._detector:
+            self._detector.lines_lost(self._loop.time())
 
     def _arm(self) -> None:
         if self._timer:
@@ -100,6 +133,7 @@ class HangWatch:
         return Signs(
             readings={rank: reading for rank, reading in self._readings().items() if rank in pids},
             last_output_at={rank: self._last_output_at.get(rank, 0.0) for rank in pids},
+            lines_seen_until=self._matcher.seen_until if self._matcher else inf,
             uninterruptible=frozenset(
                 rank for rank, pid in pids.items() if self._options.uninterruptible_s and state(pid) == "D"
             ),

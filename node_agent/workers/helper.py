@@ -24,7 +24,7 @@ class Helper:
         self.exit_code: int | None = None
         """Exit code; None while the program runs."""
         self._ended = ended
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, kind)
         try:
             with theirs:
@@ -33,7 +33,7 @@ class Helper:
             self.socket.close()
             raise
         self.pid = self._process.pid
-        self._loop.add_reader(self._process.fileno(), self._exited)
+        self.loop.add_reader(self._process.fileno(), self._exited)
 
     def kill(self) -> None:
         """Kill the program; the loop waits for its end."""
@@ -42,23 +42,23 @@ class Helper:
     def close(self) -> None:
         """End the program, if it still runs, and wait for that, though not for ever."""
         if self.exit_code is None:
-            self._loop.remove_reader(self._process.fileno())
+            self.loop.remove_reader(self._process.fileno())
             self.exit_code = self._process.end(KILL_TIMEOUT_S)
             self._hang_up()
 
     def release(self) -> None:
         """Let the program go on by itself, if it still runs: nobody here waits for it any more."""
         if self.exit_code is None:
-            self._loop.remove_reader(self._process.fileno())
+            self.loop.remove_reader(self._process.fileno())
             self._process.disown()
             self._hang_up()
 
     def _exited(self) -> None:
-        self._loop.remove_reader(self._process.fileno())
+        self.loop.remove_reader(self._process.fileno())
         self.exit_code = self._process.reap()
         self._ended(self)
         self._hang_up()
 
     def _hang_up(self) -> None:
-        self._loop.remove_reader(self.socket)
+        self.loop.remove_reader(self.socket)
         self.socket.close()

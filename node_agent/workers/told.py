@@ -90,7 +90,7 @@ class Told:
 
 
 def _members(leader: int, pids: Collection[int]) -> Iterator[tuple[int, Process]]:
-    """Those of the processes that are of the group with this leader."""
+    """Return the given processes that are members of the group with this leader."""
     for pid in pids:
         if (process := look_at(pid)) and process.group == leader:
             yield pid, process

@@ -83,6 +83,17 @@ async def test_a_fault_in_the_log_ends_the_run_or_is_told(cluster: Cluster, poli
         assert (await cluster.server.run())["phase"] == "succeeded"
 
 
+async def test_a_pattern_that_takes_for_ever_holds_no_agent_up(cluster: Cluster) -> None:
+    rules = ("--log-rule", "fault: (a+)+$", "--log-rule", "fault: boom")
+    workers = await cluster.nodes("a", "--nnodes", "1", *rules)
+    await workers[0].tell(f"say {'a' * 60}!")
+    agent = cluster.agents.pop("a")
+    await agent.line(r"--log-rule \(a\+\)\+\$: counts for nothing from now on, it took longer than 2 s on one line")
+    await workers[0].tell("say boom")
+    assert await agent.exit_code() == 1
+    await agent.line("rank 0 on node a failed: hang: it wrote 'boom'")
+
+
 async def test_silence_of_every_node_is_a_hang_and_that_of_one_is_none(cluster: Cluster) -> None:
     workers = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--silence-timeout", "3")
     await workers[0].tell("say step 1")

@@ -1,5 +1,6 @@
 """Detectors of hangs, on a clock of their own: what they find, how soon, and that healthy workers are let alone."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -178,6 +179,32 @@ def test_a_stop_pattern_ends_all_rules() -> None:
     node.passes(5.0)
     node.writes(0, "done")
     assert node.passes(HOUR_S) == []
+
+
+def test_nothing_is_missed_while_lines_wait_to_be_looked_at() -> None:
+    node = Node(log_rules=(LogRule(pattern=STEP, every_s=10.0),))
+    node.writes(0, "step 1")
+    node.passes(5.0)
+    node.lines_seen_until = node.now
+    assert node.passes(HOUR_S) == []
+    node.lines_seen_until = inf
+    assert len(node.passes(5.0)) == 1
+
+
+def test_a_line_that_was_left_out_may_have_been_the_one() -> None:
+    node = Node(log_rules=(LogRule(pattern=STEP, first_s=10.0),))
+    node.passes(9.0)
+    node.detector.lines_lost(node.now)
+    assert node.passes(9.0) == []
+    assert len(node.passes(3.0)) == 1
+
+
+def test_a_rule_that_is_given_up_expects_nothing() -> None:
+    node = Node(log_rules=(LogRule(pattern=STEP, first_s=10.0), LogRule(pattern="NaN", is_fault=True)))
+    node.detector.give_up_rules({0})
+    assert node.passes(HOUR_S) == []
+    node.writes(0, "NaN")
+    assert len(node.found) == 1
 
 
 def test_a_rule_about_another_nodes_rank_waits_for_nothing_here() -> None:

@@ -1,8 +1,10 @@
 """Workers of one node under the watch of the detectors of hangs, on a clock of their own."""
 
+import re
+from math import inf
 from typing import Any
 
-from node_agent.core.hang import HangDetector, HangOptions, Rhythms, Signs, Suspicion
+from node_agent.core.hang import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
 from node_agent.core.progress import Reading, Spent
 from node_agent.in_worker import KINDS
 
@@ -23,6 +25,7 @@ class Node:
         self.found: list[Suspicion] = []
         self.server_answers = True
         self.looks = 0
+        self.lines_seen_until = inf
         self._poll_at = self.now
 
     def _begins(self, world_size: int) -> None:
@@ -50,7 +53,10 @@ class Node:
 
     def writes(self, rank: int, text: str = "") -> None:
         self.last_output_at[rank] = self.now
-        self.found += self.detector.line(rank, text, self.now)
+        for number, rule in enumerate(self._options.log_rules):
+            if match := re.search(rule.pattern, text):
+                captured = match.group(1) if match.groups() else match.group(0)
+                self.found += self.detector.line(rank, LineMatch(number, text, captured), self.now)
 
     def passes(self, seconds: float) -> list[Suspicion]:
         """Let time pass for everybody; what was found meanwhile."""
@@ -74,4 +80,4 @@ class Node:
         self.now += seconds
 
     def _signs(self) -> Signs:
-        return Signs(dict(self.readings), dict(self.last_output_at), self.uninterruptible)
+        return Signs(dict(self.readings), dict(self.last_output_at), self.lines_seen_until, self.uninterruptible)

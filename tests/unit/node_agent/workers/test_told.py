@@ -1,4 +1,4 @@
-"""Which processes are told to end at once: real programs, and processes as /proc would show them."""
+"""Processes that are told to end at once: real programs, and processes as /proc would show them."""
 
 import os
 import signal

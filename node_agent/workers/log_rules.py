@@ -1,0 +1,189 @@
+"""Lines of the workers' output in which the patterns of `--log-rule` are found, by a process of its own.
+
+A pattern may take for ever on some line, and a pattern that is slow may fall behind. Neither holds the agent up: one
+batch of lines is with the process at a time, and the others wait here, within a limit.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from node_agent.core.hang import LineMatch, LogRule
+from node_agent.workers import log_rules_helper
+from node_agent.workers.helper import Helper
+from node_agent.workers.process import STDERR, CommandProcess
+
+CPU_S = 2.0
+"""Processor time that all patterns together may take for one line."""
+BATCH = 1 << 15
+"""Characters of the lines after which a batch is full: it must fit into the buffer of a socket."""
+MOST_WAITING = 1 << 22
+"""Characters of all lines that wait, each with `LINE_COST` more."""
+LINE_COST = 64
+READ_BYTES = 1 << 18
+_ANSWER_LATER = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+class Line(Struct, frozen=True):
+    """Line that a worker of a round has written at this time of the event loop's clock."""
+
+    round: int
+    local_rank: int
+    text: str
+    at: float
+
+
+class LineMatcher:
+    """Looks for the patterns of the rules in lines, which are answered in their order.
+
+    `matched` is told each match. `given_up` is told the numbers of rules that count no longer, and `lost` that lines
+    were left out; `warn` gets a line about either.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[LogRule],
+        environment: Mapping[str, str],
+        matched: Callable[[Line, LineMatch], None],
+        given_up: Callable[[set[int]], None],
+        lost: Callable[[], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._rules = dict(enumerate(rules))
+        """Rules that count, by number."""
+        self._environment = environment
+        self._matched, self._given_up, self._lost, self._warn = matched, given_up, lost, warn
+        self._helper: Helper | None = None
+        self._at = -1
+        """Descriptor of the file in which the process notes the number of the pattern that it looks for."""
+        self._asked: list[Line] = []
+        self._waiting: deque[Line] = deque()
+        self._waiting_cost = 0
+        self._answer = b""
+        self._is_behind = False
+
+    @property
+    def seen_until(self) -> float:
+        """Time until which all output has been looked at; infinite if nothing waits."""
+        first = self._asked or self._waiting
+        return first[0].at if first else float("inf")
+
+    def put(self, lines: Sequence[Line]) -> None:
+        """Take lines. They are left out if too many wait."""
+        if not self._rules:
+            return
+        cost = sum(map(_cost, lines))
+        if self._waiting_cost + cost > MOST_WAITING:
+            if not self._is_behind:
+                self._is_behind = True
+                self._warn("--log-rule: looking for the patterns takes longer than writing; some lines are left out")
+            self._lost()
+            return
+        self._waiting_cost += cost
+        self._waiting.extend(lines)
+        self._ask()
+
+    def close(self) -> None:
+        """End the process."""
+        self._rules.clear()
+        if self._helper:
+            self._helper.close()
+        self._end()
+
+    def _ask(self) -> None:
+        """Send the next batch, unless one is under way."""
+        if self._asked or not self._waiting or not (self._helper or self._start()):
+            return
+        size = 0
+        while self._waiting and size < BATCH:
+            line = self._waiting.popleft()
+            self._asked.append(line)
+            self._waiting_cost -= _cost(line)
+            size += len(line.text)
+        self._send([line.text for line in self._asked])
+
+    def _start(self) -> bool:
+        def start(line: int) -> CommandProcess:
+            command = (sys.executable, "-I", "-S", "-W", "ignore", log_rules_helper.__file__, str(self._at))
+            return CommandProcess(command, self._environment, STDERR, STDERR, stdin=line, pass_fds=(self._at,))
+
+        try:
+            self._at = os.memfd_create("log-rules", os.MFD_CLOEXEC)
+            os.ftruncate(self._at, log_rules_helper.NUMBER_BYTES)
+            self._helper = Helper(start, self._ended)
+        except OSError as error:
+            self._give_up(f"no process can be started to look for them: {error.strerror or error}")
+            return False
+        self._helper.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * BATCH)
+        self._helper.loop.add_reader(self._helper.socket, self._read)
+        self._send([[[number, rule.pattern] for number, rule in self._rules.items()], CPU_S])
+        return True
+
+    def _send(self, message: object) -> None:
+        assert self._helper
+        data = json.dumps(message, ensure_ascii=False).encode(errors="replace") + b"\n"
+        try:
+            sent = self._helper.socket.send(data, _ANSWER_LATER)
+        except OSError:  # it is dead, as will be noticed, or stuck
+            sent = 0
+        if sent < len(data):
+            self._helper.kill()
+
+    def _read(self) -> None:
+        assert self._helper
+        try:
+            chunk = self._helper.socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        self._answer += chunk
+        if not chunk:
+            self._helper.loop.remove_reader(self._helper.socket)  # its end will be noticed
+        elif self._answer.endswith(b"\n"):
+            asked, self._asked = self._asked, []
+            matches, self._answer = json.loads(self._answer), b""
+            for index, number, text, captured in matches:
+                self._matched(asked[index], LineMatch(number, text, captured))
+            self._ask()
+
+    def _ended(self, helper: Helper) -> None:
+        """Go on without the pattern that has taken too long, if that is the reason."""
+        number = int.from_bytes(os.pread(self._at, log_rules_helper.NUMBER_BYTES, 0), sys.byteorder)
+        self._end()
+        if helper.exit_code == -signal.SIGVTALRM and number in self._rules:
+            pattern = self._rules.pop(number).pattern
+            took = f"it took longer than {CPU_S:g} s on one line: nested repeats such as (a+)+ take for ever"
+            self._warn(f"--log-rule {pattern}: counts for nothing from now on, {took}")
+            self._given_up({number})
+            self._waiting.extendleft(reversed(self._asked))
+            self._waiting_cost += sum(map(_cost, self._asked))
+            self._asked = []
+            self._ask()
+        else:
+            self._give_up(f"the process that looks for the patterns ended with exit code {helper.exit_code}")
+
+    def _give_up(self, why: str) -> None:
+        self._warn(f"--log-rule counts for nothing from now on: {why}")
+        numbers = set(self._rules)
+        self._rules.clear()
+        self._end()
+        self._given_up(numbers)
+
+    def _end(self) -> None:
+        if self._at >= 0:
+            os.close(self._at)
+        self._helper, self._at, self._answer = None, -1, b""
+        if not self._rules:
+            self._asked, self._waiting_cost = [], 0
+            self._waiting.clear()
+
+
+def _cost(line: Line) -> int:
+    return len(line.text) + LINE_COST

@@ -1,0 +1,131 @@
+"""Search for patterns of `--log-rule`, in a real process: what is found, and patterns that take for ever."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from math import inf
+
+import pytest
+
+from node_agent.core.hang import LineMatch, LogRule
+from node_agent.workers import log_rules
+from node_agent.workers.log_rules import Line, LineMatcher
+from tests.support.process_info import children, until
+
+FOR_EVER = ("(a+)+$", "a" * 60 + "!")
+
+
+class Looking:
+    """Matcher, and what it has told."""
+
+    def __init__(self, *patterns: str) -> None:
+        self.found: list[tuple[float, LineMatch]] = []
+        self.given_up: set[int] = set()
+        self.lost = 0
+        self.warnings: list[str] = []
+        rules = [LogRule(pattern=pattern, is_fault=True) for pattern in patterns]
+        self.matcher = LineMatcher(
+            rules, os.environ, self._matched, self.given_up.update, self._lost, self.warnings.append
+        )
+
+    def writes(self, *texts: str, at: float = 0.0) -> None:
+        self.matcher.put([Line(1, 0, text, at) for text in texts])
+
+    async def ends(self) -> None:
+        """Return when all lines have been looked at."""
+        await until(lambda: self.matcher.seen_until == inf)
+
+    def _matched(self, line: Line, match: LineMatch) -> None:
+        self.found.append((line.at, match))
+
+    def _lost(self) -> None:
+        self.lost += 1
+
+
+@pytest.fixture
+async def look() -> AsyncIterator[Callable[..., Looking]]:
+    made: list[Looking] = []
+
+    def make(*patterns: str) -> Looking:
+        made.append(Looking(*patterns))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.matcher.close()
+
+
+async def test_each_pattern_is_found_with_its_line_and_what_it_captures(look: Callable[..., Looking]) -> None:
+    looking = look(r"loss=(\S+)", "NaN", r"(x)|epoch")
+    looking.writes("step 1 loss=3.5", "nothing", at=1.0)
+    looking.writes("loss=1 NaN \u2713", "epoch 1", at=2.0)
+    await looking.ends()
+    assert looking.found == [
+        (1.0, LineMatch(0, "step 1 loss=3.5", "3.5")),
+        (2.0, LineMatch(0, "loss=1 NaN \u2713", "1")),
+        (2.0, LineMatch(1, "loss=1 NaN \u2713", "NaN")),
+        (2.0, LineMatch(2, "epoch 1", "")),
+    ]
+    assert looking.warnings == []
+
+
+async def test_many_lines_are_looked_at_in_their_order(look: Callable[..., Looking]) -> None:
+    looking = look(r"\d+")
+    for first in range(0, 20_000, 1_000):
+        looking.writes(*(f"line {number} {'x' * 60}" for number in range(first, first + 1_000)))
+    await looking.ends()
+    assert [int(match.captured) for _, match in looking.found] == list(range(20_000))
+
+
+async def test_a_pattern_that_takes_for_ever_is_given_up_and_the_others_still_count(
+    look: Callable[..., Looking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_rules, "CPU_S", 0.2)
+    pattern, line = FOR_EVER
+    looking = look("fine", pattern, "later")
+    looking.writes("fine", line, "later", at=5.0)
+    assert looking.matcher.seen_until == 5.0
+    took_turns = 0
+    while looking.matcher.seen_until < inf:
+        await asyncio.sleep(0)
+        took_turns += 1
+    assert took_turns > 100, "the loop was held up"
+    assert looking.given_up == {1}
+    assert [match.text for _, match in looking.found] == ["fine", "later"], "looked at once more, and told once"
+    (warning,) = looking.warnings
+    assert warning.startswith("--log-rule (a+)+$: counts for nothing from now on") and "0.2 s" in warning
+
+
+async def test_lines_are_left_out_if_too_many_wait(
+    look: Callable[..., Looking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_rules, "MOST_WAITING", 1_000)
+    looking = look("x")
+    for _ in range(100):
+        looking.writes("x" * 100)
+    assert looking.lost > 80 and len(looking.warnings) == 1
+    await looking.ends()
+    assert len(looking.found) == 100 - looking.lost
+
+
+async def test_a_process_that_is_killed_ends_all_rules(look: Callable[..., Looking]) -> None:
+    before = children(os.getpid())
+    looking = look("x", "y")
+    looking.writes("x")
+    await looking.ends()
+    (process,) = children(os.getpid()) - before
+    os.kill(process, signal.SIGKILL)
+    await until(lambda: looking.given_up == {0, 1})
+    looking.writes("x")
+    assert looking.matcher.seen_until == inf and len(looking.warnings) == 1
+
+
+async def test_a_process_that_cannot_be_started_ends_all_rules(
+    look: Callable[..., Looking], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    looking = look("x")
+    looking.writes("x")
+    assert looking.given_up == {0} and "No such file or directory" in looking.warnings[0]
