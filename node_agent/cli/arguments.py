@@ -6,6 +6,7 @@ and falls back to the variable `PET_A_B`.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, cast
 
@@ -426,8 +427,9 @@ def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mappin
     torchrun leaves alone what it does not know in `--rdzv-conf`, and so it is left alone here, but named. A key of ours
     that cannot be used is refused. What `--rdzv-conf` says on the command line goes before a variable.
     """
-    values = {argument: read(argument, *each) for argument, each in given.items()}
-    sources = {argument: source for argument, (source, _) in given.items()}
+    counting = {argument: each for argument, each in given.items() if not _is_void(argument, given)}
+    values = {argument: read(argument, *each) for argument, each in counting.items()}
+    sources = {argument: source for argument, (source, _) in counting.items()}
     ignored = []
     for key, value in cast(Mapping[str, object], values.get("rdzv_conf", {})).items():
         if key in ALIASES:
@@ -440,6 +442,31 @@ def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mappin
             values[key] = read(key, sources[key], value)
     given_none = Arguments(script=script, args=tuple(args), ignored=tuple(ignored), terms=terms or {})
     return given_none.filled(values, sources)
+
+
+def _is_void(argument: str, given: Given) -> bool:
+    """Return whether a value counts for nothing beside the other arguments, and makes no sense; torchrun runs then.
+
+    A number that torchrun's parser refuses counts all the same.
+    """
+    if argument not in _PLACES:
+        return False
+    text, endpoint, backend = (
+        str(given.get(each, ("", ""))[1]) for each in (argument, "rdzv_endpoint", "rdzv_backend")
+    )
+    with suppress(ValueError):
+        ALL[argument].read(given[argument][1])
+        return False
+    if argument in ("master_port", "node_rank") and not text.removeprefix("-").isdecimal():
+        return False
+    if "standalone" in given and read("standalone", *given["standalone"]):
+        return True
+    is_elsewhere = bool(endpoint) and endpoint != "auto"
+    return argument in ("master_addr", "master_port") and (is_elsewhere or backend not in ("", "static"))
+
+
+_PLACES = ("rdzv_backend", "master_addr", "master_port", "node_rank")
+"""Arguments about where several nodes meet, but for the endpoint, which is looked at where it is used."""
 
 
 def from_variables(environment: Mapping[str, str], flags: Mapping[str, Flag]) -> Given:

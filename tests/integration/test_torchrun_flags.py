@@ -86,7 +86,7 @@ LINES: dict[str, list[tuple[str, ...]]] = {
     "an endpoint alone is static": [(*STATIC, "--node-rank=1"), (*STATIC, "--node-rank=0")],
     "the same rank for every node": [C10D, C10D],
     "one node at an endpoint": [("--rdzv-endpoint=127.0.0.1:PORT",)],
-    "ports and nodes that count for nothing": [("--standalone", "--master_addr=", "--master-port=0", "--node-rank=1")],
+    "a place that counts for nothing": [("--standalone", "--master_addr=", "--master-port=123456", "--node-rank=1")],
     "a rank of the only node": [("--nnodes=1", "--node-rank=1", "--rdzv-id=")],
     "one of two nodes, at once": [("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1:2", QUICK)],
     "a signal that is none": [("--signals-to-handle=SIGTERM,SIGNOPE",)],

@@ -95,6 +95,34 @@ def test_what_torchrun_runs_as_one_node_runs_here(flags):
     assert given.config.join.run_id
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--standalone --master_port=123456",
+        "--standalone --rdzv-backend=zeus --rdzv-endpoint=h:123456 --master-addr=two_words? --node-rank=-1",
+        "--rdzv-backend=c10d --master_port=123456",
+        "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --master_port=-1",
+        "--rdzv-endpoint=localhost:0 --master-port=123456",
+        "--endpoint=h:1 --master-port=123456",
+    ],
+)
+def test_a_port_that_counts_for_nothing_is_not_checked(flags):
+    assert place(flags).master_port is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "port"),
+    [
+        ("--master-port=123456", "123456"),
+        ("--rdzv-backend=static --master-port=123456", "123456"),
+        ("--endpoint=auto --master-port=123456", "123456"),
+        ("--standalone --master-port=29500x", "29500x"),
+    ],
+)
+def test_a_port_that_counts_or_is_no_number_is_checked(flags, port):
+    assert refusal(flags) == f"--master-port: a whole number from 0 to 65535, not '{port}'"
+
+
 # Several nodes.
 
 
