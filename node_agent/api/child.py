@@ -7,9 +7,11 @@ import mmap
 import os
 import pickle
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, BinaryIO, TextIO
@@ -47,6 +49,8 @@ class Task:
 
     result: Descriptor
     """A file in memory for the return value."""
+    gate: Descriptor
+    """Socket on which a worker says that its value is there, and then waits until those of all workers are."""
     call: Call | None = None
     pickled: Descriptor | None = None
     by_value: bool = False
@@ -95,7 +99,11 @@ def run_forked(setup: ChildSetup, task: Task) -> None:
 
 
 def run(task: Task) -> None:
-    """Call the function and hand back what it returns; the process exits with 1 if it raises."""
+    """Call the function and hand back what it returns; the process exits with 1 if it raises.
+
+    A worker that has returned stays until all workers of its node have, as under torch: others may still talk to
+    threads of a process group that it has not destroyed.
+    """
     sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     faulthandler.enable(sys.stderr)
     try:
@@ -111,6 +119,14 @@ def run(task: Task) -> None:
         _record(error, text)
         sys.stderr.write(text)
         sys.exit(1)
+    _wait_for_the_others(_number(task.gate))
+
+
+def _wait_for_the_others(fd: int) -> None:
+    """Wait until the agent lets all workers go, or stops them."""
+    with socket.socket(fileno=fd) as gate, suppress(ConnectionError):
+        gate.sendall(b".")
+        gate.recv(1)
 
 
 def layers(function: Callable[..., Any] | None) -> Iterator[Callable[..., Any]]:

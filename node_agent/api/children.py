@@ -19,6 +19,7 @@ from multiprocessing import context, get_context, popen_fork, popen_forkserver, 
 from multiprocessing import forkserver as server
 from multiprocessing.resource_tracker import getfd
 from multiprocessing.util import Finalize
+from socket import socket
 from typing import Any, BinaryIO, Literal, cast
 
 from node_agent.api.child import LENGTH_BYTES, ChildSetup, Descriptor, Task, run, run_forked, set_up_from_forkserver
@@ -42,7 +43,9 @@ class ChildSpec:
     environment: Mapping[str, str]
     stdout: int
     stderr: int
-    cpus: Collection[int] = ()
+    cpus: Collection[int]
+    gate: socket
+    """Socket on which the worker says that its value is there, and then waits until it may go."""
     result: BinaryIO = field(default_factory=lambda: os.fdopen(os.memfd_create("result", os.MFD_CLOEXEC), "rb"))
     """A file in memory for the return value."""
 
@@ -50,9 +53,10 @@ class ChildSpec:
 class FunctionProcess:
     """A child that runs a function."""
 
-    def __init__(self, method: StartMethod, spec: ChildSpec) -> None:
+    def __init__(self, method: StartMethod, spec: ChildSpec, on_end: Callable[[int], None]) -> None:
         self._popen: _Spawned | _Forked | _Served
         self._result = spec.result
+        self._on_end = on_end
         try:
             self._popen = _POPENS[method](spec)
         except BaseException:
@@ -68,6 +72,7 @@ class FunctionProcess:
         self._popen.close()
         if exit_code != 0:
             self.discard()
+        self._on_end(exit_code)
         return exit_code
 
     def value(self) -> Any:
@@ -118,7 +123,7 @@ class _Forked(popen_fork.Popen):
     def _launch(self, spec: ChildSpec) -> None:
         with _readiness() as ready:
             setup = _setup(spec, ready, os.getpid(), int)
-            task = Task(spec.result.fileno(), call=spec.call.call)
+            task = Task(spec.result.fileno(), spec.gate.fileno(), call=spec.call.call)
             super()._launch(  # type: ignore[misc]
                 get_context("fork").Process(target=run_forked, args=(setup, task))
             )
@@ -189,7 +194,8 @@ def _for_a_new_interpreter(popen: Any, spec: ChildSpec, pickled: int, ready: int
     by_value, file = spec.call.by_value, io.BytesIO()
     context.set_spawning_popen(popen)
     try:
-        task = Task(reduction.DupFd(spec.result.fileno()), None, reduction.DupFd(pickled), by_value)
+        result, gate = reduction.DupFd(spec.result.fileno()), reduction.DupFd(spec.gate.fileno())
+        task = Task(result, gate, None, reduction.DupFd(pickled), by_value)
         process = cast(Any, get_context(popen.method)).Process(target=run, args=(task,))
         preparation = spawn.get_preparation_data(process.name)
         if ready is not None:

@@ -20,7 +20,7 @@ from node_agent.api.launch_config import LaunchConfig, Plan, make_plan
 from node_agent.api.loop_thread import ApiConsole, LoopThread
 from node_agent.api.signals import SignalWatch
 from node_agent.config import AgentConfig, UsageError
-from node_agent.core.effects import WriteFailureReport
+from node_agent.core.effects import StopWorkers, WriteFailureReport
 from node_agent.core.events import Signalled
 from node_agent.failures import error_file
 from node_agent.failures.report import paint, report
@@ -225,6 +225,15 @@ class LaunchedAgent(Agent):
         for failure in finish.others:
             failures.setdefault(failure.rank, process_failure(failure))
         return in_torchs_terms(ChildFailedError)(title, failures, f"\n{text}")
+
+    def _by_local_rank(self) -> Mapping[int, int]:
+        """Return the pids of workers that run, and have not returned: to wait for the others is no hang."""
+        workers = super()._by_local_rank().items()
+        return {local_rank: pid for local_rank, pid in workers if local_rank not in self._entry.returned}
+
+    def _stop_workers(self, stop: StopWorkers) -> None:
+        self._entry.let_go()
+        super()._stop_workers(stop)
 
     def open_port(self) -> int:
         self._entry.forget()  # another round: what the workers of the last one have returned counts for nothing

@@ -1,8 +1,12 @@
 """Entrypoints of workers, functions and commands: what starts them, and what becomes of their values."""
 
+import asyncio
 import multiprocessing
 import os
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from string import Template
 from typing import Any
 
@@ -20,6 +24,7 @@ Environment = Mapping[str, str]
 class CommandEntry:
     """Starter of workers, round after round: a program and its first arguments, followed by each worker's own."""
 
+    returned: Collection[int] = ()
     counts_stopped = True
     """Whether workers that were stopped because another one failed count as failed, too; in torch only commands do."""
 
@@ -42,6 +47,9 @@ class CommandEntry:
         """Return values of the workers, by local rank, once all of them have exited 0. Raises `LaunchError`."""
         return dict.fromkeys(sorted(self._started))
 
+    def let_go(self) -> None:
+        """Let workers go that wait for others: a command never does."""
+
     def forget(self) -> None:
         """Drop what the workers of the last round have returned."""
         self._started.clear()
@@ -59,6 +67,10 @@ class FunctionEntry:
         self.title = getattr(function, "__qualname__", None) or repr(function)
         self._method = method
         self._processes: dict[int, FunctionProcess] = {}
+        self._gates: dict[int, socket.socket] = {}
+        """Sockets to workers that run, or wait for the others, by local rank."""
+        self.returned: set[int] = set()
+        """Local ranks of workers that have returned: they wait for the others, or have ended."""
         self._args = dict(args)
         self._calls: dict[int, PickledCall] = {}
         """Calls by the identity of their arguments: those with the very same arguments are pickled once."""
@@ -71,22 +83,58 @@ class FunctionEntry:
             raise
 
     def start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
-        spec = ChildSpec(self._calls[id(self._args[local_rank])], environment, out, err, cpus)
-        process = self._processes[local_rank] = FunctionProcess(self._method, spec)
+        own, gate = socket.socketpair()
+        with gate:
+            spec = ChildSpec(self._calls[id(self._args[local_rank])], environment, out, err, cpus, gate)
+            process = FunctionProcess(self._method, spec, partial(self._ended, local_rank))
+        self._processes[local_rank], self._gates[local_rank] = process, own
+        asyncio.get_running_loop().add_reader(own.fileno(), self._hear, local_rank)
         return process
 
     def values(self) -> dict[int, Any]:
         return {local_rank: self._value(local_rank) for local_rank in sorted(self._processes)}
 
+    def let_go(self) -> None:
+        """Let workers go that wait for the others, or will: all have returned, or all are stopped."""
+        while self._gates:
+            gate = self._gates.popitem()[1]
+            with suppress(OSError):  # it has ended
+                gate.send(b".")
+            asyncio.get_running_loop().remove_reader(gate.fileno())
+            gate.close()
+
     def forget(self) -> None:
         for process in self._processes.values():
             process.discard()
         self._processes.clear()
+        self.returned.clear()
+        self.let_go()
 
     def close(self) -> None:
         self.forget()
         for call in self._calls.values():
             call.close()
+
+    def _hear(self, local_rank: int) -> None:
+        """Hear from a worker that its value is there; or nothing, since it has ended."""
+        gate = self._gates[local_rank]
+        asyncio.get_running_loop().remove_reader(gate.fileno())
+        with suppress(ConnectionError):
+            if gate.recv(1):
+                self._has_returned(local_rank)
+
+    def _has_returned(self, local_rank: int) -> None:
+        """Let all workers go when the last one has returned."""
+        self.returned.add(local_rank)
+        if self.returned == self._args.keys():
+            self.let_go()
+
+    def _ended(self, local_rank: int, exit_code: int) -> None:
+        """Note that a worker has ended, perhaps within its function; after a failure, none waits for it."""
+        if exit_code == 0:
+            self._has_returned(local_rank)
+        else:
+            self.let_go()
 
     def _value(self, local_rank: int) -> Any:
         try:

@@ -266,6 +266,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
 
     def _stop(self, death_sig: signal.Signals, timeout: float) -> None:
         if self._group:
+            self._entry.let_go()
             self._group.stop(death_sig, timeout)
 
     def _spec(self, local_rank: int, logs: RoundLogs) -> WorkerSpec:

@@ -1,6 +1,7 @@
 """Listener at which workers report that they run, and which they see close."""
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 PATIENCE_S = 30.0
@@ -28,6 +29,8 @@ class Line:
 
     def close_connections(self) -> None:
         for line in self._lines:
+            with suppress(OSError):  # the process is gone
+                line.shutdown(socket.SHUT_RDWR)  # also for what a fork holds of it
             line.close()
         self._lines.clear()
 

@@ -66,6 +66,23 @@ def test_functions_return_by_global_rank(method: str) -> None:
     assert launch(1)[0] == (1, "0"), "and it may be called again"
 
 
+def test_workers_that_have_returned_stay_until_all_have(method: str, tmp_path: Path) -> None:
+    config = alone(2, start_method=method)
+    assert elastic_launch(config, functions.return_first)(str(tmp_path / "pid")) == {0: "", 1: False}
+
+
+def test_workers_that_have_returned_are_not_in_the_way_of_a_failure(method: str, tmp_path: Path) -> None:
+    """Not even with a handler of SIGTERM that does nothing."""
+    config = alone(2, start_method=method, shutdown_timeout=500)
+    with pytest.raises(ChildFailedError, match="exit code 3"):
+        elastic_launch(config, functions.return_first)(str(tmp_path / "pid"), True)
+
+
+def test_to_wait_for_the_others_is_no_hang(tmp_path: Path) -> None:
+    config = alone(2, rdzv_configs={"progress_timeout": "1"})
+    assert elastic_launch(config, functions.return_first)(str(tmp_path / "pid"), False, 4.0) == {0: "", 1: False}
+
+
 def test_commands_return_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     assert elastic_launch(alone(), "sh")("-c", "echo rank $RANK of $WORLD_SIZE is ${local_rank}") == {0: None, 1: None}
     assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0 of 2 is 0", "rank 1 of 2 is 1"]
