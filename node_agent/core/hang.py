@@ -81,7 +81,7 @@ class LineMatch(Struct, frozen=True):
     text: str
     """Beginning of the line."""
     captured: str
-    """What the pattern captures; all that it matches if it captures nothing."""
+    """Text that the pattern captures; all that it matches if it captures nothing."""
 
 
 class HangOptions(Struct, frozen=True, kw_only=True):

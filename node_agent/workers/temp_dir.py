@@ -1,16 +1,20 @@
 """The agent's own temporary folder: what its workers need and nobody asked to keep. Gone when the agent is.
 
-The guardian of an agent that is killed removes it. Where both were killed, the next agent of this user does so as it
-ends: it knows such a folder by its lock, which nobody holds any more.
+The guardian of an agent that is killed removes it. Where both were killed, the next agent of this user on this machine
+does so as it ends: it knows such a folder by its lock, which nobody holds any more. Nodes may share TMPDIR, and a lock
+on a network file system may be known to its own node only. So the name of a folder tells which machine has made it,
+since it was started last, and the folders of others stay.
 """
 
 import fcntl
 import os
 from contextlib import suppress
+from zlib import crc32
 
 PREFIX = "node-agent"
 FALLBACK = "/tmp"
 _RANDOM_BYTES = 8
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class TempDir:
@@ -20,7 +24,7 @@ class TempDir:
         """`is_locked` False: for a program that keeps many of them open; nobody removes one that is left over."""
         self._is_locked = is_locked
         self._is_made = False
-        self.folder = temporary_path(PREFIX if is_locked else f"{PREFIX}-kept")
+        self.folder = temporary_path(_locked_prefix() if is_locked else f"{PREFIX}-kept")
         """Path of the folder, whether it has been made or not."""
         self._lock = -1
         """Descriptor of the folder, whose lock says that this process lives."""
@@ -69,6 +73,16 @@ def temporary_path(beginning: str) -> str:
     return os.path.join(parent, f"{beginning}-{os.urandom(_RANDOM_BYTES).hex()}")
 
 
+def _locked_prefix() -> str:
+    """Beginning of the names of all locked folders of this machine, since it was started: all see the same locks."""
+    try:
+        with open(_BOOT_ID, "rb") as file:
+            machine = file.read()
+    except OSError:  # nobody can tell that such a folder is left over
+        machine = os.urandom(_RANDOM_BYTES)
+    return f"{PREFIX}-{crc32(machine):08x}"
+
+
 def warning() -> str:
     """Warn that temporary files are kept elsewhere than in TMPDIR; empty if they are not."""
     tmpdir = os.environ.get("TMPDIR")
@@ -90,11 +104,12 @@ def _why_unusable(tmpdir: str) -> str:
 
 
 def _remove_left_over(parent: str) -> None:
-    """Remove the folders of this user's agents that were killed together with their guardians."""
-    length = len(f"{PREFIX}-") + 2 * _RANDOM_BYTES
+    """Remove the folders of this user's agents on this machine that were killed together with their guardians."""
+    prefix = f"{_locked_prefix()}-"
+    length = len(prefix) + 2 * _RANDOM_BYTES
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
-            if entry.name.startswith(f"{PREFIX}-") and len(entry.name) == length:
+            if entry.name.startswith(prefix) and len(entry.name) == length:
                 with suppress(OSError):  # it is in use, another user's, or just gone
                     _remove_unless_locked(entry.path)
 

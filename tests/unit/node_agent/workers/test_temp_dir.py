@@ -64,13 +64,26 @@ def test_what_an_agent_left_that_was_killed_with_its_guardian_goes_with_the_next
     living.remove()
 
 
+def test_the_folder_of_another_machine_stays_whose_lock_cannot_be_seen_here(tmp_path, monkeypatch):
+    """Nodes may share a TMPDIR whose locks are known to one node only."""
+    code = "from node_agent.workers.temp_dir import TempDir; open(TempDir().path('used'), 'x'); import os; os._exit(9)"
+    (tmp_path / "boot_id").write_text("another machine")
+    patch = f"from node_agent.workers import temp_dir; temp_dir._BOOT_ID = {str(tmp_path / 'boot_id')!r}; "
+    assert subprocess.run([sys.executable, "-c", patch + code]).returncode == 9
+    (others,) = tmp_path.glob("node-agent-*")
+    own = TempDir()
+    own.path("x")
+    own.remove()
+    assert (others / "used").exists()
+
+
 def test_a_link_in_its_place_is_left_alone(tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "node-agent-0123456789abcdef").symlink_to(tmp_path / "elsewhere")
-    temp_dir = TempDir()
+    left_over, temp_dir = TempDir().folder, TempDir()
+    os.symlink(tmp_path / "elsewhere", left_over)
     temp_dir.path("x")
     temp_dir.remove()
-    assert sorted(os.listdir(tmp_path)) == ["elsewhere", "node-agent-0123456789abcdef"]
+    assert sorted(os.listdir(tmp_path)) == ["elsewhere", os.path.basename(left_over)]
 
 
 def test_the_folder_has_an_absolute_path_since_a_script_may_change_its_working_folder(tmp_path, monkeypatch):
