@@ -42,7 +42,9 @@ class Examination(Struct):
 
     done: Done
     ranks: dict[str, range]
-    """Ranks of the workers that are examined, by agent: one node may have several agents."""
+    """Ranks of each agent that is asked, by agent: one node may have several agents."""
+    rank: int | None
+    """The only rank that is examined; None: all."""
     left: int
     """Number of agents that have not answered."""
     hangs: bool | None
@@ -68,20 +70,19 @@ def begin(
     that were asked, each with its query's number.
     """
     run = machine.run
-    asked = Examination(done=done, ranks={}, left=0, hangs=hangs, evidence={}, silent={})
+    asked = Examination(done=done, ranks={}, rank=rank, left=0, hangs=hangs, evidence={}, silent={})
     opened = []
     for seat in run.seats.values():
         agent = run.agents.get(seat.agent_id)
-        ranks = seat.ranks if rank is None else range(rank, rank + (rank in seat.ranks))
-        if agent is None or not ranks:
+        if agent is None or not (rank is None or rank in seat.ranks):
             continue
+        asked.ranks[agent.agent_id] = seat.ranks
         if not queries.knows(agent, Examine):
-            asked.silent.setdefault(agent.node_id, []).extend(ranks)
+            _is_silent(asked, agent)
             continue
         number = queries.ask(machine, agent, Examine, within_s, partial(_closed, asked), now, reason=reason)
         asked.left += 1
         opened.append((agent.agent_id, number))
-        asked.ranks[agent.agent_id] = ranks
     if not asked.left:
         done(machine, StackSummary(sentence="no agent of this run can be asked for stacks"), now)
     return opened
@@ -101,14 +102,19 @@ def _closed(
     asked.left -= 1
     match answer:
         case None:
-            asked.silent.setdefault(agent.node_id, []).extend(asked.ranks[agent.agent_id])
+            _is_silent(asked, agent)
         case Evidence():
-            own = _own(answer, asked.ranks[agent.agent_id])
+            own = _only(_own(answer, asked.ranks[agent.agent_id]), asked.rank)
             asked.evidence[agent.node_id] = _merged(asked.evidence.get(agent.node_id), own)
         case Refused():
             pass  # its workers have ended, or it has left: both are told otherwise
     if not asked.left:
         asked.done(machine, summarise(asked.evidence, asked.silent, hangs=asked.hangs), now)
+
+
+def _is_silent(asked: Examination, agent: "Agent") -> None:
+    ranks = asked.ranks[agent.agent_id] if asked.rank is None else (asked.rank,)
+    asked.silent.setdefault(agent.node_id, []).extend(ranks)
 
 
 def _merged(evidence: Evidence | None, more: Evidence) -> Evidence:
@@ -131,6 +137,14 @@ def _own(evidence: Evidence, ranks: range) -> Evidence:
     told_of = [*(rank for group in evidence.groups for rank in group.ranks), *(error.rank for error in evidence.errors)]
     is_own = all(rank in ranks for rank in told_of)
     return evidence if is_own else Evidence(groups=(), problems=("it told of ranks of other nodes",))
+
+
+def _only(evidence: Evidence, rank: int | None) -> Evidence:
+    """Reduce evidence to one rank: an agent tells of all of its workers. None: leave it as it is."""
+    if rank is None:
+        return evidence
+    groups = tuple(replace(group, ranks=(rank,)) for group in evidence.groups if rank in group.ranks)
+    return replace(evidence, groups=groups, errors=tuple(each for each in evidence.errors if each.rank == rank))
 
 
 # Operators' questions.

@@ -405,7 +405,7 @@ def _sentence(
         others = f" and {count(more, 'more node')}" if more else ""
         parts.append(f"nothing of {_who(sorted(facts.silent), facts.count)} (node {clip(nodes[0], 64)}{others})")
     if not parts:
-        return ["no stacks could be had"]
+        return ["no node sent evidence"]
     if facts.count > 1 and guilty and not _goes_without_saying(facts, guilty):
         parts.append(_blame(guilty, why))
     elif facts.count > 1 and not guilty and is_verdict_due:

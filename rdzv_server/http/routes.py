@@ -433,7 +433,8 @@ ROUTES: tuple[Route, ...] = (
     ),
     _action(
         paths.STACKS, actions.StacksRequest, errors.UnknownRun, errors.UnknownRank, errors.RunEnded,
-        errors.QueryRefused, errors.TooManyRequests, answer=actions.WorkerStacks, says="What the agents have seen.",
+        errors.QueryRefused, errors.NoAnswer, errors.TooManyRequests, answer=actions.WorkerStacks,
+        says="What the agents have seen.",
     ),
     _question(paths.ROOT, HttpApi.root, "Where to look, for people."),
     _question(paths.HEALTHZ, HttpApi.healthz, "Whether the process answers."),

@@ -163,7 +163,7 @@ class Rendezvous:
     async def _ask_for_stacks(
         self, wanted: actions.StacksRequest, by: str, connection: Connection
     ) -> actions.WorkerStacks:
-        """Ask agents what workers are doing. Raises the `ProtocolError` with which the core refuses that."""
+        """Ask agents what workers are doing. Raises `NoAnswer` if none can be told of, or as the core refuses."""
         asked = events.StacksAsked(
             token=os.urandom(8).hex(), rank=wanted.rank, reason=printable(wanted.reason), by=by,
             within_s=EXAMINED_WITHIN_S,
@@ -171,6 +171,8 @@ class Rendezvous:
         closed = await self._ask_agents(wanted.run_id, asked, connection)
         assert isinstance(closed.answer, StackSummary)
         found = closed.answer
+        if not found.has_stacks:
+            raise NoAnswer("; ".join((f"no stacks to show: {found.sentence}", *found.problems)))
         return actions.WorkerStacks(
             round=closed.round, sentence=found.sentence, stack=found.stack, node_id=found.folder_node,
             folder=found.folder, problems=found.problems,

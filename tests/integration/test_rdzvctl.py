@@ -260,8 +260,8 @@ async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -
     await (await cluster.node("a", *flags, "--node-rank", "0", nproc=1)).line("waiting for 1 more node")
     refused = await rdzvctl("stacks", "r", endpoint=at)
     assert refused.code == ExitCode.FAILED and "run r has no workers at present: a round forms" in refused.err[0]
-    await cluster.node("b", *flags, "--node-rank", "1", nproc=1)
-    workers = await cluster.hub.group(2)
+    await cluster.node("b", *flags, "--node-rank", "1", nproc=2)
+    workers = await cluster.hub.group(3)
 
     done = await rdzvctl("stacks", "r", "1", "--reason", "is it slow?", endpoint=at)
     assert done.code == 0, done.err
@@ -275,7 +275,7 @@ async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -
     cluster.agents["b"].signal(signal.SIGSTOP)
     while (done := await rdzvctl("stacks", "r", "--json", endpoint=at)).code:
         assert "were looked at just now" in done.err[0]
-    assert re.match(r"rank 0 in \w+ at \S+:\d+; nothing of rank 1 \(node b\)", done.json["sentence"])
+    assert re.match(r"rank 0 in \w+ at \S+:\d+; nothing of ranks 1 and 2 \(node b\)", done.json["sentence"])
     cluster.agents["b"].signal(signal.SIGCONT)
     await cluster.finish(workers)
     refused = await rdzvctl("stacks", "r", endpoint=at)

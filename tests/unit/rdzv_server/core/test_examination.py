@@ -2,7 +2,7 @@
 
 import pytest
 from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank
-from rdzv_protocol.evidence import Evidence, StackGroup, frame
+from rdzv_protocol.evidence import Evidence, LastError, StackGroup, frame
 from rdzv_protocol.queries import LogTail, QueryAnswer
 
 from rdzv_server.core.effects import QueryClosed
@@ -94,13 +94,13 @@ def test_two_agents_of_one_node_tell_of_their_own_ranks_each() -> None:
 def test_an_answer_to_another_question_says_nothing() -> None:
     run = three()
     answers(run, **dict.fromkeys("abc", LogTail(path="", text="", offset=0)))
-    assert found(run).sentence == "no stacks could be had"
+    assert found(run).sentence == "no node sent evidence"
 
 
 def test_a_run_that_ends_ends_it() -> None:
     run = three()
     run.is_stopped()
-    assert found(run).sentence == "no stacks could be had"
+    assert found(run).sentence == "no node sent evidence"
 
 
 def test_a_hang_of_workers_whose_agents_cannot_be_asked_is_judged_by_the_suspicions() -> None:
@@ -173,6 +173,33 @@ def test_one_rank_is_looked_at_alone_and_its_stack_is_told() -> None:
     answers(run, b=evidence(1, LOADING))
     assert found(run).sentence == "rank 1 in load at data.py:31"
     assert found(run).stack == ('  File "/home/a/data.py", line 31, in load',)
+
+
+def test_one_of_a_nodes_workers_is_told_of_without_the_others() -> None:
+    run = Scenario("1")
+    run.join("a", local_world_size=2)
+    asks(run, rank=1)
+    both = (StackGroup(ranks=(0,), frames=WAITING), StackGroup(ranks=(1,), frames=LOADING))
+    errors = (LastError(rank=0, error="ValueError: of rank 0", is_uncaught=True),)
+    answers(run, a=Evidence(groups=both, folder="/logs/evidence_1", errors=errors))
+    assert found(run).sentence == "rank 1 in load at data.py:31"
+    assert (found(run).problems, found(run).error, found(run).folder) == ((), "", "/logs/evidence_1")
+
+
+def test_one_of_many_workers_at_the_same_place_is_told_of_alone() -> None:
+    run = Scenario("1")
+    run.join("a", local_world_size=2)
+    asks(run, rank=1)
+    answers(run, a=Evidence(groups=(StackGroup(ranks=(0, 1), frames=WAITING),)))
+    assert found(run).sentence == "rank 1 in all_reduce at train.py:88"
+
+
+def test_of_a_silent_node_only_the_wanted_rank_is_missing() -> None:
+    run = Scenario("1")
+    run.join("a", local_world_size=2)
+    asks(run, rank=1)
+    run.passes(WITHIN_S)
+    assert found(run).sentence.endswith("nothing of rank 1 (node a)") and not found(run).has_stacks
 
 
 def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_not_wait_for_that():

@@ -234,7 +234,7 @@ EVERYBODY_ELSE = group(range(1, 8))
             id="all stopped",
         ),
         pytest.param([group(0, OWN_LOOP)], [], "rank 0 in tokenize at data.py:12", id="alone"),
-        pytest.param([], [], "no stacks could be had", id="nothing"),
+        pytest.param([], [], "no node sent evidence", id="nothing"),
     ],
 )
 def test_who_is_to_blame(groups: list[StackGroup], culprits: list[int], sentence: str) -> None:

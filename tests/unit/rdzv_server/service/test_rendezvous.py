@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 from rdzv_protocol import timing
-from rdzv_protocol.actions import LogsRequest
+from rdzv_protocol.actions import LogsRequest, StacksRequest
 from rdzv_protocol.errors import AgentFenced, NoAnswer, NodeRankTaken, QueryRefused, ServerUnavailable
+from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.messages import AnswerRequest, FinishedWorkers, PollRequest, Reply, Start, Wait
 from rdzv_protocol.queries import LogTail, QueryAnswer, Refused
 from rdzv_protocol.timing import HOLDS_PER_LEASE
@@ -215,6 +216,18 @@ async def test_an_agent_that_is_silent_keeps_nobody_waiting(monkeypatch):
         await a_running_agent(server)
         with pytest.raises(NoAnswer, match=r"the agent of node a has not answered within 0\.1 s"):
             await server.rendezvous.ask(QUESTION, OPERATOR)
+
+
+async def test_an_operator_who_gets_no_stack_is_told_so_with_the_reasons():
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        reply = await a_running_agent(server)
+        question = asyncio.create_task(
+            server.rendezvous.ask(OperatorRequest(StacksRequest(run_id=RUN_ID), "admin"), OPERATOR)
+        )
+        (query,) = (await polls(server, reply)).queries
+        await answers(server, query.number, Evidence(groups=(), problems=("no process can be started",)))
+        with pytest.raises(NoAnswer, match="no stacks to show: no node sent evidence; no process can be started"):
+            await question
 
 
 async def test_a_server_that_ends_and_an_operator_who_goes_leave_nothing_behind():
