@@ -30,6 +30,7 @@ from rdzv_protocol.messages import (
     SuspectRequest,
 )
 from rdzv_protocol.queries import Query
+from rdzv_protocol.text import clip, printable
 
 from node_agent.config import AgentConfig, FailureRules
 from node_agent.core import events, wording
@@ -103,6 +104,7 @@ class Runner:
                 secret=os.urandom(16).hex(),  # nobody else can speak in its name
                 hosts_store=hosts_store,
                 command=config.command.fingerprint,
+                program=clip(printable(config.command.name), 128),
                 drains=True,
                 queries=tuple(str(kind.__struct_config__.tag) for kind in queries),
             ),

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -505,13 +505,20 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
         if arguments.no_python and arguments.module:
             raise UsageError("-m is for Python modules, --no-python for other programs: give one of them")
         if arguments.no_python:
-            return Command((_program(script, environment),), after)
+            return Command((_program(script, environment),), after, _name(script, arguments.args))
         python = (_interpreter(environment), "-u", *(("-m",) if arguments.module else ()))
     if "$" in script:  # torchrun substitutes the local rank there, too
-        return Command(python, (script, *after))
+        return Command(python, (script, *after), _name(script))
     if python[-1] != "-m":
         _check_script(script)
-    return Command((*python, script), after)
+    return Command((*python, script), after, _name(script))
+
+
+def _name(script: str, arguments: Sequence[str] = ()) -> str:
+    """Name of what the workers run: of a shell's script, not of the shell; empty after an option of Python's."""
+    if os.path.basename(script) in SHELLS:
+        script = next(iter(arguments), "")
+    return "" if script.startswith("-") else os.path.basename(script)
 
 
 def _check_script(script: str) -> None:

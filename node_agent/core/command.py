@@ -21,6 +21,8 @@ class Command(Struct, frozen=True):
 
     program: tuple[str, ...]
     arguments: tuple[str, ...] = ()
+    name: str = ""
+    """Name of the script, module or program without its folder, by which runs are told apart; empty: unknown."""
 
     @property
     def title(self) -> str:

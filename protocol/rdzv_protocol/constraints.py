@@ -28,6 +28,7 @@ Secret = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 Nonce = Annotated[str, Meta(min_length=32, max_length=32, pattern=PRINTABLE)]
 """Random text for one use, which nobody can guess."""
 Fingerprint = Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
+ProgramName = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
 Address = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
 Sentence = Annotated[str, Meta(max_length=8_192)]
 Line = Annotated[str, Meta(max_length=1_024)]

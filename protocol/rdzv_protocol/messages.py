@@ -26,6 +26,7 @@ from rdzv_protocol.constraints import (
     Name,
     NodeCount,
     Port,
+    ProgramName,
     Rank,
     Revision,
     RoleName,
@@ -183,6 +184,9 @@ class JoinRequest(Struct, frozen=True, kw_only=True):
     command: Fingerprint = ""
     """Short hash of the workers' command, without what differs between nodes. An agent whose hash is another than that
     of the run's first gets a `warning`, and joins all the same."""
+    program: ProgramName = ""
+    """Name of the script, module or program that the workers run, without its folder. A newcomer with another program
+    and the same role is refused with `settings_conflict`. Digits do not count. Empty: not told."""
     drains: bool = False
     """Whether the agent knows the directive `drain`."""
     queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()

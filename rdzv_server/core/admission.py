@@ -6,6 +6,7 @@ heard soon. One that lives keeps it: two agents of one node id are two nodes, an
 newcomer. Agents of one node id that join together live: those of one machine have its name unless they are told one.
 """
 
+import re
 from collections.abc import Collection
 from hmac import compare_digest
 from itertools import islice
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import SCALE_UP_NOTICE_S, RequestedSettings, RunSettings
+from rdzv_protocol.text import count
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core import legal_sizes
@@ -34,6 +36,9 @@ MOST_NAMESAKES = 16
 """Most agents with one node id that a newcomer is compared with: an id that more have identifies nobody."""
 JUST_S = 1.0
 """Seconds since a waiting agent was heard within which it surely lives: no host dies and starts again so fast."""
+
+
+_DIGITS = re.compile(r"\d+")
 
 
 class Claim(Struct, frozen=True):
@@ -99,6 +104,8 @@ def _check_newcomer(machine: "RunMachine", event: NodeJoined, now: float) -> Nod
         machine.wake([run.agents[agent_id] for agent_id in claimed.probes])
     if claimed.is_undecided:
         return None
+    if not claimed.replaces and not claimed.probes:
+        _check_is_wanted(run, join)
     machine.agreed = join.settings
     return event if claimed.replaces == event.replaces else replace(event, replaces=claimed.replaces)
 
@@ -113,6 +120,7 @@ def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> Non
                 f"agent {agent.agent_id} of node {agent.node_id} must keep its node id and --node-rank"
             )
         return
+    check_program(run, join)
     if len(run.agents) >= MOST_AGENTS:
         raise ServerUnavailable(f"run {run.run_id} holds {MOST_AGENTS} agents, as many as a run may")
     if join.agent_id in run.departed_ids or join.after_round > 0:
@@ -121,6 +129,37 @@ def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> Non
         raise SettingsConflict(
             f"run {run.run_id} has other settings: {'; '.join(found)}. "
             "Start every agent of a run with the same values, or leave them out to take the run's"
+        )
+
+
+def check_program(run: Run, join: JoinRequest) -> None:
+    """Refuse an agent that would run another program than an agent of its role that is connected, or in the end was.
+
+    Two people who share a run id by accident would else take each other's seats. Digits do not count: `node1.sh`.
+    """
+    first = run.agents.get(run.command_of) or next(iter(run.agents.values()), None)
+    if first is None or join.role != first.join.role:
+        return
+    ours, theirs = join.program, first.join.program
+    if not (ours and theirs) or ours == theirs or _DIGITS.sub("", ours) == _DIGITS.sub("", theirs):
+        return
+    if run.stage.is_end or run.leases.is_connected(first.agent_id):
+        raise SettingsConflict(
+            f"run {run.run_id} runs {theirs} on node {first.node_id}, not {ours} as node {join.node_id} would: set "
+            "--run-id if these are two runs, or give each program of one run its own --role"
+        )
+
+
+def _check_is_wanted(run: Run, join: JoinRequest) -> None:
+    """Refuse an agent with another command where nobody has named a run and no seat is free: it is another run's."""
+    if join.explicit_run_id or run.explicit or len(run.running) < legal_sizes.largest(run.settings):
+        return
+    if first := _first_with_another_command(run, join):
+        is_same = join.program == first.join.program
+        what = f"{join.program} with other arguments" if join.program and is_same else join.program or "another command"
+        raise SettingsConflict(
+            f"run {run.run_id} is full with {count(len(run.running))}, and node {join.node_id} would run {what}: set "
+            "--run-id to begin another run, or use this run's command to stand by"
         )
 
 
@@ -181,10 +220,16 @@ def differs(run: Run, join: JoinRequest) -> str:
     """
     if run.is_resized and (sizes := join.settings.conflicts(run.settings)):
         return f"an operator has resized run {run.run_id}: {'; '.join(sizes)}"
-    first = run.agents.get(run.command_of)
-    if first is None or not join.command or join.command == first.join.command:
+    first = _first_with_another_command(run, join)
+    if first is None:
         return ""
     return f"node {join.node_id} runs another command than node {first.node_id}: set --run-id if these are two runs"
+
+
+def _first_with_another_command(run: Run, join: JoinRequest) -> Agent | None:
+    """Return the run's first agent if its command is another than this one's."""
+    first = run.agents.get(run.command_of)
+    return first if first and join.command and join.command != first.join.command else None
 
 
 def _is_rejoining(run: Run, join: JoinRequest) -> bool:

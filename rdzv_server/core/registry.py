@@ -524,6 +524,7 @@ class Registry:
         if join.returning or (run.set_apart and not run.stage.is_end):
             return False
         if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
+            admission.check_program(run, join)
             raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
         if run.stage.is_end:
             return True

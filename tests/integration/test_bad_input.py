@@ -1,5 +1,6 @@
 """Mistakes, and what a person sees of them: one line that says what to do, exit code 2, nothing left running."""
 
+import os
 import shutil
 import socket
 import sys
@@ -131,11 +132,23 @@ async def test_a_node_rank_that_is_taken(cluster: Cluster) -> None:
     await cluster.finish(workers)
 
 
-async def test_nodes_with_different_commands_are_told_and_run(cluster: Cluster, tmp_path: Path) -> None:
-    """Example: two people share a server and give no --run-id."""
+async def test_two_people_who_share_a_server_and_give_no_run_id(cluster: Cluster, tmp_path: Path) -> None:
+    a = await cluster.nodes("a", *PATIENT)
+    theirs, cluster.script = os.path.basename(cluster.script), shutil.copy(WORKER, tmp_path / "other.py")
+    says = f"run none runs {theirs} on node a, not other.py as node b would: set --run-id if these are two runs"
+    await refuses(await cluster.node("b", *PATIENT), says, code=ExitCode.REFUSED)
+    cluster.script = shutil.copy(WORKER, tmp_path / "worker2.py")
+    says = "run none is full with 1 node, and node c would run worker2.py: set --run-id to begin another run"
+    await refuses(await cluster.node("c", *PATIENT), says, code=ExitCode.REFUSED)
+    for name in "bc":
+        del cluster.agents[name]
+    await cluster.finish(a)
+
+
+async def test_nodes_whose_commands_differ_by_a_number_are_told_and_run(cluster: Cluster, tmp_path: Path) -> None:
     a = await cluster.node("a", "--nnodes", "2", *PATIENT)
     await a.line("1 of 2 joined")
-    cluster.script = shutil.copy(WORKER, tmp_path / "other.py")
+    cluster.script = shutil.copy(WORKER, tmp_path / "worker2.py")
     b = await cluster.node("b", "--nnodes", "2", *PATIENT)
     says = "node b runs another command than node a: set --run-id if these are two runs"
     await b.line(f" node-agent: {says}$")

@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from node_agent.cli.arguments import FLAGS
 from node_agent.cli.parser import Parser
@@ -35,7 +36,25 @@ def command(*argv: str, use_env: bool = True, **environment: str) -> Command:
     ],
 )
 def test_a_script_or_a_module(argv, environment, expected):
-    assert command(*argv.split(), **environment) == expected
+    assert replace(command(*argv.split(), **environment), name="") == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        ("/tmp/../bin/train.py --lr 1", "train.py"),
+        ("-m package.train", "package.train"),
+        ("--run-path train.py", "train.py"),
+        ("--no-python sh -c exit", ""),
+        ("--no-python sh /home/a/run.sh", "run.sh"),
+        ("--no-python sh", ""),
+        ("--no-python env A=1", "env"),
+        ("-- -c print(1)", ""),
+    ],
+)
+def test_runs_are_told_apart_by_the_name_of_what_they_run(argv, name, monkeypatch):
+    monkeypatch.setattr("node_agent.cli.plan._check_script", lambda script: None)
+    assert command(*argv.split()).name == name
 
 
 @pytest.mark.parametrize("before", [["train.py"], ["-m", "package.train"], ["-r3", "--nproc", "2", "--", "train.py"]])
@@ -68,7 +87,7 @@ def test_a_program_is_looked_for_in_path(tmp_path):
     program = tmp_path / "mine"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    assert command("--no-python", "mine", "-x", PATH=str(tmp_path)) == Command((str(program),), ("-x",))
+    assert command("--no-python", "mine", "-x", PATH=str(tmp_path)) == Command((str(program),), ("-x",), "mine")
 
 
 def test_what_cannot_be_executed_is_told_in_one_line(tmp_path):

@@ -74,6 +74,61 @@ def test_commands_are_compared_with_the_next_one_after_the_first_is_gone():
     assert admission.differs(run.run, a_join("c", command="1")).startswith("node c runs another command than node b")
 
 
+OTHER_PROGRAM = (
+    "run run runs train.py on node a, not eval.py as node b would: set --run-id if these are two runs, or give each "
+    "program of one run its own --role"
+)
+
+
+@pytest.mark.parametrize("size", ["1", "2", "1:2"], ids=["it is full", "it forms", "it has a free seat"])
+def test_an_agent_with_another_program_gets_no_seat(size: str):
+    run = Scenario(size)
+    run.join("a", program="train.py")
+    with pytest.raises(SettingsConflict) as refusal:
+        run.join("b", program="eval.py")
+    assert str(refusal.value) == OTHER_PROGRAM and list(run.run.agents) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"program": "node0.sh"}, {"program": "node1.sh"}),
+        ({"program": "trainer.py", "role": "trainer"}, {"program": "reader.py", "role": "reader"}),
+        ({"program": "train.py"}, {"program": ""}),
+        ({"program": ""}, {"program": "train.py"}),
+    ],
+    ids=["they differ by a number", "of another role", "an agent that does not tell", "a first that does not tell"],
+)
+def test_programs_that_may_belong_to_one_run_take_part(first: dict[str, str], second: dict[str, str]):
+    run = Scenario("2")
+    run.join("a", **first)
+    run.join("b", **second)
+    assert run.participants() == ["a", "b"]
+
+
+def test_a_corrected_program_takes_the_place_of_the_agent_that_is_gone():
+    run = Scenario("1", disconnect_grace_s=60.0)
+    run.join("a", program="trian.py")
+    run.disconnects("a")
+    run.join("a2", node="a", program="train.py")
+    assert run.participants() == ["a2"]
+
+
+@pytest.mark.parametrize("program", ["train.py", ""])
+def test_who_has_named_no_run_does_not_stand_by_with_another_command(program: str):
+    run = Scenario("1")
+    run.run.explicit = False
+    run.join("a", program=program, command="1")
+    with pytest.raises(SettingsConflict, match="run run is full with 1 node, and node b would run "):
+        run.join("b", program=program, command="2")
+    run.join("c", program=program, command="2", explicit_run_id=True)
+    run.join("d", program=program, command="1")
+    assert run.run.agents.keys() == {"a", "c", "d"}
+    run.disconnects("a")
+    run.join("a2", node="a", program=program, command="2")
+    assert run.run.agents.keys() == {"a2", "c", "d"}
+
+
 # Who gets in.
 
 NEW_AGENT = "node a lost: a new agent of the same node joined"

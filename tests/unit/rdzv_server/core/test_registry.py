@@ -11,6 +11,7 @@ from rdzv_protocol.errors import (
     RunGoesOn,
     RunSucceeded,
     ServerUnavailable,
+    SettingsConflict,
     UnknownNode,
     UnknownRun,
 )
@@ -220,6 +221,16 @@ def test_a_latecomer_to_a_run_that_has_succeeded_is_told_so(server):
     server.succeeds("a")
     with pytest.raises(RunSucceeded, match=r"run run has already succeeded: .* --rerun starts it again"):
         server.join("late")
+
+
+def test_another_program_is_not_told_that_it_has_succeeded(server):
+    server.join("a", program="train.py")
+    server.succeeds("a")
+    with pytest.raises(SettingsConflict, match=r"run run runs train\.py on node a, not eval\.py as node late would"):
+        server.join("late", program="eval.py")
+    with pytest.raises(RunSucceeded):
+        server.join("late", program="train.py")
+    server.join("late", program="eval.py", rerun=True)
 
 
 def test_the_second_node_of_a_rerun_joins_the_first(server):
