@@ -14,12 +14,12 @@ from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
-from rdzv_protocol.text import printable
+from rdzv_protocol.text import did_you_mean, printable
 
 from rdzvctl import commands, completion
 from rdzvctl.commands import ACTIONS, Action, Session
 from rdzvctl.contexts import FIELDS
-from rdzvctl.errors import BadInput, CtlError, did_you_mean
+from rdzvctl.errors import BadInput, CtlError
 
 DESCRIPTION = """\
 Shows operators the runs of an rdzv-server, says why one stands where it does, and acts on them."""

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from rdzv_protocol import paths
 from rdzv_protocol.credentials import SYSTEM
 from rdzv_protocol.flag_values import MOST_LOG_LINES, address
-from rdzv_protocol.text import clip, printable
+from rdzv_protocol.text import clip, did_you_mean, printable
 
 from rdzvctl import contexts, views
 from rdzvctl.answers import Fields
 from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, Request
 from rdzvctl.contexts import FIELDS, Contexts
-from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, TooOld, Unreachable, did_you_mean
+from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, TooOld, Unreachable
 from rdzvctl.output import Output, confirmed
 from rdzvctl.views import MOST_NAMED, Table
 

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from rdzv_protocol.flag_values import Endpoint, endpoints
 from rdzv_protocol.paths import DEFAULT_PORT
+from rdzv_protocol.text import did_you_mean
 
-from rdzvctl.errors import BadInput, did_you_mean
+from rdzvctl.errors import BadInput
 
 FIELDS = ("endpoint", "token_file", "tls_ca", "tls_cert", "tls_key")
 """Keys of a context; flags and, as `RDZV_...`, variables have the same names."""

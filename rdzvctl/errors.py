@@ -8,7 +8,7 @@ CtlError
 └── KeptOut      77   the server wants another token, or another certificate
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import rdzv_protocol
 from rdzv_protocol.exit_codes import ExitCode
@@ -63,11 +63,3 @@ def _remedy(versions: Mapping[str, str]) -> str:
     if rdzv_protocol.VERSION in versions.values():
         return "the two have one version number, but are of different builds: install both from the same build"
     return "it is probably older: upgrade the server, or take the rdzvctl of its version"
-
-
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant, as the end of a sentence; empty if none is close."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(given, [*known], 1, 0.6)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import rdzv_protocol
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.paths import DEFAULT_PORT
+from rdzv_protocol.text import did_you_mean
 
 from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, from_variables, make
 from node_agent.config import UsageError
@@ -158,11 +159,8 @@ class Parser(argparse.ArgumentParser):
 
 def _instead_of(word: str) -> str:
     """The flag that was probably meant."""
-    from difflib import get_close_matches
-
     names = [name for flag in FLAGS.values() for name in flag.names if name.startswith("--")]
-    close = get_close_matches(word.partition("=")[0].replace("_", "-"), names, 1, 0.75)
-    return f"; did you mean {close[0]}?" if close else ""
+    return did_you_mean(word.partition("=")[0].replace("_", "-"), names, 0.75)
 
 
 class _Store(argparse.Action):

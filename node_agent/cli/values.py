@@ -11,6 +11,7 @@ from typing import cast
 
 from msgspec import Struct
 from rdzv_protocol.flag_values import checked_counts, is_host, node_counts
+from rdzv_protocol.text import did_you_mean
 
 from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import Std
@@ -313,10 +314,21 @@ def filters(given: object) -> tuple[str, ...]:
 
 
 def signals(given: object) -> tuple[str, ...]:
-    """Names of signals that a process can catch; `known_signals` tells those apart that there are."""
+    """Names of signals that a process can catch. Refuse misspelt ones: a signal that is not handled would kill the agent.
+
+    Names that are like no signal's stay, as under torchrun: `known_signals` leaves them out.
+    """
     names = tuple(text(part).strip() for part in _parts(given))
     if uncatchable := [each for each in names if each in UNCATCHABLE]:
         raise ValueError(f"{uncatchable[0]} cannot be caught: leave it out")
+    from signal import Signals
+
+    for each in names:
+        word = each.upper()
+        if each not in Signals.__members__ and (
+            meant := did_you_mean(word if word.startswith("SIG") else f"SIG{word}", Signals.__members__, 0.8)
+        ):
+            raise ValueError(f"there is no signal {each}{meant}")
     return tuple(dict.fromkeys(names))
 
 

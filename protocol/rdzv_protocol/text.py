@@ -38,3 +38,14 @@ def count(number: int | None, noun: str = "node") -> str:
 def one_line(texts: Iterable[str]) -> str:
     """The first of the texts that says something, printable."""
     return next((line for text in texts if (line := printable(text).strip())), "")
+
+
+def did_you_mean(given: str, known: Iterable[str], least: float = 0.6) -> str:
+    """The known word that was probably meant, as the end of a sentence; empty if none is alike.
+
+    `least`: how alike, from 0 to 1 (the same), it must be.
+    """
+    from difflib import get_close_matches
+
+    close = get_close_matches(given, [*known], 1, least)
+    return f"; did you mean {close[0]}?" if close else ""

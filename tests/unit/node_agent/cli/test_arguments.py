@@ -404,7 +404,22 @@ def test_texts_that_are_none(read, texts, line):
 
 
 def test_names_that_no_signal_has():
-    assert values.known_signals(values.signals("TERM,SIGTERM,SIGNOPE,15,SIG_IGN,")) == ("SIGTERM",)
+    assert values.known_signals(values.signals("SIGTERM,SIGNOPE,15,SIGBREAK,")) == ("SIGTERM",)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("SIGTEM", "SIGTERM"),
+        ("SIGINT,TERM", "SIGTERM"),
+        ("sigusr1", "SIGUSR1"),
+        ("USR2", "SIGUSR2"),
+        ("SIGUP", "SIGHUP"),
+    ],
+)
+def test_a_misspelt_signal_is_refused_for_it_would_kill_the_agent(given, meant):
+    with pytest.raises(ValueError, match=rf"^there is no signal {given.rpartition(',')[2]}; did you mean {meant}\?$"):
+        values.signals(given)
 
 
 @pytest.mark.torch
