@@ -509,8 +509,8 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
         python = (_interpreter(environment), "-u", *(("-m",) if arguments.module else ()))
     if "$" in script:  # torchrun substitutes the local rank there, too
         return Command(python, (script, *after), _name(script))
-    if python[-1] != "-m":
-        _check_script(script)
+    if python[-1] != "-m" and not (arguments.exit_with_run and rendezvous.is_our_endpoint(arguments)):
+        _check_script(script)  # else the run itself fails: other nodes, and a server of the job's, wait for its end
     return Command((*python, script), after, _name(script))
 
 

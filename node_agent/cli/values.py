@@ -314,7 +314,7 @@ def filters(given: object) -> tuple[str, ...]:
 
 
 def signals(given: object) -> tuple[str, ...]:
-    """Names of signals that a process can catch. Refuse misspelt ones: a signal that is not handled would kill the agent.
+    """Names of signals that a process can catch. Misspelt ones are refused: a signal not handled would kill the agent.
 
     Names that are like no signal's stay, as under torchrun: `known_signals` leaves them out.
     """

@@ -105,6 +105,15 @@ async def test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeed
     assert [each["exitcode"] for role in ends.values() for each in role] == [0] * (4 + (server == "role"))
 
 
+async def test_an_app_whose_script_is_misspelt_fails_at_once(hub: WorkerHub, tmp_path: Path) -> None:
+    """A server of the job's own would wait half an hour for an agent."""
+    async with App.run(
+        "rdzv.ddp", "-j", "1x1", "--server", "role", logs=tmp_path, script=("trian.py",), env=hub.env
+    ) as app:  # fmt: skip
+        await app.ends("FAILED")
+    assert "trian.py': [Errno 2] No such file or directory" in app.file("trian/0/stderr.log").read_text()
+
+
 async def test_the_root_cause_of_a_failed_app_is_in_torchxs_status_and_log(hub: WorkerHub, tmp_path: Path) -> None:
     async with App.run("rdzv.ddp", "-j", "2x1", "--server", "role", logs=tmp_path, env=hub.env) as app:
         workers = await hub.group(2)

@@ -414,7 +414,6 @@ def test_names_that_no_signal_has():
         ("SIGINT,TERM", "SIGTERM"),
         ("sigusr1", "SIGUSR1"),
         ("USR2", "SIGUSR2"),
-        ("SIGUP", "SIGHUP"),
     ],
 )
 def test_a_misspelt_signal_is_refused_for_it_would_kill_the_agent(given, meant):

@@ -80,7 +80,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("lines", LineFormat("node-agent", is_json=True), ["--log-format", "json"]),
     ("traces", True, ["--otel"]),
     ("event_log", "console", ["--event-log-handler", "console"]),
-    ("command", Command((sys.executable, "-u", "train.py")), []),
+    ("command", Command((sys.executable, "-u", "train.py"), name="train.py"), []),
     ("join.settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
     ("logs", LogOptions(tee=Std.ALL), ["--tee", "3"]),
     ("environment", {"PATH": "/usr/bin:/bin", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGHUP"}, ["--signals", "SIGHUP"]),
@@ -128,7 +128,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
 ]
 # fmt: on
 WITHOUT_A_FLAG = {"scale_up_window_s", "scale_up_cooldown_s"}
-THE_AGENTS_OWN = {"attempt", "agent_id", "secret", "command", "after_round", "port", "returning", "unfit"}
+THE_AGENTS_OWN = {"attempt", "agent_id", "secret", "command", "program", "after_round", "port", "returning", "unfit"}
 THE_AGENTS_OWN |= {"hosts_store", "drains", "queries", "log_dir"}
 
 

@@ -69,6 +69,12 @@ def test_nothing_after_the_script_is_read_whatever_it_looks_like(before):
         assert parser.read([*before, "--lr", "1", word, "16"]).args == ("--lr", "1", word, "16")
 
 
+def test_a_script_that_is_not_there_fails_the_run_if_somebody_waits_for_its_end():
+    """A server that a job has for itself, and TorchX with it."""
+    assert command("--exit-with-run", "--endpoint", "host:1", "no.py").program == (*PYTHON, "no.py")
+    assert complaint("--exit-with-run", "no.py").startswith("there is no script no.py")
+
+
 def test_options_of_python_in_the_scripts_place_need_a_python_of_their_own():
     assert complaint("--preload", "torch", "--", "-X", "faulthandler", "train.py") == (
         "--preload: workers begin in a Python that runs already, which cannot take -X: name a script, or leave "
