@@ -67,7 +67,7 @@ class HttpServer(ABC):
         *,
         read_only: bool = False,
     ) -> None:
-        """Serve HTTP on a socket (see `bind`). `read_only`: without the paths of actions."""
+        """Serve HTTP on a socket (see `bind`). `read_only`: refuse agents and operators' actions."""
         from rdzv_server.auth.authorization import Access
         from rdzv_server.config import Limits
         from rdzv_server.http.limits import Gatekeeper

@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -99,7 +99,7 @@ class Route:
 class HttpApi:
     """Answers of one server to HTTP requests. `gatekeeper` judges each of them; its connections are `HttpConnection`s.
 
-    `read_only`: without the paths of actions. The paths are few and fixed: a dict finds them, where
+    `read_only`: refuses agents and operators' actions. The paths are few and fixed: a dict finds them, where
     aiohttp's router and middlewares take a tenth of a request.
     """
 
@@ -117,7 +117,10 @@ class HttpApi:
         self.watch = Watch(service)
         self._events = EventsView(service)
         self._pages: asyncio.Task[Pages] | None = None
-        self._routes = {route.path: route for route in ROUTES if route.method == "GET" or not read_only}
+        self._routes = {
+            route.path: replace(route, handler=HttpApi.refuse) if read_only and route.method != "GET" else route
+            for route in ROUTES
+        }
 
     def serve(self, idle_s: float) -> Server:
         """Make aiohttp's server. `idle_s`: longest time in seconds from an answer to a connection's next request."""
@@ -213,6 +216,13 @@ class HttpApi:
         if isinstance(message, messages.JoinRequest) and connection.permit.has_quota:
             connection.permit.check_quota(message.run_id, self._going_on())
         return packed(await self._service.ask(message, connection))
+
+    async def refuse(self, request: web.BaseRequest) -> web.Response:
+        """Refuse a message or an action at a server that only shows its run."""
+        raise errors.Forbidden(
+            "this page is read-only: it shows the run of one node-agent without a server; to act on the run, signal "
+            "that agent (Ctrl-C), or start rdzv-server and give the agent --endpoint"
+        )
 
     async def act(self, request: web.BaseRequest) -> web.Response:
         """Carry an operator's action out, or ask an agent an operator's question."""

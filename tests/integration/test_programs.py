@@ -23,6 +23,8 @@ async def test_standalone_needs_no_server_and_shows_a_status_page(hub: WorkerHub
     url = (await agent.line(r"status: (http://127\.0\.0\.1:\d+/v1/status)"))[1]
     (run,) = json.loads(await get(url))["runs"]
     assert (run["phase"], run["world_size"]) == ("running", 2)
+    done = await rdzvctl("stop", run["run_id"], "--yes", endpoint=url)
+    assert done.code == ExitCode.REFUSED and "this page is read-only: " in done.err[0]
     await finish(agent, *workers)
 
 
