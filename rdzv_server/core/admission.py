@@ -97,6 +97,8 @@ def check_join(machine: "RunMachine", event: NodeJoined, now: float) -> NodeJoin
 
 def _check_newcomer(machine: "RunMachine", event: NodeJoined, now: float) -> NodeJoined | None:
     run, join = machine.run, event.join
+    if join.program != machine.agreed_program:
+        check_program(run, join)
     claimed = _claim(run, join, now)
     for agent_id in claimed.probes:
         run.leases.probe(agent_id, _answers_until(run, agent_id, now))
@@ -104,9 +106,9 @@ def _check_newcomer(machine: "RunMachine", event: NodeJoined, now: float) -> Nod
         machine.wake([run.agents[agent_id] for agent_id in claimed.probes])
     if claimed.is_undecided:
         return None
-    if not claimed.replaces and not claimed.probes:
+    if not (join.explicit_run_id or run.explicit or claimed.replaces or claimed.probes):
         _check_is_wanted(run, join)
-    machine.agreed = join.settings
+    machine.agreed, machine.agreed_program = join.settings, join.program
     return event if claimed.replaces == event.replaces else replace(event, replaces=claimed.replaces)
 
 
@@ -120,7 +122,6 @@ def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> Non
                 f"agent {agent.agent_id} of node {agent.node_id} must keep its node id and --node-rank"
             )
         return
-    check_program(run, join)
     if len(run.agents) >= MOST_AGENTS:
         raise ServerUnavailable(f"run {run.run_id} holds {MOST_AGENTS} agents, as many as a run may")
     if join.agent_id in run.departed_ids or join.after_round > 0:
@@ -152,7 +153,7 @@ def check_program(run: Run, join: JoinRequest) -> None:
 
 def _check_is_wanted(run: Run, join: JoinRequest) -> None:
     """Refuse an agent with another command where nobody has named a run and no seat is free: it is another run's."""
-    if join.explicit_run_id or run.explicit or len(run.running) < legal_sizes.largest(run.settings):
+    if len(run.running) < legal_sizes.largest(run.settings):
         return
     if first := _first_with_another_command(run, join):
         is_same = join.program == first.join.program

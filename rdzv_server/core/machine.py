@@ -93,7 +93,8 @@ class RunMachine:
         """Effects that are to be returned next: at first that of the run's creation."""
         self.tell("run_created", self.run.opening.reason, now)
         self.agreed: RequestedSettings | None = None
-        """Settings that the last new agent asked for: nearly all of them ask for the same."""
+        self.agreed_program = ""
+        """Settings and program of the last new agent: nearly all of them have the same."""
         self.blamed: list[Blame] = []
         """Blames on nodes that the registry has not taken yet, for the node history."""
         self.is_judged = False

@@ -8,10 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server, get, start_agent
+from tests.support.rdzvctl import rdzvctl
 from tests.support.worker_hub import WorkerHub, finish
 
 PRINT_PROTOCOL = "import protocol\nprint('the script sees', protocol.WHOSE)\n"
