@@ -6,6 +6,7 @@ import errno
 import gc
 import logging
 import os
+import re
 import resource
 import signal
 import socket
@@ -23,7 +24,7 @@ from rdzv_protocol.flag_values import address as address_of
 from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
-from rdzv_protocol.text import count
+from rdzv_protocol.text import count, did_you_mean
 
 from rdzv_server.auth.reload import BadTokenFile, Security
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
@@ -314,6 +315,8 @@ def _probe(config: ServerConfig) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if unknown := re.match(r"unrecognized arguments: (-[^\s=]+)", message):
+            message += did_you_mean(unknown[1].replace("_", "-"), self._option_string_actions)
         fail(f"{message} (rdzv-server --help explains every flag)")
 
 
@@ -362,7 +365,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="rdzv-server", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS,
     )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"rdzv-server {rdzv_protocol.VERSION}")
+    parser.add_argument("-V", "--version", action="version", version=f"rdzv-server {rdzv_protocol.VERSION}")
     parser.add_argument(
         "--probe",
         action="store_true",

@@ -80,7 +80,9 @@ _span = _number(seconds, 1, 366 * 86_400, f"{A_TIME}, from 1s to 366d")
 
 def _after(text: str) -> tuple[int, float]:
     """Read N/TIME, a number of times within a time, in seconds."""
-    number, _, window = text.partition("/")
+    number, slash, window = text.partition("/")
+    if not slash:
+        raise ArgumentTypeError(f"N/TIME, a number of times within a time, as in 3/24h, not {text!r}")
     if re.fullmatch(r"\d{1,2}", number) is None or not 1 <= int(number) <= MOST_OF_A_NODE:
         raise ArgumentTypeError(f"a number from 1 to {MOST_OF_A_NODE}, and {A_TIME}, as in 3/24h, not {text!r}")
     return int(number), _span(window)

@@ -2,7 +2,16 @@
 
 import sys
 
-from rdzvctl.cli import main
+
+def main() -> int:
+    """Run the program, and return its exit code, also if Ctrl-C comes while it is imported."""
+    try:
+        from rdzvctl.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -111,7 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="rdzvctl", description=DESCRIPTION, epilog=EPILOG, parents=[common], argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}")
+    parser.add_argument("-V", "--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}")
     add_print_completion(parser, completion.PREAMBLE)
     words = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:

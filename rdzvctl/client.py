@@ -98,7 +98,7 @@ class Client:
             self._credentials = Credentials(place.token_file, tls)
             self._context: ssl.SSLContext | None = self._credentials.context()
         except ValueError as error:  # which names the file
-            raise BadInput(str(error)) from None
+            raise BadInput(f"{error} ({place.source})") from None
 
     # Questions.
 
@@ -313,7 +313,7 @@ class Client:
                 str(said["code"]), printable(str(said["message"])), said.get("leader"), said.get("leadership", 0)
             )
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
-            if response.status == http.client.NOT_FOUND:
+            if response.status == http.client.NOT_FOUND and "html" not in response.headers.get("Content-Type", ""):
                 return Refused(
                     f"the rdzv-server at {address(*to)} does not know this request: "
                     f"run a server of the same build as this rdzvctl, which is version {VERSION}"

@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
             prog="node-agent", usage="node-agent [FLAG ...] SCRIPT [ARGUMENT ...]", description=DESCRIPTION,
             epilog=EPILOG, formatter_class=_Help, exit_on_error=False, allow_abbrev=False,
         )  # fmt: skip
-        self.add_argument("--version", action="version", version=f"node-agent {rdzv_protocol.VERSION}")
+        self.add_argument("-V", "--version", action="version", version=f"node-agent {rdzv_protocol.VERSION}")
         add_print_completion(self)
         group = self.add_argument_group()
         for name, flag in FLAGS.items():
@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
             given = [name for word in flags if (name := word.partition("=")[0]) in names]
             self.error(f"{[*given, *names][0]}: {error.message}")
         if not command and not hasattr(namespace, "check_only"):
-            self.error("the following arguments are required: SCRIPT, ...")
+            self.error(f"the following arguments are required: SCRIPT, ...{self._taken(flags)}")
         if command and not command[0]:
             self.error("SCRIPT is empty: is a variable of the shell not set?")
         namespace.script, namespace.args = (command[0], tuple(command[1:])) if command else (None, ())
@@ -122,7 +122,7 @@ class Parser(argparse.ArgumentParser):
             name, *value = word.split("=", 1)
             spelling = self.spelling(name)
             if spelling is None:
-                self.error(f"unrecognized arguments: {word}{_instead_of(word)}")
+                self.error(f"unrecognized arguments: {word}{self._instead_of(word)}")
             flags.append("=".join([spelling, *value]))
             if not value and spelling in self._option_string_actions:
                 flags += islice(words, 0 if self._option_string_actions[spelling].nargs == 0 else 1)
@@ -147,6 +147,19 @@ class Parser(argparse.ArgumentParser):
             self.error(f"ambiguous option: {name} could match {', '.join(meant.values())}")
         return next(iter(meant.values()), None)
 
+    def _instead_of(self, word: str) -> str:
+        """The flag that was probably meant."""
+        names = [name for name in self._option_string_actions if name.startswith("--") and "_" not in name]
+        return did_you_mean(word.partition("=")[0].replace("_", "-"), names, 0.75)
+
+    def _taken(self, flags: Sequence[str]) -> str:
+        """Words about a script that the last flag has taken for its value; empty if it has not."""
+        flag, value = flags[-2:] if len(flags) > 1 else ("", "")
+        action = self._option_string_actions.get(flag)
+        if action is None or action.nargs == 0 or not value.endswith(".py"):
+            return ""
+        return f"; {flag} has taken {value} for its value: write {flag} {action.metavar} {value}"
+
     def format_help(self) -> str:
         from shutil import get_terminal_size
 
@@ -155,12 +168,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (node-agent --help explains every flag)")
-
-
-def _instead_of(word: str) -> str:
-    """The flag that was probably meant."""
-    names = [name for flag in FLAGS.values() for name in flag.names if name.startswith("--")]
-    return did_you_mean(word.partition("=")[0].replace("_", "-"), names, 0.75)
 
 
 class _Store(argparse.Action):

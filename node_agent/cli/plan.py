@@ -1,8 +1,9 @@
 """Launch plan of an agent, made of its arguments."""
 
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -14,9 +15,10 @@ from rdzv_protocol.flag_values import address
 from rdzv_protocol.log_lines import LineFormat, lowest_level
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
+from rdzv_protocol.text import count, did_you_mean
 
 from node_agent.cli import rendezvous
-from node_agent.cli.arguments import ALL, FLAGS, LONGEST_LEASE_S, SHORTEST_LEASE_S, Arguments
+from node_agent.cli.arguments import ALL, FLAGS, LONGEST_LEASE_S, SETTINGS, SHORTEST_LEASE_S, Arguments
 from node_agent.cli.values import Nodes, known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
@@ -102,14 +104,27 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     _check_descriptors(config)
     _check_port(arguments, config)
     notes = [found.line] if found else rendezvous.notes(arguments, target, environment)
-    unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
-    for argument, words in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
-        if words:
-            notes.append(f"{arguments.source(argument)}: {', '.join(words)} means nothing here and is left alone")
+    notes += _void(arguments, config)
     lines, complaint = _own_lines(arguments, environment)
     config = replace(config, lines=lines)
     torchruns = not rendezvous.is_our_endpoint(arguments) and not arguments.terms
     return LaunchPlan(config, target, credentials(arguments, target), (*notes, *complaint), torchruns)
+
+
+def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
+    """Yield lines about values that count for nothing, or for less than was asked."""
+    unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
+    for argument, words in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
+        meant = "".join(did_you_mean(each, SETTINGS, 0.75) for each in words)
+        if words:
+            yield f"{arguments.source(argument)}: {', '.join(words)} means nothing here and is left alone{meant}"
+    asked, given = arguments.notice_timeout, config.notice_s
+    if asked is not None and given is not None and given < asked:
+        needed = f"{asked / NOTICE_SHARE:g}"
+        yield (
+            f"{arguments.source('notice_timeout')} {asked:g}: this node gives its workers {given:g} s when it leaves, "
+            f"four fifths of --shutdown-timeout {arguments.shutdown_timeout:g}; --shutdown-timeout {needed} allows all"
+        )
 
 
 def _config(arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command) -> AgentConfig:
@@ -316,8 +331,8 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
     workers = config.join.local_world_size
     if name and visible is not None and len(visible) < workers:
         raise UsageError(
-            f"{arguments.source('virtual_local_rank')}: {workers} workers, but {name}="
-            f"{config.environment[name]} has {len(visible)} GPUs"
+            f"{arguments.source('virtual_local_rank')}: {count(workers, 'worker')}, but {name}="
+            f"{config.environment[name]} has {count(len(visible), 'GPU')}: list one for each worker"
         )
 
 
@@ -539,6 +554,10 @@ def _check_script(script: str) -> None:
             if interpreter.decode(errors="replace") in SHELLS or script.endswith(".sh"):
                 compile(first + file.read(), script, "exec", dont_inherit=True)
     except FileNotFoundError:
+        if re.fullmatch(r"python[\d.]*", os.path.basename(script)):
+            raise UsageError(
+                f"{script}: node-agent starts Python itself: leave {script} out, or write --no-python before it"
+            ) from None
         raise UsageError(f"there is no script {script} {_where('looked in')}") from None
     except OSError as error:
         raise UsageError(f"script {script} cannot be read: {error.strerror}") from None
@@ -584,6 +603,8 @@ def _program(name: str, environment: Mapping[str, str]) -> str:
     if os.path.isdir(name):
         raise UsageError(f"{name} is a folder: name a program")
     if os.path.exists(name):
+        if os.access(name, os.X_OK):
+            raise UsageError(f"{name} is not in PATH: write ./{name}")
         raise UsageError(f"{name} may not be executed: chmod +x {name}, or leave --no-python out for a Python script")
     raise UsageError(f"there is no program {name} {_where('looked in PATH and')}")
 

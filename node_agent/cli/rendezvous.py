@@ -24,6 +24,17 @@ MASTER_ADDR, MASTER_PORT = "127.0.0.1", 29_500
 ETCD_PORT = 2379
 EVERY_ADDRESS = ("0.0.0.0", "::")
 """Addresses to listen at, and not to connect to."""
+_OF_A_SCHEDULER = "--endpoint auto takes the nodes from the scheduler's variables"
+SEVERAL_NODES = (
+    ("WORLD_SIZE", 2, ""),
+    ("RANK", 1, ""),
+    ("JOB_COMPLETION_INDEX", 1, ""),
+    ("SLURM_STEP_NUM_NODES", 2, _OF_A_SCHEDULER),
+    ("SLURM_JOB_NUM_NODES", 2, _OF_A_SCHEDULER),
+    ("OMPI_COMM_WORLD_SIZE", 2, _OF_A_SCHEDULER),
+    ("PMI_SIZE", 2, _OF_A_SCHEDULER),
+)
+"""Variables that say that this is not the only node, each with the least number that does, and what to do."""
 OUR_ENDPOINT = ("--endpoint", "PET_ENDPOINT")
 """Sources of an endpoint that torchrun does not have."""
 
@@ -92,9 +103,12 @@ def _notes_of_one_node(arguments: Arguments, environment: Mapping[str, str]) -> 
     if arguments.is_written("node_rank") and arguments.node_rank:
         return [f"{arguments.source('node_rank')} {arguments.node_rank} counts for nothing: the run has one node"]
     if arguments.nnodes is None and "TORCHELASTIC_RUN_ID" not in environment:
-        for name, least in (("WORLD_SIZE", 2), ("RANK", 1), ("JOB_COMPLETION_INDEX", 1)):
+        for name, least, instead in SEVERAL_NODES:
             if (value := environment.get(name, "")).isdecimal() and int(value) >= least:
-                return [f"{name}={value} says that there are several nodes, but without --nnodes this one runs alone"]
+                return [
+                    f"{name}={value} says that there are several nodes, but without --nnodes this one runs alone"
+                    f"{instead and f': {instead}'}"
+                ]
     return []
 
 

@@ -494,8 +494,9 @@ class _RuleState:
         if in_a_row < rule.points:
             return None
         times = f"{in_a_row} times in a row, " if in_a_row > 1 else ""
-        limits = f"not from {rule.least:g} to {rule.most:g}"
-        return Suspicion(self._source, f"it wrote {text[:SHOWN]}, {times}{limits} (--log-rule)", (local_rank,))
+        limit = f"below least={rule.least:g}" if value < rule.least else f"above most={rule.most:g}"
+        limit = "no number" if isnan(value) else limit
+        return Suspicion(self._source, f"it wrote {text[:SHOWN]}, {times}{limit} (--log-rule)", (local_rank,))
 
 
 def _progress_reason(reading: Reading | None, silent_s: float, limit_s: float) -> str:

@@ -60,7 +60,7 @@ from node_agent.core.effects import (
     WriteFailureReport,
 )
 from node_agent.core.failure_reporter import FailureReporter
-from node_agent.core.server_outages import QUIET_S, ServerOutages
+from node_agent.core.server_outages import QUIET_S, ServerOutages, hint
 
 LONGEST_REASON = 500
 CAUSE_TIMEOUT_S = 0.5
@@ -376,7 +376,7 @@ class AgentMachine:
         if self.state is State.ENDING:
             return
         if isinstance(error, Unreachable) and error.is_final and not self.outages.is_known:
-            text = f"cannot use rdzv-server at {self._server} ({error})"
+            text = f"cannot use rdzv-server at {self._server} ({error}): {hint(error)}"
             self._give_up(text, ExitCode.REFUSED, is_server_lost=True)
             return
         said = self.outages.failed(error, now)
@@ -559,7 +559,9 @@ class AgentMachine:
     def _go(self, signalled: events.Signalled, now: float) -> None:
         """Leave the run now."""
         name, why = signalled.name, wording.asked_to_leave(signalled)
-        self._log_change(f"{why}: leaving the run", event="node_left")
+        time = f"; its workers have {self._stop_s:g} s to end, and another {name} kills them"
+        is_for_workers = self._has_workers and not self._leaving and name.startswith("SIG") and self._stop_s < inf
+        self._log_change(f"{why}: leaving the run{time if is_for_workers else ''}", event="node_left")
         self._leave(why[:LONGEST_REASON], retracts_success=self._retracts_success(signalled, now))
         grace_s = max(0.0, self._stops_at - now) if self._leaving else None
         if self.state is State.DRAINING and self._has_workers:

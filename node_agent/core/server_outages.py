@@ -19,6 +19,11 @@ SAME_S = 0.3
 """Greatest difference between the times of two polls that the same idle time-out has ended."""
 
 
+def hint(failure: Unreachable | ProtocolError) -> str:
+    """Advice to a person about a failure of the connection."""
+    return HINTS[failure.stage if isinstance(failure, Unreachable) else "server"]
+
+
 class ServerOutages:
     """Knowledge of one agent about its server: whether that answers, and since when it does not.
 
@@ -64,8 +69,7 @@ class ServerOutages:
     def reason_to_give_up(self) -> str:
         """Sentence of an agent that gives the server up, with advice."""
         failure = self.failure or Unreachable("HTTP", "no answer")
-        hint = HINTS[failure.stage if isinstance(failure, Unreachable) else "server"]
-        return f"no rdzv-server at {self._server} within {self.longest_s:g} s ({failure}): {hint}"
+        return f"no rdzv-server at {self._server} within {self.longest_s:g} s ({failure}): {hint(failure)}"
 
     def silent_s(self, now: float) -> float:
         """Time for which the server, which has answered before, does not answer."""
@@ -99,7 +103,7 @@ class ServerOutages:
         if self.is_known:
             goes_on = "workers keep running, " if self.idle_since is None else ""
             return f"lost rdzv-server at {self._server} ({error}); {goes_on}trying again{limit}"
-        return f"cannot reach rdzv-server at {self._server} yet ({error}); trying{limit or ' again'}"
+        return f"cannot reach rdzv-server at {self._server} yet ({error}); trying{limit or ' again'}: {hint(error)}"
 
     def cut(self, cut: Cut, hold_s: float) -> str:
         """Note that a poll was cut, which may be held for `hold_s`. Returns the warning, once; empty before and after.
@@ -123,4 +127,4 @@ class ServerOutages:
         if self._notice_at is None or now < self._notice_at:
             return ""
         self._notice_at = None
-        return f"waiting for rdzv-server at {self._server} to answer"
+        return f"waiting for rdzv-server at {self._server} to answer: {HINTS['connect']}"

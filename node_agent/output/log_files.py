@@ -28,6 +28,10 @@ FULL_BYTES = 1 << 16
 """Free bytes below which a disk counts as full."""
 
 
+FULL = "a worker that writes to this disk may fail: free space, or name another --log-dir"
+"""Outlook of files on a full disk, to which the workers themselves write."""
+
+
 def interval_s(silence_s: float) -> float:
     """Wait before the next look after so long a silence."""
     return min(max(silence_s / SHARE, SHORTEST_S), LONGEST_S)
@@ -52,12 +56,12 @@ class LogFiles:
         self._reader: threading.Thread | None = None
         self._is_reading = False
 
-    def report(self, path: str, problem: OSError | str) -> None:
-        """Tell the user what is wrong with a file."""
+    def report(self, path: str, problem: OSError | str, outlook: str = "") -> None:
+        """Tell the user what is wrong with a file. `outlook`: what may follow, if it is not the usual."""
         text = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
         if text not in self._problems:
             self._problems.add(text)
-            self.console.log(f"log files: {path}: {text}; {self._outlook}")
+            self.console.log(f"log files: {path}: {text}; {outlook or self._outlook}")
 
     def follow(self, file: "LogFile") -> None:
         """Look at the file from now on."""
@@ -224,7 +228,7 @@ class LogFile(Stream):
             if status.st_nlink == 0:
                 self._files.report(self._path, "it was removed while a worker wrote to it")
             if is_full(self._file):
-                self._files.report(self._path, os.strerror(ENOSPC))
+                self._files.report(self._path, os.strerror(ENOSPC), FULL)
             self._end = os.pread(self._file, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
         except OSError as error:
             self._files.report(self._path, error)

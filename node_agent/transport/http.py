@@ -173,7 +173,7 @@ def _not_ours(status: int) -> Unreachable:
     """Failure for an answer that is none of rdzv-server's: a proxy's, or another program's."""
     if why := _OF_PROXIES.get(status):
         return Unreachable("proxy", f"the proxy there answered {status} because {why}", is_cut=status == _TIMED_OUT)
-    return Unreachable("HTTP", f"status {status}: is this an rdzv-server?")
+    return Unreachable("another program", f"it answers with HTTP status {status}")
 
 
 def _authority(host: str, port: int) -> str:

@@ -66,7 +66,7 @@ class HostedServer:
 
         Raises `OSError` if the port cannot be had, and `ServerLost` if the server fails again and again.
         """
-        if self._run_has_ended or (self._process and self._process.exit_code is None):
+        if self._run_has_ended or self.is_here:
             return
         has_failed = self._process and self._process.exit_code and not self._has_answered
         self._failures = self._failures + 1 if has_failed else 0
@@ -86,6 +86,11 @@ class HostedServer:
         self._console.log(
             f"hosting rdzv-server at port {self._port} (process {self._process.pid}), {reach}", Level.NOTICE
         )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the server runs on this node, hosted by this agent."""
+        return self._process is not None and self._process.exit_code is None
 
     def observe(self, answer: Reply | Ack | ProtocolError) -> None:
         """Look at what the server, wherever it is, has answered."""
@@ -166,13 +171,22 @@ class HostedTransport(HttpTransport):
             self._server.ensure()
         except OSError as error:
             raise Unreachable("connect", f"cannot host it: {error.strerror or error}") from None
-        return await super().connect()
+        try:
+            return await super().connect()
+        except Unreachable as error:
+            if error.stage == "connect" and self._server.is_here:
+                raise Unreachable("host", error.detail, error.sooner) from None
+            raise
 
     async def exchange(self, request: Request) -> Reply | Ack:
         try:
             answer = await super().exchange(request)
         except ProtocolError as refusal:
             self._server.observe(refusal)
+            raise
+        except Unreachable as error:
+            if error.stage == "another program" and not self._server.is_here:
+                raise Unreachable("port", error.detail, is_final=True) from None
             raise
         self._server.observe(answer)
         return answer

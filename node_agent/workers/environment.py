@@ -32,7 +32,7 @@ def hiding_variable(parent: Mapping[str, str]) -> str | None:
 def visible_devices(parent: Mapping[str, str]) -> list[str] | None:
     """The GPUs that the agent's own environment allows; None: all."""
     name = hiding_variable(parent)
-    return None if name is None else [device.strip() for device in parent[name].split(",")]
+    return None if name is None else [device.strip() for device in parent[name].split(",") if device.strip()]
 
 
 def own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:

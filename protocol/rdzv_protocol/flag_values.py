@@ -3,7 +3,7 @@
 import re
 from typing import Literal
 
-from rdzv_protocol.paths import DEFAULT_PORT
+from rdzv_protocol.paths import DEFAULT_PORT, STATUS
 
 Endpoint = tuple[str, int]
 """Host, without brackets, and port."""
@@ -28,13 +28,14 @@ def seconds(text: str) -> float:
 
 
 def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> Endpoint:
-    """Endpoint of HOST:PORT, also as a URL; an IPv6 address in brackets. Without a default a port must be named.
+    """Endpoint of HOST:PORT, also as a URL, such as an agent's page has; an IPv6 address in brackets. Without a default
+    a port must be named.
 
     Raises `ValueError`, with one line for the user.
     """
     for scheme in ("http://", "https://"):
         text = text.removeprefix(scheme)
-    text = text.removesuffix("/")
+    text = text.removesuffix("/").removesuffix(STATUS)
     host, colon, port = text.rpartition(":")
     is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # to be a part of an IPv6 address
     if ":" in host and not host.startswith("[") and not is_too_long and "/" not in host:

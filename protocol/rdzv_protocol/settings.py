@@ -123,15 +123,25 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return RunSettings(**self._asked())
 
     def conflicts(self, run: RunSettings) -> list[str]:
-        """One phrase for each setting that the run has otherwise, with both values."""
-        return [
-            f"{name} is {_shown(getattr(run, name))} here, not {asked}"
-            for name, asked in self._asked().items()
-            if asked != getattr(run, name)
-        ]
+        """One phrase for each setting that the run has otherwise, with both values, by the flags that set them."""
+        asked = {name: value for name, value in self._asked().items() if value != getattr(run, name)}
+        if asked.keys() & {"min_nodes", "max_nodes"}:
+            theirs = f"{run.min_nodes}:{run.max_nodes}"
+            least, most = (asked.pop(name, getattr(run, name)) for name in ("min_nodes", "max_nodes"))
+            return [f"--nnodes is {theirs} here, not {least}:{most}", *_differences(asked, run)]
+        return _differences(asked, run)
 
     def _asked(self) -> dict[str, Any]:
         return {name: value for name, value in structs.asdict(self).items() if value is not None}
+
+
+def _differences(asked: dict[str, Any], run: RunSettings) -> list[str]:
+    return [f"{flag_of(name)} is {_shown(getattr(run, name))} here, not {value}" for name, value in asked.items()]
+
+
+def flag_of(name: str) -> str:
+    """Name of the agent's flag that sets this; without the unit, of which seconds are the usual."""
+    return "--" + name.removesuffix("_s").replace("_", "-")
 
 
 def _shown(value: Any) -> str:

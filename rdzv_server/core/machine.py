@@ -578,7 +578,14 @@ class RunMachine:
         try:
             return self.run.agents[agent_id]
         except KeyError:
-            raise AgentFenced(f"agent {agent_id} is no longer part of run {self.run.run_id}") from None
+            raise AgentFenced(self._why_gone(agent_id)) from None
+
+    def _why_gone(self, agent_id: str) -> str:
+        for gone in reversed(self.run.departures):
+            if gone.agent_id == agent_id:
+                how = "left" if gone.left else "was lost"
+                return f"node {gone.node_id} is no longer part of run {self.run.run_id}: it {how}: {gone.cause}"
+        return f"agent {agent_id} is no longer part of run {self.run.run_id}"
 
     def direct(self, agents: Collection[Agent], directive: Directive | None) -> None:
         """Tell agents what to do; None: what their state says."""

@@ -139,7 +139,7 @@ async def test_a_run_shrinks_and_grows_while_it_runs_and_agents_keep_their_flags
         pid: rank for pid, rank in ranked.items() if rank < 2
     }
     late = await cluster.node("d", *flags, nproc=1)
-    await late.line("an operator has resized run r: min_nodes is 1 here, not 3; max_nodes is 2 here, not 3")
+    await late.line("an operator has resized run r: --nnodes is 1:2 here, not 3:3")
     assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=1, max_nodes=4))[0] == 200
     third = await cluster.hub.group(4)
     assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=3, max_nodes=2))[0] == 400

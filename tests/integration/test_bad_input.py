@@ -95,8 +95,10 @@ async def test_something_else_listening(unused_tcp_port: int) -> None:
     web = await Program.start(sys.executable, "-u", "-m", "http.server", "-b", "127.0.0.1", str(unused_tcp_port))
     await web.line("Serving HTTP on 127.0.0.1")
     agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", "--connect-timeout", "0")
-    what, todo = "(HTTP: status 501: is this an rdzv-server?)", "check that this port is rdzv-server's"
+    what, todo = "(another program: it answers with HTTP status 501)", "name rdzv-server's port"
     await refuses(agent, what, todo, code=ExitCode.START_AGAIN)
+    host = await start_agent("--nnodes", "2", "--node-rank", "0", "--master-port", str(unused_tcp_port))
+    await refuses(host, "another program listens at this port of this node: stop it, or choose", code=ExitCode.FAILED)
 
 
 async def test_a_port_that_accepts_and_says_nothing() -> None:
@@ -116,11 +118,11 @@ async def test_a_port_that_is_taken() -> None:
 async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--nnodes", "1", "--max-restarts", "1", *PATIENT)
     other = await cluster.node("b", "--nnodes", "3", "--max-restarts", "1")
-    await refuses(
-        other, "min_nodes is 1 here, not 3; max_nodes is 1 here, not 3", "or leave them out", code=ExitCode.REFUSED
-    )
+    await refuses(other, "--nnodes is 1:1 here, not 3:3", "or leave them out", code=ExitCode.REFUSED)
     del cluster.agents["b"]
-    await cluster.server.line("WARNING rdzv-server: refused 127.0.0.1: run none has other settings: min_nodes is 1")
+    await cluster.server.line(
+        "WARNING rdzv-server: refused 127.0.0.1: run none has other settings: --nnodes is 1:1 here"
+    )
     await cluster.finish(workers)
 
 

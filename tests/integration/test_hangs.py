@@ -73,7 +73,7 @@ async def test_a_fault_in_the_log_ends_the_run_or_is_told(cluster: Cluster, poli
     if policy == "fail":
         agent = cluster.agents.pop("a")
         assert await agent.exit_code() == 1
-        await agent.line("rank 0 on node a failed: hang: it wrote NaN, 2 times in a row, not from -inf to 10")
+        await agent.line("rank 0 on node a failed: hang: it wrote NaN, 2 times in a row, no number")
     else:
         await cluster.agents["a"].line("may hang: it wrote NaN")
         while not (found := await events(cluster, "hang_found")):

@@ -39,7 +39,8 @@ async def test_ctrl_c_reaches_the_workers_and_leaves_nothing(hub: WorkerHub) -> 
     await polite.gone()
     await stubborn.gone()  # SIGKILL after the grace period
     assert await agent.exit_code() == 1
-    assert "node-agent: SIGINT: leaving the run" in agent.said
+    ends = "its workers have 0.3 s to end, and another SIGINT kills them"
+    assert f"node-agent: SIGINT: leaving the run; {ends}" in agent.said
     assert not any("Traceback" in line for line in agent.said if line.startswith("node-agent"))
     assert not is_running(grandchild)
 

@@ -280,7 +280,7 @@ async def test_below_the_minimum_the_join_times_out(site: Site) -> None:
 
 async def test_other_settings_are_refused(site: Site) -> None:
     await site.joined(1, "1")
-    with pytest.raises(RendezvousError, match="min_nodes is 1 here, not 2"):
+    with pytest.raises(RendezvousError, match="--nnodes is 1:1 here, not 2:2"):
         await rendezvous(site.handler())
 
 

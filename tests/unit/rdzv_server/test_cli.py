@@ -35,6 +35,11 @@ def test_every_setting_is_explained(capsys):
     ("flags", "says"),
     [
         (("--no-such-flag",), "unrecognized arguments: --no-such-flag (rdzv-server --help explains every flag)"),
+        (("--prot", "1"), "unrecognized arguments: --prot 1; did you mean --port? ("),
+        (
+            ("--exclude-after", "3"),
+            "--exclude-after: N/TIME, a number of times within a time, as in 3/24h, not '3'",
+        ),
         (("--port", "65536"), "a port is a number from 0 to 65535, not '65536'"),
         (("--port", "１"), "a port is a number from 0 to 65535, not '１'"),
         (("--retention", "nan"), "argument --retention: a number of seconds, not 'nan'"),

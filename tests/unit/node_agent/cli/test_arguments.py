@@ -444,3 +444,54 @@ def test_filters_are_read_as_torch_reads_them(text):
 
     args = get_args_parser().parse_args(["--duplicate-stdout-filters", text, "train.py"])
     assert list(values.filters(text)) == args.duplicate_stdout_filters
+
+
+# Mistakes, and what was probably meant.
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--nproc", "hello.py"], "--nproc has taken hello.py for its value: write --nproc N hello.py"),
+        (["--nproc", "2"], "the following arguments are required: SCRIPT, ... ("),
+        (["--hlep"], "unrecognized arguments: --hlep; did you mean --help?"),
+        (["python", "hello.py"], "node-agent starts Python itself: leave python out, or write --no-python before it"),
+        (["--no-python", "run.sh"], "run.sh is not in PATH: write ./run.sh"),
+        (["--nproc", "2", "--virtual-local-rank", "train.py"], "2 workers, but CUDA_VISIBLE_DEVICES= has 0 GPUs"),
+    ],
+)
+def test_a_mistake_is_answered_by_what_to_write(argv, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    assert says in complaint(*argv, environment={"CUDA_VISIBLE_DEVICES": ""})
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment", "note"),
+    [
+        (
+            ["--rdzv-conf", "join_timout=5"],
+            {},
+            "join_timout means nothing here and is left alone; did you mean join_timeout?",
+        ),
+        (
+            ["--notice-timeout", "60"],
+            {},
+            "--notice-timeout 60: this node gives its workers 24 s when it leaves, four fifths "
+            "of --shutdown-timeout 30; --shutdown-timeout 75 allows all",
+        ),
+        (
+            [],
+            {"SLURM_STEP_NUM_NODES": "4"},
+            "SLURM_STEP_NUM_NODES=4 says that there are several nodes, but without "
+            "--nnodes this one runs alone: --endpoint auto takes the nodes from the scheduler's variables",
+        ),
+    ],
+    ids=["a key", "a limit", "a scheduler"],
+)
+def test_what_counts_for_less_is_said_with_what_to_do(argv, environment, note, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert any(note in each for each in plan(*argv, "train.py", **environment).notes)

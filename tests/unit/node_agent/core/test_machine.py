@@ -361,6 +361,7 @@ def test_a_fenced_agent_has_nothing_to_keep_alive():
 
 # The server comes and goes.
 
+NO_WAY = "check that rdzv-server runs there and that no firewall is between"
 CONNECT = "connect: 10.0.0.1: Connection refused"
 UNKNOWN = Unreachable("TLS", "of an unknown authority", is_final=True)
 LOST_5 = f"no rdzv-server at host:1 within 5 s ({CONNECT}): {HINTS['connect']}"
@@ -406,7 +407,7 @@ def gives_up(text, code):
 OUTAGES = {  # limits of the wait, what happens, and what the agent does at the last of it
     "a server that is not there yet is said":
         ({"connect_timeout_s": 60.0}, [fails_to_connect()],
-         [warned(f"cannot reach rdzv-server at host:1 yet ({CONNECT}); trying for 60 s")]),
+         [warned(f"cannot reach rdzv-server at host:1 yet ({CONNECT}); trying for 60 s: {NO_WAY}")]),
     "and so is its arrival":
         ({"connect_timeout_s": 60.0}, [fails_to_connect(), passes(3.0), told(wait("for 1"))],
          [warned("reached rdzv-server at host:1 after 3.0 s"), waits("for 1"), poll(revision=1)]),
@@ -420,7 +421,7 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
         ({"connect_timeout_s": 0.0}, [passes(0.5), fails_to_connect()],
          gives_up(f"no rdzv-server at host:1 within 0 s ({CONNECT}): {HINTS['connect']}", START_AGAIN)),
     "a port that accepts and says nothing is spoken of":
-        ({"connect_timeout_s": 4.0}, [passes(2.0)], [warned("waiting for rdzv-server at host:1 to answer")]),
+        ({"connect_timeout_s": 4.0}, [passes(2.0)], [warned(f"waiting for rdzv-server at host:1 to answer: {NO_WAY}")]),
     "and given up in time":
         ({"connect_timeout_s": 4.0}, [passes(2.0), passes(2.0)],
          gives_up(f"no rdzv-server at host:1 within 4 s (HTTP: no answer): {HINTS['HTTP']}", START_AGAIN)),
@@ -431,7 +432,7 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
        for error in [ServerUnavailable("full") if stage == "server" else Unreachable(stage, "no")]},
     "what waiting cannot heal is not waited for":
         ({"connect_timeout_s": 60.0}, [fails_to_connect(UNKNOWN)],
-         gives_up(f"cannot use rdzv-server at host:1 ({UNKNOWN})", REFUSED)),
+         gives_up(f"cannot use rdzv-server at host:1 ({UNKNOWN}): check the certificates of both sides", REFUSED)),
     "but it is by an agent that has been in":
         ({}, [RUNS, fails_to_connect(UNKNOWN)],
          [warned(f"lost rdzv-server at host:1 ({UNKNOWN}); workers keep running, trying again")]),

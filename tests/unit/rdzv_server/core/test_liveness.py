@@ -176,7 +176,7 @@ def test_a_lost_agent_that_comes_back_is_fenced():
     run = running("1:2", "a", "b")
     run.is_lost("b")
     run.renews("b")
-    with pytest.raises(AgentFenced, match="agent b is no longer part of run run"):
+    with pytest.raises(AgentFenced, match="node b is no longer part of run run: it was lost: "):
         run.directive("b")
 
 
