@@ -13,7 +13,25 @@ from tests.support.launchers import LONG_S, NODE_AGENT, TORCHRUN, start
 
 pytestmark = pytest.mark.torch
 
-SCRIPT = "import os, sys; sys.exit(int(sys.argv[1]) if os.environ['RANK'] == '1' else 0)"
+SCRIPT = """
+import os, sys, time
+
+def runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+first = os.environ["TORCHELASTIC_RUN_ID"] + "." + os.environ["TORCHELASTIC_RESTART_COUNT"]
+if os.environ["RANK"] == "0":
+    os.symlink(str(os.getpid()), first)
+    sys.exit(0)
+while not os.path.islink(first) or runs(os.readlink(first)):
+    time.sleep(0.01)
+sys.exit(int(sys.argv[1]))
+"""
+"""Rank 1 ends after rank 0: torchrun says of a rank 0 that it has to stop, now FAILED, now TERMINATED."""
 FLAGS = ("--standalone", "--nproc-per-node=2", "--role=trainer", "--event-log-handler=console")
 EPOCH_MS = 1_700_000_000_000
 
