@@ -171,7 +171,7 @@ async def test_the_clock_knows_since_when_the_oldest_request_is_unread():
     clock.start([])
     assert clock.unread_since() == float("inf")
     began_at = clock.now()
-    for _ in range(AT_ONCE + 1):
+    while not scheduler()._known.waiting:  # a machine that is busy elsewhere gives a new burst time to begin
         scheduler().ask("run", lambda: None)
     assert began_at <= clock.unread_since() <= clock.now()
     clock.stop()
