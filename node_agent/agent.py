@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -45,6 +46,7 @@ from node_agent.leave_signals import LeaveSignals
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
+from node_agent.output.threads import in_thread
 from node_agent.queries import Queries, StartedWorkers, known
 from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
@@ -77,6 +79,8 @@ if TYPE_CHECKING:
 
 
 LONGEST_NAME = 128
+ERROR_FILE_S = 2.0
+"""Longest time for which an agent waits at its end until its own error file is written."""
 PREEMPTION_LOOK_S = 1.0
 """Time between two looks for `--preemption-file`."""
 LOOK_S = 2.0
@@ -150,13 +154,15 @@ class Agent:
         )
         self._store_host = StoreHost(config.environment, self._fail, at_once=_preloads_torch(config))
         self._locks_named: set[str] = set()
+        self._looking_for_locks: asyncio.Task[None] | None = None
         self._signals = LeaveSignals(config.signals, self._signalled, forwarded)
         self._look: asyncio.TimerHandle | None = None
         self._port: ReservedPort | None = None
         self._assignment: Assignment | None = None
         self._started: StartedWorkers | None = None
         self._starting: asyncio.Task[None] | None = None
-        """Start of workers that waits until a plug-in has said where their output goes, and until they can be warm."""
+        """Start of workers, which waits for their files, a plug-in's word about them, and until they can be warm."""
+        self._leaving_error: asyncio.Task[None] | None = None
         self._file_timer: FileTimer | None = None
         self._check: PreJoinCheck | None = None
         self._rule_match: RuleMatch | None = None
@@ -179,9 +185,9 @@ class Agent:
             self._console.log(warning)
         if self._manager:
             self._manager.watch(loop.call_later)
+        told = [spawn(self._await_preemption())] if self._config.preemption_poll else []
         if self._config.preemption_file:
-            loop.call_soon(self._look_for_preemption, self._config.preemption_file)
-        poll = spawn(self._await_preemption()) if self._config.preemption_poll else None
+            told.append(spawn(self._await_preemption_file(self._config.preemption_file)))
         loop.call_soon(self._runner.feed, Started())
         if self._orphans:  # soon: while the server is asked
             loop.call_soon(self._orphans.guard, self._config.environment, self._temp_dir.folder)
@@ -190,8 +196,9 @@ class Agent:
         finally:
             async with AsyncExitStack() as closing:  # all of it, whatever fails
                 closing.callback(self._temp_dir.remove)
-                if poll:
-                    closing.callback(poll.cancel)
+                for each in told:
+                    closing.callback(each.cancel)
+                closing.push_async_callback(self._error_file_left)
                 for observer in self._observers:
                     closing.push_async_callback(asyncio.to_thread, observer.close)
                 if self._look:
@@ -220,12 +227,11 @@ class Agent:
         self._tell_of_the_end()
         self._runner.feed(Signalled(name, reason))
 
-    def _look_for_preemption(self, path: str) -> None:
+    async def _await_preemption_file(self, path: str) -> None:
         """Leave when the file is there: it is looked for once in a while, for as long as the agent lives."""
-        if os.path.exists(path):
-            self._signalled("SIGTERM", f"preempted: {path} is there")
-        else:
-            asyncio.get_running_loop().call_later(PREEMPTION_LOOK_S, self._look_for_preemption, path)
+        while not await in_thread(partial(os.path.exists, path)):  # noqa: ASYNC110
+            await asyncio.sleep(PREEMPTION_LOOK_S)
+        self._signalled("SIGTERM", f"preempted: {path} is there")
 
     async def _await_preemption(self) -> None:
         """Leave when the cloud says that it takes this machine back."""
@@ -309,12 +315,10 @@ class Agent:
             assert self._port
             self._store_host.open(self._port.socket)
         self._watch_timers()
-        self._log_extension_locks()
+        if self._looking_for_locks is None or self._looking_for_locks.done():
+            self._looking_for_locks = spawn(self._log_extension_locks())
         self._forget_workers()
-        if self._logs.plugin or self._warm:
-            self._starting = spawn(self._prepare_and_start(assignment))
-        else:
-            self._start_group(assignment, self._logs.open(assignment))
+        self._starting = spawn(self._prepare_and_start(assignment))
 
     def _log_first_start(self, assignment: Assignment) -> None:
         """Log what is the same in every round, and what a person may want to change."""
@@ -339,9 +343,10 @@ class Agent:
         if pids := await asyncio.to_thread(earlier_workers.still_running, own, has_named_run=is_named):
             self._console.log(earlier_workers.warning(pids), Level.WARNING)
 
-    def _log_extension_locks(self) -> None:
+    async def _log_extension_locks(self) -> None:
         """Log each lock once that a killed build of a torch extension has left: workers would wait for it for ever."""
-        for path in extension_locks.left_over(self._config.environment):
+        found = await in_thread(partial(extension_locks.left_over, self._config.environment))
+        for path in found:
             if path not in self._locks_named:
                 self._locks_named.add(path)
                 self._console.log(extension_locks.warning(path))
@@ -370,10 +375,17 @@ class Agent:
         try:
             if self._warm:
                 await self._warm.full()
-            logs = self._logs.ask(assignment, self._specs.environments(assignment)) if self._logs.plugin else None
-            self._start_group(assignment, await logs if logs else self._logs.open(assignment))
+            if self._logs.plugin:
+                logs = await self._logs.ask(assignment, self._specs.environments(assignment))
+            else:
+                logs = await self._logs.open(assignment)
         except PluginFailed as error:
             self._fail(str(error))
+            return
+        try:
+            self._start_group(assignment, logs)
+        finally:
+            logs.close_files()
 
     def _start_group(self, assignment: Assignment, logs: RoundLogs) -> None:
         round_ = assignment.round
@@ -419,7 +431,20 @@ class Agent:
         if effect.finish:
             report.show(effect.finish, self._config, self._logs.kept_path, self._console)
         own = self._own_error_file(effect.failure)
-        error_file.leave(effect.error, effect.failure, own, self._config.environment, self._console.log)
+        problems: list[str] = []
+        leave = partial(error_file.leave, effect.error, effect.failure, own, self._config.environment, problems.append)
+
+        async def log_problems() -> None:
+            await in_thread(leave)
+            for problem in problems:
+                self._console.log(problem)
+
+        self._leaving_error = spawn(log_problems())
+
+    async def _error_file_left(self) -> None:
+        """Wait until the agent's own error file is written, though not for ever."""
+        if self._leaving_error:
+            await asyncio.wait([self._leaving_error], timeout=ERROR_FILE_S)
 
     def _own_error_file(self, failure: Failure | None) -> str:
         """Path of the failed worker's error file; empty unless it was a worker of this node."""

@@ -21,6 +21,8 @@ class RunFolder:
         parent = options.log_dir or temporary_path("node-agent-logs")
         self._kept_path = os.path.join(os.path.abspath(parent), f"{folder_name(run_id)}_{os.urandom(8).hex()}")
         self._temp_dir = temp_dir
+        self.parent = parent
+        """The folder in which the run's folder is made, unless that is temporary."""
         self.made = ""
         """The run's folder; empty if it was never used."""
         self._attempt = -1

@@ -132,38 +132,59 @@ class LogFiles:
         self._timer = self._loop.call_later(delay_s, self.look)
 
 
+class OpenedFile:
+    """A file of a worker, opened at its end; made by any thread. Raises `OSError`."""
+
+    def __init__(self, path: str) -> None:
+        # A named pipe without a reader is an error, for it would hold up the agent until there is one.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self.worker_end = os.open(path, flags, 0o666)
+        os.set_blocking(self.worker_end, True)
+        self.file, self.size = -1, 0
+        """Descriptor to read the file; -1 if it is no regular file."""
+        try:
+            status = os.fstat(self.worker_end)
+            if stat.S_ISREG(status.st_mode):
+                if is_full(self.worker_end):
+                    raise OSError(ENOSPC, os.strerror(ENOSPC), path)
+                self.file, self.size = os.open(path, os.O_RDONLY | os.O_CLOEXEC), status.st_size
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close a file that no worker gets."""
+        for descriptor in (self.worker_end, self.file):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
 class LogFile(Stream):
-    """A worker's own file, opened at its end. Raises `OSError`.
+    """A worker's own file. Raises `OSError` if it is not given as `opened`, and cannot be opened.
 
     If there are sinks, it is followed into them; after `finish` to where it ended then. `shown`: the console is among
     them, and sets the pace.
     """
 
-    def __init__(self, path: str, make_sinks: Callable[[], Sequence[Sink]], files: LogFiles, *, shown: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        make_sinks: Callable[[], Sequence[Sink]],
+        files: LogFiles,
+        *,
+        shown: bool,
+        opened: OpenedFile | None = None,
+    ) -> None:
         self._path = path
         self._files = files
         self._shown = shown
-        # A named pipe without a reader is an error, for it would hold up the agent until there is one.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        super().__init__(os.open(path, flags, 0o666))
-        os.set_blocking(self._worker_end, True)
-        self._file = -1
-        self._sinks: Sequence[Sink] = ()
+        opened = opened or OpenedFile(path)
+        super().__init__(opened.worker_end)
+        self._file, self._offset = opened.file, opened.size
         self._last: int | None = None
         """Offset at which to stop reading; None while the worker is there."""
         self._end = b""
-        try:
-            status = os.fstat(self._worker_end)
-            if not stat.S_ISREG(status.st_mode):
-                return  # a plug-in may name a device or a pipe
-            if is_full(self._worker_end):
-                raise OSError(ENOSPC, os.strerror(ENOSPC), path)
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._close_worker_end()
-            raise
-        self._offset = status.st_size
-        self._sinks = make_sinks()
+        self._sinks: Sequence[Sink] = make_sinks() if self._file >= 0 else ()  # a plug-in may name a device or a pipe
 
     @property
     def behind(self) -> int:

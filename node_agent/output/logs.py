@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from errno import ETIMEDOUT
 from functools import partial
 
 from msgspec import Struct
@@ -13,12 +14,15 @@ from node_agent.core.effects import Level
 from node_agent.core.log_options import PREFIX_TEMPLATE, LogOptions
 from node_agent.output.console import ERR, OUT, Console
 from node_agent.output.folder import RunFolder, wants_files
-from node_agent.output.log_files import LogFile, LogFiles
+from node_agent.output.log_files import LogFile, LogFiles, OpenedFile
 from node_agent.output.routing import Plugin, Route, Routing, by_flags, narrowed, without_files
 from node_agent.output.sinks import AsItComes, Filtered, Lines, Noticed, Sink, Tail
 from node_agent.output.streams import Relay, Stream, pipe_bytes
+from node_agent.output.threads import in_thread
 from node_agent.workers.temp_dir import TempDir
 
+OPENED_WITHIN_S = 30.0
+"""Longest time that workers wait for their files: a busy network disk takes seconds."""
 MOST_ANNOUNCED = 1_024
 """Characters of a path that fit into a join."""
 
@@ -52,6 +56,24 @@ class RoundLogs:
         )
         self.filtered = {fd: (path, texts) for fd, path, texts in filters if path and texts}
         """File for lines with one of these texts, by stream."""
+        self._opened: dict[str, OpenedFile | OSError] = {}
+        """Files that have been opened, by path."""
+
+    def open_files(self) -> None:
+        """Open the workers' files, in any thread. What cannot be opened is reported when its worker starts."""
+        for worker in self._workers:
+            for path in filter(None, (worker.stdout.path, worker.stderr.path)):
+                try:
+                    self._opened[path] = OpenedFile(path)
+                except OSError as error:
+                    self._opened[path] = error
+
+    def close_files(self) -> None:
+        """Close the files that no worker has got."""
+        while self._opened:
+            _, opened = self._opened.popitem()
+            if isinstance(opened, OpenedFile):
+                opened.close()
 
     def path_of(self, local_rank: int, stream: LogStream) -> str:
         """File of one of the worker's streams; empty: it has none."""
@@ -76,7 +98,10 @@ class RoundLogs:
         if route.path:
             try:
                 make_sinks = partial(self._sinks, local_rank, fd, route)
-                return LogFile(route.path, make_sinks, self._files, shown=route.shown)
+                opened = self._opened.pop(route.path, None)
+                if isinstance(opened, OSError):
+                    raise opened
+                return LogFile(route.path, make_sinks, self._files, shown=route.shown, opened=opened)
             except OSError as error:
                 self._files.report(route.path, error)
                 route = Route(shown=True, prefixed=True)
@@ -139,16 +164,14 @@ class AgentLogs:
         self.plugin: Plugin | None = self._start_plugin(on_error) if config.logs.plugin else None
         """Plug-in of `--logs-specs`; if there is one, rounds are opened with `ask`."""
         self._is_announced = False
+        self.readable_path = ""
+        """The run's folder without links in its path; empty if there is none, or if a plug-in decides about files."""
+        self._is_opening = False
 
     @property
     def kept_path(self) -> str:
         """Folder of the files that stay when the agent goes; empty: there are none."""
         return self._folder.made if self._folder.is_kept else ""
-
-    @property
-    def readable_path(self) -> str:
-        """The run's folder without links in its path; empty if there is none, or if a plug-in decides about files."""
-        return "" if self.plugin or not self._folder.made else os.path.realpath(self._folder.made)
 
     @property
     def announced_path(self) -> str:
@@ -161,24 +184,48 @@ class AgentLogs:
         """Whether error files are there when the agent is gone."""
         return self._folder.is_kept
 
-    def open(self, assignment: Assignment) -> RoundLogs:
+    async def open(self, assignment: Assignment) -> RoundLogs:
         """The logs of the next round's workers, as the flags say."""
         try:
-            routing = by_flags(self._options, self._folder, assignment.round, assignment.ranks)
+            logs = await self._opened(lambda: self._made(assignment))
         except OSError as error:
-            self._files.report(error.filename, error)
-            routing = without_files(self._options, assignment.ranks)
-        has_files = bool(routing.filtered_stdout) and wants_files(self._options)
-        if has_files and not self._is_announced:
+            self._files.report(error.filename or self._folder.parent, error)
+            return self._round(assignment, without_files(self._options, assignment.ranks))
+        if self._folder.made and wants_files(self._options) and not self._is_announced:
             self._is_announced = True
-            self._console.log(f"logs: {self._folder.path}", Level.ROUTINE)
+            self._console.log(f"logs: {self._folder.made}", Level.ROUTINE)
+        return logs
+
+    async def _opened(self, make: Callable[[], RoundLogs]) -> RoundLogs:
+        """Logs with open files. Raises `OSError` if there are none, also if the disk does not answer."""
+
+        def open_files() -> RoundLogs:
+            try:
+                logs = make()
+                logs.open_files()
+                return logs
+            finally:
+                self._is_opening = False
+
+        if self._is_opening:
+            raise OSError(ETIMEDOUT, "no answer since the round before: its disk hangs")
+        self._is_opening = True
+        return await in_thread(open_files, OPENED_WITHIN_S, RoundLogs.close_files)
+
+    def _made(self, assignment: Assignment) -> RoundLogs:
+        routing = by_flags(self._options, self._folder, assignment.round, assignment.ranks)
+        self.readable_path = os.path.realpath(self._folder.made) if self._folder.made else ""
         return self._round(assignment, routing)
 
     async def ask(self, assignment: Assignment, environments: Sequence[Mapping[str, str]]) -> RoundLogs:
         """The logs of the next round's workers, as the plug-in says. Raises `PluginFailed`."""
         assert self.plugin
-        routing = await self.plugin.reify(environments)
-        return self._round(assignment, narrowed(routing, self._options, assignment.ranks))
+        routing = narrowed(await self.plugin.reify(environments), self._options, assignment.ranks)
+        try:
+            return await self._opened(lambda: self._round(assignment, routing))
+        except OSError as error:
+            self._files.report("--logs-specs", error)
+            return self._round(assignment, without_files(self._options, assignment.ranks))
 
     async def close(self) -> None:
         """Show what is still to be shown, as long as the console takes it: the workers are gone."""

@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
-import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from rdzv_protocol.messages import Ack, Reply, Request
+
+from node_agent.output.threads import in_thread
 
 T = TypeVar("T")
 
@@ -41,32 +42,8 @@ def _raise(task: asyncio.Task[None]) -> None:
 
 
 async def in_own_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Result of a call that may block for long, such as one that waits for a name server.
-
-    It has a thread of its own: an event loop has few for such calls, and waits for them before it closes. An
-    interpreter that exits starts no thread any more, so the call is then made here.
-    """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[T] = loop.create_future()
-
-    def settle(settled: Callable[[Any], None], value: object) -> None:
-        if not result.done():
-            settled(value)
-
-    def work() -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            try:
-                value = function(*args, **kwargs)
-            except Exception as error:
-                loop.call_soon_threadsafe(settle, result.set_exception, error)
-            else:
-                loop.call_soon_threadsafe(settle, result.set_result, value)
-
-    try:
-        threading.Thread(target=work, name=getattr(function, "__name__", None), daemon=True).start()
-    except RuntimeError:
-        return function(*args, **kwargs)
-    return await result
+    """Result of a call that may block for long, such as one that waits for a name server, in a thread of its own."""
+    return await in_thread(partial(function, *args, **kwargs))
 
 
 class ThreadLoop(asyncio.SelectorEventLoop):

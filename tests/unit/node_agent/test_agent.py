@@ -21,6 +21,7 @@ from node_agent.core.command import Command
 from node_agent.core.events import Signalled
 from node_agent.core.hang import HangOptions
 from node_agent.workers.process import own_children
+from tests.support.process_info import until
 from tests.unit.node_agent.rig import Rig, rig
 from tests.unit.node_agent.story import finish, start, stop
 
@@ -32,6 +33,11 @@ def one_worker(round: int = 1, restart_count: int = 0):
 async def has_started(agent: Rig) -> None:
     await agent.server.answers(one_worker())
     await agent.server.hears(PollRequest)
+
+
+async def has_workers(agent: Rig) -> None:
+    await has_started(agent)
+    await until(lambda: agent.pids)
 
 
 def held(what: str) -> list[str]:
@@ -114,7 +120,7 @@ async def test_rounds_leave_no_descriptors_whether_their_workers_failed_succeede
 
 async def test_torchs_file_timer_is_a_sign_of_a_hang_and_a_process_that_is_gone_is_none():
     async with rig(environment=timed(), hangs=HangOptions(silence_s=1_000.0)) as agent:
-        await has_started(agent)
+        await has_workers(agent)
         (pid,) = agent.pids
         write(agent.agent._specs.timer_file, expired_timer(gone()) + expired_timer(pid))
         suspected = await agent.server.hears(SuspectRequest)
@@ -151,7 +157,7 @@ async def test_a_report_that_the_server_refuses_ends_the_agent_unless_its_round_
 async def test_a_suspicion_that_the_server_refuses_is_logged_and_ends_nothing():
     async with rig(hangs=HangOptions(silence_s=1_000.0)) as agent:
         agent.server.refusal = MalformedMessage("no such path")
-        await has_started(agent)
+        await has_workers(agent)
         agent.agent._timer_expired(agent.pids[0], "timer 'forward' has expired")
         await agent.server.hears(SuspectRequest)
         said = "rdzv-server did not take it that workers may hang: no such path"
@@ -162,7 +168,7 @@ async def test_a_suspicion_that_the_server_refuses_is_logged_and_ends_nothing():
 
 async def test_a_second_signal_kills_workers_that_ignore_the_first():
     async with rig("trap '' TERM; echo ready; while :; do sleep 0.1; done", shutdown_timeout_s=60.0) as agent:
-        await has_started(agent)
+        await has_workers(agent)
         await agent.console.until(lambda: b"ready" in agent.console.text())
         feed = agent.agent._runner.feed
         feed(Signalled("SIGTERM"))
@@ -376,7 +382,7 @@ async def test_an_exception_at_the_very_end_does_not_withhold_the_exit(monkeypat
 
 async def test_workers_that_cannot_be_stopped_in_order_are_killed(monkeypatch):
     async with rig() as agent:
-        await has_started(agent)
+        await has_workers(agent)
         monkeypatch.setattr(agent.agent, "_stop_workers", boom)
         asyncio.get_running_loop().call_soon(boom)
         assert await agent.exit_code() == 1
@@ -439,9 +445,10 @@ async def test_a_lock_that_a_killed_build_has_left_is_named_once_in_all_rounds(t
     environment = {"PATH": os.environ["PATH"], "TORCH_EXTENSIONS_DIR": str(tmp_path)}
     async with rig(environment=environment) as agent:
         await has_started(agent)
+        await until(lambda: any(str(lock) in line for line in agent.console.lines))
         await agent.server.answers(stop(1))
         await agent.server.answers(one_worker(2))
-        await agent.server.hears(PollRequest)
+        await until(lambda: agent.agent._looking_for_locks.done())
         assert sum(str(lock) in line for line in agent.console.lines) == 1
 
 

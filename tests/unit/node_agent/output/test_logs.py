@@ -50,7 +50,7 @@ class Agent:
     async def round(self, program: str = SAYS_WHO, number: int = 1) -> None:
         """Run one round of workers to their end."""
         assignment = _assignment(number, self.nproc)
-        logs = self.logs.open(assignment)
+        logs = await self.logs.open(assignment)
         self.environments = [dict(logs.environment(local_rank)) for local_rank in range(self.nproc)]
         specs = [
             WorkerSpec(
@@ -229,10 +229,11 @@ async def test_a_stderr_that_cannot_be_opened_lets_stdout_go(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = make(tee=Std.OUT)
-    logs = agent.logs.open(_assignment(1, 2))
+    logs = await agent.logs.open(_assignment(1, 2))
     monkeypatch.setattr(os, "pipe", lambda: (_ for _ in ()).throw(OSError(errno.EMFILE, "Too many open files")))
     with pytest.raises(OSError, match="Too many"):
         logs.open_streams(0)
+    logs.close_files()
 
 
 @pytest.mark.parametrize("flags", [{}, {"tee": Std.OUT}, {"prefix": "${rank}: "}], ids=["plain", "teed", "prefixed"])

@@ -1,0 +1,71 @@
+"""Calls that may take for ever, such as those of a network disk or a name server: the event loop never waits for one.
+
+Each has a thread of its own: an event loop has few for such calls, and waits for them before it closes. The threads are
+daemons, so that nobody waits for them at the end.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from errno import ETIMEDOUT
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(
+    call: Callable[[], T], within_s: float | None = None, undo: Callable[[T], object] = lambda result: None
+) -> T:
+    """Return the result of a call, which a thread makes.
+
+    Raises what the call raises, and `OSError` if it takes longer than `within_s`. `undo` is called, also by a thread,
+    with a result that comes when nobody waits for it any more. An interpreter that exits starts no thread any more, so
+    the call is then made here.
+    """
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[T] = loop.create_future()
+
+    def work() -> None:
+        try:
+            result = call()
+        except Exception as error:
+            _tell(loop, fail, error)
+        else:
+            if not _tell(loop, tell, result):
+                undo(result)
+
+    def tell(result: T) -> None:
+        if told.done():
+            _start(lambda: undo(result))
+        else:
+            told.set_result(result)
+
+    def fail(error: Exception) -> None:
+        if not told.done():
+            told.set_exception(error)
+
+    if not _start(work):
+        return call()
+    try:
+        async with asyncio.timeout(within_s):
+            return await told
+    except TimeoutError as error:
+        raise OSError(ETIMEDOUT, f"no answer for {within_s:g} s: its disk hangs") from error
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[T], None], value: T) -> bool:
+    """Call back in the loop. Return False if that is closed."""
+    try:
+        loop.call_soon_threadsafe(callback, value)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _start(work: Callable[[], object]) -> bool:
+    """Start a thread. Return False if none can be started."""
+    try:
+        threading.Thread(target=work, name="in_thread", daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
