@@ -98,6 +98,8 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Time to go on without a server that has answered once and is gone."""
     close_timeout_s: float = 2.0
     """Time in which an exiting agent tries to deliver its last report or its leave."""
+    backend: str = "rdzv-server"
+    """Name of the rendezvous back end in events; torchrun's for the same command line."""
     event_log: str = "null"
     """Destination of events, as torchrun's `--event-log-handler`: null or console."""
     lines: LineFormat = LineFormat(PROGRAM)

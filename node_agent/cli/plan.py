@@ -173,6 +173,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         connect_timeout_s=connect_timeout_s,
         server_lost_timeout_s=first(arguments.server_lost_timeout, lost_after_s),
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
+        backend="c10d" if target.has_id_of_its_own else rendezvous.backend(arguments),
         event_log=arguments.event_log_handler,
         metrics_port=arguments.metrics_port,
         traces=arguments.otel,

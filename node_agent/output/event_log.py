@@ -1,7 +1,7 @@
 """`--event-log-handler console`: what torchrun records as events, as lines of JSON on stderr, in torch's format.
 
 One event when a worker starts and one when the run is over for it (SUCCEEDED, FAILED, or TERMINATED: stopped because
-another one failed), one for each rendezvous, and one for the agent's own end.
+another one failed), two for each rendezvous, and one for the agent's own end.
 """
 
 import os
@@ -24,14 +24,16 @@ class EventLog(Observer):
         self._began = time.monotonic()
         self._joined_at = self._began
         self._assignment: Assignment | None = None
+        self._pids: Sequence[int] = ()
         self._failure: Failure | None = None
 
     def joining(self) -> None:
         self._joined_at = time.monotonic()
 
     def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
-        self._assignment, self._failure = assignment, None
+        self._assignment, self._pids, self._failure = assignment, pids, None
         self._record("RENDEZVOUS", duration_ms=(time.monotonic() - self._joined_at) * 1000)
+        self._record("ASSIGN_WORKER_RANKS", duration_ms=0.0)  # ranks come with the rendezvous
         for local_rank, pid in enumerate(pids):
             self._record("START", local_rank, pid=pid)
 
@@ -40,11 +42,11 @@ class EventLog(Observer):
 
     def ended(self, exit_code: int) -> None:
         state, failure = "FAILED" if exit_code else "SUCCEEDED", self._failure
-        for local_rank in range(self._assignment.local_world_size if self._assignment else 0):
+        for local_rank, pid in enumerate(self._pids):
             if failure and failure.local_rank == local_rank:
                 self._record(state, local_rank, failure.pid, failure.exit_code, raw_error=failure.cause)
             else:
-                self._record("TERMINATED" if exit_code else state, local_rank)
+                self._record("TERMINATED" if exit_code else state, local_rank, pid)
         self._record(state, raw_error=failure.cause if failure and exit_code else None)
 
     def _record(
@@ -80,7 +82,7 @@ class EventLog(Observer):
             "hostname": self._config.join.node_id,
             "state": state,
             "total_run_time": int(time.monotonic() - self._began),
-            "rdzv_backend": "rdzv-server",
+            "rdzv_backend": self._config.backend,
             "raw_error": None,
             "metadata": json.dumps(details),
             "agent_restarts": assignment.restart_count if assignment else 0,
