@@ -11,37 +11,52 @@ TYPE_CHECKING = False  # a script that imports `progress` alone need not import 
 if TYPE_CHECKING:
     from typing import Any
 
-    from node_agent.api.default_logs_specs import DefaultLogsSpecs, LogsDest, to_map
-    from node_agent.api.elastic_launch import elastic_launch
+    from node_agent.api.default_logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, to_map
+    from node_agent.api.elastic_launch import elastic_launch, launch_agent
     from node_agent.api.errors import ChildFailedError, LaunchError, ProcessFailure, SignalException
     from node_agent.api.launch_config import LaunchConfig
-    from node_agent.api.processes import PContext, RunProcsResult, start_processes, start_processes_async
+    from node_agent.api.processes import (
+        MultiprocessContext,
+        PContext,
+        RunProcsResult,
+        SubprocessContext,
+        start_processes,
+        start_processes_async,
+    )
+    from node_agent.api.record import ErrorHandler, get_error_handler, record
     from node_agent.core.log_options import Std
     from node_agent.in_worker import Notice, acknowledge, notice, progress
 
 __all__ = [
     "ChildFailedError",
     "DefaultLogsSpecs",
+    "ErrorHandler",
     "LaunchConfig",
     "LaunchError",
     "LogsDest",
+    "LogsSpecs",
+    "MultiprocessContext",
     "Notice",
     "PContext",
     "ProcessFailure",
     "RunProcsResult",
     "SignalException",
     "Std",
+    "SubprocessContext",
     "acknowledge",
     "elastic_launch",
+    "get_error_handler",
+    "launch_agent",
     "notice",
     "progress",
+    "record",
     "start_processes",
     "start_processes_async",
     "to_map",
 ]
 
 
-_MODULES = ("in_worker", "core.log_options", "api.errors", "api.default_logs_specs", "api.launch_config",
+_MODULES = ("in_worker", "core.log_options", "api.record", "api.errors", "api.default_logs_specs", "api.launch_config",
             "api.processes", "api.elastic_launch")  # fmt: skip
 
 

@@ -4,9 +4,10 @@ program's own return.
 
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
@@ -30,14 +31,33 @@ class LogsDest:
     filtered_stderr: str = ""
 
 
-class LogsSpecs(Protocol):
-    """Protocol of torch's `LogsSpecs`: a class of one's own that names the files."""
+class LogsSpecs(ABC):
+    """Base of classes of a program's own that name the files; torch's class. A class without it will do, too."""
 
-    def reify(self, envs: dict[int, dict[str, str]]) -> Any: ...
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Streams = Std.NONE,
+        tee: Streams = Std.NONE,
+        local_ranks_filter: set[int] | None = None,
+    ) -> None:
+        self._root_log_dir = log_dir
+        self._redirects = redirects
+        self._tee = tee
+        self._local_ranks_filter = local_ranks_filter
+
+    @abstractmethod
+    def reify(self, envs: dict[int, dict[str, str]]) -> Any:
+        """Return a `LogsDest` for workers with these environments, by local rank; it may add to them."""
+
+    @property
+    @abstractmethod
+    def root_log_dir(self) -> str:
+        """Folder of the runs' folders."""
 
 
 @dataclass
-class DefaultLogsSpecs:
+class DefaultLogsSpecs(LogsSpecs):
     """Streams that go to files below `log_dir`: `<log_dir>/<run id>_<random>/attempt_<n>/<local_rank>/stdout.log`.
 
     `redirects`: to the file alone. `tee`: to the file and the console. Either for all local ranks, or a map; ranks that

@@ -25,6 +25,7 @@ from node_agent.core.events import Signalled
 from node_agent.failures import error_file
 from node_agent.failures.report import paint, report
 from node_agent.output.console import Console
+from node_agent.output.event_log import EventLog
 from node_agent.output.routing import PluginFailed, Routing
 from node_agent.server_modes import server_of
 from node_agent.transport.base import Transport
@@ -47,8 +48,9 @@ class elastic_launch(Generic[R]):
     its first arguments, followed by `args` as texts; its value is None. In texts among `args`, `${local_rank}` is the
     worker's local rank. `health_check_server` is torch's, and must be None.
 
-    Calls raise `ChildFailedError` if a worker of the run failed for good, on this node or another; `LaunchError` if
-    the run did not come about or ended otherwise; `ValueError` or `TypeError` for what makes no sense, before anything
+    Calls raise `ChildFailedError` if a worker of the run failed for good, on this node or another; `OSError`, such as
+    `FileNotFoundError`, if its program could not be started here; `LaunchError` if the run did not come about or ended
+    otherwise; `ValueError` or `TypeError` for what makes no sense, before anything
     starts. A signal in `config.signals_to_handle` stops the workers; then `SignalException` is raised, and
     `KeyboardInterrupt` for SIGINT. Handlers are set in the main thread alone, only where the program has none of its
     own, and put back.
@@ -87,6 +89,16 @@ class elastic_launch(Generic[R]):
     def _launch(self, plan: Plan, args: tuple[Any, ...]) -> "_Launch":
         each = {rank: with_local_rank(args, rank) for rank in range(plan.launch.config.join.local_world_size)}
         return _Launch(plan, make_entry(self._entrypoint, each, self._config.start_method))
+
+
+def launch_agent(
+    config: LaunchConfig,
+    entrypoint: Callable[..., Any] | Command | None,
+    args: Sequence[Any],
+    health_check_server: None = None,
+) -> dict[int, Any]:
+    """Run the entrypoint as `elastic_launch(config, entrypoint)(*args)` does; torch's function of that name."""
+    return elastic_launch(config, entrypoint, health_check_server)(*args)  # type: ignore[arg-type]
 
 
 class _Launch:
@@ -149,16 +161,24 @@ class _Launch:
         try:
             async with server_of(launch, console, page=False) as (make_transport, where):
                 agent = LaunchedAgent(
-                    launch.config, make_transport, where, console, self._entry, self._plan.custom_logs, metrics
-                )
+                    launch.config, make_transport, where, console, self._entry, self._plan.custom_logs, metrics,
+                    self._plan.events,
+                )  # fmt: skip
                 self._agent = agent
                 exit_code = await agent.run()
         finally:
             if metrics:
                 await metrics.shutdown()
         if exit_code:
-            return agent.error()
+            return self._not_started(agent) or agent.error()
         return {agent.first_rank + rank: value for rank, value in self._entry.values().items()}
+
+    def _not_started(self, agent: "LaunchedAgent") -> OSError | None:
+        """Return why the program could not be started here, if that ended the run; torch raises the same."""
+        error = self._entry.not_started
+        if error is not None:
+            error.__cause__ = agent.error()
+        return error
 
     def _leave(self, signal_name: str) -> None:
         """Have the agent leave because of this signal; each further call is more pressing."""
@@ -181,12 +201,15 @@ class LaunchedAgent(Agent):
         entry: Entry,
         custom_logs: LogsSpecs | None,
         metrics: "AgentMetrics | None" = None,
+        events: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(config, make_transport, where, console, metrics=metrics)
         self._entry = entry
         self._specs = SpecMaker(config, self._temp_dir, entry.start)
         if custom_logs is not None:
             self._logs.plugin = _CustomLogs(custom_logs)
+        if events is not None:
+            self._observers.append(EventLog(config, events))
         self.failure_report: WriteFailureReport | None = None
         """Reason for which the run, or this agent, has failed."""
         self.recorded: dict[str, Any] | None = None

@@ -35,11 +35,17 @@ class CommandEntry:
         """Name for a person."""
         self._args = dict(args)
         self._started: set[int] = set()
+        self.not_started: OSError | None = None
+        """Reason why the program could not be started in the last round."""
 
     def start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
         """Start the worker with this local rank. Raises `OSError`."""
         words = [*self._first, *map(str, self._args[local_rank])]
-        process = CommandProcess(words, environment, stdout=out, stderr=err, cpus=cpus)
+        try:
+            process = CommandProcess(words, environment, stdout=out, stderr=err, cpus=cpus)
+        except OSError as error:
+            self.not_started = error
+            raise
         self._started.add(local_rank)
         return process
 
@@ -51,8 +57,9 @@ class CommandEntry:
         """Let workers go that wait for others: a command never does."""
 
     def forget(self) -> None:
-        """Drop what the workers of the last round have returned."""
+        """Drop what is known of the last round's workers."""
         self._started.clear()
+        self.not_started = None
 
     def close(self) -> None:
         """Close the entry: nothing will be started any more, and no values are asked for."""
@@ -62,6 +69,7 @@ class FunctionEntry:
     """Starter of workers that call a function with their own arguments. Raises `TypeError` if they cannot be sent."""
 
     counts_stopped = False
+    not_started: OSError | None = None
 
     def __init__(self, method: StartMethod, function: Callable[..., Any], args: Arguments) -> None:
         self.title = getattr(function, "__qualname__", None) or repr(function)

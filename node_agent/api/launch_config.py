@@ -1,6 +1,9 @@
 """`LaunchConfig`: a program's launch options, with torch's names and defaults, and the agent's plan made of them."""
 
+import logging
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -35,7 +38,7 @@ class LaunchConfig:
     nproc_per_node: int
     """Workers on this node."""
     logs_specs: AnyLogsSpecs | None = None
-    """Destination of output: a `DefaultLogsSpecs`, ours or torch's, or torch's `LogsSpecs`; None: the console."""
+    """Destination of output: a `DefaultLogsSpecs` or another `LogsSpecs`, ours or torch's; None: the console."""
     run_id: str = ""
     """Id of the run; agents with one id are one run. Empty: node-agent's default."""
     role: str = "default_role"
@@ -63,11 +66,11 @@ class LaunchConfig:
     log_line_prefix_template: str | None = None
     """Beginning of teed lines, of `${role_name}`, `${rank}`, `${local_rank}`; None: `[<role><local_rank>]:`."""
     metrics_cfg: dict[str, str] = field(default_factory=dict)
-    """torch's metrics settings, which must be empty: rdzv-server has the metrics."""
+    """torch's metrics settings, without effect, as in torch: rdzv-server has the metrics."""
     local_addr: str | None = None
     """Address at which other nodes reach this one; None: the address from which it reaches the server."""
     event_log_handler: str = "null"
-    """Destination of torchrun's events: null or console."""
+    """Destination of torchrun's events: null, console, or a name in torch's `events.handlers._log_handlers`."""
     numa_options: Any = None
     """torch's `NumaOptions`, or one of node, socket, exclusive, core-complex; None: workers run on any CPU."""
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
@@ -79,8 +82,12 @@ class LaunchConfig:
     """Each worker has LOCAL_RANK 0 and sees its own GPU alone, as device 0."""
     shutdown_timeout: int | None = None
     """Seconds from SIGTERM to SIGKILL, also for a restart; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
+    exit_barrier_timeout: float | None = None
+    """Proposed for torch; without effect: a node whose workers are done waits as long as the run lasts."""
 
     def __post_init__(self) -> None:
+        if self.logs_specs is None:
+            self.logs_specs = DefaultLogsSpecs()
         if self.rdzv_timeout != -1:
             self.rdzv_configs["timeout"] = self.rdzv_timeout
         if self.shutdown_timeout is None:
@@ -97,12 +104,12 @@ class Plan(NamedTuple):
     """Signals that the program hears instead of the agent."""
     custom_logs: LogsSpecs | None
     """A class of the program's own, which names the files; None: the agent's options say it all."""
+    events: Callable[[str], None] | None
+    """Destination of events that the program has registered with torch; None: the agent's own, or none."""
 
 
 def make_plan(config: LaunchConfig, title: str) -> Plan:
     """The plan of an agent. Raises `ValueError` or `TypeError`, with one line that names the field."""
-    if config.metrics_cfg:
-        raise ValueError("metrics_cfg: leave it empty; rdzv-server serves the metrics of its runs")
     if config.monitor_interval <= 0:
         raise ValueError(f"monitor_interval: a number of seconds above 0, not {config.monitor_interval!r}")
     specs, custom = understood(config.logs_specs)
@@ -118,7 +125,21 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         join=replace(join, run_id=config.run_id or join.run_id),  # also of one node, where torchrun would name it
         cpus=cpu_sets(config.numa_options, launch.config.environment, join.local_world_size),
     )
-    return Plan(replace(launch, config=agent), launch.config.signals, custom)
+    return Plan(replace(launch, config=agent), launch.config.signals, custom, registered_events(config))
+
+
+def registered_events(config: LaunchConfig) -> Callable[[str], None] | None:
+    """Return a function that gives events to the handler which this program has registered with torch by that name."""
+    name = config.event_log_handler
+    handlers = getattr(sys.modules.get("torch.distributed.elastic.events.handlers"), "_log_handlers", {})
+    if name in ("null", "console") or name not in handlers:
+        return None
+    handler: logging.Handler = handlers[name]
+
+    def write(line: str) -> None:
+        handler.handle(logging.LogRecord("torchelastic-events", logging.INFO, __file__, 0, line, None, None))
+
+    return write
 
 
 def arguments_of(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:
@@ -132,6 +153,8 @@ def arguments_of(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:
     values |= {"rdzv_id": config.run_id or None, "node_rank": configs.pop("rank", None)}
     values |= {"rdzv_conf": configs, "standalone": _is_alone(config), "nnodes": (config.min_nodes, config.max_nodes)}
     values |= {name: getattr(specs, name) for name in _LOGS}
+    if registered_events(config):
+        del values["event_log_handler"]
     given = {name: (_TERMS.get(name, name), value) for name, value in values.items() if value is not None}
     from_variables = arguments.from_variables(os.environ, _OURS)
     return make({**from_variables, **given}, terms={name: _TERMS.get(name, name) for name in FLAGS})

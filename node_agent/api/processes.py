@@ -77,6 +77,11 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
     A context manager, also an async one, that closes them in the end. Its methods may be called from any thread.
     """
 
+    def __new__(cls, name: str, entrypoint: Any, *args: Any, **kwargs: Any) -> "PContext":
+        """Return a context of the class that torch has for functions, or for commands."""
+        kind = MultiprocessContext if callable(entrypoint) else SubprocessContext
+        return object.__new__(kind if cls is PContext else cls)
+
     def __init__(
         self,
         name: str,
@@ -104,8 +109,10 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         self._prefixes = checked_texts(log_line_prefixes, "log_line_prefixes")
         self._cpus = cpu_sets(numa_options, os.environ, len(args))
         self._entry = make_entry(entrypoint, args, start_method)
-        self._envs = envs
         self.name = name
+        self.entrypoint = entrypoint
+        self.args = args
+        self.envs = envs
         self.nprocs = len(envs)
         self.stdouts: dict[int, str] = {}
         """Log files by local rank; empty where there is none."""
@@ -248,9 +255,9 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
 
     def _open_logs(self, console: ApiConsole, files: LogFiles) -> RoundLogs:
         if self._custom_specs:
-            routing = by_logs_specs(self._custom_specs, [self._envs[rank] for rank in range(self.nprocs)])
+            routing = by_logs_specs(self._custom_specs, [self.envs[rank] for rank in range(self.nprocs)])
         else:
-            routing = by_default_specs(self._log_options, self.name, self._envs, self._scratch)
+            routing = by_default_specs(self._log_options, self.name, self.envs, self._scratch)
         logs = RoundLogs(routing, self._log_options, self._line_prefix, console, files)
         for rank, worker in enumerate(routing.workers):
             self.stdouts[rank], self.stderrs[rank] = worker.stdout.path, worker.stderr.path
@@ -270,7 +277,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
             self._group.stop(death_sig, timeout)
 
     def _spec(self, local_rank: int, logs: RoundLogs) -> WorkerSpec:
-        environment = {**os.environ, **self._envs[local_rank], **logs.environment(local_rank)}
+        environment = {**os.environ, **self.envs[local_rank], **logs.environment(local_rank)}
         cpus = self._cpus[local_rank] if self._cpus else ()
         return WorkerSpec(
             node_id=os.uname().nodename,
@@ -288,6 +295,14 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
             failures = failures if self._entry.counts_stopped else own
         told = {rank: process_failure(failure) for rank, failure in failures.items()}
         return RunProcsResult({} if told else self._entry.values(), told, self.stdouts, self.stderrs)
+
+
+class MultiprocessContext(PContext):
+    """Processes that call a function."""
+
+
+class SubprocessContext(PContext):
+    """Processes that execute a command."""
 
 
 def _given(maker: Callable[P, PContext]) -> Callable[[Callable[[PContext], R]], Callable[P, R]]:

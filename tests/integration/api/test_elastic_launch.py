@@ -1,6 +1,7 @@
 """`elastic_launch`: an agent within this process, alone or at a server, and what comes of its workers."""
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from node_agent import (
     SignalException,
     Std,
     elastic_launch,
+    launch_agent,
 )
 from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
@@ -201,8 +204,23 @@ def test_no_program_at_all() -> None:
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ChildFailedError, match="could not be started"):
+    with pytest.raises(FileNotFoundError, match="nothing") as caught:
         elastic_launch(alone(1), str(tmp_path / "nothing"))()
+    assert "could not be started" in str(caught.value.__cause__)
+    (tmp_path / "text").touch()
+    with pytest.raises(PermissionError):
+        launch_agent(alone(1), [str(tmp_path / "text")], [])
+
+
+def test_events_go_to_a_handler_that_the_program_has_registered_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    module = SimpleNamespace(_log_handlers={"mine": handler})
+    monkeypatch.setitem(sys.modules, "torch.distributed.elastic.events.handlers", module)  # type: ignore[arg-type]
+    elastic_launch(alone(1, event_log_handler="mine"), "true")()
+    states = [json.loads(record.getMessage())["metadata"]["state"] for record in records]
+    assert states == ["RENDEZVOUS", "ASSIGN_WORKER_RANKS", "START", "SUCCEEDED", "SUCCEEDED"]
 
 
 def test_a_script_is_named_not_its_interpreter(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from node_agent import (
     DefaultLogsSpecs,
     LaunchError,
     LogsDest,
+    MultiprocessContext,
     PContext,
     RunProcsResult,
     Std,
+    SubprocessContext,
     start_processes,
     start_processes_async,
 )
@@ -445,3 +447,11 @@ def test_contexts_do_not_disturb_each_other(line: Line) -> None:
     line.close_connections()
     for context in (contexts[0], contexts[2]):
         assert context.wait(PATIENCE_S) == RunProcsResult({0: None}, {}, {0: ""}, {0: ""})
+
+
+@pytest.mark.parametrize(("entrypoint", "kind"), [("true", SubprocessContext), (functions.place, MultiprocessContext)])
+def test_a_context_is_of_torchs_class_and_knows_what_it_was_given(entrypoint: Any, kind: type[PContext]) -> None:
+    args, envs = {0: ()}, {0: {"A": "1"}}
+    with start_processes("name", entrypoint, args, envs, start_method="fork") as context:
+        assert type(context) is kind
+        assert (context.name, context.entrypoint, context.args, context.envs) == ("name", entrypoint, args, envs)

@@ -35,7 +35,7 @@ def test_fields_and_defaults_are_torchs() -> None:
             for field in fields(config)
         ]
 
-    assert described(LaunchConfig) == described(theirs)
+    assert described(LaunchConfig) == [*described(theirs), ("exit_barrier_timeout", None)]  # proposed for torch
 
 
 def test_defaults_are_a_run_of_this_node_alone() -> None:
@@ -163,6 +163,14 @@ def test_the_shutdown_timeout_has_a_variable(monkeypatch: pytest.MonkeyPatch) ->
     assert LaunchConfig(1, 1, 1, shutdown_timeout=6).shutdown_timeout == 6
 
 
+def test_what_has_no_effect_in_torch_has_none_here() -> None:
+    assert agent(metrics_cfg={"a": "b"}, exit_barrier_timeout=5.0).join.settings == agent().join.settings
+
+
+def test_logs_specs_are_there_without_being_given() -> None:
+    assert LaunchConfig(1, 1, 1).logs_specs == DefaultLogsSpecs()
+
+
 def test_the_older_name_of_the_timeout() -> None:
     assert LaunchConfig(1, 1, 1, rdzv_timeout=60).rdzv_configs == {"timeout": 60}
 
@@ -195,7 +203,6 @@ def test_a_server_that_speaks_tls() -> None:
         ({"role": "x" * 129}, "role: 1 to 128 printable characters"),
         ({"start_method": "thread"}, "start_method: spawn, fork, forkserver; not 'thread'"),
         ({"monitor_interval": 0}, "monitor_interval: a number of seconds above 0"),
-        ({"metrics_cfg": {"a": "b"}}, "metrics_cfg: leave it empty"),
         ({"event_log_handler": "kafka"}, "event_log_handler: null or console, not 'kafka'"),
         ({"signals_to_handle": "SIGKILL"}, "signals_to_handle: SIGKILL cannot be caught"),
         ({"numa_options": "moon"}, "numa_options: torch's NumaOptions, or one of node"),
