@@ -565,6 +565,10 @@ class Agent:
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:
             failure = replace(failure, error_file="")
+        if self._file_timer and (late := self._file_timer.killed.get(failure.pid)):
+            from node_agent.failures.diagnose import by_timer
+
+            failure = by_timer(failure, late)
         for observer in self._observers:
             observer.failed(failure)
         self._runner.feed(WorkerFailed(round_, failure))

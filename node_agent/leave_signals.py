@@ -9,6 +9,8 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from node_agent.workers.process import to_handle
+
 _MOST_READ = 4_096
 
 
@@ -22,11 +24,10 @@ class LeaveSignals:
         self._forwarded = Counter[str]()
 
     def listen(self) -> None:
-        """Handle the signals in the running event loop, but for those that are ignored: nohup stays nohup."""
+        """Handle the signals in the running event loop."""
         loop = asyncio.get_running_loop()
-        for signum in map(signal.Signals.__getitem__, self._names):
-            if signal.getsignal(signum) is not signal.SIG_IGN:
-                loop.add_signal_handler(signum, self.come, signum.name)
+        for signum in to_handle(self._names):
+            loop.add_signal_handler(signum, self.come, signum.name)
         if self._descriptor >= 0:
             loop.add_reader(self._descriptor, self._read)
 

@@ -19,7 +19,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import agent
 from node_agent.config import LaunchPlan, UsageError
-from node_agent.workers.process import tie_to_parent
+from node_agent.workers.process import tie_to_parent, to_handle
 
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
@@ -36,7 +36,7 @@ ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     """Exit code of an agent in a process of its own; if that is killed, of the run that goes on without it."""
     supervisor = os.getpid()
-    handled = [signal.Signals[name] for name in plan.config.signals]
+    handled = to_handle(plan.config.signals)
     # Until the child leads its own session, and this process forwards: no signal gets lost, or arrives twice.
     signal.pthread_sigmask(signal.SIG_BLOCK, handled)
     forwarded, way = os.pipe()
@@ -94,7 +94,7 @@ class _Forwarding:
     def __init__(self, way: int, handled: Iterable[signal.Signals]) -> None:
         self.has_forwarded = False
         self._way = way
-        self._handled = [each for each in handled if signal.getsignal(each) is not signal.SIG_IGN]  # nohup stays nohup
+        self._handled = list(handled)
         for signum in self._handled:
             signal.signal(signum, self._forward)
 

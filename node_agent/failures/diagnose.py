@@ -53,6 +53,13 @@ def examine(spec: "WorkerSpec", pid: int, exit_code: int, stderr: Sequence[str],
     return failure
 
 
+def by_timer(failure: Failure, late: str) -> Failure:
+    """Return the failure of a worker that got a signal because its timer had expired, as a sentence says."""
+    cause = f"{exit_status(failure.exit_code).status}: {late}"
+    hint = "the code that the timer guards took longer than it allows: see where it waits, or allow more"
+    return replace(failure, cause=clip(printable(cause), LINE_BYTES), hint=hint)
+
+
 def told_by_torch(rank: int, failure: Any, node_id: str) -> Failure:
     """The failure that a `ProcessFailure` tells of: torch's, or that of `node_agent.api`."""
     recorded = error_file.read(failure.error_file)

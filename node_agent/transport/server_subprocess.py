@@ -8,7 +8,6 @@ of several only one hosts, and connects to it before the server is up; what list
 import asyncio
 import errno
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from node_agent.core.effects import Level
 from node_agent.output.console import ERR, Console
 from node_agent.transport.http import HttpTransport
 from node_agent.workers.helper import Helper
-from node_agent.workers.process import ChildProcess, CommandProcess
+from node_agent.workers.process import ChildProcess, CommandProcess, to_handle
 
 IDLE_S = 10
 """Time that a server goes on without agents: the lease, after which everybody would be lost anyway."""
@@ -106,9 +105,8 @@ class HostedServer:
         """
         if self._process is None:
             return
-        for signum in map(signal.Signals.__getitem__, signals):
-            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup stays nohup
-                asyncio.get_running_loop().add_signal_handler(signum, self._release)
+        for signum in to_handle(signals):
+            asyncio.get_running_loop().add_signal_handler(signum, self._release)
         if self._run_has_ended and not await self._is_gone(PATIENCE_S):
             self._console.log("waiting until the other nodes have heard of the end", Level.NOTICE)
             if not await self._is_gone(timeout_s):

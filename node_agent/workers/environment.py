@@ -1,7 +1,9 @@
 """Variables of a worker's environment, and the rules of those that depend on the agent's own environment."""
 
+import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Path of the file to which torch's `@record` writes an error; empty: there is none."""
@@ -50,9 +52,20 @@ def defaults(parent: Mapping[str, str], local_world_size: int) -> dict[str, str]
         # To a pipe, Python programs that `-u` does not reach write in blocks, the last of which dies with them.
         "PYTHONUNBUFFERED": "1",
     }
+    values |= terminal_size()
     if local_world_size > 1:
         values["OMP_NUM_THREADS"] = "1"  # or every worker would take all cores
     return {name: value for name, value in values.items() if name not in parent}
+
+
+def terminal_size() -> dict[str, str]:
+    """Return the size of this process's terminal, which its workers' pipes do not tell; empty without a terminal."""
+    for stream in (1, 2):
+        with suppress(OSError):
+            size = os.get_terminal_size(stream)
+            if size.columns and size.lines:
+                return {"COLUMNS": str(size.columns), "LINES": str(size.lines)}
+    return {}
 
 
 def omp_warning(parent: Mapping[str, str], local_world_size: int) -> str | None:

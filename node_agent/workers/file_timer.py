@@ -49,6 +49,8 @@ class FileTimer:
         self._log = log
         self._is_worker = is_worker
         self._report = report
+        self.killed: dict[int, str] = {}
+        """Sentences about timers for which a signal was sent, by the process's id."""
         self._timers: dict[tuple[int, str], asyncio.TimerHandle] = {}
         self._rest = b""
         _make_fifo(path)
@@ -58,6 +60,7 @@ class FileTimer:
 
     def clear(self) -> None:
         """Forget all timers: the workers are gone."""
+        self.killed.clear()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -100,6 +103,7 @@ class FileTimer:
         self._log(f"{late}: sending it {signal_name(-request.signal)}")
         try:
             os.kill(request.pid, request.signal)
+            self.killed[request.pid] = late
         except OSError as error:
             self._log(f"cannot signal process {request.pid}: {error.strerror}")
 

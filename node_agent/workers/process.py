@@ -4,7 +4,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from errno import EINVAL
 from typing import Protocol
@@ -119,6 +119,15 @@ class CommandProcess(ChildProcess):
             raise OSError(EINVAL, f"it may not run on any of CPUs {shown} any more: has its cpuset shrunk?") from error
         process.returncode = 0  # its end is for `reap` alone
         super().__init__(process.pid)
+
+
+def to_handle(names: Iterable[str]) -> list[signal.Signals]:
+    """Return the signals of these names that an agent handles: all, but for a SIGHUP that it was started to ignore.
+
+    `nohup` means that. A shell has background commands ignore SIGINT and SIGQUIT only because of the keyboard.
+    """
+    signals = [signal.Signals[name] for name in names]
+    return [each for each in signals if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
 
 
 def tie_to_parent(parent: int) -> None:

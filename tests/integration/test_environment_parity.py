@@ -133,7 +133,7 @@ DIFFERENCES: Mapping[str, Difference] = {
         every(lambda value: value == 9),
     ),
     "process/ignored signals": Difference(
-        "torchrun handles signals that it was started to ignore; here nohup stays nohup, for the workers, too",
+        "torchrun handles a SIGHUP that it was started to ignore; here nohup stays nohup, for the workers, too",
         every(lambda value: int(value, 16) & SIGHUP_IGNORED == SIGHUP_IGNORED),
     ),
     "process/stdout": Difference(

@@ -24,6 +24,17 @@ async def test_a_signal_that_is_named_makes_the_agent_leave_and_reaches_the_work
     assert "node-agent: SIGUSR1: leaving the run" in agent.said
 
 
+async def test_a_scripts_background_command_hears_sigint_and_under_nohup_it_stays(hub: WorkerHub) -> None:
+    ignoring = ("sh", "-c", "trap '' INT QUIT HUP; exec \"$@\"", "sh", sys.executable, "-m", "node_agent")
+    agent = await Program.start(*ignoring, "--standalone", WORKER, env=hub.env)
+    (worker,) = await hub.group(1)
+    agent.signal(signal.SIGHUP)
+    agent.signal(signal.SIGINT)
+    assert await agent.exit_code() == 1
+    await worker.gone()
+    assert "node-agent: SIGINT: leaving the run" in agent.said and "SIGHUP" not in agent.said
+
+
 async def test_run_path_runs_the_script_as_main(tmp_path: Path) -> None:
     script = tmp_path / "show.py"
     script.write_text(SHOW)

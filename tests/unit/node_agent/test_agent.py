@@ -55,9 +55,9 @@ def timed() -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
 
 
-def expired_timer(pid: int) -> bytes:
-    """A line as torch's client writes it, of a timer that is only reported."""
-    timer = {"version": 1, "pid": pid, "scope_id": "forward", "expiration_time": 1.0, "signal": 0}
+def expired_timer(pid: int, signum: int = 0) -> bytes:
+    """A line as torch's client writes it, of a timer that is only reported, or kills."""
+    timer = {"version": 1, "pid": pid, "scope_id": "forward", "expiration_time": 1.0, "signal": signum}
     return json.encode(timer) + b"\n"
 
 
@@ -127,6 +127,18 @@ async def test_torchs_file_timer_is_a_sign_of_a_hang_and_a_process_that_is_gone_
         assert (suspected.source, suspected.ranks) == ("timer", (0,))
         assert suspected.reason == f"timer 'forward' of process {pid} has expired"
         assert len(agent.server.of(SuspectRequest)) == 1
+
+
+async def test_a_worker_that_a_timer_killed_is_reported_so():
+    async with rig("sleep 1000", environment=timed()) as agent:
+        await has_started(agent)
+        (pid,) = agent.pids
+        write(agent.agent._specs.timer_file, expired_timer(pid, signal.SIGKILL))
+        failure = (await agent.server.hears(ReportRequest)).failure
+        assert failure.cause == f"signal 9 (SIGKILL): timer 'forward' of process {pid} has expired"
+        assert failure.hint.startswith("the code that the timer guards took longer than it allows")
+        await agent.server.answers(finish())
+        await agent.exit_code()
 
 
 async def test_a_worker_that_ends_in_the_instant_in_which_its_timer_expires_ends_no_agent():

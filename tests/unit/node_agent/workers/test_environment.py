@@ -1,5 +1,8 @@
 """A worker's environment, by what decides about each variable; beside torchrun: test_environment_parity.py."""
 
+import os
+from unittest.mock import Mock
+
 import pytest
 
 from node_agent.config import AgentConfig
@@ -8,6 +11,11 @@ from node_agent.workers.environment import omp_warning
 from node_agent.workers.spec import SpecMaker
 from node_agent.workers.temp_dir import TempDir
 from tests.unit.node_agent.story import an_assignment, join
+
+
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch):
+    monkeypatch.setattr("os.get_terminal_size", Mock(side_effect=OSError))
 
 
 def environment(
@@ -93,3 +101,20 @@ def test_the_agents_own_environment_is_left_alone():
     parent = {"RANK": "99"}
     environment(parent)
     assert parent == {"RANK": "99"}
+
+
+@pytest.mark.parametrize("streams", [{1}, {2}, {1, 2}])
+def test_workers_are_told_the_size_of_the_agents_terminal(streams, monkeypatch):
+    def size(stream):
+        if stream not in streams:
+            raise OSError
+        return os.terminal_size((132, 43))
+
+    monkeypatch.setattr("os.get_terminal_size", size)
+    assert environment({}).items() >= {("COLUMNS", "132"), ("LINES", "43")}
+    assert environment({"COLUMNS": "70"})["COLUMNS"] == "70"
+
+
+def test_a_terminal_without_a_size_tells_none(monkeypatch):
+    monkeypatch.setattr("os.get_terminal_size", lambda stream: os.terminal_size((0, 0)))
+    assert {"COLUMNS", "LINES"}.isdisjoint(environment({}))
