@@ -321,7 +321,7 @@ async def test_a_server_that_refuses_ends_it(server: Server, caplog: pytest.LogC
     caplog.set_level(logging.INFO, "node_agent")
     waiting = asyncio.create_task(elastic_launch(at(server, "a", max_restarts=1), functions.rank).launch_async())
     await until(lambda: "waiting for 1 more node: 1 of 2 joined" in caplog.text)
-    with pytest.raises(LaunchError, match="max_restarts is 1 here, not 2"):
+    with pytest.raises(LaunchError, match="--max-restarts is 1 here, not 2"):
         await elastic_launch(at(server, "b", max_restarts=2), functions.rank).launch_async()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
