@@ -283,6 +283,8 @@ def _title(entrypoint: Callable[..., Any] | Command, args: Sequence[Any]) -> str
     """Name in reports, by torch's rules. Of `python -u train.py` it is the script."""
     if callable(entrypoint):
         return str(getattr(entrypoint, "__name__", repr(entrypoint)))
+    if not isinstance(entrypoint, str | os.PathLike | list | tuple):
+        return ""  # it is refused when an entry is made of it
     words = [os.fspath(entrypoint)] if isinstance(entrypoint, str | os.PathLike) else [*entrypoint]
     if words[:1] == [sys.executable]:
         return next((str(word) for word in [*words[1:], *args] if not str(word).startswith("-")), "")

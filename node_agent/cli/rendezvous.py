@@ -149,7 +149,13 @@ def _c10d(arguments: Arguments) -> Target:
     torchrun ignores the node's rank here. `--node-rank` is a wish, which is granted where it can be: job scripts give 0
     to every node. PET_NODE_RANK is not even that: operators set it for every backend, and it may be another node's.
     """
-    named = _endpoint(arguments, DEFAULT_PORT, lowest=0) if arguments.rdzv_endpoint else None
+    is_file = str(arguments.rdzv_conf.get("store_type", "")).lower() == "file"
+    if is_file and arguments.most_nodes > 1:
+        raise UsageError(
+            f"{arguments.source('rdzv_conf')}: store_type: nodes meet at a server, not in a file: leave it out, and "
+            f"name a node that hosts the server, {arguments.source('rdzv_endpoint')} HOST:PORT"
+        )
+    named = _endpoint(arguments, DEFAULT_PORT, lowest=0) if arguments.rdzv_endpoint and not is_file else None
     if named is None and arguments.most_nodes == 1:
         return _alone(arguments, "rdzv_backend")
     host, port = named or ("localhost", DEFAULT_PORT)

@@ -198,6 +198,12 @@ def test_flags_of_node_agent_protect_a_programs_run(monkeypatch: pytest.MonkeyPa
         elastic_launch(alone(1, rdzv_configs={"on_hang": "fail", "metrics_port": 0}), ["sleep", "1000"])()
 
 
+@pytest.mark.parametrize("entrypoint", [None, 7])
+def test_an_entrypoint_of_no_kind_is_refused_by_name(entrypoint: Any) -> None:
+    with pytest.raises(TypeError, match="entrypoint: a function, a program, or a list"):
+        elastic_launch(alone(1), entrypoint)()
+
+
 def test_no_program_at_all() -> None:
     with pytest.raises(ValueError, match="entrypoint: an empty list"):
         elastic_launch(alone(1), [])()

@@ -95,6 +95,12 @@ def test_what_torchrun_runs_as_one_node_runs_here(flags):
     assert given.config.join.run_id
 
 
+def test_a_file_where_nodes_meet_is_for_one_node_alone():
+    flags = "--rdzv-backend=c10d --rdzv-conf=store_type=file --rdzv-endpoint=/tmp/meeting"
+    assert place(flags) == Target()
+    assert refusal(f"{flags} --nnodes=2").startswith("--rdzv-conf: store_type: nodes meet at a server, not in a file")
+
+
 @pytest.mark.parametrize(
     "flags",
     [
