@@ -5,12 +5,11 @@ starts inherits them; workers of its own that all had the same path would fail. 
 values have been changed since. It also must not join a run that it is part of: both would wait for ever.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from msgspec import Struct
+from msgspec import Struct, json
 from rdzv_protocol.flag_values import address
 
 from node_agent.config import Endpoint
@@ -25,18 +24,16 @@ _TORCHRUNS_TIMER_FILE = re.compile(r"/tmp/watchdog_timer_[0-9a-f-]{36}")
 class Outer(Struct, frozen=True):
     """Inheritance of a process from the agents whose worker it is, or whose worker has started it."""
 
-    runs: Sequence[tuple[str, Sequence[str]]] = ()
+    runs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Ids of the runs, the innermost last, each with the addresses of its servers."""
-    given: Mapping[str, str] = {}
+    given: dict[str, str] = {}
     """Variables that the innermost agent has made for one worker."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Outer":
         """Read the variable; what cannot be read tells nothing."""
-        with suppress(ValueError, TypeError, KeyError, AttributeError):
-            told = json.loads(environment.get(RUNS, "{}"))
-            runs = [(str(run_id), list(map(str, servers))) for run_id, servers in told.get("runs", [])]
-            return cls(runs, {str(name): str(value) for name, value in told.get("given", {}).items()})
+        with suppress(ValueError):
+            return json.decode(environment.get(RUNS, "{}"), type=cls)
         return cls()
 
 
@@ -44,8 +41,8 @@ def variables(
     environment: Mapping[str, str], run_id: str, servers: Sequence[Endpoint], given: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variable for a worker. `environment`: the agent's own; `given`: what it has made for this worker."""
-    own = (run_id, [address(*server) for server in servers])
-    return {RUNS: json.dumps({"runs": [*Outer.of(environment).runs, own], "given": dict(given)})}
+    own = (run_id, tuple(address(*server) for server in servers))
+    return {RUNS: json.encode(Outer((*Outer.of(environment).runs, own), dict(given))).decode()}
 
 
 def without_outer(environment: Mapping[str, str]) -> dict[str, str]:
