@@ -31,9 +31,39 @@ MOST_LINES = 200
 """Lines of a traceback that are looked at."""
 
 
-def examine(spec: "WorkerSpec", pid: int, exit_code: int, stderr: Sequence[str], oom: "OomWatch | None") -> Failure:
+class LeftOnDisk(NamedTuple):
+    """Evidence of a worker's end that is on a disk."""
+
+    recorded: ErrorFile | None
+    """Its error file; None: it has left none."""
+    is_full: bool = False
+    """Whether the disk with its error file is full."""
+
+
+def look_at_disk(path: str) -> LeftOnDisk:
+    """Read a worker's error file, and look at its disk. Any thread may do so."""
+    recorded = error_file.read(path)
+    try:
+        return LeftOnDisk(recorded, is_full(os.path.dirname(path)))
+    except OSError:  # there is no such folder
+        return LeftOnDisk(recorded)
+
+
+def unread(problem: OSError) -> LeftOnDisk:
+    """Evidence that could not be read in time."""
+    return LeftOnDisk(ErrorFile(problem=problem.strerror or str(problem)))
+
+
+def examine(
+    spec: "WorkerSpec",
+    pid: int,
+    exit_code: int,
+    stderr: Sequence[str],
+    oom: "OomWatch | None",
+    left: LeftOnDisk | None = None,
+) -> Failure:
     """The failure of a worker that has been reaped. Never raises, whatever the worker left behind."""
-    recorded = error_file.read(spec.error_file) if spec.error_file else None
+    recorded = left.recorded if left else None
     ended = Failure(
         node_id=spec.node_id,
         rank=spec.rank,
@@ -46,10 +76,10 @@ def examine(spec: "WorkerSpec", pid: int, exit_code: int, stderr: Sequence[str],
     )
     out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
     failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory)
-    with suppress(OSError):  # there is no such folder
-        if not failure.error and spec.error_file and is_full(folder := os.path.dirname(spec.error_file)):
-            problem = f"the disk of the log files is full, and what the worker wrote last is lost: df -h {folder}"
-            failure = replace(failure, hint=clip(printable(problem), LINE_BYTES))
+    if not failure.error and left and left.is_full:
+        folder = os.path.dirname(spec.error_file)
+        problem = f"the disk of the log files is full, and what the worker wrote last is lost: df -h {folder}"
+        failure = replace(failure, hint=clip(printable(problem), LINE_BYTES))
     return failure
 
 

@@ -2,7 +2,7 @@
 
 A worker never waits: what the console cannot take yet is in the file. All files of an agent are looked at together,
 ever more seldom while nothing is written: a writer that is not watched pays nothing, and an idle agent next to nothing.
-A thread reads them: a network disk that hangs holds up what the console shows, and not the agent.
+A thread does all that concerns the disk: a network disk that hangs holds up what the console shows, and not the agent.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from errno import ENOSPC
+from functools import partial
 from queue import SimpleQueue
 
 from node_agent.output.console import PATIENCE_S, Console
@@ -24,6 +25,10 @@ SHARE = 4
 """Output that comes after a silence is late by no more than this part of the silence."""
 DRAIN_TIMEOUT_S = 30.0
 """Longest time for which an exiting agent goes on showing what is in the files anyway."""
+MOST_COPIED_LATE = 1 << 24
+"""Most bytes that wait to be copied to another file; more are lost."""
+REST_BYTES = 1 << 22
+"""Most bytes of a worker's last output that are read together with the end of its file."""
 FULL_BYTES = 1 << 16
 """Free bytes below which a disk counts as full."""
 
@@ -51,8 +56,9 @@ class LogFiles:
         self._read: set[LogFile] = set()
         self._wrote_at = 0.0
         self._timer: asyncio.Handle | None = None
-        self._asked: SimpleQueue[list[Piece] | None] = SimpleQueue()
-        """Pieces for the thread to read; None ends it."""
+        self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        """Work for the thread; None ends it."""
+        self._copied_late = 0
         self._reader: threading.Thread | None = None
         self._is_reading = False
 
@@ -79,19 +85,48 @@ class LogFiles:
             return
         if pieces := [piece for file in self._read if (piece := file.next_piece())]:
             self._is_reading = True
-            if not self._reader:
-                self._reader = threading.Thread(target=self._read_all, name="log files", daemon=True)
-                self._reader.start()
-            self._asked.put(pieces)
+            self.do(lambda: self._read_all(pieces))
         elif self._read:
             self._look_in(self._interval_s())
 
-    def _read_all(self) -> None:
-        while pieces := self._asked.get():
-            for piece in pieces:
-                piece.read()
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                self._loop.call_soon_threadsafe(self._take, pieces)
+    def do(self, work: Callable[[], object]) -> None:
+        """Let the thread do some work, after all that it has been given before. It never raises."""
+        if not self._reader:
+            self._reader = threading.Thread(target=self._work, name="log files", daemon=True)
+            self._reader.start()
+        self._asked.put(work)
+
+    def copy(self, path: str, size: int, work: Callable[[], object]) -> None:
+        """Let the thread copy so many bytes to another file. They are lost if too many wait."""
+        if self._copied_late + size > MOST_COPIED_LATE:
+            self.report(path, "lines are lost: its disk does not take them")
+            return
+
+        def copied() -> None:
+            self._copied_late -= size
+
+        def copy_now() -> None:
+            try:
+                work()
+            except OSError as error:
+                self._tell(self.report, path, error)
+            self._tell(copied)
+
+        self._copied_late += size
+        self.do(copy_now)
+
+    def _tell(self, callback: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _work(self) -> None:
+        while work := self._asked.get():
+            work()
+
+    def _read_all(self, pieces: "list[Piece]") -> None:
+        for piece in pieces:
+            piece.read()
+        self._tell(self._take, pieces)
 
     def _take(self, pieces: "list[Piece]") -> None:
         self._is_reading = False
@@ -184,12 +219,14 @@ class LogFile(Stream):
         self._last: int | None = None
         """Offset at which to stop reading; None while the worker is there."""
         self._end = b""
+        self._ended: End | None = None
+        self._is_ending = False
         self._sinks: Sequence[Sink] = make_sinks() if self._file >= 0 else ()  # a plug-in may name a device or a pipe
 
     @property
     def behind(self) -> int:
         """Bytes that the worker wrote and nobody has taken; only after `finish`."""
-        return max(0, self._last - self._offset) if self._last is not None else 0
+        return max(0, self._last - self._offset) if self._last is not None else int(self._is_ending)
 
     def started(self) -> None:
         super().started()
@@ -200,13 +237,32 @@ class LogFile(Stream):
         super().finish()
         if self._file < 0 or self._last is not None:
             return
-        self._last = self._take_end()
+        end, self._ended, self._is_ending = self._ended or End(self._file, self._offset).read(), None, False
+        self._take(end)
+        self._last = end.size
         if self._sinks:
             self._files.follow(self)  # until the console has taken all of it
-            while (piece := self.next_piece()) and self.take(piece.read()):
-                pass
+            for piece in end.rest:
+                if self.next_piece():  # not while the console is full
+                    self.take(piece.of(self))
+            if not self.behind:
+                self.close()
         else:
             self.close()
+
+    def end(self) -> "End | None":
+        """The end of the file, to be read by any thread, before `ended`; None: there is none."""
+        if self._file < 0 or self._last is not None:
+            return None
+        self._is_ending = True
+        return End(self._file, self._offset)
+
+    def ended(self, end: "End", *, is_last: bool) -> None:
+        """Take the end of the file that has been read. `is_last`: `finish` follows."""
+        self._ended = end if is_last else None
+        self._is_ending = is_last
+        if not is_last:
+            self._take(end)
 
     def tail(self) -> tuple[str, ...]:
         return report_lines(self._end)
@@ -236,37 +292,77 @@ class LogFile(Stream):
     def close(self) -> None:
         """Read no more."""
         if self._file >= 0:
-            os.close(self._file)
+            self._files.do(partial(os.close, self._file))
             self._file = -1
             for sink in self._sinks:
                 sink.end()
             self._files.forget(self)
 
-    def _take_end(self) -> int:
-        """Keep the last lines; returns the size."""
+    def _close_worker_end(self) -> None:
+        if self._worker_end >= 0:
+            self._files.do(partial(os.close, self._worker_end))  # which writes what is in memory to a network disk
+            self._worker_end = -1
+
+    def _take(self, end: "End") -> None:
+        """Keep the last lines."""
+        for problem, outlook in end.problems:
+            self._files.report(self._path, problem, outlook)
+        self._end = end.tail
+
+
+class End:
+    """End of a file as its worker has left it, and what of its output has not been taken: read in any thread."""
+
+    def __init__(self, descriptor: int, offset: int) -> None:
+        self._descriptor, self._offset = descriptor, offset
+        self.size, self.tail = 0, b""
+        self.rest: list[Piece] = []
+        self.problems: list[tuple[OSError | str, str]] = []
+        """Problems, each with what may follow from it."""
+
+    def read(self) -> "End":
         try:
-            status = os.fstat(self._file)
+            status = os.fstat(self._descriptor)
             if status.st_nlink == 0:
-                self._files.report(self._path, "it was removed while a worker wrote to it")
-            if is_full(self._file):
-                self._files.report(self._path, os.strerror(ENOSPC), FULL)
-            self._end = os.pread(self._file, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
+                self.problems.append(("it was removed while a worker wrote to it", ""))
+            if is_full(self._descriptor):
+                self.problems.append((os.strerror(ENOSPC), FULL))
+            self.tail = os.pread(self._descriptor, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
         except OSError as error:
-            self._files.report(self._path, error)
-            return 0
-        return status.st_size
+            return self.unread(error)
+        self.size = status.st_size
+        if self.size < self._offset:  # somebody has emptied it
+            self.rest.append(Piece(None, self._descriptor, self._offset).read())
+        for offset in range(self._offset, min(self.size, self._offset + REST_BYTES), READ_BYTES):
+            self.rest.append(Piece(None, self._descriptor, offset).read())
+        return self
+
+    def unread(self, problem: OSError) -> "End":
+        """Note that it could not be read."""
+        self.problems.append((problem, ""))
+        return self
 
 
 class Piece:
     """Next piece of a file: asked for and taken in the event loop, and read in any thread."""
 
-    def __init__(self, file: LogFile, descriptor: int, offset: int) -> None:
-        self.file = file
+    def __init__(self, file: LogFile | None, descriptor: int, offset: int) -> None:
+        self._file = file
         self.offset = self.begin = offset
         """Offset that was asked for, and the one at which the piece begins."""
         self.chunk = b""
         self.error: OSError | None = None
         self._descriptor = descriptor
+
+    @property
+    def file(self) -> LogFile:
+        assert self._file
+        return self._file
+
+    def of(self, file: LogFile) -> "Piece":
+        """This piece as one of the file."""
+        self._file = file
+        return self
 
     def read(self) -> "Piece":
         try:

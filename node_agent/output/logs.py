@@ -121,7 +121,7 @@ class RoundLogs:
             if self._on_output:
                 sinks.append(Noticed(self._on_output))
         if fd in self.filtered:
-            sinks.append(Filtered(*self.filtered[fd], self._prefix(local_rank, True), self._files.report))
+            sinks.append(Filtered(*self.filtered[fd], self._prefix(local_rank, True), self._files.copy))
         if self._watch:
             sinks.append(self._watch(local_rank))
         return sinks

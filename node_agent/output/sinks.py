@@ -19,6 +19,9 @@ TAIL_LINES = 64
 TAIL_LINE_CHARACTERS = 500
 
 
+Copy = Callable[[str, int, Callable[[], object]], None]
+
+
 class Sink:
     """Takes what a worker writes, in pieces that end anywhere."""
 
@@ -121,21 +124,19 @@ class Lines(Sink):
 class Filtered(Sink):
     """Copies a worker's lines that hold one of some texts to a file of the node, each after `prefix`, as torchrun does.
 
-    The file is that of all workers, `filtered_stdout.log`, say. `on_error` is told if it cannot be written.
+    The file is that of all workers, `filtered_stdout.log`, say. `copy` is given its path, a number of bytes and what
+    is to be done in order to write them: it does that at some time, in order, and takes note of an `OSError`.
     """
 
-    def __init__(self, path: str, texts: Sequence[str], prefix: str, on_error: Callable[[str, OSError], None]) -> None:
+    def __init__(self, path: str, texts: Sequence[str], prefix: str, copy: "Copy") -> None:
         self._path = path
         self._texts = [text.encode(errors="surrogateescape") for text in texts]
         self._prefix = prefix.encode(errors="surrogateescape")
-        self._on_error = on_error
+        self._do = copy
         self._held = b""
         self._file = -1
-        try:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # it may be a pipe
-            self._file = os.open(path, flags, 0o666)
-        except OSError as error:
-            on_error(path, error)
+        """Descriptor of the file, for `_open`, `_write` and `_close` only: perhaps another thread's."""
+        self._do(path, 0, self._open)
 
     def take(self, chunk: bytes) -> None:
         output = self._held + chunk
@@ -147,17 +148,25 @@ class Filtered(Sink):
 
     def end(self) -> None:
         self._copy(self._held)
+        self._do(self._path, 0, self._close)
+
+    def _copy(self, output: bytes) -> None:
+        if self._is_wanted(output):  # else not a single line is looked at
+            lines = b"".join(self._prefix + line + b"\n" for line in output.splitlines() if self._is_wanted(line))
+            self._do(self._path, len(lines), lambda: self._write(lines))
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # it may be a pipe
+        self._file = os.open(self._path, flags, 0o666)
+
+    def _write(self, lines: bytes) -> None:
+        if self._file >= 0:
+            os.write(self._file, lines)  # at once: other workers write to it, too
+
+    def _close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def _copy(self, output: bytes) -> None:
-        if self._file >= 0 and self._is_wanted(output):  # else not a single line is looked at
-            lines = (self._prefix + line + b"\n" for line in output.splitlines() if self._is_wanted(line))
-            try:
-                os.write(self._file, b"".join(lines))  # at once: other workers write to it, too
-            except OSError as error:
-                self._on_error(self._path, error)
 
     def _is_wanted(self, output: bytes) -> bool:
         return any(text in output for text in self._texts)

@@ -5,9 +5,11 @@ watched through a descriptor, never polled. The kernel kills it when the agent d
 """
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -15,16 +17,21 @@ from rdzv_protocol.messages import Failure
 
 from node_agent.config import SIGNALS
 from node_agent.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
+from node_agent.output.log_files import End
 from node_agent.output.streams import Stream
+from node_agent.output.threads import in_thread
 from node_agent.workers.process import KILL_TIMEOUT_S, Start, outlasts, signal_group
 from node_agent.workers.remains import Remains, Strays
 from node_agent.workers.told import Told, rest_is_told_after_s
 
 if TYPE_CHECKING:
+    from node_agent.failures.diagnose import LeftOnDisk
     from node_agent.failures.oom import OomWatch
 
 LEFT_S = 3.0
 """Time that processes have, after SIGTERM, whose worker has ended by itself."""
+READ_WITHIN_S = 5.0
+"""Longest time for which the end of a worker waits for what it has left on a disk."""
 LOOK_S = 1.0
 """Time between two looks at a worker that writes, and before the first one at a silent one: does it handle signals?"""
 
@@ -65,6 +72,9 @@ class Worker:
         self.may_be_told = False
         """Whether the worker was seen to handle a signal that schedulers send: then it may exit 0 because of one."""
         self._look_timer: asyncio.TimerHandle | None = None
+        self._left: tuple[LeftOnDisk, ...] = ()
+        """Evidence on a disk, once it has been read."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._streams = spec.open_streams()
         try:
             self._process = spec.start(self._streams[0].writable(), self._streams[1].writable())
@@ -96,7 +106,7 @@ class Worker:
         from node_agent.failures.diagnose import examine
 
         assert self.exit_code is not None
-        return examine(self.spec, self.pid, self.exit_code, self.stderr_tail, oom)
+        return examine(self.spec, self.pid, self.exit_code, self.stderr_tail, oom, *self._left)
 
     def _watch(self) -> None:
         """Watch the worker; kill it if it cannot be watched."""
@@ -128,17 +138,67 @@ class Worker:
         is_spared = self._spares(self.pid)
         if not is_spared:
             signal_group(self.pid, signal.SIGKILL)  # before the wait, while its group id is its own
+        error_file = self.spec.error_file if self._has_failed() else ""
+        self._when_read(lambda: self._reaped(is_spared), error_file, is_last=not is_spared)
+
+    def _has_failed(self) -> bool:
+        with suppress(ChildProcessError):
+            status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return status is None or status.si_status != 0
+        return True
+
+    def _reaped(self, is_spared: bool) -> None:
         self.exit_code = self._process.reap()
         if is_spared:
             self._catch_up()
         else:
-            self.close()
+            self._finish()
         self._on_end(self)
 
     def close(self) -> None:
         """Close the streams of a worker that has ended. What its children write from now on is lost."""
+        self._when_read(self._finish, is_last=True)
+
+    def _finish(self) -> None:
         for stream in self._streams:
             stream.finish()
+
+    def _when_read(self, then: Callable[[], None], error_file: str = "", *, is_last: bool) -> None:
+        """Go on when the ends of the worker's files have been read, at once if there are none."""
+        ends = [(stream, end) for stream in self._streams if (end := stream.end())]
+        if not ends and not error_file:
+            then()
+            return
+
+        def read() -> "LeftOnDisk | None":
+            for _, end in ends:
+                end.read()
+            from node_agent.failures.diagnose import look_at_disk
+
+            return look_at_disk(error_file) if error_file else None
+
+        async def go_on() -> None:
+            try:
+                left = await in_thread(read, READ_WITHIN_S)
+            except OSError as error:
+                from node_agent.failures.diagnose import unread
+
+                left = unread(error) if error_file else None
+                for at, (stream, _) in enumerate(ends):
+                    ends[at] = stream, End(-1, 0).unread(error)  # the thread still has the other one
+            self._left = (left,) if left else self._left
+            for stream, end in ends:
+                stream.ended(end, is_last=is_last)
+            then()
+
+        task = asyncio.get_running_loop().create_task(go_on())
+        self._ending.add(task)
+        task.add_done_callback(self._has_gone_on)
+
+    def _has_gone_on(self, task: "asyncio.Task[None]") -> None:
+        self._ending.discard(task)
+        if not task.cancelled():
+            task.result()
 
     def _catch_up(self) -> None:
         for stream in self._streams:
@@ -244,6 +304,8 @@ class WorkerGroup(ProcessGroup):
         self._told = Told()
         self._last_call: asyncio.TimerHandle | None = None
         self._remains: list[Remains] = []
+        self._exited_pids: set[int] = set()
+        """Pids of workers that have exited; the end of some may still be looked at."""
         self._spared: list[Worker] = []
         """Workers that have ended, and whose children may still write."""
         self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
@@ -330,7 +392,8 @@ class WorkerGroup(ProcessGroup):
         self._exiting(pid)
         if not self._strays or self._killed or self._stop_signal == signal.SIGKILL:
             return False
-        is_last = self._stopping and len(self._alive) == 1
+        self._exited_pids.add(pid)
+        is_last = self._stopping and self._alive.keys() <= self._exited_pids
         return self._leave(self._strays, None if is_last else pid)
 
     def _leave(self, strays: Strays, session: int | None) -> bool:

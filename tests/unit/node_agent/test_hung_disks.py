@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import LeaveRequest, PollRequest
+from rdzv_protocol.messages import LeaveRequest, PollRequest, ReportRequest
 
 from node_agent import agent as agent_module
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.output import logs as logs_module
 from node_agent.output.threads import in_thread
+from node_agent.workers import group as group_module
 from node_agent.workers.environment import ERROR_FILE
 from tests.support.process_info import until
 from tests.unit.node_agent.rig import Rig, rig
@@ -22,8 +23,8 @@ from tests.unit.node_agent.story import finish, start
 
 
 class HungDisk:
-    """Calls to a function hang in threads, from `hangs` to `answers`, if one of their arguments is below the folder.
-    A call by the event loop's thread is a fault.
+    """Calls to a function hang in threads, from `hangs` to `answers`, if they are about a file below the folder. A call
+    by the event loop's thread is a fault.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +36,7 @@ class HungDisk:
         real: Callable[..., Any] = getattr(where, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if any(self._folder in str(each) for each in args):
+            if any(self._folder in _path(each) for each in args):
                 if threading.current_thread() is threading.main_thread():
                     self.faults.append(f"{name}{args}")
                 else:
@@ -44,6 +45,16 @@ class HungDisk:
             return real(*args, **kwargs)
 
         self._monkeypatch.setattr(where, name, call)
+
+
+def _path(argument: object) -> str:
+    """The argument of a call as a path; a descriptor is that of its file."""
+    if not isinstance(argument, int):
+        return str(argument)
+    try:
+        return os.readlink(f"/proc/self/fd/{argument}")
+    except OSError:
+        return ""
 
 
 @pytest.fixture
@@ -134,6 +145,48 @@ async def test_an_agent_ends_without_its_error_file_if_the_disk_hangs(
         await agent.server.answers(finish(succeeded=False))
         assert await agent.exit_code() == ExitCode.FAILED
         assert disk.hangs.is_set()
+
+
+@pytest.mark.parametrize("name", ["pread", "fstat", "fstatvfs"])
+async def test_a_failure_is_reported_without_what_the_disk_holds(
+    name: str, tmp_path: Path, disk: HungDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "READ_WITHIN_S", 0.05)
+    os.mkfifo(tmp_path / "gate")
+    async with rig(f"read word < {tmp_path}/gate; echo last; exit 3", logs=logging_to(tmp_path)) as agent:
+        await agent.server.answers(start(local_world_size=1))
+        await until(lambda: agent.pids)
+        disk.holds_up(os, "statvfs" if name == "fstatvfs" else name)
+        await asyncio.to_thread((tmp_path / "gate").write_text, "go\n")
+        failure = (await agent.server.hears(ReportRequest)).failure
+        assert failure.exit_code == 3
+        assert failure.cause == "exit code 3 (its error file cannot be read: no answer for 0.05 s: its disk hangs)"
+        assert disk.hangs.is_set()
+
+
+async def test_what_is_left_is_read_when_the_disk_answers_in_time(tmp_path: Path, disk: HungDisk) -> None:
+    os.mkfifo(tmp_path / "gate")
+    async with rig(f"read word < {tmp_path}/gate; echo last >&2; exit 3", logs=logging_to(tmp_path)) as agent:
+        await agent.server.answers(start(local_world_size=1))
+        await until(lambda: agent.pids)
+        disk.holds_up(os, "pread")
+        await asyncio.to_thread((tmp_path / "gate").write_text, "go\n")
+        await until(disk.hangs.is_set)
+        disk.answers.set()
+        assert (await agent.server.hears(ReportRequest)).failure.stderr_tail == ("last",)
+        assert b"last" in agent.console.text(2)
+
+
+async def test_copies_of_lines_wait_for_the_disk_and_nobody_else_does(tmp_path: Path, disk: HungDisk) -> None:
+    disk.holds_up(os, "write")
+    options = LogOptions(log_dir=str(tmp_path / "disk"), stdout_filters=("apple",))
+    async with rig("echo apple; exec sleep 60", logs=options) as agent:
+        await agent.server.answers(start(local_world_size=1))
+        await polls_while_it_hangs(agent, disk)
+        await until(lambda: b"apple" in agent.console.text())
+        disk.answers.set()
+        (copy,) = (tmp_path / "disk").rglob("filtered_stdout.log")
+        await until(lambda: copy.read_text() == "[default0]:apple\n")
 
 
 # Calls in threads.

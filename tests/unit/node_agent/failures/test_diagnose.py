@@ -10,7 +10,7 @@ from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import Failure, ReportRequest
 
 from node_agent.failures import diagnose
-from node_agent.failures.diagnose import examine, exit_status
+from node_agent.failures.diagnose import examine, exit_status, look_at_disk
 from node_agent.failures.error_file import ErrorFile
 from node_agent.workers.group import WorkerSpec
 
@@ -153,9 +153,10 @@ def a_spec(folder: str) -> WorkerSpec:
 
 
 def test_a_full_log_disk_explains_why_there_are_no_last_words(tmp_path, monkeypatch):
-    assert examine(a_spec(tmp_path), 7, 3, (), None).hint == ""
+    path = str(tmp_path / "e.json")
+    assert examine(a_spec(tmp_path), 7, 3, (), None, look_at_disk(path)).hint == ""
     full = os.statvfs_result((4096, 4096, 100, 0, 0, 10, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: full)
-    hint = examine(a_spec(tmp_path), 7, 3, (), None).hint
+    hint = examine(a_spec(tmp_path), 7, 3, (), None, look_at_disk(path)).hint
     assert hint == f"the disk of the log files is full, and what the worker wrote last is lost: df -h {tmp_path}"
-    assert examine(a_spec(tmp_path), 7, 1, TRACEBACK, None).hint == "", "it has said why"
+    assert examine(a_spec(tmp_path), 7, 1, TRACEBACK, None, look_at_disk(path)).hint == "", "it has said why"

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 
@@ -161,8 +161,12 @@ async def _shown(chunks: list[bytes]) -> bytes:
 # Copies of some lines.
 
 
+def at_once(path: str, size: int, work: Callable[[], object]) -> None:
+    work()
+
+
 def copied(path: Path, *chunks: bytes, texts: tuple[str, ...] = ("apple", "orange")) -> bytes:
-    sink = Filtered(str(path), texts, "[default0]:", pytest.fail)
+    sink = Filtered(str(path), texts, "[default0]:", at_once)
     for chunk in chunks:
         sink.take(chunk)
     sink.end()
@@ -186,7 +190,7 @@ def test_lines_with_one_of_the_texts_are_copied(tmp_path: Path, chunks: list[byt
 
 def test_several_workers_share_the_file(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    one, two = (Filtered(str(path), ("x",), f"[{name}]:", pytest.fail) for name in "ab")
+    one, two = (Filtered(str(path), ("x",), f"[{name}]:", at_once) for name in "ab")
     one.take(b"x1\n")
     two.take(b"x2\n")
     one.take(b"x3")
@@ -198,8 +202,15 @@ def test_several_workers_share_the_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_trouble_and_no_more(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     troubles: dict[str, int | None] = {}
+
+    def take_note(path: str, size: int, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except OSError as error:
+            troubles[path] = error.errno
+
     for path in (f"{tmp_path}/absent/f", "/dev/full", f"{tmp_path}/pipe"):
-        sink = Filtered(path, ("x",), "", lambda path, error: troubles.update({path: error.errno}))
+        sink = Filtered(path, ("x",), "", take_note)
         sink.take(b"x\nx\n")
         sink.end()
     assert list(troubles.values()) == [errno.ENOENT, errno.ENOSPC, errno.ENXIO], "a pipe has no reader"
