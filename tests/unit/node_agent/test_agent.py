@@ -131,7 +131,7 @@ async def test_torchs_file_timer_is_a_sign_of_a_hang_and_a_process_that_is_gone_
 
 async def test_a_worker_that_a_timer_killed_is_reported_so():
     async with rig("sleep 1000", environment=timed()) as agent:
-        await has_started(agent)
+        await has_workers(agent)
         (pid,) = agent.pids
         write(agent.agent._specs.timer_file, expired_timer(pid, signal.SIGKILL))
         failure = (await agent.server.hears(ReportRequest)).failure
