@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -70,6 +71,9 @@ class Agent:
         async with asyncio.timeout(PATIENCE_S):
             await done.wait()
         del group
+        copied = threading.Event()
+        self.logs._files.do(copied.set)  # after the copies of lines
+        await asyncio.to_thread(copied.wait)
 
     def out(self) -> list[bytes]:
         return sorted(self.console.text(OUT).splitlines())
