@@ -27,7 +27,8 @@ help:  ## list the targets
 demo: $(VENV)/examples.done  ## train a real model over two nodes of two workers, and kill one on the way
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/dev.done $(VENV)/programs.done  ## the whole test suite
+test: $(VENV)/dev.done $(VENV)/programs.done  ## the whole test suite; as root on Debian it installs the programs it needs
+	@tests/install-debian-packages.sh
 	$(BIN)/python -m pytest -n $(WORKERS) || { [ $$? -eq 1 ] && $(AGAIN); }
 
 check: check-static  ## before a commit: style, types, layers, unit tests, simulation, the programs' main paths; 2 minutes

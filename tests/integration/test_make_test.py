@@ -1,5 +1,7 @@
 """`make test` runs failed tests once more, but only if every test ran."""
 
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +27,18 @@ def suite(folder: Path, first: str) -> int:
     command = (sys.executable, "-m", "pytest", *plug_in, "-n", "1", "--max-worker-restart", "0", "--rootdir", folder)
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
     return subprocess.run([*command, folder], cwd=folder, env=environment, stdout=subprocess.DEVNULL).returncode
+
+
+def test_what_is_not_tested_is_said_with_the_way_to_get_it(tmp_path: Path) -> None:
+    """A machine that has none of the programs, and whose user may install nothing."""
+    bash = shutil.which("bash") or ""
+    script = ROOT / "tests" / "install-debian-packages.sh"
+    done = subprocess.run([bash, script], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert re.match("install-debian-packages: not tested: what needs .*curl", line)
+    assert "sudo apt-get install --no-install-recommends" in line and line.count("prometheus") == 2, "each once"
+    assert "tests/install-debian-packages.sh" in (ROOT / "Makefile").read_text()
 
 
 def test_a_failed_test_is_run_again(tmp_path: Path) -> None:

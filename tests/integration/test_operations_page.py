@@ -4,6 +4,7 @@ import asyncio
 import html
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -347,6 +348,8 @@ def _shown(authority: Authority) -> tuple[str, ...]:
 
 async def answer(server: Server, path: str, *flags: str) -> str:
     """Return what a browser gets at this path, also from a server that refuses. `flags`: curl's."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is missing: tests/install-debian-packages.sh installs it")
     process = await asyncio.create_subprocess_exec(
         "curl", "-sL", *flags, f"http://{server.endpoint}{path}", stdout=asyncio.subprocess.PIPE
     )
