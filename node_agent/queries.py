@@ -133,7 +133,7 @@ class Queries:
         if not started or not started.notices or started.logs.assignment.round != notice.round:
             return Noticed(listening=0, acknowledged=0)
         told_at = asyncio.get_running_loop().time()
-        answer = await started.notices.give(notice, started.group.pids, self._log)
+        answer = await started.notices.give(notice, lambda: started.group.by_local_rank, self._log)
         if answer.listening:
             after_s = asyncio.get_running_loop().time() - told_at
             of = f"{answer.acknowledged} of {answer.listening} workers that listen"

@@ -346,6 +346,9 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         for name in ("exclude_for_s", "on_exclude"):
             if name in given:
                 fail(f"{_flag(name)} needs --exclude-after N/TIME: without it no node is kept out")
+    program = (config.on_exclude or "").split(" ", 1)[0]
+    if "/" in program and not os.access(program, os.X_OK):
+        fail(f"--on-exclude: {program} is not a program that can be executed: check the path, and chmod +x it")
     if config.tls_client_ca is not None and config.tls_cert is None:
         fail("--tls-client-ca needs --tls-cert and --tls-key, too")
     for name in ("read_token_file", "admin_token_file"):

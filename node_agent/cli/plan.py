@@ -525,8 +525,12 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
         python = (_interpreter(environment), "-u", *(("-m",) if arguments.module else ()))
     if "$" in script:  # torchrun substitutes the local rank there, too
         return Command(python, (script, *after), _name(script))
-    if python[-1] != "-m" and not (arguments.exit_with_run and rendezvous.is_our_endpoint(arguments)):
-        _check_script(script)  # else the run itself fails: other nodes, and a server of the job's, wait for its end
+    if not (arguments.exit_with_run and rendezvous.is_our_endpoint(arguments)):
+        if python[-1] != "-m":
+            _check_script(script)
+        elif python[0] == sys.executable:
+            _check_module(script)
+        # else the run itself fails: other nodes, and a server of the job's, wait for its end
     return Command((*python, script), after, _name(script))
 
 
@@ -535,6 +539,17 @@ def _name(script: str, arguments: Sequence[str] = ()) -> str:
     if os.path.basename(script) in SHELLS:
         script = next(iter(arguments), "")
     return "" if script.startswith("-") else os.path.basename(script)
+
+
+def _check_module(name: str) -> None:
+    """Refuse a module whose package this Python, which is the workers', does not find. Nothing is imported."""
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec
+
+    top = name.partition(".")[0]
+    with suppress(ValueError, OSError):  # of a module without a spec, and a working folder that is gone
+        if PathFinder.find_spec(top, [os.getcwd()]) is None and find_spec(top) is None:
+            raise UsageError(f"there is no module {top} {_where('looked in the places of sys.path and')}")
 
 
 def _check_script(script: str) -> None:

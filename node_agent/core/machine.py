@@ -335,6 +335,8 @@ class AgentMachine:
         self._effects.append(PollRequest(**self._sender(), revision=self._revision, hold=hold, asked=asked))
 
     def _leave(self, reason: str, *, unfit: bool = False, retracts_success: bool = False) -> None:
+        if self.outages.was_never_reached:
+            return
         request = LeaveRequest(**self._sender(), reason=reason, unfit=unfit, retracts_success=retracts_success)
         self._effects += self._reporter.leave(request)
 

@@ -24,6 +24,10 @@ def hint(failure: Unreachable | ProtocolError) -> str:
     return HINTS[failure.stage if isinstance(failure, Unreachable) else "server"]
 
 
+NOT_REACHED = ("name", "connect", "TLS", "host", "port", "another program")
+"""Stages of a failure before anything was sent to a server: none has heard of this agent."""
+
+
 class ServerOutages:
     """Knowledge of one agent about its server: whether that answers, and since when it does not.
 
@@ -70,6 +74,11 @@ class ServerOutages:
         """Sentence of an agent that gives the server up, with advice."""
         failure = self.failure or Unreachable("HTTP", "no answer")
         return f"no rdzv-server at {self._server} within {self.longest_s:g} s ({failure}): {hint(failure)}"
+
+    @property
+    def was_never_reached(self) -> bool:
+        """Whether no server has heard of this agent, as far as the latest failure tells."""
+        return not self.is_known and isinstance(self.failure, Unreachable) and self.failure.stage in NOT_REACHED
 
     def silent_s(self, now: float) -> float:
         """Time for which the server, which has answered before, does not answer."""

@@ -2,7 +2,8 @@
 
 A script reads with `node_agent.notice()`, or looks for the file `NODE_AGENT_NOTICE_FILE`. It says that it does by
 making `NODE_AGENT_NOTICE_ACK`, and acknowledges by writing anything into it. Who has not made that file does not
-listen, and nobody waits for it. The files are looked at while a notice is open, and never else.
+listen, and nobody waits for it; nor for one that has ended. The files are looked at while a notice is open, and never
+else.
 """
 
 import asyncio
@@ -40,14 +41,23 @@ class NoticeBoard:
         """Whether a worker has acknowledged a notice."""
         return self._is_given and self.look().acknowledged > 0
 
-    def look(self) -> Noticed:
-        """Number of workers that listen, and of those among them that have acknowledged."""
-        sizes = [_size(path) for path in self._acks]
-        listening = len(sizes) if self._signal_name else sum(size is not None for size in sizes)
-        return Noticed(listening=listening, acknowledged=sum(bool(size) for size in sizes))
+    def look(self, alive: Collection[int] | None = None) -> Noticed:
+        """Number of workers that listen, and of those among them that have acknowledged, or have ended.
 
-    async def give(self, notice: Notice, pids: Collection[int], warn: Callable[[str], None]) -> Noticed:
-        """Tell the workers, and wait until all that listen have acknowledged, or until it is nearly too late."""
+        `alive`: local ranks of the workers that have not exited; None: of all.
+        """
+        sizes = [_size(path) for path in self._acks]
+        listening = [rank for rank, size in enumerate(sizes) if self._signal_name or size is not None]
+        saved = [rank for rank in listening if sizes[rank] or not (alive is None or rank in alive)]
+        return Noticed(listening=len(listening), acknowledged=len(saved))
+
+    async def give(
+        self, notice: Notice, alive: Callable[[], Mapping[int, int]], warn: Callable[[str], None]
+    ) -> Noticed:  # fmt: skip
+        """Tell the workers, and wait until all that listen have saved or ended, or until it is nearly too late.
+
+        `alive`: gives the pids of the workers that have not exited, by local rank.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + max(0.0, notice.remaining_s - MARGIN_S)
         try:
@@ -56,11 +66,11 @@ class NoticeBoard:
             warn(f"the workers cannot be told that the round ends: {error}")
             return Noticed(listening=0, acknowledged=0)
         self._is_given = True
-        for pid in pids if self._signal_name else ():
+        for pid in alive().values() if self._signal_name else ():
             with suppress(ProcessLookupError):  # the worker alone: what it has started may not know the signal
                 os.kill(pid, signal.Signals[self._signal_name or ""])
         while True:
-            seen = self.look()
+            seen = self.look(alive())
             if seen.acknowledged >= seen.listening or loop.time() >= until:
                 return seen
             await asyncio.sleep(LOOK_S)

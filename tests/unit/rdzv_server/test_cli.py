@@ -35,6 +35,10 @@ def test_every_setting_is_explained(capsys):
     ("flags", "says"),
     [
         (("--no-such-flag",), "unrecognized arguments: --no-such-flag (rdzv-server --help explains every flag)"),
+        (
+            ("--exclude-after", "3/24h", "--on-exclude", "/nowhere/tell --now"),
+            "/nowhere/tell is not a program that can",
+        ),
         (("--prot", "1"), "unrecognized arguments: --prot 1; did you mean --port? ("),
         (
             ("--exclude-after", "3"),

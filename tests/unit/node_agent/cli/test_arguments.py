@@ -456,6 +456,7 @@ def test_filters_are_read_as_torch_reads_them(text):
         (["--nproc", "2"], "the following arguments are required: SCRIPT, ... ("),
         (["--hlep"], "unrecognized arguments: --hlep; did you mean --help?"),
         (["python", "hello.py"], "node-agent starts Python itself: leave python out, or write --no-python before it"),
+        (["-m", "nosuch.train"], "there is no module nosuch (looked in the places of sys.path and "),
         (["--no-python", "run.sh"], "run.sh is not in PATH: write ./run.sh"),
         (["--nproc", "2", "--virtual-local-rank", "train.py"], "2 workers, but CUDA_VISIBLE_DEVICES= has 0 GPUs"),
     ],

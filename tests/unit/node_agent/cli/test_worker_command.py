@@ -26,7 +26,7 @@ def command(*argv: str, use_env: bool = True, **environment: str) -> Command:
         ("--nproc 2 train.py --nproc 9 -- -m", {}, Command((*PYTHON, "train.py"), ("--nproc", "9", "--", "-m"))),
         ("train.py", {"PYTHON_EXEC": "/usr/bin/env"}, Command(("/usr/bin/env", "-u", "train.py"))),
         ("train.py", {"PYTHON_EXEC": ""}, Command((*PYTHON, "train.py"))),
-        ("-m package.train --lr 1", {}, Command((*PYTHON, "-m", "package.train"), ("--lr", "1"))),
+        ("-m json.tool --lr 1", {}, Command((*PYTHON, "-m", "json.tool"), ("--lr", "1"))),
         ("--use-env train.py", {}, Command((*PYTHON, "train.py"))),
         ("-- train.py -- x", {}, Command((*PYTHON, "train.py"), ("--", "x"))),
         ("-- -c print(1)", {}, Command((*PYTHON, "-c"), ("print(1)",))),
@@ -43,7 +43,7 @@ def test_a_script_or_a_module(argv, environment, expected):
     ("argv", "name"),
     [
         ("/tmp/../bin/train.py --lr 1", "train.py"),
-        ("-m package.train", "package.train"),
+        ("-m json.tool", "json.tool"),
         ("--run-path train.py", "train.py"),
         ("--no-python sh -c exit", ""),
         ("--no-python sh /home/a/run.sh", "run.sh"),

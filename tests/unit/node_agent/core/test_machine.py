@@ -416,6 +416,9 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
     "and then with advice":
         ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9), passes(0.1)],
          gives_up(f"no rdzv-server at host:1 within 4 s ({CONNECT}): {HINTS['connect']}", START_AGAIN)),
+    "a server that was never reached is not told that the agent leaves":
+        ({"connect_timeout_s": 60.0}, [fails_to_connect(), signalled()],
+         [Log("SIGTERM: leaving the run", event="node_left"), SIGTERM_REPORT, Exit(START_AGAIN)]),
     "the first try may take its time, however short the limit": ({"connect_timeout_s": 0.0}, [passes(0.5)], []),
     "but with no time at all there is no other":
         ({"connect_timeout_s": 0.0}, [passes(0.5), fails_to_connect()],

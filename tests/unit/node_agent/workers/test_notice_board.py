@@ -1,0 +1,32 @@
+"""Notices to workers: whom the agent waits for."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rdzv_protocol.queries import Notice, Noticed
+
+from node_agent.workers.notice_board import NoticeBoard
+from node_agent.workers.temp_dir import TempDir
+
+NOTICE = Notice(number=1, round=1, remaining_s=500.0, source="node_drained", node_id="a", reason="drained")
+
+
+class Folder:
+    def __init__(self, path: Path) -> None:
+        self.path = lambda name: str(path / name)
+
+
+def listens(board: NoticeBoard) -> None:
+    """Make the file by which a worker says that it listens."""
+    Path(board.environment(0)["NODE_AGENT_NOTICE_ACK"]).touch()
+
+
+@pytest.mark.parametrize("signal_name", [None, "SIGUSR2"])
+async def test_a_worker_that_has_ended_is_waited_for_no_longer(tmp_path: Path, signal_name: str | None) -> None:
+    """Example: a worker that saves and exits 0, in place of acknowledging the notice."""
+    board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 1, signal_name)
+    listens(board)
+    told: list[Any] = []
+    assert await board.give(NOTICE, dict, told.append) == Noticed(listening=1, acknowledged=1)
+    assert not told and not board.is_acknowledged
