@@ -35,7 +35,7 @@ class LeftOnDisk(NamedTuple):
     """Evidence of a worker's end that is on a disk."""
 
     recorded: ErrorFile | None
-    """Its error file; None: it has left none."""
+    """Error file of the worker; None: it has left none."""
     is_full: bool = False
     """Whether the disk with its error file is full."""
 

@@ -360,7 +360,7 @@ class Piece:
         return self._file
 
     def of(self, file: LogFile) -> "Piece":
-        """This piece as one of the file."""
+        """Return this piece as one of the file."""
         self._file = file
         return self
 
