@@ -26,6 +26,7 @@ from node_agent.core.effects import Level
 from node_agent.core.hang import HangOptions
 from node_agent.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
 from node_agent.output.folder import why_unusable
+from node_agent.output.routing import streams_to_files
 from node_agent.workers import nesting
 from node_agent.workers.environment import UNINTERRUPTIBLE
 
@@ -354,6 +355,7 @@ def _check_descriptors(config: AgentConfig) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     copies = bool(config.logs.stdout_filters) + bool(config.logs.stderr_filters)
     files = AGENT_FILES + workers * (WORKER_FILES + copies)
+    files += streams_to_files(config.logs, workers)  # open twice until the workers run: to write and to read
     if config.preload:
         files += (workers + 1) * WARM_FILES  # the next round's workers, the fork server
     try:

@@ -76,6 +76,14 @@ def without_files(options: LogOptions, ranks: range) -> Routing:
     return Routing(_workers(options, ranks))
 
 
+def streams_to_files(options: LogOptions, workers: int) -> int:
+    """Most streams of so many workers that go to files."""
+    if options.plugin:
+        return workers * Std.ALL.bit_count()
+    settings = [_setting(options.redirects, rank) | _setting(options.tee, rank) for rank in range(workers)]
+    return 0 if options.log_dir == NO_FILES else sum(setting.bit_count() for setting in settings)
+
+
 def by_plugin(logs: Any, environments: Sequence[Mapping[str, str]]) -> Routing:
     """Routes of torch's `LogsDest`, whose files are by local rank, for workers that are to have these variables."""
     return Routing(

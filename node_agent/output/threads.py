@@ -1,16 +1,24 @@
 """Calls that may take for ever, such as those of a network disk or a name server: the event loop never waits for one.
 
 Each has a thread of its own: an event loop has few for such calls, and waits for them before it closes. The threads are
-daemons, so that nobody waits for them at the end.
+daemons, so that nobody waits for them for ever at the end.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable
 from errno import ETIMEDOUT
+from time import monotonic
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+
+LEFT_BEHIND_S = 2.0
+"""Longest time for which the end of an event loop waits for its threads."""
+
+_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, list[threading.Thread]] = WeakKeyDictionary()
+"""Threads by the loop that has started them. Some may have ended."""
 
 
 async def in_thread(
@@ -36,7 +44,7 @@ async def in_thread(
 
     def tell(result: T) -> None:
         if told.done():
-            _start(lambda: undo(result))
+            _start(loop, lambda: undo(result))
         else:
             told.set_result(result)
 
@@ -44,13 +52,20 @@ async def in_thread(
         if not told.done():
             told.set_exception(error)
 
-    if not _start(work):
+    if not _start(loop, work):
         return call()
     try:
         async with asyncio.timeout(within_s):
             return await told
     except TimeoutError as error:
         raise OSError(ETIMEDOUT, f"no answer for {within_s:g} s: its disk hangs") from error
+
+
+def join_threads(loop: asyncio.AbstractEventLoop) -> None:
+    """Wait for the threads of a closed loop. One that still hangs after `LEFT_BEHIND_S` is left behind."""
+    give_up_at = monotonic() + LEFT_BEHIND_S
+    for thread in _threads.pop(loop, ()):
+        thread.join(max(0.0, give_up_at - monotonic()))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[T], None], value: T) -> bool:
@@ -62,10 +77,12 @@ def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[T], None], value:
     return True
 
 
-def _start(work: Callable[[], object]) -> bool:
+def _start(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> bool:
     """Start a thread. Return False if none can be started."""
+    thread = threading.Thread(target=work, name="in_thread", daemon=True)
     try:
-        threading.Thread(target=work, name="in_thread", daemon=True).start()
+        thread.start()
     except RuntimeError:
         return False
+    _threads[loop] = [other for other in _threads.get(loop, ()) if other.is_alive()] + [thread]
     return True

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from rdzv_protocol.messages import Ack, Reply, Request
 
-from node_agent.output.threads import in_thread
+from node_agent.output.threads import in_thread, join_threads
 
 T = TypeVar("T")
 
@@ -48,8 +48,12 @@ async def in_own_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -
 
 class ThreadLoop(asyncio.SelectorEventLoop):
     """Event loop of a thread beside the main one. Its look-ups have threads of their own (`in_own_thread`): an
-    interpreter that exits has no other thread left for them.
+    interpreter that exits has no other thread left for them. The end of the loop waits for such threads for a moment.
     """
+
+    def close(self) -> None:
+        super().close()
+        join_threads(self)
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
         return await in_own_thread(socket.getaddrinfo, *args, **kwargs)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from rdzv_protocol.messages import LeaveRequest, PollRequest, ReportRequest
 from node_agent import agent as agent_module
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.output import logs as logs_module
+from node_agent.output import threads as threads_module
 from node_agent.output.threads import in_thread
+from node_agent.transport.base import ThreadLoop
 from node_agent.workers import group as group_module
 from node_agent.workers.environment import ERROR_FILE
 from tests.support.process_info import until
@@ -216,6 +219,42 @@ async def test_a_result_that_comes_after_the_loop_is_undone() -> None:
     await asyncio.to_thread(asyncio.run, give_up())
     answers.set()
     await until(undone.is_set)
+
+
+def test_a_loop_beside_the_main_one_waits_at_its_end_for_its_threads() -> None:
+    answers, ended = threading.Event(), threading.Event()
+
+    def call() -> None:
+        answers.wait()
+        time.sleep(0.1)  # the loop would be closed before
+        ended.set()
+
+    async def give_up() -> None:
+        with pytest.raises(OSError, match="no answer"):
+            await in_thread(call, 0.01)
+        answers.set()
+
+    with asyncio.Runner(loop_factory=ThreadLoop) as runner:
+        runner.run(give_up())
+    assert ended.is_set()
+
+
+def test_a_thread_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads_module, "LEFT_BEHIND_S", 0.05)
+    answers, ended = threading.Event(), threading.Event()
+
+    def call() -> None:
+        answers.wait()
+        ended.set()
+
+    async def give_up() -> None:
+        with pytest.raises(OSError, match="no answer"):
+            await in_thread(call, 0.01)
+
+    with asyncio.Runner(loop_factory=ThreadLoop) as runner:
+        runner.run(give_up())
+    assert not ended.is_set()
+    answers.set()
 
 
 async def test_a_call_is_made_here_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
-from node_agent.output.routing import Route, route
+from node_agent.output.routing import Route, route, streams_to_files
 
 NPROC = 3
 PATH = "/logs/file"
@@ -89,3 +89,18 @@ def _route(path: str, teed: str) -> Route:
 
 def _std(setting: Any, kind: Any) -> Any:
     return kind(setting) if isinstance(setting, int) else {rank: kind(level) for rank, level in setting.items()}
+
+
+@pytest.mark.parametrize(
+    ("flags", "count"),
+    [
+        ({}, 0),
+        ({"tee": Std.ALL}, 6),
+        ({"tee": Std.ERR, "redirects": Std.ALL}, 6),
+        ({"tee": {1: Std.OUT, 7: Std.ALL}, "redirects": {0: Std.ALL, 1: Std.OUT}}, 3),
+        ({"log_dir": NO_FILES, "redirects": Std.ALL}, 0),
+        ({"plugin": "own"}, 6),
+    ],
+)
+def test_streams_that_go_to_files_are_counted(flags: dict[str, Any], count: int) -> None:
+    assert streams_to_files(LogOptions(**flags), NPROC) == count
