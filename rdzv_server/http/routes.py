@@ -315,7 +315,8 @@ class HttpApi:
             page.load_templates()
         finally:
             sys.setswitchinterval(before_s)
-        requests = {path: route.request for path, route in self._routes.items()}
+        offered = (route for route in self._routes.values() if route.handler is not HttpApi.refuse)
+        requests = {route.path: route.request for route in offered}
         return page.Pages(self._service, self._gatekeeper, self._note, requests)
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:

@@ -49,7 +49,7 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
 
 async def test_flags_that_make_no_sense() -> None:
     for words, why in (
-        (("--exclude-after", "3"), "a time such as 90s, 30m, 24h or 7d"),
+        (("--exclude-after", "3"), "N/TIME, a number of times within a time, as in 3/24h, not '3'"),
         (("--exclude-after", "0/1h"), "a number from 1 to 32"),
         (("--exclude-for", "1h"), "--exclude-for needs --exclude-after N/TIME"),
     ):

@@ -72,7 +72,7 @@ async def test_where_no_server_knows_the_run_it_was_a_kill(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)
-    words = ("--endpoint", cluster.endpoint, "--run-id", "gone", "-m", "train")
+    words = ("--endpoint", cluster.endpoint, "--run-id", "gone", "-m", "this")
     assert await asyncio.to_thread(supervisor._verdict, plan_launch(read(words, {}), {})) is None
     assert "no server has known run gone for 1 s: how it ended cannot be told" in capsys.readouterr().err
 
