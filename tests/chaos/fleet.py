@@ -199,7 +199,7 @@ class Fleet(Hosts):
 
     async def fresh_worker(self, name: str) -> int:
         """The pid of a worker on this node that has not met the others yet, once there is one."""
-        known = {worker.pid for worker in self.hub.all}
+        known = {worker.pid for worker in self.crew}  # a pid of an earlier round may be given again
         fresh: set[int] = set()
 
         def has_come() -> bool:
