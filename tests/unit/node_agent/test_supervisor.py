@@ -54,7 +54,7 @@ async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[object]:
                 continue
             listening.append(await asyncio.start_server(server.serve, "127.0.0.1", 0, family=socket.AF_INET))
             places.append(f"127.0.0.1:{listening[-1].sockets[0].getsockname()[1]}")
-        made = plan("--endpoint", ",".join(places), "--run-id", "my run", "-m", "train")
+        made = plan("--endpoint", ",".join(places), "--run-id", "my run", "-m", "this")
         return await asyncio.to_thread(supervisor._verdict, made)
 
     yield verdict
@@ -103,7 +103,7 @@ def signalled_afterwards(*args):
     return ended
 
 os.waitpid = signalled_afterwards
-code = supervisor.run(plan("--standalone", "-m", "train"))
+code = supervisor.run(plan("--standalone", "-m", "this"))
 os.kill(os.getpid(), signal.SIGTERM)
 raise SystemExit(code)
 """
