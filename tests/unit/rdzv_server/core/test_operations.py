@@ -243,7 +243,7 @@ def test_agents_that_ask_for_the_old_size_are_let_in_and_told() -> None:
     run.join("c", settings=settings_of("2"))
     run.join("a", "b", settings=settings_of("2"))
     assert run.participants() == ["a", "b", "c"]
-    with pytest.raises(SettingsConflict, match="max_restarts"):
+    with pytest.raises(SettingsConflict, match="--max-restarts is 0"):
         run.join("d", settings=settings_of("2", max_restarts=7))
 
 

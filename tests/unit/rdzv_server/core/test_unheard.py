@@ -209,7 +209,7 @@ def test_agents_with_other_settings_begin_a_new_attempt_in_place_of_silent_ones(
     server = Server()
     server.begin("a", "b", max_restarts=3)
     server.passes(9.0)
-    with pytest.raises(Exception, match="max_restarts"):
+    with pytest.raises(Exception, match="--max-restarts is 3"):
         server.begin_again("c", "d", max_restarts=5)
     server.passes(51.0)
     server.begin_again("c", "d", max_restarts=5)
