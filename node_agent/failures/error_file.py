@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -98,14 +99,32 @@ def leave(
 
 
 def write(path: str, what: dict[str, Any]) -> None:
-    """Write the agent's own error file, in place of one that is there. Raises `OSError`; never waits for a reader."""
+    """Write the agent's own error file, in place of one that is there. Raises `OSError`; never waits for a reader.
+
+    A scheduler may read the file at any time, so it finds the whole of it, unless the folder takes no new file.
+    """
     import json
 
     if folder := os.path.dirname(path):
         os.makedirs(folder, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+    text, new = json.dumps(what), f"{path}.{os.getpid()}"
+    is_plain = os.path.isfile(path) and not os.path.islink(path)
+    if (is_plain or not os.path.lexists(path)) and os.access(folder or ".", os.W_OK):
+        try:
+            _write(new, text, os.O_EXCL)
+            os.replace(new, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(new)
+            raise
+    else:
+        _write(path, text, os.O_TRUNC)
+
+
+def _write(path: str, text: str, flag: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | flag | os.O_NONBLOCK | os.O_CLOEXEC
     with open(os.open(path, flags, 0o666), "w", encoding="utf-8") as file:
-        file.write(json.dumps(what))
+        file.write(text)
 
 
 def _load(path: str) -> dict[str, Any]:

@@ -145,6 +145,23 @@ def test_it_is_written_in_place_of_another_and_with_its_folders(tmp_path):
         }
 
 
+def test_who_reads_it_while_it_is_written_reads_the_whole_of_one(tmp_path):
+    """TorchX reads it as soon as the app has failed."""
+    path = str(tmp_path / "error.json")
+    error_file.write(path, {"message": "before"})
+    with open(path) as before:
+        error_file.write(path, {"message": "after"})
+        assert json.load(before) == {"message": "before"}
+    assert os.listdir(tmp_path) == ["error.json"]
+
+
+def test_a_file_behind_a_link_is_written_where_it_is(tmp_path):
+    path = tmp_path / "error.json"
+    path.symlink_to(tmp_path / "elsewhere.json")
+    error_file.write(str(path), {"message": "boom"})
+    assert path.is_symlink() and json.loads(path.read_text()) == {"message": "boom"}
+
+
 def test_a_path_that_cannot_be_written_raises_and_nobody_waits(tmp_path):
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
