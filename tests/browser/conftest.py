@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Error, Page, async_playwright, expect
 
 from tests.integration.conftest import etcd
 from tests.integration.replicas import Replicas
@@ -49,9 +49,20 @@ class Tab:
         page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
 
+    async def go(self, url: str) -> None:
+        """Load a page. Chromium gives up when an interface of the machine comes or goes, as those of other tests do."""
+        while True:
+            try:
+                await self.page.goto(url)
+            except Error as error:
+                if "ERR_NETWORK_CHANGED" not in error.message:
+                    raise
+            else:
+                return
+
     async def open(self, server: Cluster | Server, path: str = "/") -> None:
         """Open a page of the server, and wait until it is current."""
-        await self.page.goto(f"http://{server.endpoint}{path}")
+        await self.go(f"http://{server.endpoint}{path}")
         await self.is_live()
 
     async def stays(self) -> None:

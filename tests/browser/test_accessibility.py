@@ -57,7 +57,7 @@ async def test_nothing_stands_in_anybodys_way(cluster: Cluster, new_tab: NewTab,
         await tab.page.keyboard.press("Escape")
 
         for path in ("/?plain=0", "/runs/pretrain-7b?plain=0"):
-            await tab.page.goto(f"http://{cluster.endpoint}{path}")
+            await tab.go(f"http://{cluster.endpoint}{path}")
             await tab.is_accessible()
 
         await tab.open(cluster, "/runs/finetune")

@@ -38,7 +38,7 @@ async def server(with_tokens: tuple[str, ...]) -> Server:
 
 
 async def log_in(tab: Tab, server: Server, token: str, path: str = "/", scheme: str = "http") -> None:
-    await tab.page.goto(f"{scheme}://{server.endpoint}{path}")
+    await tab.go(f"{scheme}://{server.endpoint}{path}")
     await give(tab, token)
 
 
@@ -73,7 +73,7 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
         await log_in(tab, server, "team-0123456789")
         await tab.shows("#runs", "team-a")
         assert await tab.page.locator("#runs tr").count() == 1
-        await tab.page.goto(f"http://{server.endpoint}/runs/other")
+        await tab.go(f"http://{server.endpoint}/runs/other")
         await tab.shows("main", "this token is good for runs team-* alone")
         await log_out(tab)
 
@@ -119,7 +119,7 @@ async def test_over_tls_a_session_never_travels_without_it(
     pair = authority.issue("server")
     server = await Server.listen(*with_tokens, "--tls-cert", pair.cert, "--tls-key", pair.key)
     tab = await new_tab(ignore_https_errors=True, color_scheme="dark")
-    await tab.page.goto(f"https://{server.endpoint}/")
+    await tab.go(f"https://{server.endpoint}/")
     await tab.is_accessible()
     await log_in(tab, server, "readers-0123456789", scheme="https")
     await tab.is_live()
