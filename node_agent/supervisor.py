@@ -9,10 +9,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from logging import ERROR, INFO, WARNING
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from rdzv_protocol.exit_codes import ExitCode
@@ -36,23 +35,21 @@ ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     """Exit code of an agent in a process of its own; if that is killed, of the run that goes on without it."""
     supervisor = os.getpid()
-    handled = to_handle(plan.config.signals)
+    awaited = {*to_handle(plan.config.signals), signal.SIGCHLD}
     # Until the child leads its own session, and this process forwards: no signal gets lost, or arrives twice.
-    signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     forwarded, way = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(way)
-        _become_agent(plan, manager, supervisor, handled, forwarded)
+        _become_agent(plan, manager, supervisor, awaited, forwarded)
     os.close(forwarded)
-    forwarding = _Forwarding(way, handled)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code, has_forwarded = _attend(child, way, awaited)
     if code >= 0:
         return code
-    forwarding.ends()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)  # the agent is gone: they have their usual effect again
     name = signal.Signals(-code).name
-    if forwarding.has_forwarded or not plan.target.endpoint:
+    if has_forwarded or not plan.target.endpoint:
         _log(plan, f"the agent was killed ({name})")
         return 128 - code
     run_id = plan.config.join.run_id
@@ -65,7 +62,7 @@ def _become_agent(
     plan: LaunchPlan,
     manager: "ServiceManager | None",
     supervisor: int,
-    handled: Iterable[signal.Signals],
+    blocked: Iterable[signal.Signals],
     forwarded: int,
 ) -> NoReturn:
     """Run the agent in the child, and exit. The child's session is its own: a terminal's signals reach it once."""
@@ -73,7 +70,7 @@ def _become_agent(
     try:
         os.setsid()
         tie_to_parent(supervisor)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         exit_code = agent.run(plan, manager, forwarded)
     except UsageError as error:
         _log(plan, f"error: {error}", ERROR)
@@ -88,25 +85,23 @@ def _become_agent(
         os._exit(exit_code)
 
 
-class _Forwarding:
-    """Forwards the signals that are sent to this process to the agent, which may get them from their sender, too."""
+def _attend(child: int, way: int, awaited: Collection[signal.Signals]) -> tuple[int, bool]:
+    """Forward signals to the agent, which may get them from their sender, too, until it ends.
 
-    def __init__(self, way: int, handled: Iterable[signal.Signals]) -> None:
-        self.has_forwarded = False
-        self._way = way
-        self._handled = list(handled)
-        for signum in self._handled:
-            signal.signal(signum, self._forward)
-
-    def ends(self) -> None:
-        """Let the signals have their usual effect again: the agent is gone."""
-        for signum in self._handled:
-            signal.signal(signum, signal.SIG_DFL)
-
-    def _forward(self, signum: int, frame: FrameType | None) -> None:
-        self.has_forwarded = True
-        with suppress(OSError):  # the agent is gone, and its exit code stays this process's
-            os.write(self._way, bytes([signum]))
+    Return its exit code, negative for a signal, and whether any signal was forwarded. The signals are blocked, and
+    waited for. A handler would not run if its signal came just before a wait for the child begins.
+    """
+    has_forwarded = False
+    while True:
+        signum = signal.sigwait(awaited)
+        if signum == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status), has_forwarded
+        else:
+            has_forwarded = True
+            with suppress(OSError):  # the agent is gone, and its exit code stays this process's
+                os.write(way, bytes([signum]))
 
 
 def _verdict(plan: LaunchPlan) -> int | None:

@@ -12,6 +12,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from node_agent import supervisor
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
+from node_agent.workers.process import handles
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import is_running, parent
@@ -103,6 +104,15 @@ async def test_a_signal_to_every_process_of_a_step_is_one_signal(hub: WorkerHub,
         os.kill(pid, signal.SIGTERM)
     assert await alone.exit_code() == ExitCode.FAILED
     assert not [line for line in alone.err if "again" in line]
+
+
+async def test_the_supervisor_waits_for_signals_and_has_no_handler(hub: WorkerHub) -> None:
+    """A handler does not run if its signal comes just before a wait for the agent begins: a SIGTERM would be lost."""
+    alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
+    (worker,) = await hub.group(1)
+    assert not handles(alone.pid, signal.SIGTERM), "the kernel shows a signal as blocked only while nobody waits for it"
+    worker.order_exit(0)
+    assert await alone.exit_code() == 0
 
 
 async def test_a_second_signal_is_forwarded_as_one(hub: WorkerHub) -> None:
