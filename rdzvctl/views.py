@@ -354,7 +354,7 @@ def _finishing(found: Fields) -> str:
 
 
 def _absent(run: Fields) -> list[str]:
-    """Sentences about nodes that are disconnected, slow, cordoned or standing by."""
+    """Sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
     silent = [node for node in run["nodes"] if not node["connected"] and node["lease_left_s"] is not None]
     silent = silent if run["unheard_s"] is None else []
     told = [
@@ -366,6 +366,10 @@ def _absent(run: Fields) -> list[str]:
         told.append(f"So it is with {count(len(silent) - MOST_NAMED, 'more node')}.")
     slow = [f"{printable(node['slow'])}." for node in run["nodes"] if node["slow"]]
     told += [sentence[0].upper() + sentence[1:] for sentence in slow[:MOST_NAMED]]
+    told += [
+        f"The network test failed between {' and '.join(map(printable, link['nodes']))}: {printable(link['problem'])}."
+        for link in run["broken_links"][:MOST_NAMED]
+    ]
     kept_out = [node for node in run["nodes"] if node["state"] == "running" and node["cordon"]]
     told += [
         f"Node {printable(node['node_id'])} runs, and gets no seat in a new round: {_cordon(node['cordon'])}."
@@ -420,6 +424,12 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
             f"See what the workers do: rdzvctl stacks {run_id}",
             f"If they hang, restart them: rdzvctl restart {run_id}",
             "If they do not, start the agents with a higher limit.",
+        ]
+    if run["broken_links"]:
+        return [
+            "Let these nodes reach each other at every free port (net.ipv4.ip_local_port_range): look for a firewall, "
+            "then for a bad link.",
+            f"If the workers hang, restart them, which tests the network again: rdzvctl restart {run_id}",
         ]
     states = [node["state"] for node in run["nodes"]]
     running, there = states.count("running"), states.count("running") + states.count("standby")

@@ -234,6 +234,8 @@ class NetworkTested(Struct, frozen=True):
     """Agents whose nodes are unfit, each with the evidence."""
     warning: str = ""
     """Warning about a failed test that cannot be put down to one node; empty: none."""
+    broken: tuple[tuple[str, str, str], ...] = ()
+    """Pairs that have failed although both nodes take part: the two agents' ids, and the reason."""
 
 
 class RoundCompleted(Struct, frozen=True):

@@ -9,6 +9,7 @@ for what is under way by then.
 from functools import partial
 from hashlib import sha256
 from hmac import new as hmac
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -18,7 +19,7 @@ from rdzv_protocol.text import clip, count, printable
 
 from rdzv_server.core import admission, completion, events, queries, rank_assignment
 from rdzv_server.core.network_pairs import Figures, NetworkPairs, Pair
-from rdzv_server.core.run import Agent, Cause, Run, Stage
+from rdzv_server.core.run import Agent, BrokenLink, Cause, Run, Stage
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -29,6 +30,8 @@ ANSWERED_WITHIN_S = LIMIT_S + 2.0
 LONGEST_S = 30.0
 """Seconds from the first test of a forming round after which no further one begins."""
 PROBLEM_BYTES = 240
+MOST_BROKEN = 8
+"""Most failed pairs that one test records."""
 _TAG = PairTest.__struct_config__.tag
 _CAUSES_OF_KNOWN_NODES = (Cause.NODE_LEFT, Cause.NODE_ARRIVED, Cause.NODE_DRAINED, Cause.RUN_RESIZED)
 """Causes of a new round that say nothing about the network."""
@@ -51,6 +54,7 @@ def forget_results(run: Run, cause: Cause) -> None:
     if cause not in _CAUSES_OF_KNOWN_NODES:
         run.network.fit.clear()
         run.network.tested.clear()
+        run.broken_links.clear()
 
 
 def joined(run: Run, join: JoinRequest) -> None:
@@ -97,7 +101,9 @@ def over(machine: "RunMachine", now: float) -> events.NetworkTested | None:
     state.fit |= pairs.fit
     state.tested |= set(pairs.order)
     unfit = tuple((each, _unfit(run, pairs, each)) for each in pairs.unfit)
-    return events.NetworkTested(_sentence(run, pairs, now), unfit, _warning(run, pairs))
+    return events.NetworkTested(
+        _sentence(run, pairs, now), unfit, _warning(run, pairs), tuple(islice(pairs.broken(), MOST_BROKEN))
+    )
 
 
 def found(machine: "RunMachine", fact: events.NetworkTested, now: float) -> None:
@@ -106,6 +112,7 @@ def found(machine: "RunMachine", fact: events.NetworkTested, now: float) -> None
     machine.tell("network_tested", fact.reason, now)
     if fact.warning:
         machine.tell("warning", fact.warning, now)
+    run.broken_links += [BrokenLink((one, other), why) for one, other, why in fact.broken]
     for agent_id, why in fact.unfit:
         agent = run.agents[agent_id]
         machine.tell("node_unfit", why, now, node_id=agent.node_id)
@@ -144,7 +151,8 @@ def _closed(
         case PairTested(problem=""):
             measured.answers[agent.agent_id] = answer
         case PairTested(problem=problem):
-            measured.problems.append(clip(printable(problem), PROBLEM_BYTES))
+            at = len(measured.problems) if agent.agent_id == measured.pair.listens else 0  # who connects knows more
+            measured.problems.insert(at, clip(printable(problem), PROBLEM_BYTES))
         case Refused():
             measured.is_void = True
         case _:
@@ -190,9 +198,15 @@ def _unfit(run: Run, pairs: NetworkPairs, agent_id: str) -> str:
 
 def _warning(run: Run, pairs: NetworkPairs) -> str:
     if not pairs.undecided:
-        return ""
+        broken = next(pairs.broken(), None)
+        return _path_warning(run, *broken) if broken else ""
     who = completion.names({each: run.agents[each] for each in pairs.undecided})
     why = next(iter(pairs.failed[pairs.undecided[0]].values()))
     return printable(
         f"the network test failed between {who} ({why}), and it cannot be told whose fault that is: they take part"
     )
+
+
+def _path_warning(run: Run, one: str, other: str, why: str) -> str:
+    names = " and ".join(run.agents[each].node_id for each in (one, other))
+    return printable(f"the network test failed between {names} ({why}); each has passed with another node")

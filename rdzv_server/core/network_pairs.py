@@ -8,7 +8,7 @@ common, such as a firewall.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -100,6 +100,16 @@ class NetworkPairs:
         return [
             each for each in self.order if each not in self.fit and self.failed.get(each) and not self.is_unfit(each)
         ]
+
+    def broken(self) -> Iterator[tuple[str, str, str]]:
+        """Yield the failed pairs of which neither is unfit, each once: the two agents, and why."""
+        takes_part = [each for each in self.order if not self.is_unfit(each)]
+        seen: set[str] = set()
+        for one in takes_part:
+            seen.add(one)
+            for other, why in self.failed.get(one, {}).items():
+                if other not in seen and not self.is_unfit(other):
+                    yield one, other, why
 
     def _with_others(self, undecided: Iterable[str], taken: set[str]) -> list[Pair]:
         """Pair each of the `undecided` with a fit agent that is free, else with another of them."""

@@ -393,6 +393,13 @@ class Slowness(Struct):
     """Comparisons in a row that contradict, for each agent, whether it is held to be a straggler."""
 
 
+class BrokenLink(Struct, frozen=True):
+    """Failed network test of two agents, by their ids, with the reason."""
+
+    agents: tuple[str, str]
+    problem: str
+
+
 class RunState(Struct, kw_only=True):
     """State of a run that survives a restart of the server. Times are the server's, in seconds."""
 
@@ -487,6 +494,8 @@ class RunState(Struct, kw_only=True):
     departures: list[Departure] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
     """Latest nodes that have left as unfit, each with the evidence."""
+    broken_links: list[BrokenLink] = field(default_factory=list)
+    """Pairs of agents between which the last network test has failed, although both take part."""
     departed_ids: dict[str, None] = field(default_factory=dict)
     """Ids of the latest agents that are gone, in the order in which they went."""
     end_reason: str = ""
@@ -671,6 +680,7 @@ class Run(RunState, kw_only=True):
         self.network.able.discard(agent_id)
         self.network.fit.discard(agent_id)
         self.network.tested.discard(agent_id)
+        self.broken_links = [link for link in self.broken_links if agent_id not in link.agents]
         self.note_departed(agent_id)
 
     def note_departed(self, agent_id: str) -> None:

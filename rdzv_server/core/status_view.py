@@ -135,6 +135,13 @@ class FinishingStatus(Struct, frozen=True, kw_only=True):
     warned: Annotated[bool, Meta(description="it has taken so long that a warning was given")]
 
 
+class BrokenLinkStatus(Struct, frozen=True, kw_only=True):
+    """Two nodes between which the last network test has failed, although both take part."""
+
+    nodes: Annotated[tuple[Id, Id], Meta(description="their names")]
+    problem: Annotated[str, Meta(description="why it has failed, with the address and port that were tried")]
+
+
 class RunStatus(Struct, frozen=True, kw_only=True):
     """One attempt of a run: where it stands and why, its nodes, who is missing until when, its history."""
 
@@ -168,6 +175,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
         Meta(description="seconds since an agent of the running round was heard, if none is; null: one is"),
     ]
     missing: MissingStatus | None
+    broken_links: list[BrokenLinkStatus]
     nodes: list[NodeStatus]
     first_failure: FailureStatus | None
     end_failure: FailureStatus | None
@@ -204,6 +212,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         finishing=_finishing(run, now),
         unheard_s=None if run.unheard_since is None else _round(now - run.unheard_since),
         missing=missing(run),
+        broken_links=[] if run.stage.is_end else list(_broken_links(run)),
         nodes=list(nodes(run, now)) if has_nodes else [],
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
         end_failure=_failure(run.first_of_round, now) if run.end_failure and run.first_of_round else None,
@@ -221,8 +230,8 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
         min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes, largest_size=run.settings.max_nodes,
         next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
         restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
-        deadline_s=None, progress=None, hang=None, finishing=None, unheard_s=None, missing=None, nodes=[],
-        first_failure=None, end_failure=None, failures=[], departures=[], history=[], settings=run.settings,
+        deadline_s=None, progress=None, hang=None, finishing=None, unheard_s=None, missing=None, broken_links=[],
+        nodes=[], first_failure=None, end_failure=None, failures=[], departures=[], history=[], settings=run.settings,
     )  # fmt: skip
 
 
@@ -312,6 +321,12 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
         progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
     )
+
+
+def _broken_links(run: Run) -> Iterator[BrokenLinkStatus]:
+    for link in run.broken_links:
+        one, other = link.agents
+        yield BrokenLinkStatus(nodes=(run.agents[one].node_id, run.agents[other].node_id), problem=link.problem)
 
 
 def _hang(run: Run, hang: Hang, now: float) -> HangStatus:

@@ -1,13 +1,14 @@
 """A node with a bad link is found by the pairs that the server makes, and kept out: real agents on their own hosts."""
 
 import json
+import sys
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from tests.hosts.cluster import Hosts
 from tests.hosts.switch import Switch
-from tests.support.programs import WORKER
+from tests.support.programs import WORKER, Program
 
 pytestmark = pytest.mark.hosts
 
@@ -35,5 +36,27 @@ async def test_the_node_with_a_bad_link_is_named_and_the_others_go_on(hosts: Hos
     (unfit,) = [event for event in events if event["kind"] == "node_unfit"]
     assert unfit["node_id"] == "b" and unfit["reason"].startswith(said)
     assert not [event for event in events if event["kind"] == "warning"]
+    hosts.switch.heal()
+    await hosts.finish(workers)
+
+
+async def test_why_names_the_port_that_a_firewall_drops(hosts: Hosts) -> None:
+    """Two nodes reach the server and not each other: the run starts, and its workers could not meet."""
+    hosts.script = WORKER
+    for source, target in ("ab", "ba"):
+        hosts.switch.cut(source, target)
+    for name in "ab":
+        await hosts.node(name, "--nnodes", "2", "--run-id", "r", "--check", "network", "--lease", "60")
+    workers = await hosts.hub.group(2)
+    command = (sys.executable, "-m", "rdzvctl", "--endpoint", hosts.server.endpoint, "why", "r")
+    why = await hosts.network["s"].start(Program, *command, env={"COLUMNS": "1000"})
+    assert await why.exit_code() == 0, why.err
+    (run,) = (await hosts.server.status())["runs"]
+    (link,) = run["broken_links"]
+    assert set(link["nodes"]) == {"a", "b"}
+    listens = next(node for node in run["nodes"] if f"{node['addr']}:{node['port']}" in link["problem"])
+    said = f"no connection to node {listens['node_id']} at {listens['addr']}:{listens['port']} within 4 s"
+    assert any(said in line for line in why.out), why.out
+    assert any(line.startswith("Next: Let these nodes reach each other") for line in why.out), why.out
     hosts.switch.heal()
     await hosts.finish(workers)

@@ -210,6 +210,19 @@ def test_why_says_that_no_agent_is_heard_since_when_and_what_to_do() -> None:
     assert "sign of life" not in views.why(run, SERVER).text
 
 
+def test_why_names_nodes_between_which_the_network_test_has_failed() -> None:
+    run = Scenario("2")
+    run.join("a", "b", queries=("pair_test",), secret="s")
+    run.tests_network(bad="b")
+    found = views.why(told(run), SERVER)
+    assert "The network test failed between a and b: 0.3 MB/s, fewer than 10." in found.text
+    assert found.next == [
+        "Let these nodes reach each other at every free port (net.ipv4.ip_local_port_range): look for a firewall, then "
+        "for a bad link.",
+        "If the workers hang, restart them, which tests the network again: rdzvctl restart run",
+    ]
+
+
 def test_runs_that_go_on_come_first() -> None:
     runs = [told(check(("1", happens))) for happens in ("join a; succeed a", "join a; 5s", "join a; fail a")]
     assert [row[1] for row in views.runs_table(runs).rows] == ["running", "succeeded", "failed"]

@@ -3,6 +3,7 @@
 from rdzv_protocol.messages import Drain, Start, Wait
 from rdzv_protocol.queries import PairTest, PairTested, Refused
 
+from rdzv_server.core import status_view
 from rdzv_server.core.events import QueryAnswered
 from rdzv_server.core.network_check import ANSWERED_WITHIN_S, LONGEST_S
 from rdzv_server.core.run import Stage
@@ -113,3 +114,44 @@ def test_what_an_agent_cannot_test_is_no_failure():
     for name in "ab":
         run.handle(QueryAnswered(name, run.asked(PairTest)[name].number, Refused(reason="no --check network")))
     assert run.told(Start) == {"a", "b"} and not run.reasons("warning")
+
+
+def test_the_status_names_links_that_have_failed_until_a_test_passes_or_a_node_goes():
+    run = joined("2:3", "ab", last_call_timeout_s=0.0, max_restarts=3)
+    run.tests_network(bad="b")
+    assert run.told(Start) == {"a", "b"}
+    (link,) = status_view.view(run.run, run.now).broken_links
+    assert link.nodes == ("a", "b") and link.problem == "0.3 MB/s, fewer than 10"
+    run.restarts_from_a_snapshot()
+    assert [each.nodes for each in status_view.view(run.run, run.now).broken_links] == [("a", "b")]
+    run.fails("a")
+    assert not run.run.broken_links, "the next round tests anew"
+    run.join("a", "b", **KNOWS)
+    run.tests_network(bad="b")
+    assert run.run.broken_links
+    run.is_lost("b")
+    assert not run.run.broken_links
+
+
+def test_a_broken_path_between_two_fit_nodes_is_a_warning():
+    run = joined("4", "abcd")
+    for _ in range(2):
+        for name, query in run.asked(PairTest).items():
+            problem = "no connection to node c at host-c:29500 within 4 s" if {name, query.peer} == {"a", "c"} else ""
+            run.handle(QueryAnswered(name, query.number, PairTested(mb_per_s=900.0, problem=problem)))
+    assert run.told(Start) == set("abcd") and not run.reasons("node_unfit")
+    why = "no connection to node c at host-c:29500 within 4 s"
+    assert run.reasons("warning") == [
+        f"the network test failed between a and c ({why}); each has passed with another node"
+    ]
+    (link,) = status_view.view(run.run, run.now).broken_links
+    assert (link.nodes, link.problem) == (("a", "c"), why)
+
+
+def test_the_reason_is_that_of_the_node_that_connects():
+    run = joined("2", "ab")
+    asked = run.asked(PairTest)
+    for name in sorted(asked, key=lambda name: not asked[name].listens):
+        problem = "nobody came" if asked[name].listens else "no way to b"
+        run.handle(QueryAnswered(name, asked[name].number, PairTested(problem=problem)))
+    assert "(no way to b)" in run.reasons("warning")[0]
