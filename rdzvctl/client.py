@@ -37,7 +37,6 @@ REFRESH_S = 5.0
 """Longest time between two overviews while watching: ages go on, and servers that do not lead send no changes."""
 SETTLE_S = 0.3
 """Seconds in which changes are gathered, to be shown together."""
-NO_SERVER = "what listens there is no rdzv-server"
 EVENT_STREAM = "text/event-stream"
 PAGE = 1_000
 """Events that are asked for at a time."""
@@ -58,6 +57,13 @@ class Failed(Exception):
         super().__init__(why)
         self.may_pass = may_pass
         self.leader = leader
+
+
+class NoServer(Failed):
+    """Error of an address at which something else than a server listens: `what`."""
+
+    def __init__(self, what: str = "another program, whose answer is not a server's") -> None:
+        super().__init__(f"there listens {what}", may_pass=False)
 
 
 class Status(NamedTuple):
@@ -96,6 +102,12 @@ class Client:
         tls = TlsFiles(place.tls_ca, place.tls_cert, place.tls_key) if place.tls_ca else None
         try:
             self._credentials = Credentials(place.token_file, tls)
+        except ValueError as error:  # which names the file
+            raise BadInput(
+                f"the token cannot be read: {error} ({place.token_source})",
+                "put the token into that file, or name the file that has it: --token-file FILE",
+            ) from None
+        try:
             self._context: ssl.SSLContext | None = self._credentials.context()
         except ValueError as error:  # which names the file
             raise BadInput(f"{error} ({place.source})") from None
@@ -143,7 +155,7 @@ class Client:
         """Status of the server at an address. Raises `Failed`."""
         found = self._read(self._open(endpoint(at), "GET", path))
         if not {"server", "runs"} <= found.keys():
-            raise Failed(NO_SERVER, may_pass=False)
+            raise NoServer()
         server = Fields({"address": at} | found["server"])
         self.versions[at] = server["version"]
         return Status(server, found["runs"])
@@ -286,7 +298,7 @@ class Client:
         if isinstance(error, socket.gaierror):
             return Failed(f"no such host: {error.strerror}", may_pass=False)
         if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.RemoteDisconnected):
-            return Failed("what listens there does not speak HTTP", may_pass=False)
+            return NoServer("another program, which does not speak HTTP")
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return Failed("the connection broke off", may_pass=True)
         text = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else printable(str(error))
@@ -302,23 +314,27 @@ class Client:
         except ValueError:
             found = None
         if not isinstance(found, Fields):
-            raise Failed(NO_SERVER, may_pass=False)
+            raise NoServer()
         return found
 
     def _refusal(self, to: Endpoint, response: http.client.HTTPResponse) -> Exception:
         """The error that an answer other than 200 stands for."""
+        body = b""
         try:
-            said = json.loads(response.read(1 << 20))
+            body = response.read(1 << 20)
+            said = json.loads(body)
             refusal = errors.from_code(
                 str(said["code"]), printable(str(said["message"])), said.get("leader"), said.get("leadership", 0)
             )
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
+            if body.decode(errors="replace").strip() == paths.AGENT_HAS_METRICS_ONLY:
+                return NoServer("a node-agent's --metrics-port")
             if response.status == http.client.NOT_FOUND and "html" not in response.headers.get("Content-Type", ""):
                 return Refused(
                     f"the rdzv-server at {address(*to)} does not know this request: "
                     f"run a server of the same build as this rdzvctl, which is version {VERSION}"
                 )
-            return Failed(f"HTTP {response.status}: {NO_SERVER}", may_pass=False)
+            return NoServer(f"another program, which answers with HTTP status {response.status}")
         match refusal:
             case errors.NotLeader():
                 return Failed("it does not lead", may_pass=True, leader=refusal.leader)
@@ -343,9 +359,13 @@ class Client:
             return Unreachable(
                 f"no rdzv-server leads: {tried}", "workers keep running meanwhile; try again, or look at its log"
             )
+        asked = f"asked there because: {self.place.source}"
+        if all(isinstance(error, NoServer) for error in failures.values()):
+            name_it = f"name rdzv-server's own port, {paths.DEFAULT_PORT} unless it has --port"
+            return Unreachable(f"no rdzv-server answers: {tried}", asked, f"{name_it}: rdzvctl --endpoint HOST:PORT")
         return Unreachable(
             f"no rdzv-server answers: {tried}",
-            f"asked there because: {self.place.source}",
+            asked,
             "is it running, and reached by this address from here? "
             "rdzvctl --endpoint HOST:PORT asks another; RDZV_ENDPOINT and contexts spare the flag",
         )

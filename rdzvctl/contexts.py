@@ -37,6 +37,8 @@ class Place(NamedTuple):
     source: str
     """Source of the servers' addresses, in words for people: a flag, a variable or a context."""
     token_file: str | None = None
+    token_source: str = ""
+    """Flag, variable or context that names the token's file."""
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -103,7 +105,11 @@ def load(path: str) -> Contexts:
 def choose(given: Mapping[str, str], environment: Mapping[str, str]) -> Place:
     """The place that flags, environment and contexts name. `given`: flags, by their names. Raises `BadInput`."""
     fields, source = _chosen(given, environment)
-    return check(source, {**fields, **{key: given[key] for key in FIELDS if key in given}})
+    place = check(source, {**fields, **{key: given[key] for key in FIELDS if key in given}})
+    if place.token_file is None:
+        return place
+    of_fields = source if source.startswith("context ") else "RDZV_TOKEN_FILE"
+    return place._replace(token_source="--token-file" if "token_file" in given else of_fields)
 
 
 def check(source: str, fields: Mapping[str, str]) -> Place:

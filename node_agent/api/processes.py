@@ -228,7 +228,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
 
     async def _main(self) -> RunProcsResult:
         console = ApiConsole(self.name, asyncio.get_running_loop())
-        files = LogFiles(console, outlook="the processes go on")
+        files = LogFiles(console, outlook="the processes continue")
         group = self._group = AllOrNothing()
         try:
             logs = self._open_logs(console, files)

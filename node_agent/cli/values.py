@@ -192,7 +192,7 @@ def log_rules(given: object) -> tuple[LogRule, ...]:
 def _log_rule(line: str) -> LogRule:
     match = re.fullmatch(_RULE, line)
     if match is None:
-        raise ValueError(f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}")
+        raise ValueError(_no_rule(line))
     found: dict[str, object] = {"pattern": _pattern(match[2])}
     for part in match[1].split(","):
         key, _, value = part.partition("=")
@@ -204,6 +204,14 @@ def _log_rule(line: str) -> LogRule:
         except ValueError as error:
             raise ValueError(f"{key} of {line!r:.80}: {error}") from None
     return LogRule(**found)  # type: ignore[arg-type]
+
+
+def _no_rule(line: str) -> str:
+    """Advice about a line that is no rule; if it begins with a key, only its pattern is missing."""
+    how = line.strip().rstrip(":")
+    if how.partition("=")[0] in _RULE_KEYS and re.fullmatch(_RULE, f"{how}: x"):
+        return f"{line!r:.80} has no pattern: add one after a colon, such as '{how:.40}: loss ([0-9.]+)'"
+    return f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}"
 
 
 def patterns(given: object) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from errno import ENOSPC
+from errno import EDQUOT, ENOSPC
 from functools import partial
 from queue import SimpleQueue
 
@@ -48,7 +48,7 @@ class LogFiles:
     `outlook`: said after trouble with a file, of which each kind is said once; it stops nobody.
     """
 
-    def __init__(self, console: Console, outlook: str = "the run goes on") -> None:
+    def __init__(self, console: Console, outlook: str = "the run continues") -> None:
         self.console = console
         self._outlook = outlook
         self._problems: set[str] = set()
@@ -67,7 +67,9 @@ class LogFiles:
         text = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
         if text not in self._problems:
             self._problems.add(text)
-            self.console.log(f"log files: {path}: {text}; {outlook or self._outlook}")
+            is_full = isinstance(problem, OSError) and problem.errno in (ENOSPC, EDQUOT)
+            advice = " without these lines: free space, or name another --log-dir" if is_full and not outlook else ""
+            self.console.log(f"log files: {path}: {text}; {outlook or self._outlook}{advice}")
 
     def follow(self, file: "LogFile") -> None:
         """Look at the file from now on."""

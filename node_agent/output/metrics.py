@@ -17,6 +17,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exposition import CONTENT_TYPE, Histogram, Kind, Metric, Sample, exposition, of_process
 from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Assignment, Failure, Reply
+from rdzv_protocol.paths import AGENT_HAS_METRICS_ONLY
 from rdzv_protocol.paths import METRICS as PATH
 
 from node_agent.config import UsageError
@@ -163,7 +164,7 @@ class AgentMetrics(Observer):
             http.receive_data(await reader.read(MOST_HEADER_BYTES))
         if not isinstance(request, h11.Request):
             return
-        status, body = 404, b"GET /metrics\n"
+        status, body = 404, f"{AGENT_HAS_METRICS_ONLY}\n".encode()
         if request.target.partition(b"?")[0] == PATH.encode() and request.method in (b"GET", b"HEAD"):
             status, body = 200, await asyncio.to_thread(_written, self.samples())
         kind = CONTENT_TYPE if status == 200 else "text/plain"

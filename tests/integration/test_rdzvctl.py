@@ -451,6 +451,36 @@ async def test_a_server_that_is_not_there(unused_tcp_port: int) -> None:
     assert done.err[1] == "  asked there because: --endpoint"
 
 
+async def test_the_port_of_an_agents_metrics(cluster: Cluster, unused_tcp_port: int) -> None:
+    await cluster.node("a", *PATIENT, "--metrics-port", str(unused_tcp_port), nproc=1)
+    workers = await cluster.hub.group(1)
+    done = await rdzvctl("why", endpoint=f"127.0.0.1:{unused_tcp_port}")
+    assert done.code == ExitCode.START_AGAIN
+    assert done.err[0].endswith(f":{unused_tcp_port}: there listens a node-agent's --metrics-port")
+    assert done.err[-1] == ("  name rdzv-server's own port, 29400 unless it has --port: rdzvctl --endpoint HOST:PORT")
+    await cluster.finish(workers)
+
+
+@pytest.mark.parametrize(
+    ("way", "source"),
+    [("flag", "--token-file"), ("variable", "RDZV_TOKEN_FILE"), ("context", "context lab of {folder}/config.toml")],
+)
+async def test_a_token_file_that_is_missing(way: str, source: str, tmp_path: Path) -> None:
+    """The message names what has named the file, and says what to do."""
+    gone, config = tmp_path / "gone.token", tmp_path / "config.toml"
+    config.write_text(f'current = "lab"\n[contexts.lab]\nendpoint = "127.0.0.1:1"\ntoken_file = "{gone}"\n')
+    env = {"RDZV_CONFIG": str(config)} | ({"RDZV_TOKEN_FILE": str(gone)} if way == "variable" else {})
+    words = {"flag": ("--token-file", str(gone)), "variable": (), "context": ()}[way]
+    place = () if way == "context" else ("--endpoint", "127.0.0.1:1")
+    done = await rdzvctl(*place, *words, "status", env=env)
+    why = f"{gone}: No such file or directory ({source.format(folder=tmp_path)})"
+    assert done.code == ExitCode.BAD_INPUT
+    assert done.err == [
+        f"rdzvctl: error: the token cannot be read: {why}",
+        "  put the token into that file, or name the file that has it: --token-file FILE",
+    ]
+
+
 @pytest.mark.parametrize(
     "answer",
     [b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\n\r\n<html>", b"HTTP/1.1 404 Not Found\r\n\r\n", b"",

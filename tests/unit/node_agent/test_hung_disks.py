@@ -98,7 +98,7 @@ async def test_workers_start_without_files_if_the_disk_does_not_answer(
     async with rig("echo here; exit 0", logs=logging_to(tmp_path)) as agent:
         await agent.server.answers(start(local_world_size=1))
         await until(lambda: b"here" in agent.console.text())
-        problem = f"log files: {tmp_path}/disk: no answer for 0.05 s: its disk hangs; the run goes on"
+        problem = f"log files: {tmp_path}/disk: no answer for 0.05 s: its disk hangs; the run continues"
         assert problem in agent.console.lines
 
 

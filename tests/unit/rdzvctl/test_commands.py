@@ -5,7 +5,6 @@ each is taken out of real answers, wherever it stands in them.
 """
 
 import json
-import re
 import shlex
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -273,7 +272,7 @@ def test_a_command_does_without_a_field_or_says_which_server_lacks_it(
             if done.code == ExitCode.SUCCEEDED:
                 assert not errors
             elif field in NO_SERVER:
-                assert "what listens there is no rdzv-server" in done.err
+                assert "there listens another program, whose answer is not a server's" in done.err
             else:
                 assert field not in NEWER, (line, done.err)
                 assert (done.code, errors) == (ExitCode.FAILED, [says]), (line, done.err)
@@ -310,7 +309,8 @@ def test_what_is_no_server_is_called_so(server: OtherServer, commands: Commands)
     server.lacks(*NO_SERVER)
     done = commands.run("status")
     assert done.code == ExitCode.START_AGAIN
-    assert re.search(r"no rdzv-server answers: \S+: what listens there is no rdzv-server", done.err)
+    says = "there listens another program, whose answer is not a server's"
+    assert done.err.splitlines()[0] == f"rdzvctl: error: no rdzv-server answers: {server.at}: {says}"
 
 
 def test_who_watches_is_told_of_trouble_that_comes_and_goes(server: OtherServer, commands: Commands) -> None:

@@ -107,6 +107,8 @@ MORE_BAD = [
                           ("least=x most=nan", "number from -inf to inf"))
       for part in parts.split()),
     ("progress_timeout", "factor=0.5", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'factor=0.5'"),
+    *(("log_rule", line, f"{line!r} has no pattern: add one after a colon, such as '{how}: loss ([0-9.]+)'")
+      for line, how in (("most=50", "most=50"), ("most=50,points=3:", "most=50,points=3"))),
     ("log_rule", "fault: (", "'(' is no regular expression"),
     ("log_rule", "fault=1: x", "first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not 'fault=1'"),
     ("progress_timeout", "step=0", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'step=0'"),

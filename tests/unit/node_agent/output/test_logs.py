@@ -215,7 +215,7 @@ async def test_a_log_dir_that_cannot_be_written_sends_everything_to_the_console(
     assert agent.out() == [b"[trainer0]:out 4"] * 2 + [b"[trainer1]:out 5"] * 2
     assert agent.err() == [b"err 4"] * 2 + [b"err 5"] * 2
     assert agent.environments == [{"TORCHELASTIC_ERROR_FILE": ""}] * 2
-    assert agent.console.lines == [f"log files: {tmp_path}/logs: File exists; the run goes on"]
+    assert agent.console.lines == [f"log files: {tmp_path}/logs: File exists; the run continues"]
 
 
 async def test_a_file_that_cannot_be_opened_sends_its_stream_to_the_console(
@@ -226,7 +226,10 @@ async def test_a_file_that_cannot_be_opened_sends_its_stream_to_the_console(
     await agent.round()
     assert agent.out() == [b"[trainer0]:out 4"]
     assert list(agent.files(tmp_path)) == ["attempt_0/1/stdout.log"]
-    assert "No space left on device; the run goes on" in agent.console.lines[-1]
+    assert (
+        "No space left on device; the run continues without these lines: free space, or name another --log-dir"
+        in (agent.console.lines[-1])
+    )
 
 
 async def test_a_stderr_that_cannot_be_opened_lets_stdout_go(
