@@ -176,7 +176,7 @@ def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
         store, where = make_store(config.store, config.port)
         server = RendezvousServer(
             store=store, retention_s=config.retention_s, max_runs=config.max_runs, max_agents=config.max_agents,
-            exclusion=config.exclusion,
+            max_events=config.max_events, exclusion=config.exclusion,
         )  # fmt: skip
         return server, where
     place = EtcdPlace.parse(config.store or "")

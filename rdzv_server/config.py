@@ -10,6 +10,7 @@ from typing import Any
 from rdzv_protocol.flag_values import A_TIME, LOG_FORMATS, address, endpoint, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 
+from rdzv_server.core.kept_events import MOST_EVENTS
 from rdzv_server.core.node_history import MOST_OF_A_NODE, ExclusionPolicy
 from rdzv_server.core.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S
 
@@ -241,6 +242,12 @@ class ServerConfig:
         MOST_AGENTS,
         COUNT,
         "beyond it, no further agent joins; a run keeps the places of its last round (default: {})",
+    )
+    max_events: int = _security(
+        MOST_EVENTS,
+        COUNT,
+        "keep at most N events of all runs; beyond it, the server drops the oldest, first those of ended runs "
+        "(default: {})",
     )
 
     advertise: str | None = _cluster(

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
+from rdzv_server.core.kept_events import MOST_EVENTS
 from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S, Registry
 from rdzv_server.service.driver import Driver
@@ -113,9 +114,11 @@ class RendezvousServer(HttpServer):
         retention_s: float = RETENTION_S,
         max_runs: int = MOST_RUNS,
         max_agents: int = MOST_AGENTS,
+        max_events: int = MOST_EVENTS,
         exclusion: ExclusionPolicy | None = None,
     ) -> None:
-        self._driver = Driver(Registry(retention_s, max_runs, max_agents, exclusion=exclusion), store or MemoryStore())
+        registry = Registry(retention_s, max_runs, max_agents, max_events, exclusion=exclusion)
+        self._driver = Driver(registry, store or MemoryStore())
         self.rendezvous = Rendezvous(self._driver)
         super().__init__(self.rendezvous, self._driver.heard)
 

@@ -78,7 +78,7 @@ class Sharding:
         """Make the driver of a leadership."""
         config, key = self._config, self._membership.leader_key(shard)
         most = [
-            -(-number // config.shards) for number in (config.max_runs, config.max_agents)
+            -(-number // config.shards) for number in (config.max_runs, config.max_agents, config.max_events)
         ]  # a shard takes its part
         registry = Registry(config.retention_s, *most, knows_all_runs=config.shards == 1, exclusion=config.exclusion)
         store = EtcdStore(self._client, f"{self._prefix}/shards/{shard}", key, leadership)

@@ -349,6 +349,12 @@ class NumbersUsed(Struct, frozen=True):
     """Run ids of `last` that an operator had forgotten before they had ended: their agents form them anew."""
 
 
+class EventsDropped(Struct, frozen=True):
+    """The events of the run with numbers below this one are dropped: see `kept_events`."""
+
+    below: int
+
+
 class WallClockSet(Struct, frozen=True):
     """The server's wall clock was set, or its machine was suspended: it is `wall_at` now, in seconds since 1970."""
 
@@ -446,6 +452,7 @@ Fact = (
     | CauseNotFound
     | StacksAsked
     | OperatorsFact
+    | EventsDropped
     | WallClockSet
     | RunSuperseded
 )

@@ -83,6 +83,7 @@ class RunMachine:
             leases=Leases(settings.lease_s, settings.disconnect_grace_s, created.run_id),
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
             event_number=created.event_number,
+            first_event=created.event_number + 1,
             time=TimeLedger(since=now),
         )
         # Every agent that is alive asks within a lease, and must hear of the end: else it would form the run anew.
@@ -105,6 +106,8 @@ class RunMachine:
         """Faults that nodes were blamed for, if they count only in this run: see `Run.is_scoped`."""
         self.places = 0
         """Places that the registry counts for the attempt: its agents, or the seats of its last round if more."""
+        self.events = 0
+        """Kept events that the registry counts for the attempt."""
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 
@@ -353,6 +356,9 @@ class RunMachine:
         if isinstance(fact, events.NodeJoined):
             return bool(fact.replaces)
         return not isinstance(fact, _ENDING_NO_ROUND)
+
+    def _events_dropped(self, fact: events.EventsDropped, now: float) -> None:
+        self.run.first_event = max(self.run.first_event, fact.below)
 
     def _training_began(self, fact: events.TrainingBegan, now: float) -> None:
         self.run.time.starting_s, self.run.time.is_told = fact.starting_s, True
@@ -627,6 +633,7 @@ _ENDING_NO_ROUND = (
     events.ProgressMeasured,
     events.StragglersFound,
     events.StacksAsked,
+    events.EventsDropped,
 )
 
 Check = Callable[[RunMachine, Any, float], events.Fact | None]
@@ -663,6 +670,7 @@ _EVENTS: dict[type[events.Event], tuple[Check | None, Apply | None]] = {
     events.NodeUncordoned: (operations.check_node, operations.uncordon),
     events.NodeDrained: (operations.check_node, operations.drain),
     events.RunSuperseded: (lambda machine, event, now: event, RunMachine._superseded),
+    events.EventsDropped: (lambda machine, event, now: event, RunMachine._events_dropped),
     events.WallClockSet: (None, RunMachine._wall_clock_set),
     events.StacksAsked: (examination.ask_for_stacks, examination.asked_for),
     events.LogAsked: (queries.ask_for_log, None),

@@ -27,7 +27,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip
 
-from rdzv_server.core import admission, cordons, events, set_apart, snapshot, used_numbers
+from rdzv_server.core import admission, cordons, events, kept_events, set_apart, snapshot, used_numbers
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS, MOST_OF_RUN, Cordons
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import (
@@ -68,7 +68,7 @@ SLOW_NODES = ExclusionPolicy(after=1, window_s=3_600.0, for_s=3_600.0)
 
 
 class Registry:
-    """Attempts of all runs, at most `max_runs`, with at most `max_agents` agents together.
+    """Attempts of all runs, at most `max_runs`, with at most `max_agents` agents and `max_events` events together.
 
     `retention_s`: seconds for which an ended attempt is remembered.
     """
@@ -78,15 +78,16 @@ class Registry:
         retention_s: float,
         max_runs: int = MOST_RUNS,
         max_agents: int = MOST_AGENTS,
+        max_events: int = kept_events.MOST_EVENTS,
         *,
         knows_all_runs: bool = True,
         exclusion: ExclusionPolicy | None = None,
     ) -> None:
         """Begin without runs. `exclusion`: policy by which the server keeps a node out by itself; None: never."""
         self._retention_s = retention_s
-        self._max_runs, self._max_agents = max_runs, max_agents
-        self._all_places = 0
-        """Sum of the machines' places."""
+        self._max_runs, self._max_agents, self._max_events = max_runs, max_agents, max_events
+        self._all_places = self._all_events = 0
+        """Sums of the machines' places and events."""
         self._machines: dict[Key, RunMachine] = {}
         self._attempts: dict[str, list[int]] = {}
         """Numbers of the attempts of each run that are remembered, in their order: the first is forgotten first, and
@@ -206,16 +207,21 @@ class Registry:
         run = machine.run
         if len(run.agents) != machine.places:
             self._count_places(machine)
+        has_more_events = run.events_kept > machine.events
+        self._count_events(machine)
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
             self._arm(machine, machine.deadline)
         else:
             happened = [effect for effect in happened if not isinstance(effect, ForgetRun)]
             happened += self._forget(run, now) if self._is_first(run) else []
-        return happened + self._note_blames(machine, now) if machine.blamed else happened
+        if machine.blamed:
+            happened = happened + self._note_blames(machine, now)
+        return happened + self._drop_events(machine, now) if has_more_events else happened
 
     def set_apart(self, machine: RunMachine, error: Exception) -> None:
         """Set a run apart because its core raised this exception; `take_set_apart` returns it next."""
         self._all_places -= machine.places
+        self._all_events -= machine.events
         set_apart.set_apart(machine, error)
         assert isinstance(machine, SetApart)
         self._armed.pop((machine.run.run_id, machine.run.attempt), None)
@@ -234,8 +240,11 @@ class Registry:
 
     def rebuild(self, machine: SetApart, records: Sequence[Record], last_event: int, now: float) -> list[Effect]:
         """Make the state of a run that is set apart anew from its records and the number of its last event."""
+        self._all_events -= machine.events
+        machine.events = 0
         effects = machine.rebuild(records, last_event, now)
         self._count_places(machine)
+        self._count_events(machine)
         self._arm(machine, machine.deadline)
         return effects
 
@@ -302,6 +311,7 @@ class Registry:
                 machine.take_blames()  # the journal has them, and all verdicts are recorded
                 machine.awaits_verdict = False
             self._count_places(machine)
+            self._count_events(machine)
             self._arm(machine, machine.next_deadline())
         except Exception as error:
             self.set_apart(machine, error)
@@ -312,6 +322,7 @@ class Registry:
         for key, number in last.items():
             if machine := self._machines.get(key):
                 machine.run.event_number = max(machine.run.event_number, number)
+                self._count_events(machine)
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
         """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
@@ -442,6 +453,25 @@ class Registry:
             places = max(places, len(run.membership.seats))
         self._all_places += places - machine.places
         machine.places = places
+
+    def _count_events(self, machine: RunMachine) -> None:
+        kept = machine.run.events_kept
+        self._all_events += kept - machine.events
+        machine.events = kept
+
+    def _drop_events(self, machine: RunMachine, now: float) -> list[Effect]:
+        """Drop the oldest events of an attempt that has new ones, and of others, as far as there are too many."""
+        effects: list[Effect] = []
+        if dropped := kept_events.beyond_own(machine.run):
+            effects += self._tell(machine, dropped, now)
+        while self._all_events > self._max_events:
+            drops = list(kept_events.beyond_total(self.runs(), self._all_events, self._max_events))
+            if not drops:
+                break
+            for run, dropped in drops:
+                if other := self._machines.get((run.run_id, run.attempt)):
+                    effects += self._tell(other, dropped, now)
+        return effects
 
     def _supersede(self, machine: RunMachine, now: float) -> list[Effect]:
         """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
@@ -588,6 +618,7 @@ class Registry:
         self._drop_stale()
         machine = self._machines.pop(key)
         self._all_places -= machine.places
+        self._all_events -= machine.events
         is_unended = machine.is_unended
         self._apart = [machine for machine in self._apart if (machine.run.run_id, machine.run.attempt) != key]
         attempts = self._attempts[run_id]

@@ -458,6 +458,8 @@ class RunState(Struct, kw_only=True):
     revision: int = 0
     event_number: int = 0
     """Number of the run's last event, of an earlier attempt if this one has none yet."""
+    first_event: int = 1
+    """Number of the attempt's oldest event that is kept: see `kept_events`."""
     restart_count: int = 0
     """Number of charged restarts: TORCHELASTIC_RESTART_COUNT, bounded by the budget unless that has a window."""
     charged_at: list[float] = field(default_factory=list)
@@ -507,6 +509,11 @@ class RunState(Struct, kw_only=True):
     ended_at: float | None = None
     forget_at: float | None = None
     """Time at which the ended run is forgotten, if an operator has asked for that."""
+
+    @property
+    def events_kept(self) -> int:
+        """Number of the attempt's events that are kept."""
+        return self.event_number - self.first_event + 1
 
 
 class OpenNotice(Struct):

@@ -69,6 +69,8 @@ class SetApart(RunMachine):
                 for later in records[number:]:
                     if isinstance(later.fact, events.RunStopped | events.RunForgotten):
                         self._operate(later.fact, later.at)
+                    elif isinstance(later.fact, events.EventsDropped):
+                        self._events_dropped(later.fact, later.at)
                 break
 
     def _become(self, created: Record) -> None:
@@ -92,6 +94,9 @@ class SetApart(RunMachine):
         """Take what an operator may do with the run. Raises `ServerUnavailable` for what changes it otherwise."""
         if isinstance(event, events.RunStopped | events.RunForgotten):
             self._operate(event, now)
+        elif isinstance(event, events.EventsDropped):
+            self._effects.append(Record(self.run.run_id, self.run.attempt, now, event))
+            self._events_dropped(event, now)
         elif not isinstance(event, _IGNORED):
             raise ServerUnavailable(self.sentence)
         ended_at = self.run.ended_at

@@ -239,7 +239,8 @@ class Driver:
         with _refusing():
             for run in self._attempts_of(run_id):
                 if run.event_number > after and len(found) < most:
-                    found += await self._store.read_events(run_id, run.attempt, after, most - len(found))
+                    seen = max(after, run.first_event - 1)
+                    found += await self._store.read_events(run_id, run.attempt, seen, most - len(found))
         return found
 
     async def read_delivered(self, run_id: str) -> int:

@@ -5,25 +5,22 @@ snapshot takes the place of the records, and the events stay. Signs of life neve
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
+from rdzv_server.core.events import EventsDropped
 
 Key = tuple[str, int]
 """Key of an attempt: run_id and attempt number."""
 
 Change = Record | ForgetRun
 """Change of a store: write a record, or drop an attempt with its records, its events and the number of the last
-delivered one."""
-
-EVENTS_KEPT = 10_000
-"""Number of the latest events of an attempt that a store keeps at least; up to a tenth more are kept."""
-EVENT_SLACK = EVENTS_KEPT // 10
-
+delivered one. A record of `EventsDropped` drops these events as well; a store may keep some that are packed with later
+ones."""
 
 WITHOUT_MEMORY = "to begin without any memory of its runs: their agents then form them anew, and their workers restart"
 
@@ -91,7 +88,8 @@ class Store(Protocol):
     async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
         """Events of the attempt with numbers above `after`, at most `most`, the oldest first.
 
-        Fewer are returned only if there are no more. Raises as `load`.
+        A dropped event may be among them, unless `after` is at least its number. Fewer are returned only if there are
+        no more. Raises as `load`.
         """
 
     async def read_delivered(self, run_id: str, attempt: int) -> int:
@@ -111,7 +109,7 @@ class Store(Protocol):
 
 
 def changes_of(effects: Sequence[Effect]) -> tuple[list[Change], list[RunEvent]]:
-    """Changes of a batch, in order, and its events: nothing of an attempt that the batch itself forgets.
+    """Changes of a batch, in order, and its events: nothing that the batch itself forgets or drops.
 
     What is left is about different attempts than what is dropped, as the number of an attempt is never used twice.
     """
@@ -120,7 +118,16 @@ def changes_of(effects: Sequence[Effect]) -> tuple[list[Change], list[RunEvent]]
     if gone := {(effect.run_id, effect.attempt) for effect in changes if isinstance(effect, ForgetRun)}:
         changes = [each for each in changes if isinstance(each, ForgetRun) or (each.run_id, each.attempt) not in gone]
         events = [event for event in events if (event.run_id, event.attempt) not in gone]
+    if dropped := dict(drops_of(changes)):
+        events = [event for event in events if event.number >= dropped.get((event.run_id, event.attempt), 0)]
     return changes, events
+
+
+def drops_of(changes: Iterable[Change]) -> Iterable[tuple[Key, int]]:
+    """Attempts of which the changes drop events, each with the number of the first event that stays."""
+    for change in changes:
+        if isinstance(change, Record) and isinstance(change.fact, EventsDropped):
+            yield (change.run_id, change.attempt), change.fact.below
 
 
 class MemoryStore:
@@ -141,14 +148,15 @@ class MemoryStore:
                 self._records.setdefault(key, []).append(change)
             else:
                 self._forget(key)
+        for key, below in drops_of(changes):
+            kept = self._events.get(key, deque())
+            while kept and kept[0].number < below:
+                kept.popleft()
         for event in events:
-            key = event.run_id, event.attempt
-            if key not in self._events:
-                self._events[key] = deque(maxlen=EVENTS_KEPT)
-            self._events[key].append(event)
+            self._events.setdefault((event.run_id, event.attempt), deque()).append(event)
 
     async def event_numbers(self) -> Mapping[Key, int]:
-        return {key: events[-1].number for key, events in self._events.items()}
+        return {key: events[-1].number for key, events in self._events.items() if events}
 
     async def read_records(self, run_id: str, attempt: int) -> Sequence[Record]:
         return list(self._records.get((run_id, attempt), ()))

@@ -35,13 +35,13 @@ from rdzv_server.storage.base import (
     StoreFenced,
     StoreUnavailable,
     damaged,
+    drops_of,
     of_another_format,
 )
 from rdzv_server.storage.etcd_client import EtcdClient, delete, end_of, is_free, is_made_at, put
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
     UnknownKind,
-    dropped_below,
     pack,
     pack_events,
     settled,
@@ -181,7 +181,8 @@ class EtcdStore:
         """Split a batch into transactions, each as large as etcd allows; the events last."""
         transaction: list[Any] = []
         size = 0
-        for operation, more in chain(self._operations(changes), self._event_operations(events)):
+        operations = chain(self._operations(changes), self._event_deletes(changes), self._event_operations(events))
+        for operation, more in operations:
             if transaction and (len(transaction) == MAX_OPERATIONS or size + more > MAX_BYTES):
                 yield transaction
                 transaction, size = [], 0
@@ -212,13 +213,17 @@ class EtcdStore:
             folder = self._folder(run_id, attempt, kind)
             yield delete(folder, end_of(folder)), 2 * len(folder)
 
+    def _event_deletes(self, changes: Sequence[Change]) -> Iterator[tuple[Any, int]]:
+        """Operations that delete the keys whose events are all dropped, each with its size."""
+        for (run_id, attempt), below in drops_of(changes):
+            folder = self._folder(run_id, attempt, "events")
+            yield delete(folder + b"%016x" % 1, folder + b"%016x" % below), 2 * len(folder)
+
     def _event_operations(self, events: Sequence[RunEvent]) -> Iterator[tuple[Any, int]]:
-        """Operations that write the events, and now and then delete the oldest ones, each with its size."""
-        for run_id, attempt, first, last, body in pack_events(events, EVENTS_OF_KEY):
+        """Operations that write the events, each with its size."""
+        for run_id, attempt, _, last, body in pack_events(events, EVENTS_OF_KEY):
             folder = self._folder(run_id, attempt, "events")
             yield put(folder + b"%016x" % last, body), len(folder) + len(body)
-            if (oldest := dropped_below(first, last)) is not None:
-                yield delete(folder + b"%016x" % 1, folder + b"%016x" % oldest), 2 * len(folder)
 
     def _folder(self, run_id: str, attempt: int, kind: str = "records") -> bytes:
         return folder_of(self._root, run_id, attempt, kind)

@@ -14,7 +14,6 @@ from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, NumbersUsed, RunCreated, SnapshotPart
-from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT
 
 
 class MalformedRecord(Exception):
@@ -68,15 +67,6 @@ def pack_events(events: Iterable[RunEvent], most: int) -> Iterator[EventBatch]:
         for begin in range(0, len(those), most):
             some = those[begin : begin + most]
             yield EventBatch(*key, some[0].number, some[-1].number, _pack_events(some))
-
-
-def dropped_below(first: int, last: int) -> int | None:
-    """Number below which an attempt's events are dropped now that these have been written; None: not now.
-
-    An attempt need not begin with 1, so that fewer may be kept of one of which there have been fewer.
-    """
-    is_due = last > EVENTS_KEPT and last // EVENT_SLACK > (first - 1) // EVENT_SLACK
-    return last - EVENTS_KEPT + 1 if is_due else None
 
 
 def unpack_events(body: bytes) -> list[RunEvent]:

@@ -26,6 +26,7 @@ from rdzv_server.storage.base import (
     StoreBroken,
     StoreUnavailable,
     damaged,
+    drops_of,
     internal_error,
     of_another_format,
 )
@@ -33,7 +34,6 @@ from rdzv_server.storage.file_watch import REPLACED, LastRecord, OpenFile, size
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
     UnknownKind,
-    dropped_below,
     pack,
     pack_events,
     unpack,
@@ -118,7 +118,7 @@ class SqliteStore:
         """Write a batch in one transaction. Raises `StoreUnavailable`, with nothing written; a retry may help."""
         records = [change for change in changes if isinstance(change, Record)]
         inserts, last_id = self._inserts(records), self._last_id
-        statements = inserts + self._deletes(changes) + _event_inserts(events)
+        statements = inserts + self._deletes(changes) + _event_deletes(changes) + _event_inserts(events)
         await self._call(lambda: self._transact(*statements, last_id=last_id if records else None))
 
     async def event_numbers(self) -> Mapping[Key, int]:
@@ -371,11 +371,14 @@ def _last_id(file: sqlite3.Connection) -> int:
     return max(last or 0, _delivered(file, COUNTER))
 
 
+def _event_deletes(changes: Sequence[Change]) -> list[Statement]:
+    """Statements that delete the rows whose events are all dropped."""
+    delete = f"{_EVENTS_DELETE} AND last > 0 AND last < ?"
+    return [(delete, (*key, below)) for key, below in drops_of(changes)]
+
+
 def _event_inserts(events: Sequence[RunEvent]) -> list[Statement]:
-    """Statements that write the events, and now and then drop the oldest."""
-    statements: list[Statement] = []
-    for run_id, attempt, first, last, body in pack_events(events, EVENTS_OF_ROW):
-        statements.append((_EVENTS_INSERT, (run_id, attempt, last, body)))
-        if (oldest := dropped_below(first, last)) is not None:
-            statements.append((f"{_EVENTS_DELETE} AND last > 0 AND last < ?", (run_id, attempt, oldest)))
-    return statements
+    return [
+        (_EVENTS_INSERT, (run_id, attempt, last, body))
+        for run_id, attempt, _, last, body in pack_events(events, EVENTS_OF_ROW)
+    ]

@@ -1,6 +1,7 @@
 """Limits: a peer that takes too much is cut off, and others notice nothing. Real sockets, limits worth waiting for."""
 
 import asyncio
+import json
 import resource
 import socket
 import ssl
@@ -13,7 +14,8 @@ import pytest
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import TooManyRequests, Unauthorized
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import LeaveRequest, PollRequest, Reply, Wait
+from rdzv_protocol.messages import LeaveRequest, PollRequest, Reply, ReportRequest, Wait
+from rdzv_protocol.paths import events_of
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.backoff import Unreachable
@@ -23,6 +25,7 @@ from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate
 from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.storage.sqlite import SqliteStore
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import Program, Server, refuses, start_agent
@@ -315,6 +318,28 @@ async def test_an_agent_too_many_is_refused_and_a_lost_one_is_replaced_all_the_s
     await cluster.agents.pop("b").kill()
     await (await cluster.node("c", *given, nproc=1)).line("round 2:")
     await cluster.finish(await cluster.hub.group(2))
+
+
+async def test_events_of_all_runs_have_a_total_also_in_the_store(tmp_path: Path) -> None:
+    most, runs, of_a_run = 50, 30, 4
+    path = tmp_path / "state.db"
+    server = await Server.listen("--max-events", str(most), "--store", f"sqlite:{path}")
+    transport = HttpTransport("127.0.0.1", server.port, Credentials())
+    for number in range(runs):
+        await transport.exchange(a_join("a", run_id=f"run {number}", settings=ALONE))
+        await transport.exchange(ReportRequest(run_id=f"run {number}", agent_id="a", round=1))
+    await transport.close()
+    pages = [json.loads(await server.get(events_of(f"run {number}"))) for number in range(runs)]
+    kept = [[event["number"] for event in page["events"]] for page in pages]
+    assert runs < sum(map(len, kept)) <= most < runs * of_a_run
+    assert kept[0] == [of_a_run], "it ended first: a reader sees by the number that earlier events are gone"
+    assert kept[-1] == [1, 2, 3, of_a_run]
+    await server.kill()
+    store = SqliteStore(str(path))
+    await store.load()
+    stored = [await store.read_events(f"run {number}", 1, 0, most) for number in range(runs)]
+    await store.close()
+    assert sum(map(len, stored)) <= most + of_a_run, "of one run, dropped events may be packed with kept ones"
 
 
 async def test_a_path_is_a_path(make_site: MakeSite) -> None:

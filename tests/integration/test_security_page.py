@@ -11,6 +11,7 @@ from rdzv_server.config import MOST_CONNECTIONS, Limits, Rate
 from rdzv_server.core import registry
 from rdzv_server.core.admission import MOST_AGENTS, MOST_GRACE_S
 from rdzv_server.core.cordons import MOST_CORDONS, MOST_OF_RUN
+from rdzv_server.core.kept_events import EVENTS_KEPT, MOST_EVENTS
 from rdzv_server.core.registry import MOST_RUNS
 from rdzv_server.http.bounds import MOST_HELD_BYTES
 from rdzv_server.http.connection import MOST_DROPPED, READ_BYTES
@@ -59,6 +60,8 @@ def test_the_table_has_the_limits_that_there_are() -> None:
         f"| runs with series of their own in `/metrics` | `--metrics-per-run`: {limits.listed_runs} |",
         f"| runs, ended ones included | `--max-runs`: {MOST_RUNS:,} |",
         f"| agents of all runs | `--max-agents`: {registry.MOST_AGENTS:,} |",
+        f"| events of all runs | `--max-events`: {MOST_EVENTS:,} |",
+        f"| events of an attempt | the latest {EVENTS_KEPT:,}, ",
         f"| agents of a run | {MOST_AGENTS:,} |",
         f"| `--disconnect-grace` of a new run | {MOST_GRACE_S:,.0f} s |",
         f"| cordons | {MOST_CORDONS:,}; of a run's own, {MOST_OF_RUN} |",

@@ -1,8 +1,8 @@
 """A batch of events leaves the same store and the same state as its events one by one.
 
 The driver works on a real file and on a real etcd, with random events: agents that join and end, operators, retention,
-a small server that needs room, and servers that start again. Beside it, a registry of its own gets the same events one
-by one, and each of its effects is carried out by itself, in a store in memory.
+a small server that needs room for runs and for events, and servers that start again. Beside it, a registry of its own
+gets the same events one by one, and each of its effects is carried out by itself, in a store in memory.
 """
 
 import asyncio
@@ -47,6 +47,7 @@ from tests.unit.rdzv_server.storage.conftest import Shared
 RETENTION_S = 100.0
 MOST_RUNS = 3
 RUNS = ["one", "two", "three", "four"]
+MOST_EVENTS = 12
 MANY = 100_000
 PATIENCE_S = 60.0
 FEWER = settings(max_examples=max(1, settings().max_examples // 5), stateful_step_count=20)
@@ -95,7 +96,7 @@ class Noting(Registry):
     """Registry that notes all that the driver asks of it."""
 
     def __init__(self) -> None:
-        super().__init__(RETENTION_S, MOST_RUNS)
+        super().__init__(RETENTION_S, MOST_RUNS, max_events=MOST_EVENTS)
         self.asked: list[tuple[Any, ...]] = []
         self.told: list[RunEvent] = []
 
@@ -155,7 +156,7 @@ class BatchStory(RuleBasedStateMachine):
     def start(self) -> None:
         self.runner = asyncio.Runner()
         self.clock = GivenClock()
-        self.model, self.one_by_one = Registry(RETENTION_S, MOST_RUNS), MemoryStore()
+        self.model, self.one_by_one = Registry(RETENTION_S, MOST_RUNS, max_events=MOST_EVENTS), MemoryStore()
         self.told: dict[str, int] = {}
         """Number of the last event of each run id that anybody can have been told."""
         self.delivered: dict[str, list[int]] = {}
@@ -195,7 +196,7 @@ class BatchStory(RuleBasedStateMachine):
         assert self.driver
         self.do(self.driver.stop())
         self.do(self.begin())
-        self.model = Registry(RETENTION_S, MOST_RUNS)
+        self.model = Registry(RETENTION_S, MOST_RUNS, max_events=MOST_EVENTS)
         for record in self.do(self.one_by_one.load()):
             self.model.replay(record)
         self.model.resume_numbers(self.do(self.one_by_one.event_numbers()))
@@ -255,8 +256,15 @@ class BatchStory(RuleBasedStateMachine):
         assert self.do(store.event_numbers()) == self.do(self.one_by_one.event_numbers())
         for run in self.registry.runs():
             key = run.run_id, run.attempt
-            written = self.do(store.read_events(*key, 0, MANY))
+            written = self.do(store.read_events(*key, run.first_event - 1, MANY))
             assert written == self.do(self.one_by_one.read_events(*key, 0, MANY))
+            assert [event.number for event in written] == list(range(run.first_event, run.event_number + 1))
+
+    @invariant()
+    def the_events_have_a_limit(self) -> None:
+        runs = self.registry.runs() if self.driver else []
+        assert all(run.events_kept > 0 for run in runs), "an attempt keeps its last event"
+        assert sum(run.events_kept for run in runs) <= max(MOST_EVENTS, len(runs))
 
     @invariant()
     def the_registries_are_alike(self) -> None:

@@ -3,9 +3,17 @@
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core.effects import ForgetRun, Record
-from rdzv_server.core.events import NodeJoined, NodeLost, RoundCompleted, RunCreated, SnapshotPart, WorkersFailed
-from rdzv_server.storage.base import EVENT_SLACK, EVENTS_KEPT
+from rdzv_server.core.effects import ForgetRun, Happened, Record
+from rdzv_server.core.events import (
+    EventsDropped,
+    NodeJoined,
+    NodeLost,
+    RoundCompleted,
+    RunCreated,
+    SnapshotPart,
+    WorkersFailed,
+)
+from rdzv_server.storage.base import changes_of
 from tests.support.scenario import RUN_ID, a_failure, a_join
 
 SETTINGS = RunSettings(min_nodes=1, max_nodes=2, fatal_exit_codes=(3,))
@@ -105,11 +113,17 @@ async def test_a_snapshot_takes_the_place_of_records_and_events_stay_until_the_a
 async def test_the_oldest_events_are_dropped(make_store):
     store = await make_store()
     await store.load()
-    many = [an_event(number) for number in range(1, EVENTS_KEPT + 2 * EVENT_SLACK)]
-    await store.append(RECORDS[:1], [])
-    for begin in range(0, len(many), 500):
-        await store.append(RECORDS[1:2], many[begin : begin + 500])
+    many = [an_event(number) for number in range(1, 2_001)]
+    await store.append(RECORDS[:1], [an_event(1, "other"), *many[:1_000]])
+    await store.append(RECORDS[1:2], many[1_000:1_900])
+    changes, events = changes_of(
+        [*map(Happened, many[1_900:]), Record(RUN_ID, 1, 2.0, EventsDropped(1_951)), Happened(an_event(2, "other"))]
+    )
+    await store.append(changes, events)
     kept = await store.read_events(RUN_ID, 1, 0, len(many))
-    assert EVENTS_KEPT <= len(kept) < EVENTS_KEPT + 2 * EVENT_SLACK
-    assert kept == many[-len(kept) :]
+    assert kept == many[1_950:], "also those of the same batch"
+    assert await store.read_events("other", 1, 0, 10) == [an_event(1, "other"), an_event(2, "other")]
+    await store.append([Record(RUN_ID, 1, 3.0, EventsDropped(2_000))], [])
+    assert await store.read_events(RUN_ID, 1, 1_999, 10) == many[1_999:]
+    assert await store.event_numbers() == {(RUN_ID, 1): 2_000, ("other", 1): 2}
     await store.close()
