@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from errno import EFBIG
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
@@ -15,10 +16,11 @@ from rdzv_protocol.text import clip, last_lines, one_line, printable
 from node_agent.failures import error_file, hints
 from node_agent.failures.error_file import ErrorFile
 from node_agent.failures.stderr_errors import LastWords, last_words
-from node_agent.output.log_files import is_full
+from node_agent.output.room import RAISE_THE_LIMIT, is_full
 
 if TYPE_CHECKING:
     from node_agent.failures.oom import OomWatch
+    from node_agent.output.log_files import End
     from node_agent.workers.group import WorkerSpec
 
 LINE_BYTES = 512
@@ -36,17 +38,24 @@ class LeftOnDisk(NamedTuple):
 
     recorded: ErrorFile | None
     """Error file of the worker; None: it has left none."""
-    is_full: bool = False
-    """Whether the disk with its error file is full."""
+    why_lost: str = ""
+    """Reason why the worker's last words may be lost, and what to do; empty if they are not."""
 
 
-def look_at_disk(path: str) -> LeftOnDisk:
-    """Read a worker's error file, and look at its disk. Any thread may do so."""
+def look_at_disk(path: str, ends: "Sequence[End]" = ()) -> LeftOnDisk:
+    """Read a worker's error file, and look at its disk. Any thread may do so.
+
+    `ends`: the ends of the worker's files, which have been read.
+    """
     recorded = error_file.read(path)
-    try:
-        return LeftOnDisk(recorded, is_full(os.path.dirname(path)))
-    except OSError:  # there is no such folder
-        return LeftOnDisk(recorded)
+    folder, lost = os.path.dirname(path), "and what the worker wrote last is lost"
+    with suppress(OSError):  # there is no such folder
+        if is_full(folder):
+            return LeftOnDisk(recorded, f"the disk of the log files is full, {lost}: df -h {folder}")
+    for end in ends:
+        if end.why_full and end.why_full.errno == EFBIG:
+            return LeftOnDisk(recorded, f"a log file cannot grow ({end.why_full.strerror}), {lost}: {RAISE_THE_LIMIT}")
+    return LeftOnDisk(recorded)
 
 
 def unread(problem: OSError) -> LeftOnDisk:
@@ -76,10 +85,8 @@ def examine(
     )
     out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
     failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory)
-    if not failure.error and left and left.is_full:
-        folder = os.path.dirname(spec.error_file)
-        problem = f"the disk of the log files is full, and what the worker wrote last is lost: df -h {folder}"
-        failure = replace(failure, hint=clip(printable(problem), LINE_BYTES))
+    if not failure.error and left and left.why_lost:
+        failure = replace(failure, hint=clip(printable(left.why_lost), LINE_BYTES))
     return failure
 
 
@@ -233,6 +240,6 @@ _SIGNALS = {
     "SIGPIPE": ("wrote to a pipe that nobody reads any more", ""),
     "SIGSYS": ("a system call that its sandbox forbids", ""),
     "SIGXCPU": ("its CPU time limit is used up", "see ulimit -t"),
-    "SIGXFSZ": ("a file grew beyond its size limit", "see ulimit -f"),
+    "SIGXFSZ": ("a file grew beyond its size limit", RAISE_THE_LIMIT),
 }
 """Meaning of a signal that ends a worker, and what to do."""

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
+from node_agent.output.room import in_words
 from node_agent.workers.environment import ERROR_FILE
 
 MOST_BYTES = 1 << 20
@@ -95,7 +96,8 @@ def leave(
     try:
         write(path, (copy(recorded, failure.exit_code) or content_of(failure)) if failure else content(error))
     except (OSError, ValueError) as problem:
-        log(f"cannot write the error file {path} ({ERROR_FILE}): {getattr(problem, 'strerror', None) or problem}")
+        why = in_words(problem) if isinstance(problem, OSError) else problem
+        log(f"cannot write the error file {path} ({ERROR_FILE}): {why}")
 
 
 def write(path: str, what: dict[str, Any]) -> None:

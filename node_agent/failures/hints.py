@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from msgspec import Struct
 from rdzv_protocol.messages import Blame, Recurs
 
+from node_agent.output.room import RAISE_THE_LIMIT
+
 LONGEST_TEXT = 4_096
 
 
@@ -84,6 +86,7 @@ TABLE = (
         "the disk is full: df -h, and df -i for its inodes",
         is_of_disk=True,
     ),
+    Advice(r"Errno 27\]|OSError.{0,99}file too large|file size limit exceeded", RAISE_THE_LIMIT),
     Advice(
         r"cannot allocate memory|\bMemoryError\b",
         "the node's memory is full: a smaller batch, fewer data loader workers",

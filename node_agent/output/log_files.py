@@ -11,11 +11,12 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from errno import EDQUOT, ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC
 from functools import partial
 from queue import SimpleQueue
 
 from node_agent.output.console import PATIENCE_S, Console
+from node_agent.output.room import RAISE_THE_LIMIT, in_words, why_full
 from node_agent.output.sinks import TAIL_BYTES, Sink, report_lines
 from node_agent.output.streams import READ_BYTES, Stream
 
@@ -29,12 +30,10 @@ MOST_COPIED_LATE = 1 << 24
 """Most bytes that wait to be copied to another file; more are lost."""
 REST_BYTES = 1 << 22
 """Most bytes of a worker's last output that are read together with the end of its file."""
-FULL_BYTES = 1 << 16
-"""Free bytes below which a disk counts as full."""
-
-
 FULL = "a worker that writes to this disk may fail: free space, or name another --log-dir"
 """Outlook of files on a full disk, to which the workers themselves write."""
+TOO_LARGE = f"a worker that writes to it may fail: {RAISE_THE_LIMIT}"
+"""Outlook of files that may not grow, to which the workers themselves write."""
 
 
 def interval_s(silence_s: float) -> float:
@@ -64,7 +63,7 @@ class LogFiles:
 
     def report(self, path: str, problem: OSError | str, outlook: str = "") -> None:
         """Tell the user what is wrong with a file. `outlook`: what may follow, if it is not the usual."""
-        text = (problem.strerror or str(problem)) if isinstance(problem, OSError) else problem
+        text = in_words(problem) if isinstance(problem, OSError) else problem
         if text not in self._problems:
             self._problems.add(text)
             is_full = isinstance(problem, OSError) and problem.errno in (ENOSPC, EDQUOT)
@@ -182,9 +181,9 @@ class OpenedFile:
         try:
             status = os.fstat(self.worker_end)
             if stat.S_ISREG(status.st_mode):
-                if is_full(self.worker_end):
-                    raise OSError(ENOSPC, os.strerror(ENOSPC), path)
                 self.file, self.size = os.open(path, os.O_RDONLY | os.O_CLOEXEC), status.st_size
+                if problem := why_full(self.file):
+                    raise problem
         except OSError:
             self.close()
             raise
@@ -252,12 +251,12 @@ class LogFile(Stream):
         else:
             self.close()
 
-    def end(self) -> "End | None":
+    def end(self, pid: int) -> "End | None":
         """The end of the file, to be read by any thread, before `ended`; None: there is none."""
         if self._file < 0 or self._last is not None:
             return None
         self._is_ending = True
-        return End(self._file, self._offset)
+        return End(self._file, self._offset, pid)
 
     def ended(self, end: "End", *, is_last: bool) -> None:
         """Take the end of the file that has been read. `is_last`: `finish` follows."""
@@ -315,9 +314,12 @@ class LogFile(Stream):
 class End:
     """End of a file as its worker has left it, and what of its output has not been taken: read in any thread."""
 
-    def __init__(self, descriptor: int, offset: int) -> None:
-        self._descriptor, self._offset = descriptor, offset
+    def __init__(self, descriptor: int, offset: int, pid: int = 0) -> None:
+        """`pid`: the worker, if it has not been reaped."""
+        self._descriptor, self._offset, self._pid = descriptor, offset, pid
         self.size, self.tail = 0, b""
+        self.why_full: OSError | None = None
+        """Error that the worker would meet if it wrote more; None if there is room."""
         self.rest: list[Piece] = []
         self.problems: list[tuple[OSError | str, str]] = []
         """Problems, each with what may follow from it."""
@@ -327,8 +329,9 @@ class End:
             status = os.fstat(self._descriptor)
             if status.st_nlink == 0:
                 self.problems.append(("it was removed while a worker wrote to it", ""))
-            if is_full(self._descriptor):
-                self.problems.append((os.strerror(ENOSPC), FULL))
+            self.why_full = why_full(self._descriptor, self._pid)
+            if self.why_full:
+                self.problems.append((self.why_full, TOO_LARGE if self.why_full.errno == EFBIG else FULL))
             self.tail = os.pread(self._descriptor, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
         except OSError as error:
             return self.unread(error)
@@ -375,10 +378,3 @@ class Piece:
         except OSError as error:
             self.error = error
         return self
-
-
-def is_full(file: int | str) -> bool:
-    """Whether the file's disk is full: the next lines would make a worker fail. Raises `OSError`."""
-    disk = os.statvfs(file)
-    free = disk.f_bavail if os.geteuid() else disk.f_bfree
-    return disk.f_blocks > 0 and free * disk.f_frsize < FULL_BYTES

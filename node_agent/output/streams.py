@@ -46,8 +46,11 @@ class Stream:
         """Take what the worker wrote last, and close everything: it is gone, or could not be started."""
         self._close_worker_end()
 
-    def end(self) -> "End | None":
-        """The end of the worker's file, to be read by a thread, and then given to `ended`; None: it has no file."""
+    def end(self, pid: int) -> "End | None":
+        """The end of the worker's file, to be read by a thread, and then given to `ended`; None: it has no file.
+
+        `pid`: the worker, which has not been reaped.
+        """
         return None
 
     def ended(self, end: "End", *, is_last: bool) -> None:

@@ -165,7 +165,7 @@ class Worker:
 
     def _when_read(self, then: Callable[[], None], error_file: str = "", *, is_last: bool) -> None:
         """Go on when the ends of the worker's files have been read, at once if there are none."""
-        ends = [(stream, end) for stream in self._streams if (end := stream.end())]
+        ends = [(stream, end) for stream in self._streams if (end := stream.end(self.pid))]
         if not ends and not error_file:
             then()
             return
@@ -175,7 +175,7 @@ class Worker:
                 end.read()
             from node_agent.failures.diagnose import look_at_disk
 
-            return look_at_disk(error_file) if error_file else None
+            return look_at_disk(error_file, [end for _, end in ends]) if error_file else None
 
         async def go_on() -> None:
             try:

@@ -185,6 +185,39 @@ print("fine", file=sys.stderr)
 
 
 @pytest.mark.torch
+async def limited(program: str, log_dir: Path, kib: int, *flags: str, code: int) -> Program:
+    """Run a Python program, and its agent, where no file may have more than so many KiB."""
+    command = [sys.executable, "-m", "node_agent", *ONE, "--log-dir", str(log_dir), *flags, "--no-python"]
+    shell = f'ulimit -f {kib}; exec "$@"'
+    started = await Program.start("bash", "-c", shell, "bash", *command, sys.executable, "-uc", program)
+    return await run_to_end(started, code=code)
+
+
+async def test_a_worker_whose_log_file_reaches_the_size_limit_is_reported_with_the_limit(tmp_path: Path) -> None:
+    """As on a full disk: its last words are lost, and the report says why. The next attempt has a file of its own."""
+    program = "import sys\nfor _ in range(400): sys.stderr.write('x' * 1023 + '\\n')"
+    agent = await limited(program, tmp_path, 200, "-r", "3", code=1)
+    problem = "File too large: the limit is 204,800 bytes"
+    advice = "raise the limit on the size of files (ulimit -f, LimitFSIZE=)"
+    said = "\n".join(agent.err)
+    assert f"stderr.log: {problem}; a worker that writes to it may fail: {advice}" in said
+    assert f"a log file cannot grow ({problem}), and what the worker wrote last is lost: {advice}" in said
+
+
+async def test_a_file_larger_than_the_limit_is_explained_by_its_exception(tmp_path: Path) -> None:
+    program = f"file = open({str(tmp_path / 'checkpoint')!r}, 'wb', 0); [file.write(bytes(100_000)) for _ in range(4)]"
+    agent = await limited(program, tmp_path / "logs", 200, code=1)
+    said = "\n".join(agent.err)
+    assert "OSError: [Errno 27] File too large" in said
+    assert "raise the limit on the size of files (ulimit -f, LimitFSIZE=)" in said
+
+
+async def test_workers_write_to_the_console_where_files_may_have_no_size(tmp_path: Path) -> None:
+    agent = await limited("print('here')", tmp_path, 0, "-r", "3", code=0)
+    assert any("here" in line for line in (*agent.out, *agent.err))
+    assert any("stdout.log: File too large: the limit is 0 bytes; the run goes on" in line for line in agent.err)
+
+
 async def test_a_plug_in_decides_about_the_files(hub: WorkerHub, tmp_path: Path) -> None:
     site = install(tmp_path / "site")
     agent = await start_agent(

@@ -38,6 +38,7 @@ CAUSES = {
         "RuntimeError: DataLoader worker (pid(s) 77, 78) exited unexpectedly",
     ],
     "df -h": ["OSError: [Errno 28] No space left on device: '/data/ckpt.pt'"],
+    "ulimit -f": ["OSError: [Errno 27] File too large: '/data/ckpt.pt'", "File size limit exceeded (core dumped)"],
     "node's memory is full": ["OSError: [Errno 12] Cannot allocate memory", "MemoryError"],
     "ulimit -n": ["OSError: [Errno 24] Too many open files: '/data/part-7'"],
     "on another": [

@@ -1,0 +1,55 @@
+"""Room that a file has to grow: on its disk, and up to the largest size that a file may have."""
+
+import os
+import resource
+from contextlib import suppress
+from errno import EFBIG, EINVAL, ENOSPC
+
+FULL_BYTES = 1 << 16
+"""Bytes that a file must be able to grow by; if it is less, the disk or the file counts as full."""
+RAISE_THE_LIMIT = "raise the limit on the size of files (ulimit -f, LimitFSIZE=)"
+"""Advice for a program that has met this limit."""
+
+
+def is_full(file: int | str) -> bool:
+    """Whether the file's disk is full: the next lines would make a worker fail. Raises `OSError`."""
+    disk = os.statvfs(file)
+    free = disk.f_bavail if os.geteuid() else disk.f_bfree
+    return disk.f_blocks > 0 and free * disk.f_frsize < FULL_BYTES
+
+
+def why_full(file: int, pid: int = 0) -> OSError | None:
+    """Return the error of a process that writes more to a regular file, ENOSPC or EFBIG; None if there is room.
+
+    `file`: a descriptor whose offset counts for nobody, because this function moves it.
+    `pid`: the process that writes; 0: this one. Raises `OSError` if the file cannot be looked at.
+    """
+    if is_full(file):
+        return OSError(ENOSPC, os.strerror(ENOSPC))
+    needed, limit = os.fstat(file).st_size + FULL_BYTES, _largest_file(pid)
+    if needed > limit >= 0:
+        return OSError(EFBIG, _too_large(limit))
+    try:
+        os.lseek(file, needed, os.SEEK_SET)
+    except OSError as error:
+        if error.errno == EINVAL:  # the file system has no larger files
+            return OSError(EFBIG, f"{os.strerror(EFBIG)}: its file system takes no larger file")
+    return None
+
+
+def in_words(error: OSError) -> str:
+    """Return the error as a person reads it, with the limit if a file has reached the largest size."""
+    if error.errno == EFBIG and error.strerror == os.strerror(EFBIG) and (limit := _largest_file()) >= 0:
+        return f"{_too_large(limit)}; {RAISE_THE_LIMIT}"
+    return error.strerror or str(error)
+
+
+def _too_large(limit: int) -> str:
+    return f"{os.strerror(EFBIG)}: the limit is {limit:,} bytes"
+
+
+def _largest_file(pid: int = 0) -> int:
+    """Largest size of a file that the process may write, in bytes; -1: there is no limit."""
+    with suppress(OSError):  # it is gone, or another user's
+        return resource.prlimit(pid, resource.RLIMIT_FSIZE)[0]
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0]
