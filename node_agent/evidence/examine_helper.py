@@ -55,12 +55,19 @@ STDERR_BYTES, STDERR_LINES = 16 << 10, 200
 """Most bytes and lines that are read of the end of a worker's stderr."""
 SIGNAL_SHARE = 0.4
 """Part of the time left that a worker has to write its stacks, once it was sent the signal."""
+WRITTEN_S = 1.0
+"""Seconds without a further line after which stacks are complete that do not end with `LAST_LINE`."""
 LAST_LINE = re.compile(
     r'(?: in <module>|\.\.\.|/threading\.py", line \d+ in _shutdown|/util\.py", line \d+ in _exit_function)\n\Z'
 )
-"""Last line of the stacks that faulthandler writes: the outermost frame of the main thread, also at Python's exit."""
+"""Last line of the stacks that faulthandler writes: the outermost frame of the main thread, also at Python's exit.
+
+In a function that `atexit` calls, the outermost frame can be any."""
+CUT = ("...", "<cut>", 0)
+"""Outermost frame of a stack that is too deep for faulthandler, which leaves out the rest."""
 NO_PY_SPY = "py-spy is not installed beside the agent: pip install 'rdzv-server[hang]'"
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+ENDS_WITH_FRAME = re.compile(r'(?m:^)  File ".*", line \d+ in .*\n\Z')
 MARGIN_S = 0.3
 """Seconds before the deadline that are kept back for passing on what the asked programs have answered."""
 RAS_VARIABLE, RAS_ADDRESS = "NCCL_RAS_ADDR", "localhost:28028"
@@ -207,16 +214,20 @@ class Examination:
     def _written_upon_signal(self, path: str, before: int) -> str:
         """Stacks that faulthandler appends to a worker's file from byte `before` on.
 
-        They are complete with `LAST_LINE`.
+        They are complete with `LAST_LINE`, or with a frame after which nothing comes for `WRITTEN_S`.
         """
-        until, text = time.monotonic() + self._left_s() * SIGNAL_SHARE, ""
+        until, text, grew_at = time.monotonic() + self._left_s() * SIGNAL_SHARE, "", time.monotonic()
         while not LAST_LINE.search(text):
             if time.monotonic() > until:
                 raise ValueError("it did not answer the signal for its stacks in time")
             time.sleep(0.02)
             with open(path, "rb") as file:
                 file.seek(before)
-                text = file.read(MOST_BYTES).decode(errors="replace")
+                now = file.read(MOST_BYTES).decode(errors="replace")
+            if len(now) > len(text):
+                text, grew_at = now, time.monotonic()
+            elif ENDS_WITH_FRAME.search(text) and time.monotonic() > grew_at + WRITTEN_S:
+                break
         return text
 
     def _settled(self, path: str, before: int) -> bytes:
@@ -510,6 +521,8 @@ def main_thread_of(text: str) -> Frames:
             current = frames if line.startswith("Current thread") else current
         elif line == "...":
             frames = current
+        elif line == "  ...":
+            frames.append(CUT)
         elif match := FAULTHANDLER_FRAME.match(line):
             frames.append((match[3], match[1], int(match[2])))
     if not frames:

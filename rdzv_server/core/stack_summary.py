@@ -33,13 +33,19 @@ NAME_BYTES, PLACE_BYTES = 48, 96
 
 # Patterns are compiled by the first hang, not by every start of `node-agent --standalone`.
 _TORCH = r"/(?:(?:site|dist)-packages|pytorch)/torch(?:_npu|_xla)?/"
-_STANDARD_LIBRARY = r"^<frozen |/lib(?:64)?/python3[.0-9]*/(?!site-packages/|dist-packages/)"
+_STANDARD_LIBRARY = r"^<frozen |^<cut>|/lib(?:64)?/python3[.0-9]*/(?!site-packages/|dist-packages/)"
 _PACKAGES = r"^.*/(?:site|dist)-packages/"
 _ENDING = (
     r"^(?:_shutdown threading|_python_exit thread|_exit_function util|_exitfunc weakref|"
     r"destroy_process_group distributed_c10d)$"
 )
 """Outermost function of a main thread whose script has ended, and its file: what Python runs before it exits."""
+_IN_SCRIPT = r"^(?:<module>|_run_module_as_main|_bootstrap)$"
+"""Outermost function of a main thread whose script may run: its module, what runs it, or a thread that has forked."""
+_NO_SCRIPT = ("<frozen ", "<cut>")
+"""Beginning of the outermost frame's file if Python still starts, or if the stack is cut at this frame."""
+_LEFT_SCRIPT = r'File ".*", line \d+, in (?:<module>|_run_module_as_main)$'
+"""First frame in the traceback of an exception that has left the script."""
 _COLLECTIVE = (
     r"^(?:send|recv|(?:send|recv)_object_list|batch_isend_irecv|barrier|monitored_barrier|new_\w*group\w*|split_group|"
     r"(?:init|destroy)_process_group|(?:all|reduce|broadcast|gather|scatter|permute)\w*)$"
@@ -114,6 +120,8 @@ class _Cluster(Struct, kw_only=True):
     waits_for_others: bool | None
     has_ended: bool
     """Whether the script has ended, and its process has not."""
+    has_left: bool
+    """Whether the main thread is outside its script: in an exit handler, if an exception has left the script."""
     wchan: str
     frames: tuple[Frame, ...]
     ranks: list[int]
@@ -220,17 +228,19 @@ def _of_nccl(evidence: Mapping[str, Evidence]) -> Iterable[str]:
 
 def _clustered(groups: Sequence[StackGroup]) -> list[_Cluster]:
     """Clusters of equal stacks, the largest first; each rank once."""
-    clusters: dict[tuple[str, ProcessState], _Cluster] = {}
+    clusters: dict[tuple[str, ProcessState, bool], _Cluster] = {}
     seen: set[int] = set()
     for group in groups:
         place, waits = place_of(group.frames)
+        has_left = _has_left(group.frames)
         cluster = clusters.setdefault(
-            (place, group.state),
+            (place, group.state, has_left),
             _Cluster(
                 place=place,
                 state=group.state,
                 waits_for_others=waits,
                 has_ended=_has_ended(group.frames),
+                has_left=has_left,
                 wchan=clip(printable(group.wchan or ""), NAME_BYTES),
                 frames=group.frames,
                 ranks=[],
@@ -266,6 +276,16 @@ def _has_ended(frames: Sequence[Frame]) -> bool:
     outermost = frames[-1]
     function, file = outermost.function.rpartition(".")[2], outermost.file.rpartition("/")[2].removesuffix(".py")
     return bool(re.match(_ENDING, f"{function} {file}"))
+
+
+def _has_left(frames: Sequence[Frame]) -> bool:
+    """Whether this is the stack of a main thread outside its script, as in a function that `atexit` calls.
+
+    Greenlets and compiled or embedding programs have such stacks as well, while they run.
+    """
+    if not frames or frames[-1].file.startswith(_NO_SCRIPT):
+        return False
+    return not re.match(_IN_SCRIPT, frames[-1].function.rpartition(".")[2])
 
 
 def _first(frames: Sequence[Frame], is_wanted: Callable[[str], bool]) -> int:
@@ -316,14 +336,23 @@ def _halted(facts: _Facts) -> set[int]:
 def _raised(facts: _Facts) -> set[int]:
     """Ranks whose script has ended with an exception of its own: one that does not tell of another worker's end.
 
-    torch's mark counts where there is no stack: a child process, which has the same stderr, may have died of it.
+    torch's mark counts where there is no stack: a child process, which has the same stderr, may have died of it. A main
+    thread outside its script is in an exit handler if the exception has left that script.
     """
     ended = _ranks(facts, lambda cluster: cluster.has_ended)
     leaving = _ranks(facts, lambda cluster: cluster.place.startswith("destroy_process_group "))
     ended |= leaving if len(leaving) < facts.count else set()
     own = {rank: error for rank, error in facts.errors.items() if not error.is_consequence}
+    outside = _ranks(facts, lambda cluster: cluster.has_left)
+    ended |= {rank for rank, error in own.items() if rank in outside and _has_left_script(error)}
     seen = _ranks(facts, lambda cluster: bool(cluster.place))
     return {rank for rank, error in own.items() if rank in ended or (error.is_uncaught and rank not in seen)}
+
+
+def _has_left_script(error: LastError) -> bool:
+    """Whether the exception has ended the script: torch marks it, or its traceback begins in the script's module."""
+    first = next((line for line in error.traceback[1:] if line.lstrip(" |").startswith("File ")), "")
+    return error.is_uncaught or bool("Traceback (" in "".join(error.traceback[:1]) and re.search(_LEFT_SCRIPT, first))
 
 
 def _elsewhere(facts: _Facts) -> set[int]:
@@ -406,7 +435,7 @@ def _sentence(
         parts.append(f"nothing of {_who(sorted(facts.silent), facts.count)} (node {clip(nodes[0], 64)}{others})")
     if not parts:
         return ["no node sent evidence"]
-    if facts.count > 1 and guilty and not _goes_without_saying(facts, guilty):
+    if facts.count > 1 and guilty and (why == RAISED or not _goes_without_saying(facts, guilty)):
         parts.append(_blame(guilty, why))
     elif facts.count > 1 and not guilty and is_verdict_due:
         parts.append("which rank the others wait for cannot be told")

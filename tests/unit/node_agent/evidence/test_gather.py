@@ -37,6 +37,23 @@ def serve():
     time.sleep(1000)
 threading.Thread(target=serve).start()
 """
+LEAVES = """
+import atexit, time
+def save_last():
+    print("up", flush=True)
+    time.sleep(1000)
+atexit.register(save_last)
+raise ValueError("boom")
+"""
+DEEP = """
+import time
+def descend(left):
+    if left:
+        descend(left - 1)
+    print("up", flush=True)
+    time.sleep(1000)
+descend(120)
+"""
 SLEEPS_UNINTERRUPTIBLY = """
 import ctypes, time
 CLONE_VFORK, SIGCHLD, SYS_CLONE = 0x4000, 17, {"x86_64": 56, "aarch64": 220}[__import__("os").uname().machine]
@@ -240,6 +257,22 @@ async def test_a_worker_whose_main_thread_has_raised_shows_its_exception(node: N
     assert functions(evidence.groups[0])[-1] == "_shutdown"
     (error,) = evidence.errors
     assert (error.rank, error.error, error.traceback) == (3, "ValueError: boom", lines)
+
+
+async def test_the_stack_of_an_exit_handler_has_no_module(node: Node) -> None:
+    evidence = await node.examine(await node.start(LEAVES))
+    assert functions(evidence.groups[0]) == ["save_last"]
+
+
+async def test_the_stack_of_an_exit_handler_is_had_by_a_signal_too_and_one_that_is_cut_says_so(
+    warm_node: WarmNode,
+) -> None:
+    for code in (LEAVES, DEEP):
+        await warm_node.start(code)
+    evidence = await warm_node.examine_ranks()
+    assert evidence.problems == ()
+    assert [functions(group)[-1] for group in evidence.groups] == ["save_last", "..."]
+    assert evidence.groups[1].frames[-1].file == "<cut>"
 
 
 def test_a_stack_that_may_be_another_threads_is_no_main_threads() -> None:

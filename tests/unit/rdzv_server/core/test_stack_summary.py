@@ -17,7 +17,14 @@ from rdzv_protocol.evidence import (
 )
 from rdzv_protocol.messages import Failure
 
-from rdzv_server.core.stack_summary import MOST_CULPRITS, SENTENCE_BYTES, StackSummary, place_of, summarise
+from rdzv_server.core.stack_summary import (
+    MOST_CULPRITS,
+    RAISED,
+    SENTENCE_BYTES,
+    StackSummary,
+    place_of,
+    summarise,
+)
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 MAIN = frame("<module>", "/home/a/train.py", 120)
@@ -48,6 +55,8 @@ AT_EXIT = (
     frame("Process.join", "/usr/lib/python3.11/multiprocessing/process.py", 149),
     frame("_exit_function", "/usr/lib/python3.11/multiprocessing/util.py", 360),
 )
+IN_HANDLER = (*ALL_REDUCE[:2], frame("save_last", "/home/a/train.py", 88))
+"""Stack of a main thread in a function that `atexit` calls."""
 DESTROY = (frame("destroy_process_group", f"{TORCH}/distributed/distributed_c10d.py", 2200), MAIN)
 LINEAR = (
     frame("Linear.forward", f"{TORCH}/nn/modules/linear.py", 134),
@@ -144,6 +153,46 @@ def test_a_rank_whose_script_has_ended_with_an_exception_is_to_blame(
     assert (summary.error, summary.traceback) == (
         (f"ValueError: boom {culprits[0]}", ("Traceback:", "boom")) if culprits else ("", ())
     )
+
+
+IN_MODULE = ("Traceback (most recent call last):", '  File "/home/a/train.py", line 120, in <module>', "    main()")
+IN_FUNCTION = (IN_MODULE[0], '  File "/home/a/train.py", line 88, in step', "    sync()", *IN_MODULE[1:2])
+
+
+@pytest.mark.parametrize(
+    ("frames", "traceback", "is_to_blame"),
+    [
+        pytest.param(IN_HANDLER, IN_MODULE, True, id="in an exit handler"),
+        pytest.param(IN_HANDLER, (), True, id="torch says that the exception has ended it"),
+        pytest.param(IN_HANDLER, (IN_MODULE[0], '  File "<frozen runpy>", line 198, in _run_module_as_main'), True,
+                     id="in that of a module"),
+        pytest.param(ALL_REDUCE, IN_MODULE, False, id="not in the script, which has caught it"),
+        pytest.param(IN_HANDLER, IN_FUNCTION, False, id="not if a function may have caught it"),
+        pytest.param(IN_HANDLER, IN_MODULE[1:], False, id="not if the beginning of the traceback is lost"),
+        pytest.param((*ALL_REDUCE[:2], frame("_run_module_as_main", "<frozen runpy>", 198)), IN_MODULE, False,
+                     id="not in a module"),
+        pytest.param((*OWN_LOOP[:1], frame("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 1002)), IN_MODULE,
+                     False, id="not in a process that a thread has forked"),
+        pytest.param((*OWN_LOOP[:1], frame("...", "<cut>", 0)), IN_MODULE, False, id="not if the stack is cut"),
+        pytest.param((frame("_find_and_load", "<frozen importlib._bootstrap>", 1176),), IN_MODULE, False,
+                     id="not in Python's start"),
+    ],
+)  # fmt: skip
+def test_a_rank_in_an_exit_handler_of_its_own_is_to_blame_if_its_exception_has_left_the_script(
+    frames: tuple[Frame, ...], traceback: tuple[str, ...], is_to_blame: bool
+) -> None:
+    error = LastError(rank=0, error="ValueError: boom", traceback=traceback, is_uncaught=not traceback)
+    summary = summarise({"a": Evidence(groups=(group(0, frames), group([1, 2])), errors=(error,))}, {})
+    assert (summary.why == RAISED) is is_to_blame
+    if is_to_blame:
+        assert [culprit.rank for culprit in summary.culprits] == [0]
+        assert summary.sentence.endswith("; rank 0 has raised an exception, and its process does not end")
+
+
+def test_an_exit_handler_alone_says_nothing() -> None:
+    summary = summarise({"a": Evidence(groups=(group([0, 1, 2], IN_HANDLER), group(3, OWN_LOOP)))}, {})
+    assert summary.why != RAISED
+    assert summary.sentence.startswith("ranks 0, 1 and 2 in all_reduce at train.py:88; rank 3 in tokenize")
 
 
 EVERYBODY_ELSE = group(range(1, 8))
