@@ -7,6 +7,7 @@ import asyncio
 import codecs
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -18,6 +19,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 from rdzv_protocol.log_lines import LineFormat
 
+from node_agent.api.signals import Bell
 from node_agent.core.effects import Level
 from node_agent.output.console import ERR, OUT, Console
 from node_agent.transport.base import ThreadLoop
@@ -26,31 +28,49 @@ T = TypeVar("T")
 
 log = logging.getLogger("node_agent")
 
-LOOK_S = 0.5
-"""Time in which a waiting thread answers a signal of which its wait has not heard."""
-
 
 class Awaited(Future[T]):
-    """A future that the main thread can wait for and still answer signals.
+    """A future that the main thread can wait for and still answer signals at once.
 
-    Python answers them between two of its steps. A wait is ended by a signal that comes while it lasts, and to this
-    thread; of one that comes just before it, or to another thread, it hears nothing. So this one looks now and then.
-    And a lock is all that it uses: whatever a signal's handler raises, nothing is left half done.
+    A lock and a bell are all that it uses: whatever a signal's handler raises, nothing is left half done.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.set_running_or_notify_cancel()  # from now on nobody can cancel it
+        self._is_over = False
         self._closed = threading.Lock()
         self._closed.acquire()
-        self.add_done_callback(lambda _: self._closed.release())
+        self._bells: list[Bell] = []
+        """Bells of the waits that the main thread is in; of several, each is in a signal's handler."""
+        self.add_done_callback(lambda _: self._tell())
 
-    def wait(self, limit_s: float = inf) -> None:
-        """Return when the future is done, however it ended, or when the time is up."""
-        until = monotonic() + limit_s
-        while not self.done() and (left_s := until - monotonic()) > 0:
-            if self._closed.acquire(timeout=min(left_s, LOOK_S)):
-                self._closed.release()
+    def wait(self, limit_s: float = inf) -> bool:
+        """Return when the future is done, however it ended, or when the time is up; whether it is done."""
+        if threading.current_thread() is threading.main_thread():
+            self._wait_for_signals(monotonic() + limit_s)
+        elif self._closed.acquire(timeout=min(max(limit_s, 0.0), threading.TIMEOUT_MAX)):
+            self._closed.release()
+        return self._is_over
+
+    def _wait_for_signals(self, until: float) -> None:
+        bell = Bell()
+        self._bells.append(bell)
+        try:
+            bell.install()
+            while not self._is_over and (left_s := until - monotonic()) > 0:
+                bell.wait(left_s)
+        finally:
+            if bell.before:
+                signal.set_wakeup_fd(bell.before[0])
+            self._bells.remove(bell)
+            bell.removed()
+
+    def _tell(self) -> None:
+        self._is_over = True
+        self._closed.release()
+        for bell in list(self._bells):
+            bell.ring()
 
 
 class LoopThread(Generic[T]):

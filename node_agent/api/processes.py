@@ -141,9 +141,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         and has no effect: nothing is polled here. Raises `SignalException` for a signal that ends this process (only
         in the main thread), `LaunchError` if a return value cannot be unpickled here.
         """
-        result = self._thread.result
-        result.wait(inf if timeout < 0 else timeout)
-        return self._concluded() if result.done() else None
+        return self._concluded() if self._thread.result.wait(inf if timeout < 0 else timeout) else None
 
     async def wait_async(self) -> RunProcsResult:
         """`wait` for asyncio, without a limit: within `asyncio.timeout` it has one. To cancel it stops no process."""

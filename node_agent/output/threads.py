@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from errno import ETIMEDOUT
+from functools import partial
 from time import monotonic
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -19,6 +20,8 @@ LEFT_BEHIND_S = 2.0
 
 _threads: WeakKeyDictionary[asyncio.AbstractEventLoop, list[threading.Thread]] = WeakKeyDictionary()
 """Threads by the loop that has started them. Some may have ended."""
+_untaken: WeakKeyDictionary[asyncio.AbstractEventLoop, set[Callable[[], object]]] = WeakKeyDictionary()
+"""Undoings of the results that threads have told a loop, and that it has not taken yet."""
 
 
 async def in_thread(
@@ -32,6 +35,7 @@ async def in_thread(
     """
     loop = asyncio.get_running_loop()
     told: asyncio.Future[T] = loop.create_future()
+    untaken = _untaken.setdefault(loop, set())
 
     def work() -> None:
         try:
@@ -39,12 +43,15 @@ async def in_thread(
         except Exception as error:
             _tell(loop, fail, error)
         else:
-            if not _tell(loop, tell, result):
-                undo(result)
+            undo_it = partial(undo, result)
+            untaken.add(undo_it)
+            if not _tell(loop, partial(tell, undo_it), result) and _is_taken_from(untaken, undo_it):
+                undo_it()
 
-    def tell(result: T) -> None:
+    def tell(undo_it: Callable[[], object], result: T) -> None:
+        untaken.discard(undo_it)
         if told.done():
-            _start(loop, lambda: undo(result))
+            _start(loop, undo_it)
         else:
             told.set_result(result)
 
@@ -62,10 +69,26 @@ async def in_thread(
 
 
 def join_threads(loop: asyncio.AbstractEventLoop) -> None:
-    """Wait for the threads of a closed loop. One that still hangs after `LEFT_BEHIND_S` is left behind."""
+    """Wait for the threads of a closed loop. One that still hangs after `LEFT_BEHIND_S` is left behind.
+
+    Results that came too late for the loop to take them are undone.
+    """
     give_up_at = monotonic() + LEFT_BEHIND_S
     for thread in _threads.pop(loop, ()):
         thread.join(max(0.0, give_up_at - monotonic()))
+    untaken = _untaken.pop(loop, set())
+    for undo_it in list(untaken):
+        if _is_taken_from(untaken, undo_it):
+            undo_it()
+
+
+def _is_taken_from(untaken: set[Callable[[], object]], undo_it: Callable[[], object]) -> bool:
+    """Take the undoing, in one step. Return False if another thread has it."""
+    try:
+        untaken.remove(undo_it)
+    except KeyError:
+        return False
+    return True
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[T], None], value: T) -> bool:

@@ -221,6 +221,29 @@ async def test_a_result_that_comes_after_the_loop_is_undone() -> None:
     await until(undone.is_set)
 
 
+def test_a_result_that_comes_between_the_last_step_of_a_loop_and_its_end_is_undone() -> None:
+    answers, undone = threading.Event(), list[str]()
+
+    class Loop(ThreadLoop):
+        def close(self) -> None:
+            answers.set()
+            for thread in threads_module._threads[self]:
+                thread.join()
+            super().close()
+
+    def call() -> str:
+        answers.wait()
+        return "result"
+
+    async def give_up() -> None:
+        with pytest.raises(OSError, match="no answer"):
+            await in_thread(call, 0.01, undone.append)
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(give_up())
+    assert undone == ["result"]
+
+
 def test_a_loop_beside_the_main_one_waits_at_its_end_for_its_threads() -> None:
     answers, ended = threading.Event(), threading.Event()
 
