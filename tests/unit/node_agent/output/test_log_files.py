@@ -300,6 +300,6 @@ async def test_each_kind_of_trouble_is_told_once(bench: Bench) -> None:
         bench.files.report(path, OSError(errno.ENOSPC, "No space left on device"))
     bench.files.report("b", "it was removed")
     assert bench.console.lines == [
-        "log files: a: No space left on device; all is well",
+        "log files: a: No space left on device; all is well without these lines: free space, or name another --log-dir",
         "log files: b: it was removed; all is well",
     ]
