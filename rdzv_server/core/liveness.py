@@ -7,6 +7,8 @@ seat.
 The server's own trouble is no evidence against agents. Time for which it stood still counts for no deadline. If it
 answered nobody for so long that agents may have given it up, each agent gets one fresh lease, and the close of its
 connection is no sign, both until the agent is heard. So trouble that never ends does not keep a lost agent in the run.
+What came during the trouble is read after it, in any order: a poll that the agent has given up since is no reason to
+take the close of its connection for a sign.
 
 If several nodes vanish at once, the network path to the server is the likelier cause. So the grace of a closed
 connection decides nothing if other nodes' connections closed at the same time: then the agent's lease does, and no node
@@ -43,6 +45,8 @@ TOGETHER, TOGETHER_S = 3, 1.0
 MOST_CLOSINGS = 256
 """Latest closings that are compared: if there are more within a second, these tell enough."""
 
+READ_WITHIN_S = 1.0
+"""Seconds after trouble of the server in which closes are read that may be of the time of the trouble."""
 UNANSWERED = 0.5
 """Part of a lease after which agents may give up a server that does not answer: it is less than their own limit."""
 
@@ -119,6 +123,8 @@ class Leases:
         self.probed_until: dict[str, float] = {}
         self.excused: set[str] = set()
         """Agents with a fresh lease for the server's trouble: until they are heard they get no other one."""
+        self._excused_at = -inf
+        """End of the server's latest trouble for which agents have a fresh lease."""
         self.spared: dict[str, float] = {}
         """Agents with a fresh lease since another one was heard again, each with the time since which none had been."""
         self.awaits_witness = False
@@ -196,7 +202,7 @@ class Leases:
         if agent_id not in self.renewed_at or agent_id in self.absent_since:
             return
         self.uncertain[agent_id] = None
-        if agent_id in self.excused:
+        if agent_id in self.excused or now <= self._excused_at + READ_WITHIN_S:
             return
         self.absent_since[agent_id] = self._graces[agent_id] = now
         closing = self._closings[agent_id] = Closing(self._run_id, node_id or agent_id, now, was_parked)
@@ -242,7 +248,7 @@ class Leases:
             self.heard_at = min(now, self.heard_at + hold_up.still_s)
         if hold_up.silent_s >= self._lease_s * UNANSWERED:
             self._excuse([agent_id for agent_id in self.renewed_at if agent_id not in self.excused], now)
-            self.heard_at = now
+            self.heard_at = self._excused_at = now
         self.awaits_witness = False
 
     def _excuse(self, agent_ids: Collection[str], now: float) -> None:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from rdzv_server.core.liveness import UNANSWERED, HoldUp, Leases
 
-LEASE_S, GRACE_S = 10.0, 1.0
+LEASE_S, GRACE_S, RETRY_S = 10.0, 1.0, 3.0
 FOR_EVER = float("inf")
 
 steps = st.one_of(
@@ -27,12 +27,16 @@ def hold_up(what: str, seconds: float) -> HoldUp | None:
     return None
 
 
-@given(st.lists(st.tuples(steps, st.booleans()), min_size=1, max_size=60))
-def test_trouble_puts_a_loss_off_for_one_lease_and_causes_none(story: list[tuple[tuple[str, float], bool]]) -> None:
+given_up = st.sampled_from(("nothing", "a close", "a poll and then a close"))
+"""What is read after trouble of an agent that gave the server up meanwhile."""
+
+
+@given(st.lists(st.tuples(steps, given_up), min_size=1, max_size=60))
+def test_trouble_puts_a_loss_off_for_one_lease_and_causes_none(story: list[tuple[tuple[str, float], str]]) -> None:
     leases, now, counted_s, lease_from_s = Leases(LEASE_S, GRACE_S), 0.0, 0.0, 0.0
-    for name in ("well", "gone"):
+    for name in ("well", "gone", "witness"):
         leases.renew(name, now)
-    for (what, seconds), closes in story:
+    for (what, seconds), is_read in story:
         trouble = hold_up(what, seconds)
         now += seconds
         counted_s += seconds - (trouble.still_s if trouble else 0.0)
@@ -40,8 +44,17 @@ def test_trouble_puts_a_loss_off_for_one_lease_and_causes_none(story: list[tuple
             leases.resume(now, trouble)
             if trouble.silent_s >= UNANSWERED * LEASE_S and not lease_from_s:
                 lease_from_s = counted_s
-        if closes:  # while it was not answered
+        leases.renew("witness", now)
+        is_silence = trouble and trouble.silent_s >= UNANSWERED * LEASE_S
+        if is_read == "a poll and then a close" and is_silence:
+            leases.renew("well", now)
+        if is_read != "nothing" and (is_silence or what == "time passes"):
             leases.disconnect("well", now)
+        if is_silence:  # it comes back only when it tries again
+            now, counted_s = now + RETRY_S, counted_s + RETRY_S
+            leases.renew("witness", now)
+        if (lost := leases.expired(now)) and lost.agent_id == "well":
+            raise AssertionError(lost.cause)
         leases.renew("well", now)
         assert list(leases.renewed_at.values()) == sorted(leases.renewed_at.values())
         lost = leases.expired(now)

@@ -305,6 +305,19 @@ def test_a_connection_that_closes_after_a_long_silence_is_no_sign_until_its_agen
     assert lost(leases, 104.0) == ("a", "its connection closed and it was not back within 1 s")
 
 
+def test_a_poll_that_was_given_up_during_the_trouble_does_not_make_the_close_of_its_connection_a_sign():
+    leases = leases_of(a=0.0, b=0.0)
+    leases.resume(100.0, HoldUp(silent_s=11.0))
+    leases.renew("b", 100.0)
+    leases.renew("a", 100.0)  # by the poll that nobody answered in time
+    leases.disconnect("a", 100.0)
+    assert not leases.corroborates("a")
+    for at in range(101, 110):
+        leases.renew("b", at)
+        assert leases.expired(at) is None, "the agent tries again every few seconds"
+    assert lost(leases, 110.0) == ("a", "not heard for 10 s")
+
+
 def test_no_deadline_passes_before_what_came_in_before_it_is_read():
     leases = leases_of(b=0.0, a=5.0)
     leases.unread_since = 9.9
