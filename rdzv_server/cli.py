@@ -183,7 +183,7 @@ def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
     try:
         from rdzv_server.cluster.sharding import ClusterServer
     except ImportError as error:
-        fail(f"--store etcd:// needs aetcd ({error}): pip install 'rdzv-server[etcd]'")
+        fail(f"--store etcd:// needs aetcd ({error}): pip install '.[etcd]' in a checkout of rdzv-server")
     address = config.advertise or address_of(_own_host(config) or place.own_address(), port)
     where = f"etcd ({', '.join(place.members)}) below {place.prefix}; agents reach this server at {address}"
     return ClusterServer(place, address, config), where

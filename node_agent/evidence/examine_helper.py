@@ -65,7 +65,7 @@ LAST_LINE = re.compile(
 In a function that `atexit` calls, the outermost frame can be any."""
 CUT = ("...", "<cut>", 0)
 """Outermost frame of a stack that is too deep for faulthandler, which leaves out the rest."""
-NO_PY_SPY = "py-spy is not installed beside the agent: pip install 'rdzv-server[hang]'"
+NO_PY_SPY = "py-spy is not installed beside the agent: pip install '.[hang]' in a checkout of rdzv-server"
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 ENDS_WITH_FRAME = re.compile(r'(?m:^)  File ".*", line \d+ in .*\n\Z')
 MARGIN_S = 0.3

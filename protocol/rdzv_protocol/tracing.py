@@ -71,7 +71,7 @@ def missing() -> str:
         is_there = find_spec("opentelemetry.sdk") and find_spec("opentelemetry.exporter.otlp.proto.http")
     except ImportError:
         is_there = None
-    return "" if is_there else "needs OpenTelemetry's SDK: pip install 'rdzv-server[otel]'"
+    return "" if is_there else "needs OpenTelemetry's SDK: pip install '.[otel]' in a checkout of rdzv-server"
 
 
 class SpanExport:

@@ -31,7 +31,7 @@ StrictModes no
 UsePAM no
 PrintMotd no
 PasswordAuthentication no
-SetEnv PATH={path} TEST_WORKER_HUB={hub}
+SetEnv PATH=/usr/bin:/bin TEST_WORKER_HUB={hub}
 """
 
 
@@ -45,10 +45,10 @@ class Office:
         self._path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     async def open(self) -> None:
-        """Start sshd on each node, with keys that let us in."""
+        """Start sshd on each node, with keys that let us in. Its shells do not have our programs on PATH."""
         os.makedirs("/run/sshd", exist_ok=True)
         config = self._folder / "sshd_config"
-        config.write_text(CONFIG.format(folder=self._folder, path=self._path, hub=self._hub.env["TEST_WORKER_HUB"]))
+        config.write_text(CONFIG.format(folder=self._folder, hub=self._hub.env["TEST_WORKER_HUB"]))
         for name in NODES:
             sshd = await self._network[name].start(Program, shutil.which("sshd") or "", "-D", "-e", "-f", str(config))
             await sshd.line("Server listening on 0.0.0.0")

@@ -25,16 +25,3 @@ async def test_one_node() -> None:
     assert await agent.exit_code() == 0, agent.err
     for rank in range(2):
         assert any(f"rank {rank} of 2, on node 0; arguments: ['--lr', '0.1']" in line for line in agent.out)
-
-
-async def test_several_nodes(unused_tcp_port: int) -> None:
-    server_command, command = (
-        [word.replace("29400", str(unused_tcp_port)).replace("HOST", "127.0.0.1") for word in words]
-        for words in commands("Several nodes")
-    )
-    await Program.start(*server_command, "--store", "memory")
-    agents = [await Program.start(*command, cwd=str(ROOT)) for _ in range(2)]
-    for agent in agents:
-        assert await agent.exit_code() == 0, agent.err
-    ranks = {word for agent in agents for line in agent.out for word in re.findall(r"rank (\d) of 4", line)}
-    assert ranks == set("0123")

@@ -45,6 +45,15 @@ def test_systemd_finds_no_fault_with_them(tmp_path: Path) -> None:
     assert analyze("verify", *map(str, tmp_path.iterdir())) == ""
 
 
+def test_the_page_installs_the_programs_where_the_units_look_for_them() -> None:
+    (script,) = re.findall(r"^```bash\n(sudo python3 .*?)^```", (ROOT / "docs/clusters.md").read_text(), re.M | re.S)
+    links = re.findall(r"ln -sf (.+) (\S+)$", script, re.M)
+    linked = {f"{folder}{Path(program).name}" for programs, folder in links for program in programs.split()}
+    assert linked == {
+        name for unit in UNITS.glob("*.service") for name in re.findall(r"ExecStart=(\S+)", unit.read_text())
+    }
+
+
 @pytest.mark.parametrize("unit", EXPOSURE)
 def test_their_exposure_is_what_the_readme_says(unit: str) -> None:
     found = re.search(r"exposure level for \S+: (\S+)", analyze("security", "--offline=true", str(UNITS / unit)))

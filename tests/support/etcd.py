@@ -28,7 +28,7 @@ def need_etcd() -> None:
 
 
 def need_aetcd() -> None:
-    pytest.importorskip("aetcd", reason="aetcd is not installed: pip install 'rdzv-server[etcd]'")
+    pytest.importorskip("aetcd", reason="aetcd is not installed: pip install '.[etcd]'")
 
 
 class Member:

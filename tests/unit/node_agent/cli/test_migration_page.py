@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "migrating-from-torchrun.md").read_text()
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")]
 PAGES += (ROOT / "examples").rglob("*.md")
 SHELL = {
-    "$(grep -c . hosts)": "4", "SERVER": "gpu-1",
+    "exec $agent": "node-agent", "$(grep -c . hosts)": "4", "SERVER": "gpu-1",
     "$head": "gpu-1", "$SLURM_NNODES": "4", "$SLURM_NODEID": "1", "$SLURM_JOB_ID": "4711", "$HOME": "/home/ada",
     "HOST": "gpu-1", " R ": " 1 ", "...": "train.py",
 }  # fmt: skip
