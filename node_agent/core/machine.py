@@ -43,7 +43,7 @@ from rdzv_protocol.messages import (
 )
 from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.text import clip
-from rdzv_protocol.timing import HOLDS_PER_LEASE, hold_s
+from rdzv_protocol.timing import HOLDS_PER_LEASE, answer_timeout_s, hold_s
 
 from node_agent.core import events, wording
 from node_agent.core.backoff import Unreachable
@@ -70,6 +70,8 @@ NOT_STARTED = 127
 """Exit code of a worker that could not be started, as a shell's."""
 SOONER_S = 1.0
 """Seconds by which a drain's deadline must be sooner than the one before to make it another drain."""
+LATE_S = 1.0
+"""Seconds beyond a poll's longest silence after which it is certain that this process did not run meanwhile."""
 ANSWER_S = 1.0
 """Time beyond a notice's deadline within which the server says that this agent may go; then it goes anyway."""
 OWN_WORKERS_SUCCEEDED = "all workers of this node exited 0; how the run ended is not known"
@@ -162,6 +164,9 @@ class AgentMachine:
         """Latest warning of the server."""
         self._asked: frozenset[int] = frozenset()
         """Numbers of the queries that were open when the server answered last."""
+        self._handled_at: float | None = None
+        self._paused_until, self._paused_s = -inf, 0.0
+        """End and length of the latest time in which this process did not run."""
         self._effects: list[Effect] = []
 
     @property
@@ -192,12 +197,20 @@ class AgentMachine:
     def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Apply an event and say what to do."""
         self._effects = []
+        self._note_pause(now)
         if self.state is not State.EXITED:
             self._apply(event, now)
             if self._leaving and now >= self._leaves_at and self.state is not State.ENDING:
                 self._go(self._leaving, now)
             self._proceed(now)
         return self._effects
+
+    def _note_pause(self, now: float) -> None:
+        """Note a time in which this process did not run: no event came, although a poll ends sooner."""
+        passed_s = 0.0 if self._handled_at is None else now - self._handled_at
+        self._handled_at = now
+        if self._busy and self.outages.failure is None and passed_s > answer_timeout_s(self._lease_s) + LATE_S:
+            self._paused_until, self._paused_s = now, passed_s
 
     def _apply(self, event: events.Event, now: float) -> None:
         match event:
@@ -459,7 +472,9 @@ class AgentMachine:
         elif self.state is State.DRAINING:
             self._may_join = True  # nothing is to be asked any more; it exits when its workers are gone
         else:
-            self._join_anew(reason)
+            has_slept = now - self._paused_until < self._paused_s
+            why = f"; this agent did not run for {self._paused_s:.0f} s, as after SIGSTOP" if has_slept else ""
+            self._join_anew(f"{reason}{why}")
 
     def _join_anew(self, reason: str) -> None:
         """Stop the workers and come back as a newcomer: this agent is no longer part of the run."""

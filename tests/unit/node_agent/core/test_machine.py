@@ -774,6 +774,26 @@ def test_it_is_answered_beside_the_poll_and_not_when_nobody_waits_for_it_any_mor
     assert agent.effects == []
 
 
+@pytest.mark.parametrize(("slept_s", "why"), [(7.0, ""), (60.0, "; this agent did not run for 60 s, as after SIGSTOP")])
+def test_a_fenced_agent_that_did_not_run_says_so(slept_s, why):
+    """An agent with a lease of 9 s gives a poll up after a silence of 6.75 s."""
+    agent = Story()
+    agent.is_told(start())
+    agent.now += slept_s
+    agent.handle(Answered(AgentFenced("gone")))
+    assert Log(f"gone{why}; joining anew", event="fenced") in agent.effects
+
+
+def test_an_agent_that_was_cut_off_does_not_say_that_it_did_not_run():
+    agent = Story()
+    agent.is_told(start())
+    agent.now += 6.75
+    agent.handle(ConnectionFailed(Unreachable("HTTP", "no answer")))
+    agent.now += 60.0
+    agent.handle(Answered(AgentFenced("gone")))
+    assert Log("gone; joining anew", event="fenced") in agent.effects
+
+
 def test_an_agent_that_ends_or_is_fenced_answers_nothing_of_before():
     agent = Story()
     agent.is_told(start(), queries=queries(7))
