@@ -122,7 +122,7 @@ HERE = (
     (r"\bsudo ", ""),
     (r"/etc/rdzv/", "etc/rdzv/"),
 )
-"""What stands for the names of a cluster, and for what costs too much, on this machine."""
+"""Replacements of a cluster's names, and of parts that would cost too much or change this machine."""
 VARIES = (
     (r"\.\.\.(?! SCRIPT)", ".*"),
     (r"\b[0-9a-f]{12,}\b", "[0-9a-f]+"),
@@ -130,7 +130,7 @@ VARIES = (
     (r"gpu-a|\bn7\b|/tmp", r"\S+"),
     (r"  +", " +"),
 )
-"""What differs from the output that a page shows: left-out text, ids, numbers, times, this machine's name, columns."""
+"""Patterns of text that differs from the output on a page: left-out text, ids, numbers, names, columns."""
 OTHERWISE = {"docs/failover.md", "docs/page.md"}
 """Pages whose output is that of several servers, or of a larger run."""
 
