@@ -194,7 +194,7 @@ async def limited(program: str, log_dir: Path, kib: int, *flags: str, code: int)
 
 
 async def test_a_worker_whose_log_file_reaches_the_size_limit_is_reported_with_the_limit(tmp_path: Path) -> None:
-    """As on a full disk: its last words are lost, and the report says why. The next attempt has a file of its own."""
+    """The last words are lost as on a full disk, and the report says why. The next attempt has a new file."""
     program = "import sys\nfor _ in range(400): sys.stderr.write('x' * 1023 + '\\n')"
     agent = await limited(program, tmp_path, 200, "-r", "3", code=1)
     problem = "File too large: the limit is 204,800 bytes"

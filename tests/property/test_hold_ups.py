@@ -28,7 +28,7 @@ def hold_up(what: str, seconds: float) -> HoldUp | None:
 
 
 given_up = st.sampled_from(("nothing", "a close", "a poll and then a close"))
-"""What is read after trouble of an agent that gave the server up meanwhile."""
+"""Signs that the server reads after trouble of an agent that gave the server up meanwhile."""
 
 
 @given(st.lists(st.tuples(steps, given_up), min_size=1, max_size=60))
