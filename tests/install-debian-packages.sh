@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what tests need beside Python: etcd for those of several servers, curl for those of the pages for
+# Installs what tests need beside Python: etcd for those of several servers, curl and jq for those of the pages for
 # operators, iproute2 for those of several hosts, faketime for those whose clocks jump, strace for those with slow disks, valgrind for those that count instructions, Slurm and munge
 # for those of Slurm jobs, systemd for those of its units, openssh-server for those of clusters by ssh, kubectl for those
 # of Kubernetes' manifests, prometheus (with promtool) for those of metrics and alerts, Chromium for those of the pages,
@@ -8,7 +8,7 @@
 # Only on Debian and its kin and only as root; does nothing where everything is there. Starts no service.
 set -euo pipefail
 
-declare -A package_of=([etcd]=etcd-server [etcdctl]=etcd-client [curl]=curl [openssl]=openssl [ip]=iproute2 [faketime]=faketime
+declare -A package_of=([etcd]=etcd-server [etcdctl]=etcd-client [curl]=curl [jq]=jq [openssl]=openssl [ip]=iproute2 [faketime]=faketime
   [strace]=strace [valgrind]=valgrind [slurmctld]=slurmctld [slurmd]=slurmd [sbatch]=slurm-client [munged]=munge
   [systemd-analyze]=systemd [sshd]=openssh-server [kubectl]=kubernetes-client [prometheus]=prometheus [chromium]=chromium
   [zsh]=zsh [fish]=fish [nginx]=nginx-light [haproxy]=haproxy [podman]=podman [runc]=runc [mmdebstrap]=mmdebstrap
