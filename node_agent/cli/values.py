@@ -12,6 +12,7 @@ from typing import cast
 from msgspec import Struct
 from rdzv_protocol.flag_values import checked_counts, is_host, node_counts
 from rdzv_protocol.text import did_you_mean
+from rdzv_protocol.visible import is_visible
 
 from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import Std
@@ -44,7 +45,7 @@ def text(given: object) -> str:
 
 def name(given: object) -> str:
     """A text that people and file names can bear."""
-    if not isinstance(given, str) or not 1 <= len(given) <= 128 or not given.isprintable():
+    if not isinstance(given, str) or not 1 <= len(given) <= 128 or not is_visible(given):
         raise ValueError(f"1 to 128 printable characters, not {given!r:.60}")
     return given
 

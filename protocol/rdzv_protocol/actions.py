@@ -14,7 +14,6 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from rdzv_protocol.constraints import (
-    PRINTABLE,
     Id,
     Line,
     Lines,
@@ -27,8 +26,9 @@ from rdzv_protocol.constraints import (
 )
 from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.queries import FileOffset, LineCount, LogText
+from rdzv_protocol.visible import NAME
 
-RequestId = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
+RequestId = Annotated[str, Meta(max_length=128, pattern=NAME)]
 Deadline = Annotated[float, Meta(ge=0, le=604_800)]
 """Time for a checkpoint in seconds, at most a week."""
 

@@ -132,7 +132,7 @@ def words(expected: Any) -> str:
     """Type of a value in words, with its limits."""
     match _one_of(expected)[0]:
         case inspect.StrType(min_length=least, max_length=most, pattern=pattern):
-            return f"text of {least or 0} to {most} characters" + (" without control characters" if pattern else "")
+            return f"text of {least or 0} to {most} {'visible ' if pattern else ''}characters"
         case inspect.IntType(ge=low, le=high):
             return f"an integer from {low} to {high}"
         case inspect.FloatType(ge=low, le=high):

@@ -4,32 +4,26 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from rdzv_protocol.visible import NAME
+
 MAX_MESSAGE_BYTES = 256 * 1024
 MAX_DEPTH = 8
 MAX_ITEMS = 1_024
 """Most items of one list or map: msgpack allocates memory for as many as it claims to have, at every level."""
 
-PRINTABLE = (
-    r"^[^\x00-\x1f\x7f-\xa0\xad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb"
-    "\U000e0000-\U000e007f]*(?![\\s\\S])"
-)
-"""Regular expression of a text of one line: no control characters, none that are invisible or turn the direction of
-writing, no space but the common one. For Python as for JavaScript, whose `$` differ. Texts of a message have no
-surrogates: msgpack and msgspec refuse them."""
-
-Id = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
-Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=PRINTABLE)]
-RoleName = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
+Id = Annotated[str, Meta(min_length=1, max_length=256, pattern=NAME)]
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=NAME)]
+RoleName = Annotated[str, Meta(max_length=128, pattern=NAME)]
 """Name of a role, which may be empty: TorchX gives such ones."""
-SortKey = Annotated[str, Meta(max_length=512, pattern=PRINTABLE)]
+SortKey = Annotated[str, Meta(max_length=512, pattern=NAME)]
 """Key by which nodes are ordered, such as a node's path in the network's tree, its numbers with leading zeros."""
-Secret = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
+Secret = Annotated[str, Meta(max_length=128, pattern=NAME)]
 """Secret that only its sender knows; empty for none."""
-Nonce = Annotated[str, Meta(min_length=32, max_length=32, pattern=PRINTABLE)]
+Nonce = Annotated[str, Meta(min_length=32, max_length=32, pattern=NAME)]
 """Random text for one use, which nobody can guess."""
-Fingerprint = Annotated[str, Meta(max_length=64, pattern=PRINTABLE)]
-ProgramName = Annotated[str, Meta(max_length=128, pattern=PRINTABLE)]
-Address = Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)]
+Fingerprint = Annotated[str, Meta(max_length=64, pattern=NAME)]
+ProgramName = Annotated[str, Meta(max_length=128, pattern=NAME)]
+Address = Annotated[str, Meta(min_length=1, max_length=256, pattern=NAME)]
 Sentence = Annotated[str, Meta(max_length=8_192)]
 Line = Annotated[str, Meta(max_length=1_024)]
 Lines = Annotated[tuple[Line, ...], Meta(max_length=32)]

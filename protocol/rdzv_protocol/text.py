@@ -2,12 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 
+from rdzv_protocol.visible import only_visible
+
 
 def printable(text: str) -> str:
-    """The text on one line: whatever would move a cursor or cannot be encoded becomes a space."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else " " for character in text)
+    """The text on one line, as a name may be: whatever would move a cursor or cannot be encoded becomes a space.
+
+    Characters without a glyph are left out, and all but the first combining marks of a stack (see `visible`).
+    """
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    return text if text.isascii() else only_visible(text)
 
 
 def clip(text: str, most_bytes: int) -> str:

@@ -18,6 +18,7 @@ from rdzv_protocol.errors import Forbidden, ProtocolError, ServerUnavailable, Tl
 from rdzv_protocol.events import SIGNATURE, EventDelivery, RunEvent
 from rdzv_protocol.messages import ErrorReply
 from rdzv_protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.visible import NAME, PRINTABLE
 
 from rdzv_server.auth.authorization import Role, roles_for
 from rdzv_server.http.routes import Route
@@ -52,6 +53,8 @@ _TOKENS = {
 
 _TEXT: Schema = {"schema": {"type": "string"}}
 
+_NAME, _SEEN = json.encode(NAME), json.encode(PRINTABLE)
+"""Pattern of a name, and the part of it that is published: the rest names 2,000 combining marks."""
 _OF_EVERY_REQUEST: Refusals = (TlsRequired, TooManyRequests, ServerUnavailable)
 
 
@@ -73,7 +76,7 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
         "paths": by_path,
         "webhooks": {"events": {"post": _WEBHOOK}},
         "components": {
-            "schemas": json.decode(json.encode(schemas, order="sorted")),  # no tuples
+            "schemas": json.decode(json.encode(schemas, order="sorted").replace(_NAME, _SEEN)),  # no tuples
             "securitySchemes": {
                 _scheme(role): {"type": "http", "scheme": "bearer", "description": text}
                 for role, text in _TOKENS.items()

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from rdzv_protocol import paths
+from rdzv_protocol.visible import is_visible
 from schemathesis import Case, DeserializationContext, GenerationMode, Response, SerializationContext
 from schemathesis.checks import CheckContext, not_a_server_error
 from schemathesis.schemas import APIOperation
@@ -40,7 +41,7 @@ _BEYOND_SCHEMA = re.compile(
 """Refusals that a schema cannot describe: how fields, and requests, go together; how deep fields are that nobody knows;
 and 2.0, which JSON Schema takes for an integer."""
 
-_names = st.sampled_from(NAMES) | st.text(min_size=1, max_size=20).filter(str.isprintable)
+_names = st.sampled_from(NAMES) | st.text(min_size=1, max_size=20).filter(is_visible)
 schemathesis.openapi.format("name", _names)
 
 

@@ -48,6 +48,8 @@ REFUSED = {
     "written backwards": "a\N{RIGHT-TO-LEFT OVERRIDE}b",
     "no text": os.fsdecode(b"a\xffb"),
     "too long": GHOST * 129,
+    "nothing to see": "\N{HANGUL FILLER}\N{VARIATION SELECTOR-16}",
+    "stacked marks": "a" + 5 * "\N{COMBINING ACUTE ACCENT}",
 }
 
 SCRIPT = """\

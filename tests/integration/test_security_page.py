@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.visible import MOST_MARKS
 
 from rdzv_server.cli import OTHER_FILES
 from rdzv_server.config import MOST_CONNECTIONS, Limits, Rate
@@ -60,6 +61,7 @@ def test_the_table_has_the_limits_that_there_are() -> None:
         f"| runs with series of their own in `/metrics` | `--metrics-per-run`: {limits.listed_runs} |",
         f"| runs, ended ones included | `--max-runs`: {MOST_RUNS:,} |",
         f"| agents of all runs | `--max-agents`: {registry.MOST_AGENTS:,} |",
+        f"| combining marks in a row, in a name or a text | {MOST_MARKS} (",
         f"| events of all runs | `--max-events`: {MOST_EVENTS:,} |",
         f"| events of an attempt | the latest {EVENTS_KEPT:,}, ",
         f"| agents of a run | {MOST_AGENTS:,} |",

@@ -10,6 +10,7 @@ from msgspec import Meta
 from rdzv_protocol import evidence, messages, queries
 from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, StacksRequest, WorkerLog, WorkerStacks
 from rdzv_protocol.messages import Message
+from rdzv_protocol.visible import is_visible
 
 KINDS: tuple[Any, ...] = get_args(Message)
 """Everything that is sent as a whole."""
@@ -50,7 +51,8 @@ def _limited(base: Any, limit: Meta) -> st.SearchStrategy[Any]:
     if get_origin(base) is tuple:
         return st.lists(values(get_args(base)[0]), max_size=min(limit.max_length or 3, 3)).map(tuple)
     if base is str:
-        letters = st.characters(exclude_categories=("C", "Z") if limit.pattern else ("Cs",))
+        visible = st.characters(exclude_categories=("C", "Z", "Mn", "Me")).filter(is_visible)
+        letters = visible if limit.pattern else st.characters(exclude_categories=("Cs",))
         least, most = limit.min_length or 0, limit.max_length or 8
         longest = st.just("x" if limit.pattern else "\n").map(lambda letter: letter * most)
         return st.text(letters, min_size=least, max_size=max(least, 8)) | longest

@@ -19,7 +19,7 @@ from rdzv_protocol.settings import RequestedSettings, RunSettings
 from rdzv_server.core.events import JoinTimedOut, NodeJoined, SnapshotPart
 from tests.support.messages import KINDS, PARTS, values
 
-ID = "text of 1 to 256 characters without control characters"
+ID = "text of 1 to 256 visible characters"
 WIDE = "\N{GRINNING FACE}"
 
 POLL = {"run_id": "run", "agent_id": "a", "revision": 7}
