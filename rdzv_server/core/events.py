@@ -94,7 +94,9 @@ class ContactRegained(Struct, frozen=True):
 
 
 class RunDeserted(Struct, frozen=True):
-    """No agent of the run was heard for a day, so the run ends."""
+    """No agent of the run was heard for a day, so the run ends. `for_room`: sooner, as a new run needs its place."""
+
+    for_room: bool = False
 
 
 class NodeLeft(Struct, frozen=True):
@@ -347,6 +349,8 @@ class NumbersUsed(Struct, frozen=True):
     """Highest numbers of the run ids that are not remembered any more."""
     unended: tuple[str, ...] = ()
     """Run ids of `last` that an operator had forgotten before they had ended: their agents form them anew."""
+    deserted: dict[str, str] = {}
+    """Run ids of `last` that gave their place to a new run, each with the sentence about its end."""
 
 
 class EventsDropped(Struct, frozen=True):

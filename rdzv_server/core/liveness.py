@@ -118,6 +118,8 @@ class Leases:
         """Agents that get no seat until their leases are renewed."""
         self.absent_since: OrderedDict[str, float] = OrderedDict()
         """Times at which the connections of agents that have none were closed, or from which their grace counts."""
+        self.unconnected: dict[str, None] = {}
+        """Uncertain agents that have no connection, since theirs was closed or the server has started."""
         self.suspects: set[str] = set()
         """Uncertain agents that vanished together with others: their leases decide, and no node is blamed."""
         self.probed_until: dict[str, float] = {}
@@ -149,6 +151,7 @@ class Leases:
             self.excused.discard(agent_id)
         if agent_id in self.uncertain:
             del self.uncertain[agent_id]
+            self.unconnected.pop(agent_id, None)
             self.suspects.discard(agent_id)
             self.spared.pop(agent_id, None)
             self._forget_closing(agent_id)
@@ -179,6 +182,11 @@ class Leases:
         """Whether nothing is uncertain about one of the agents."""
         return len(self.uncertain) < len(self.renewed_at)
 
+    @property
+    def is_none_connected(self) -> bool:
+        """Whether no agent has a connection."""
+        return len(self.unconnected) == len(self.renewed_at)
+
     def are_silent(self, now: float) -> bool:
         """Whether no agent was heard for a lease."""
         return bool(self.renewed_at) and min(now, self.unread_since) >= self.heard_at + self._lease_s
@@ -201,7 +209,7 @@ class Leases:
         """
         if agent_id not in self.renewed_at or agent_id in self.absent_since:
             return
-        self.uncertain[agent_id] = None
+        self.uncertain[agent_id] = self.unconnected[agent_id] = None
         if agent_id in self.excused or now <= self._excused_at + READ_WITHIN_S:
             return
         self.absent_since[agent_id] = self._graces[agent_id] = now
@@ -265,7 +273,7 @@ class Leases:
         """Give every agent a fresh lease after a restart of the server, which holds no connection yet."""
         for agent_id in agent_ids:
             self.renew(agent_id, now)
-            self.uncertain[agent_id] = None
+            self.uncertain[agent_id] = self.unconnected[agent_id] = None
 
     def drop(self, agent_id: str) -> None:
         if self.suspects or self.excused:
@@ -286,7 +294,7 @@ class Leases:
     def _all(self) -> tuple[dict[str, Any], ...]:
         return (
             self.renewed_at, self.uncertain, self.absent_since, self.probed_until, self._closings, self._graces,
-            self._proven_at, self.spared,
+            self._proven_at, self.spared, self.unconnected,
         )  # fmt: skip
 
     def is_connected(self, agent_id: str) -> bool:

@@ -644,7 +644,7 @@ _EVENTS: dict[type[events.Event], tuple[Check | None, Apply | None]] = {
     events.NodeLost: (None, RunMachine._lost),
     events.ContactLost: (None, unheard.lost),
     events.ContactRegained: (None, unheard.regained),
-    events.RunDeserted: (None, unheard.deserted),
+    events.RunDeserted: (lambda machine, event, now: event, unheard.deserted),
     events.NodeLeft: (RunMachine._check_leave, RunMachine._left),
     events.LeaveAnnounced: (notices.check, notices.announced),
     events.NoticeEnded: (None, notices.ended),

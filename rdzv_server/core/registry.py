@@ -27,7 +27,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip
 
-from rdzv_server.core import admission, cordons, events, kept_events, set_apart, snapshot, used_numbers
+from rdzv_server.core import admission, cordons, events, kept_events, set_apart, snapshot, unheard, used_numbers
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS, MOST_OF_RUN, Cordons
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import (
@@ -106,6 +106,8 @@ class Registry:
         """Blames on each node, and the attempts that they came from, which await the verdict."""
         self._apart: list[SetApart] = []
         self._newly_apart: list[tuple[SetApart, Exception]] = []
+        self._asked_for_place = float("-inf"), float("-inf")
+        """Times at which new runs began to ask for a place, one after the other, and asked last: a sign."""
         self.knows_all_runs = knows_all_runs
         """Whether there are no other shards; else all shards have been asked before whether a node is known."""
 
@@ -382,6 +384,8 @@ class Registry:
             return latest, self._make_room_for_agent(now) if is_full else []
         if join.after_round > 0:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
+        if latest is None and join.returning and (end := self._used.end_of(join.run_id)):
+            raise RunFailed(f"run {join.run_id} has failed: {end}")
         if latest is None and join.returning and self._used.has_ended(join.run_id, join.attempt):
             raise OutcomeUnknown(
                 f"run {join.run_id} ended while node {join.node_id} was away, and how it ended is not remembered here: "
@@ -389,7 +393,7 @@ class Registry:
             )
         settings = _settings_of(join)  # before anything changes: it may refuse the join
         effects = self._make_room_for_agent(now)
-        if not effects and len(self._machines) >= self._max_runs:
+        if not effects and len(self._machines) >= self._max_runs and self._is_full:
             effects = self._make_room(now)
         effects += self._supersede(latest, now) if latest else []
         last, number = (latest.run.attempt, latest.run.event_number) if latest else self._used.last(join.run_id)
@@ -401,15 +405,30 @@ class Registry:
     def _make_room(self, now: float) -> list[Effect]:
         """Forget attempts that have ended before their time: first those that never ran, then the oldest ends.
 
-        Raises `ServerUnavailable` if there is none whose agents can have heard of the end.
+        If there is none whose agents can have heard of the end, end the run that has been silent for longest, once new
+        runs have asked for a while. Raises `ServerUnavailable` if there is no such run, or before.
         """
-        ended = self._forgettable(now)
-        if not ended:
+        if ended := self._forgettable(now):
+            return self._forget_some(ended, now)
+        silent = [machine for machine in self._machines.values() if unheard.may_give_place(machine.run, now)]
+        longest = min(silent, key=lambda machine: machine.run.unheard_since or 0.0, default=None)
+        since, last = self._asked_for_place
+        since = since if now <= last + unheard.ASKED_AGAIN_S else now
+        self._asked_for_place = since, now
+        if longest is None or now < since + unheard.WANTED_S:
+            what_then = "there is room when one has"
+            if longest is not None:
+                what_then = f"run {longest.run.run_id} is silent, and gives its place in {unheard.WANTED_S:g} s"
             raise ServerUnavailable(
                 f"this server holds {self._max_runs} runs, as many as --max-runs allows, and none of them has ended; "
-                "there is room when one has"
+                f"{what_then}"
             )
-        return self._forget_some(ended, now)
+        return self._tell(longest, events.RunDeserted(for_room=True), now)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether there is no place for a new run. A run that gave its place is remembered for a minute at most."""
+        return sum(not machine.run.gave_place for machine in self._machines.values()) >= self._max_runs
 
     def _make_room_for_agent(self, now: float) -> list[Effect]:
         """Forget attempts that have ended, if there are too many agents for one more: a run keeps its agents till then.
@@ -435,6 +454,7 @@ class Registry:
             (run.membership is not None, run.ended_at, (run.run_id, run.attempt))
             for run in self.runs()
             if run.ended_at is not None
+            and not run.gave_place
             and self._is_first(run)
             and (run.membership is None or now >= run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
         ]
@@ -626,7 +646,9 @@ class Registry:
         if not attempts:
             del self._attempts[run_id]
             unended = (run_id,) if is_unended else ()
-            used = events.NumbersUsed({run_id: (run.attempt, run.event_number)}, unended=unended)
+            deserted = {run_id: run.end_reason} if run.gave_place else {}
+            last = {run_id: (run.attempt, run.event_number)}
+            used = events.NumbersUsed(last, unended=unended, deserted=deserted)
             self._used.apply(used)
             return [Record(*used_numbers.JOURNAL, now, used), ForgetRun(*key)]
         if (then := self._machines[run_id, attempts[0]]).run.stage.is_end:  # it may have waited for this one

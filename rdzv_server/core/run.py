@@ -508,7 +508,9 @@ class RunState(Struct, kw_only=True):
     end_failure: Failure | None = None
     ended_at: float | None = None
     forget_at: float | None = None
-    """Time at which the ended run is forgotten, if an operator has asked for that."""
+    """Time at which the ended run is forgotten, if an operator has asked for that or a new run needs its place."""
+    gave_place: bool = False
+    """Whether the run has ended since a new run needed its place: see `unheard`."""
 
     @property
     def events_kept(self) -> int:

@@ -7,6 +7,8 @@ is charged, and no hang, arrival or straggler is judged: the run warns, and wait
 - New agents join. They are witnesses, too. An agent of a node of the run replaces its predecessor at once. If as many
   new agents wait as the round has seats, the spared leases are taken back, since those agents have come in its place.
 - `MOST_S` have passed: the workers must be gone, and the run ends.
+- The server is full, and new runs ask for a place. Then the run ends that has been silent for longest, if none of its
+  agents has a connection and none was heard for `GIVES_PLACE_S`. Its agents learn of that when they are back.
 
 An operator who restarts the run, resizes it or drains one of its nodes opens a round, which waits for no silent agent.
 """
@@ -15,13 +17,20 @@ from typing import TYPE_CHECKING
 
 from rdzv_server.core import events, hangs
 from rdzv_server.core.node_history import span
-from rdzv_server.core.run import Run, Stage
+from rdzv_server.core.run import HEARD_OF_S, Run, Stage
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
 
 MOST_S = 86_400.0
 """Seconds after which a running round ends of which no agent was heard: a day, longer than most repairs take."""
+
+GIVES_PLACE_S = 300.0
+"""Seconds after which a silent run gives its place to a new one: a line that is repaired sooner costs no run."""
+WANTED_S = 15.0
+"""Seconds for which new runs have to ask for a place: an agent whose server can be reached again is back by then."""
+ASKED_AGAIN_S = 60.0
+"""Most seconds between two requests for a place that count as one after the other."""
 
 
 def _for_how_long(run: Run, now: float) -> str:
@@ -67,7 +76,17 @@ def regained(machine: "RunMachine", fact: events.ContactRegained, now: float) ->
 
 
 def deserted(machine: "RunMachine", fact: events.RunDeserted, now: float) -> None:
-    machine.end(Stage.FAILED, _for_how_long(machine.run, now), None, now)
+    run, why = machine.run, _for_how_long(machine.run, now)
+    if fact.for_room:
+        why += "; the server was full, so the run gave its place to a new run (--max-runs)"
+        run.gave_place, run.forget_at = True, now + min(run.settings.lease_s, HEARD_OF_S)
+    machine.end(Stage.FAILED, why, None, now)
+
+
+def may_give_place(run: Run, now: float) -> bool:
+    """Whether no agent of the running round has a connection, and none was heard for minutes of this server's life."""
+    is_silent = run.unheard_since is not None and now >= run.leases.heard_at + GIVES_PLACE_S
+    return is_silent and run.leases.is_none_connected
 
 
 def newcomer(run: Run) -> None:

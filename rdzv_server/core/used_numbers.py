@@ -34,6 +34,8 @@ class UsedNumbers:
         self._floor: Numbers = 0, 0
         self._unended: set[str] = set()
         """Run ids that were forgotten before they had ended."""
+        self._deserted: dict[str, str] = {}
+        """Sentences about the ends of run ids that gave their place to a new run."""
 
     def last(self, run_id: str) -> Numbers:
         """Numbers of the last attempt and event that this run id, which is not remembered, may have used; from 0."""
@@ -47,6 +49,10 @@ class UsedNumbers:
         last, _ = self.last(run_id)
         return run_id not in self._unended and 0 < max(attempt, 1) <= last
 
+    def end_of(self, run_id: str) -> str:
+        """Sentence about how this run id ended, if it gave its place to a new run; else empty."""
+        return self._deserted.get(run_id, "")
+
     def apply(self, fact: NumbersUsed) -> None:
         """Apply a fact, when it happens and when it is replayed. To apply it twice changes nothing."""
         self._raise_floor(fact.floor)
@@ -54,10 +60,13 @@ class UsedNumbers:
             self._last.pop(run_id, None)
             self._last[run_id] = numbers
             self._unended.discard(run_id)
+            self._deserted.pop(run_id, None)
         self._unended.update(fact.unended)
+        self._deserted.update(fact.deserted)
         while len(self._last) > MOST_REMEMBERED:
             oldest = next(iter(self._last))
             self._unended.discard(oldest)
+            self._deserted.pop(oldest, None)
             self._raise_floor(self._last.pop(oldest))
 
     def snapshot(self) -> Iterator[NumbersUsed]:
@@ -65,7 +74,11 @@ class UsedNumbers:
         yield NumbersUsed({}, self._floor)
         left = iter(self._last.items())
         while part := dict(islice(left, RUNS_OF_PART)):
-            yield NumbersUsed(part, unended=tuple(run_id for run_id in part if run_id in self._unended))
+            yield NumbersUsed(
+                part,
+                unended=tuple(run_id for run_id in part if run_id in self._unended),
+                deserted={run_id: self._deserted[run_id] for run_id in part if run_id in self._deserted},
+            )
 
     def _raise_floor(self, numbers: Numbers) -> None:
         (attempt, event), (floor_attempt, floor_event) = numbers, self._floor

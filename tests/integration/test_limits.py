@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rdzv_protocol.credentials import Credentials
-from rdzv_protocol.errors import TooManyRequests, Unauthorized
+from rdzv_protocol.errors import AgentFenced, RunFailed, TooManyRequests, Unauthorized
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import LeaveRequest, PollRequest, Reply, ReportRequest, Wait
+from rdzv_protocol.messages import Finish, LeaveRequest, PollRequest, Reply, ReportRequest, Start, Wait
 from rdzv_protocol.paths import events_of
 from rdzv_protocol.settings import RequestedSettings
 
@@ -24,6 +25,8 @@ from node_agent.transport.retrying import RetryingClient
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate
+from rdzv_server.core import unheard
+from rdzv_server.core.registry import MOST_RUNS
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
 from tests.support.certificates import Authority
@@ -94,9 +97,11 @@ MakeSite = Callable[..., Awaitable[Site]]
 async def make_site() -> AsyncIterator[MakeSite]:
     async with AsyncExitStack() as stack:
 
-        async def make(tls: ssl.SSLContext | None = None, token: bytes = b"", **limits: Any) -> Site:
+        async def make(
+            tls: ssl.SSLContext | None = None, token: bytes = b"", max_runs: int = MOST_RUNS, **limits: Any
+        ) -> Site:
             access = Access([Token(Role.AGENT, token)] if token else [])
-            server = await stack.enter_async_context(RendezvousServer())
+            server = await stack.enter_async_context(RendezvousServer(max_runs=max_runs))
             listener = bind("127.0.0.1", 0)
             await server.listen(listener, tls, access, Limits(**limits))
             return Site(server, listener.getsockname()[1], stack)
@@ -304,6 +309,32 @@ async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> No
     other = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "two", "--connect-timeout", "1")
     await refuses(other, "this server holds 1 runs, as many as --max-runs allows", code=ExitCode.START_AGAIN)
     await cluster.finish(workers)
+
+
+async def test_a_silent_run_gives_its_place_and_its_agent_is_told_when_it_is_back(
+    make_site: MakeSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unheard, "GIVES_PLACE_S", SHORT_S)
+    monkeypatch.setattr(unheard, "WANTED_S", SHORT_S)
+    site = await make_site(max_runs=1)
+    agent = site.transport()
+    silent = a_join("a", run_id="silent", settings=structs.replace(ALONE, lease_s=SHORT_S))
+    assert isinstance((await agent.exchange(silent)).directive, Start)
+    poll = PollRequest(run_id="silent", agent_id="a", revision=0, hold=False)
+    assert isinstance(await agent.exchange(poll), Reply)
+    await agent.close()  # its host is gone
+    refusals: list[Exception] = []
+    newcomer = RetryingClient(site.transport(), refusals.append)
+    reply = await newcomer.ask(a_join("b", run_id="new", settings=ALONE))
+    assert isinstance(reply.directive, Start)
+    assert all("this server holds 1 runs" in str(refusal) for refusal in refusals) and refusals
+    back = site.transport()
+    with suppress(AgentFenced):  # unless it hears of the end while that is remembered
+        while isinstance(finish := (await back.exchange(poll)).directive, Finish):
+            assert not finish.succeeded and "gave its place to a new run" in finish.reason
+            await asyncio.sleep(SHORT_S)
+    with pytest.raises(RunFailed, match=r"run silent has failed: no agent .* gave its place to a new run"):
+        await back.exchange(structs.replace(silent, returning=True, attempt=1))
 
 
 async def test_an_agent_too_many_is_refused_and_a_lost_one_is_replaced_all_the_same(cluster: Cluster) -> None:

@@ -1,15 +1,16 @@
 """A running round of which no agent is heard: nothing is concluded, and what ends it."""
 
 import pytest
-from rdzv_protocol.errors import UnknownRun
-from rdzv_protocol.messages import Start
+from rdzv_protocol.errors import RunFailed, ServerUnavailable, UnknownRun
+from rdzv_protocol.messages import Finish, Start
 
-from rdzv_server.core import status_view
-from rdzv_server.core.events import AgentDisconnected, LeaseRenewed, RunForgotten, RunStopped
+from rdzv_server.core import status_view, used_numbers
+from rdzv_server.core.events import AgentDisconnected, LeaseRenewed, Life, RunForgotten, RunStopped
 from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
-from rdzv_server.core.unheard import MOST_S
-from tests.support.scenario import OPERATOR, ManyRuns, running, settings_of
+from rdzv_server.core.unheard import ASKED_AGAIN_S, GIVES_PLACE_S, MOST_S, WANTED_S
+from tests.support.scenario import OPERATOR, RETENTION_S, ManyRuns, running, settings_of
 from tests.support.stories import check, stories
 
 GONE = "its nodes or the network path to them are gone"
@@ -259,3 +260,110 @@ def test_a_grace_that_gets_its_witness_later_ends_in_time():
     if not run.machine.renew(heard, run.now):
         run.handle(heard)
     assert run.machine.deadline == 2.5
+
+
+# A run that gives its place.
+
+FULL = "this server holds 2 runs, as many as --max-runs allows"
+
+
+@pytest.fixture
+def full() -> ManyRuns:
+    """A server with two runs, as many as it may have."""
+    server = ManyRuns()
+    server.registry = Registry(RETENTION_S, max_runs=2)
+    server.join("a", "silent", settings=settings_of("1"))
+    server.join("b", "other", settings=settings_of("1"))
+    return server
+
+
+def passes(server: ManyRuns, seconds: float, *heard: tuple[str, str]) -> None:
+    """Let time pass, while these agents of these runs are heard."""
+    for _ in range(round(seconds / 5)):
+        server.passes(5.0)
+        for agent, run_id in heard:
+            server.handle(run_id, LeaseRenewed(agent))
+
+
+def wants_place(server: ManyRuns, says: str = FULL) -> None:
+    with pytest.raises(ServerUnavailable, match=says):
+        server.join("c", "new", settings=settings_of("1"))
+
+
+def stages(server: ManyRuns) -> dict[str, Stage]:
+    return {run_id: stage for run_id, _, stage in server.attempts()}
+
+
+def test_the_run_that_has_been_silent_for_longest_gives_its_place_to_a_new_one(full):
+    full.handle("silent", AgentDisconnected("a"))
+    passes(full, 60, ("b", "other"))
+    full.handle("other", AgentDisconnected("b"))
+    passes(full, GIVES_PLACE_S)
+    wants_place(full, f"{FULL}, and none of them has ended; run silent is silent, and gives its place in 15 s")
+    passes(full, WANTED_S)
+    full.join("c", "new", settings=settings_of("1"))
+    assert stages(full) == {"silent": Stage.FAILED, "other": Stage.RUNNING, "new": Stage.RUNNING}
+    (run,) = full.registry.attempts_of("silent")
+    assert run.end_reason == (
+        f"no agent of the run has been heard for 375 s: {GONE}; the server was full, so the run gave its place to a "
+        "new run (--max-runs)"
+    )
+    assert isinstance(full.directive("a", "silent"), Finish), "what its agent is told when it is back"
+
+
+def test_an_agent_that_is_back_after_its_run_is_forgotten_is_told_how_it_ended(full):
+    full.handle("silent", AgentDisconnected("a"))
+    passes(full, GIVES_PLACE_S, ("b", "other"))
+    wants_place(full)
+    passes(full, WANTED_S, ("b", "other"))
+    full.join("c", "new", settings=settings_of("1"))
+    passes(full, 60, ("b", "other"), ("c", "new"))
+    assert set(stages(full)) == {"other", "new"}, "it takes no place for long"
+    again = Registry(RETENTION_S, max_runs=2)
+    for fact in full.registry.snapshot(used_numbers.JOURNAL, full.now):
+        again.replay(fact)
+    for registry in (full.registry, again):
+        full.registry = registry
+        with pytest.raises(RunFailed, match=r"^run silent has failed: no agent .* gave its place to a new run"):
+            full.join("a", "silent", returning=True, attempt=1)
+
+
+def test_a_run_with_an_agent_that_may_be_alive_keeps_its_place(full):
+    passes(full, 2 * GIVES_PLACE_S, ("b", "other"))
+    for _ in range(3):
+        wants_place(full, f"{FULL}, and none of them has ended; there is room when one has")
+        passes(full, WANTED_S, ("b", "other"))
+    assert stages(full)["silent"] is Stage.RUNNING, "its connection is open"
+    passes(full, ASKED_AGAIN_S + 5, ("b", "other"))
+    full.handle("silent", AgentDisconnected("a"))
+    wants_place(full, "run silent is silent")
+    full.handle("silent", LeaseRenewed("a"))
+    passes(full, WANTED_S, ("b", "other"))
+    wants_place(full, "there is room when one has")
+
+
+def test_it_takes_new_runs_that_ask_one_after_the_other(full):
+    full.handle("silent", AgentDisconnected("a"))
+    passes(full, GIVES_PLACE_S, ("b", "other"))
+    wants_place(full)
+    passes(full, ASKED_AGAIN_S + 5, ("b", "other"))
+    wants_place(full, "run silent is silent")
+    assert stages(full)["silent"] is Stage.RUNNING
+
+
+def test_after_a_restart_of_the_server_its_agents_have_as_long_to_be_back(full):
+    full.handle("silent", AgentDisconnected("a"))
+    passes(full, GIVES_PLACE_S, ("b", "other"))
+    wants_place(full, "run silent is silent")
+    registry = Registry(RETENTION_S, max_runs=2)
+    for record in full.records:
+        registry.replay(record)
+    registry.restart(full.now, Life())
+    full.registry = registry
+    full.handle("other", LeaseRenewed("b"))
+    wants_place(full, "there is room when one has")
+    passes(full, GIVES_PLACE_S, ("b", "other"))
+    wants_place(full, "run silent is silent")
+    passes(full, WANTED_S, ("b", "other"))
+    full.join("c", "new", settings=settings_of("1"))
+    assert stages(full)["silent"] is Stage.FAILED
