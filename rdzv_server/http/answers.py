@@ -29,7 +29,11 @@ def plain_text(text: str, status: int = 200) -> web.Response:
 
 def json_of(value: Any, status: int = 200) -> web.Response:
     """Response with a message or map in JSON, for people and their programs."""
-    body = msgspec.json.encode(value)
+    return json_answer(msgspec.json.encode(value), status)
+
+
+def json_answer(body: bytes, status: int = 200) -> web.Response:
+    """Response with this JSON."""
     return web.Response(body=body, status=status, headers=HEADERS, content_type="application/json", charset="utf-8")
 
 

@@ -6,8 +6,9 @@ import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from aiohttp import web
 from rdzv_protocol import actions, errors, messages, paths
 from rdzv_protocol.codec import decode
@@ -24,7 +25,7 @@ from rdzv_protocol.events import EventPage
 from rdzv_protocol.exposition import CONTENT_TYPE
 from rdzv_protocol.text import count, printable
 
-from rdzv_server.http.answers import HEADERS, json_of, packed, plain_text, refusal_of
+from rdzv_server.http.answers import HEADERS, json_answer, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
 from rdzv_server.http.events_endpoint import (
     DEFAULT_LIMIT,
@@ -59,8 +60,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rdzv_server")
 
+Made = TypeVar("Made")
 LOADING_SWITCH_S = 0.05e-3
-"""Seconds that the thread that loads the pages keeps the event loop waiting, at each call of the system."""
+"""Seconds that the thread that makes pages, or the API's document, keeps the event loop waiting, at each call of the
+system."""
 GONE = 499
 """Status, as of nginx, in the metrics for an answer that nobody reads, because the caller is gone."""
 OTHER_PATHS = "other"
@@ -117,6 +120,7 @@ class HttpApi:
         self.watch = Watch(service)
         self._events = EventsView(service)
         self._pages: asyncio.Task[Pages] | None = None
+        self._openapi: asyncio.Task[bytes] | None = None
         self._routes = {
             route.path: replace(route, handler=HttpApi.refuse) if read_only and route.method != "GET" else route
             for route in ROUTES
@@ -306,23 +310,19 @@ class HttpApi:
         return await pages.answer(request)
 
     def _load_pages(self) -> "Pages":
-        """Import jinja2 and compile the templates, for the first page, in a thread beside agents' requests."""
-        before_s = sys.getswitchinterval()
-        sys.setswitchinterval(LOADING_SWITCH_S)
-        try:
-            from rdzv_server.http import page
+        """Import jinja2 and compile the templates, for the first page, in a thread."""
+        _beside_agents(_load_templates)
+        from rdzv_server.http import page
 
-            page.load_templates()
-        finally:
-            sys.setswitchinterval(before_s)
         offered = (route for route in self._routes.values() if route.handler is not HttpApi.refuse)
         requests = {route.path: route.request for route in offered}
         return page.Pages(self._service, self._gatekeeper, self._note, requests)
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
-        from rdzv_server.http.openapi import document
-
-        return json_of(document(ROUTES))
+        """Answer with the document, which is made once, in a thread beside agents' requests."""
+        if self._openapi is None:
+            self._openapi = asyncio.create_task(asyncio.to_thread(_beside_agents, _openapi))
+        return json_answer(await asyncio.shield(self._openapi))
 
     async def root(self, request: web.BaseRequest) -> web.Response:
         """Answer browsers with the page of all runs, curl and programs with text."""
@@ -459,6 +459,28 @@ def _with_query(route: Route) -> str:
     """Path of the route, with the names of its parameters."""
     names = "&".join(f"{name}=" for name, _, _ in route.query)
     return f"{route.path}[?{names}]" if names else route.path
+
+
+def _beside_agents(make: Callable[[], Made]) -> Made:
+    """Make what takes long in pure Python, in a thread of its own: the event loop gets its turns in between."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(LOADING_SWITCH_S)
+    try:
+        return make()
+    finally:
+        sys.setswitchinterval(before_s)
+
+
+def _load_templates() -> None:
+    from rdzv_server.http import page
+
+    page.load_templates()
+
+
+def _openapi() -> bytes:
+    from rdzv_server.http.openapi import document
+
+    return msgspec.json.encode(document(ROUTES))
 
 
 def _welcome() -> str:

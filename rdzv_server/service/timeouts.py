@@ -8,7 +8,11 @@ one finds its first entry behind the places of all those that were taken out bef
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from math import inf
 from typing import Generic, TypeVar
+
+AT_ONCE = 64
+"""Most timeouts that end before anything else in the event loop runs."""
 
 Subject = TypeVar("Subject", bound=Hashable)
 
@@ -45,16 +49,21 @@ class Timeouts(Generic[Subject]):
         return len(self._due)
 
     def _look(self) -> None:
+        """End the timeouts that are over. The timer counts as set meanwhile: one that `over` starts needs no other."""
         loop = asyncio.get_running_loop()
-        self._timer = None
         now = loop.time()
-        while self._due:
-            subject, at = next(iter(self._due.items()))
-            if at > now:
-                self._timer = loop.call_at(at, self._look)
-                return
-            del self._due[subject]
-            self._over(subject)
+        try:
+            for _ in range(AT_ONCE):
+                if self._first_at() > now:
+                    break
+                subject, _ = self._due.popitem(last=False)
+                self._over(subject)
+        finally:
+            self._timer = loop.call_at(self._first_at(), self._look) if self._due else None
+
+    def _first_at(self) -> float:
+        """End of the first timeout; infinite if there is none."""
+        return next(iter(self._due.values()), inf)
 
 
 def release(waiting: asyncio.Future[None]) -> None:

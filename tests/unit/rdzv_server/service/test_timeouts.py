@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rdzv_server.service.timeouts import Timeouts
+from rdzv_server.service.timeouts import AT_ONCE, Timeouts
 
 SHORT_S = 0.01
 
@@ -64,3 +64,42 @@ async def test_an_end_may_start_others(site):
     chain = Timeouts[int](SHORT_S, lambda number: chain.start(number + 1) if number < 3 else site._end("end"))
     chain.start(0)
     await site.until_over("end")
+
+
+async def test_what_is_started_when_others_are_over_needs_no_timer_of_its_own():
+    loop = asyncio.get_running_loop()
+    before, looks = len(loop._scheduled), 0
+
+    class Counted(Timeouts[int | None]):
+        def _look(self) -> None:
+            nonlocal looks
+            looks += 1
+            super()._look()
+
+    ended: list[int | None] = []
+
+    def over(subject: int | None) -> None:
+        ended.append(subject)
+        timeouts.start(subject)
+
+    timeouts = Counted(SHORT_S, over)
+    for subject in (None, *range(20)):
+        timeouts.start(subject)
+        await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(SHORT_S)
+        assert len(loop._scheduled) - before <= 1
+    assert looks > 1 and set(ended) == {None, *range(20)}
+    timeouts.cancel()
+
+
+async def test_many_that_are_over_at_once_let_others_in_between():
+    ended: list[int] = []
+    timeouts = Timeouts(SHORT_S, ended.append)
+    for subject in range(10 * AT_ONCE):
+        timeouts.start(subject)
+    while len(ended) < 10 * AT_ONCE:
+        before = len(ended)
+        await asyncio.sleep(0)
+        assert len(ended) - before <= AT_ONCE
+    assert ended == list(range(10 * AT_ONCE))
