@@ -14,15 +14,15 @@ from rdzv_server.core.run import Run
 MOST_EVENTS = 200_000
 """Most events of all attempts of a server by default: 10,000 runs of 20 events each, about 40 MB."""
 EVENTS_KEPT = 10_000
-"""Number of the latest events of an attempt that are kept; up to a tenth more are kept for a time."""
-EVENT_SLACK = EVENTS_KEPT // 10
+"""Number of the latest events of an attempt that are kept; the others are dropped beyond `MOST_OF_ATTEMPT`."""
+MOST_OF_ATTEMPT = EVENTS_KEPT + EVENTS_KEPT // 10
 ROOM = 100
 """Divisor of the total, and of the ended attempts: a hundredth is dropped at once, as finding the oldest takes time."""
 
 
 def beyond_own(run: Run) -> EventsDropped | None:
     """The drop that an attempt's own limit asks for; None: there are no more events than that."""
-    if run.events_kept <= EVENTS_KEPT + EVENT_SLACK:
+    if run.events_kept <= MOST_OF_ATTEMPT:
         return None
     return EventsDropped(run.event_number - EVENTS_KEPT + 1)
 

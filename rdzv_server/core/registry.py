@@ -209,8 +209,12 @@ class Registry:
         run = machine.run
         if len(run.agents) != machine.places:
             self._count_places(machine)
-        has_more_events = run.events_kept > machine.events
-        self._count_events(machine)
+        kept = run.event_number - run.first_event + 1
+        is_beyond = kept > machine.events and (
+            kept > kept_events.MOST_OF_ATTEMPT or self._all_events + kept - machine.events > self._max_events
+        )
+        if kept != machine.events:
+            self._count_events(machine)
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
             self._arm(machine, machine.deadline)
         else:
@@ -218,7 +222,7 @@ class Registry:
             happened += self._forget(run, now) if self._is_first(run) else []
         if machine.blamed:
             happened = happened + self._note_blames(machine, now)
-        return happened + self._drop_events(machine, now) if has_more_events else happened
+        return happened + self._drop_events(machine, now) if is_beyond else happened
 
     def set_apart(self, machine: RunMachine, error: Exception) -> None:
         """Set a run apart because its core raised this exception; `take_set_apart` returns it next."""
