@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ from node_agent.core.events import (
 )
 from node_agent.leave_signals import LeaveSignals
 from node_agent.output.console import ERR, Console
-from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
+from node_agent.output.logs import OPENED_WITHIN_S, AgentLogs, ReadableLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
 from node_agent.output.threads import in_thread
 from node_agent.queries import Queries, StartedWorkers, known
@@ -61,7 +61,7 @@ from node_agent.workers.process import given_up
 from node_agent.workers.progress_files import ProgressFiles
 from node_agent.workers.spec import SpecMaker
 from node_agent.workers.store import StoreHost
-from node_agent.workers.temp_dir import TempDir
+from node_agent.workers.temp_dir import REMOVED_WITHIN_S, TempDir
 
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
@@ -181,8 +181,7 @@ class Agent:
         """Join, supervise, and return the process's exit code."""
         loop = asyncio.get_running_loop()
         self._signals.listen()
-        if warning := temp_dir.warning():
-            self._console.log(warning)
+        spawn(self._warn_of_tmpdir())
         if self._manager:
             self._manager.watch(loop.call_later)
         told = [spawn(self._await_preemption())] if self._config.preemption_poll else []
@@ -195,7 +194,7 @@ class Agent:
             return await self._exit_code
         finally:
             async with AsyncExitStack() as closing:  # all of it, whatever fails
-                closing.callback(self._temp_dir.remove)
+                closing.push_async_callback(self._remove_temp_dir)
                 for each in told:
                     closing.callback(each.cancel)
                 closing.push_async_callback(self._error_file_left)
@@ -222,6 +221,10 @@ class Agent:
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
                 closing.callback(self._queries.close)
+
+    async def _warn_of_tmpdir(self) -> None:
+        if warning := await in_thread(temp_dir.warning):
+            self._console.log(warning)
 
     def _signalled(self, name: str, reason: str = "") -> None:
         self._tell_of_the_end()
@@ -314,7 +317,6 @@ class Agent:
         if assignment.agent_store and assignment.group_rank == 0:
             assert self._port
             self._store_host.open(self._port.socket)
-        self._watch_timers()
         if self._looking_for_locks is None or self._looking_for_locks.done():
             self._looking_for_locks = spawn(self._log_extension_locks())
         self._forget_workers()
@@ -383,6 +385,7 @@ class Agent:
             self._fail(str(error))
             return
         try:
+            await self._watch_timers()
             self._start_group(assignment, logs)
         finally:
             logs.close_files()
@@ -391,7 +394,7 @@ class Agent:
         round_ = assignment.round
         readable = ReadableLogs(assignment, logs, self._logs.readable_path)
         progress = ProgressFiles(round_, assignment.local_world_size)
-        notices = self._notice_board(assignment) if self._config.gives_notices else None
+        notices = self._notice_board(assignment)
         try:
             group = WorkerGroup(
                 self._specs.specs(assignment, logs, progress, notices),
@@ -416,7 +419,13 @@ class Agent:
         for observer in self._observers:
             observer.first_output(assignment)
 
-    def _notice_board(self, assignment: Assignment) -> NoticeBoard:
+    def _notice_board(self, assignment: Assignment) -> NoticeBoard | None:
+        if not self._config.gives_notices:
+            return None
+        if not self._temp_dir.is_made:
+            folder = self._temp_dir.folder
+            self._console.log(f"the workers cannot be told of notices: {folder} could not be made", Level.WARNING)
+            return None
         return NoticeBoard(self._temp_dir, assignment.round, assignment.local_world_size, self._config.notice_signal)
 
     def _log(self, said: Log) -> None:
@@ -445,6 +454,11 @@ class Agent:
         """Wait until the agent's own error file is written, though not for ever."""
         if self._leaving_error:
             await asyncio.wait([self._leaving_error], timeout=ERROR_FILE_S)
+
+    async def _remove_temp_dir(self) -> None:
+        """Remove the temporary folder; an agent that ends does not wait for ever for its disk."""
+        with suppress(OSError):
+            await in_thread(self._temp_dir.remove, REMOVED_WITHIN_S)
 
     def _own_error_file(self, failure: Failure | None) -> str:
         """Path of the failed worker's error file; empty unless it was a worker of this node."""
@@ -508,16 +522,18 @@ class Agent:
     def has_workers(self) -> bool:
         return self._started is not None and bool(self._started.group.pids)
 
-    def _watch_timers(self) -> None:
+    async def _watch_timers(self) -> None:
         """Serve torch's file timer from the first round on, if the user wants it."""
         if self._file_timer is None and self._config.environment.get(ENABLE_FILE_TIMER) == "1":
-            from node_agent.workers.file_timer import FileTimer
+            from node_agent.workers.file_timer import FileTimer, open_pipe
 
+            path, report = self._specs.timer_file, self._timer_expired if self._hangs else None
             try:
-                report = self._timer_expired if self._hangs else None
-                self._file_timer = FileTimer(self._specs.timer_file, self._console.log, self._is_worker, report)
+                pipe = await in_thread(partial(open_pipe, path), OPENED_WITHIN_S, os.close)
             except OSError as error:
                 self._console.log(f"no file timer: {error}")
+            else:
+                self._file_timer = FileTimer(path, pipe, self._console.log, self._is_worker, report)
 
     def _is_worker(self, pid: int) -> bool:
         return self._local_rank(pid) is not None
@@ -560,7 +576,13 @@ class Agent:
         if self._orphans:
             self._orphans.end()
         notices = self._started.notices if self._started else None
-        self._runner.feed(WorkersSucceeded(round_, notices is not None and notices.is_acknowledged))
+        if notices and notices.is_given:
+            spawn(self._succeed_after_notice(round_, notices))
+        else:
+            self._runner.feed(WorkersSucceeded(round_, False))
+
+    async def _succeed_after_notice(self, round_: int, notices: NoticeBoard) -> None:
+        self._runner.feed(WorkersSucceeded(round_, await notices.is_acknowledged()))
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:

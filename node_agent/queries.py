@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, PairTest, Q
 from node_agent.config import AgentConfig
 from node_agent.core.effects import Level
 from node_agent.output.logs import ReadableLogs
+from node_agent.output.threads import in_thread
 from node_agent.transport.base import spawn
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.notice_board import NoticeBoard
@@ -119,7 +121,10 @@ class Queries:
         from node_agent.evidence.gather import gather
 
         kept = self._specs.kept_folder(started.group.workers[0].spec.error_file)
-        folder = f"{os.path.dirname(kept)}/evidence_{query.number}" if kept else temporary_path("node-agent-evidence")
+        if kept:
+            folder = f"{os.path.dirname(kept)}/evidence_{query.number}"
+        else:
+            folder = await in_thread(partial(temporary_path, "node-agent-evidence"))
         program = self._config.command.program[:1]
         python = program if "python" in os.path.basename("".join(program)) else (sys.executable,)
         evidence = await gather(_targets(started), folder, python, self._config.environment, query.remaining_s)

@@ -37,6 +37,7 @@ from node_agent.core import events, wording
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Effect, Exit, Level, Log, OwnEffect
 from node_agent.core.machine import AgentMachine, State
+from node_agent.output.ready_file import ReadyFile
 from node_agent.transport.base import Transport, spawn
 from node_agent.transport.retrying import RetryingClient
 
@@ -123,8 +124,7 @@ class Runner:
             lambda cut: self.feed(events.PollCut(cut)),
         )
         self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
-        self._ready_file = config.ready_file
-        self._is_shown_ready = True  # a file that an agent which was killed has left there is removed at once
+        self._ready_file = ReadyFile(config.ready_file, self._warn) if config.ready_file else None
         self._where = where
         self._host = host
         self._loop = loop
@@ -151,7 +151,8 @@ class Runner:
         """Tell the machine what happened."""
         for effect in self.machine.handle(event, self._loop.time()):
             self._perform(effect)
-        self._show_membership()
+        if self._ready_file:
+            self._ready_file.show(self.machine.is_member)
         self._arm()
 
     def crashed(self, error: BaseException) -> None:
@@ -209,6 +210,8 @@ class Runner:
         await asyncio.gather(*leftover, return_exceptions=True)
         await self._client.close()
         await self._side_client.close()
+        if self._ready_file:
+            await self._ready_file.close()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -262,21 +265,8 @@ class Runner:
         if (at := self.machine.next_deadline()) is not None:
             self._timer = self._loop.call_at(at, self.feed, events.TimePassed())
 
-    def _show_membership(self) -> None:
-        """Have the file for readiness probes there while the agent is part of its run."""
-        if self._ready_file is None or self.machine.is_member == self._is_shown_ready:
-            return
-        self._is_shown_ready = self.machine.is_member
-        try:
-            if self._is_shown_ready:
-                new = f"{self._ready_file}.{os.getpid()}"
-                with open(new, "w") as file:
-                    file.write(f"{os.getpid()}\n")
-                os.replace(new, self._ready_file)  # whoever finds it can read the whole of it
-            elif os.path.lexists(self._ready_file):
-                os.remove(self._ready_file)
-        except OSError as error:
-            self._host.perform(Log(f"--ready-file {self._ready_file}: {error.strerror}", Level.WARNING))
+    def _warn(self, text: str) -> None:
+        self._host.perform(Log(text, Level.WARNING))
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Exception handler of the loop. A transport's complaint about its peer is logged, and nothing else."""

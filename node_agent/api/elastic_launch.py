@@ -9,10 +9,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from node_agent.agent import Agent, open_metrics
+from node_agent.agent import ERROR_FILE_S, Agent, open_metrics
 from node_agent.api.default_logs_specs import LogsSpecs, by_logs_specs
 from node_agent.api.entrypoint import Command, Entry, make_entry, with_local_rank
 from node_agent.api.errors import ChildFailedError, LaunchError, SignalException, in_torchs_terms, process_failure
@@ -27,8 +28,9 @@ from node_agent.failures.report import paint, report
 from node_agent.output.console import Console
 from node_agent.output.event_log import EventLog
 from node_agent.output.routing import PluginFailed, Routing
+from node_agent.output.threads import in_thread
 from node_agent.server_modes import server_of
-from node_agent.transport.base import Transport
+from node_agent.transport.base import Transport, spawn
 from node_agent.workers.spec import SpecMaker
 
 if TYPE_CHECKING:
@@ -233,7 +235,12 @@ class LaunchedAgent(Agent):
         """Keep the report for the program, which gets an exception and decides itself what to write anywhere."""
         self.failure_report = effect
         if effect.failure:
-            self.recorded = error_file.copy(self._own_error_file(effect.failure), effect.failure.exit_code)
+            copy = partial(error_file.copy, self._own_error_file(effect.failure), effect.failure.exit_code)
+            self._leaving_error = spawn(self._keep_recorded(copy))
+
+    async def _keep_recorded(self, copy: Callable[[], dict[str, Any] | None]) -> None:
+        with suppress(OSError):
+            self.recorded = await in_thread(copy, ERROR_FILE_S)
 
     def error(self) -> Exception:
         """Exception that says why the run failed: `ChildFailedError` for workers of any node, else `LaunchError`."""

@@ -136,6 +136,7 @@ def _kept(content: dict[str, Any] | None) -> str:
     folder = TempDir(is_locked=False)
     atexit.register(folder.remove)
     with suppress(OSError):
+        folder.make()
         path = folder.path("error.json")
         error_file.write(path, content)
         return path

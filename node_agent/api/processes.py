@@ -31,7 +31,7 @@ from node_agent.api.default_logs_specs import (
     understood,
 )
 from node_agent.api.entrypoint import Arguments, Command, cpu_sets, make_entry
-from node_agent.api.errors import ProcessFailure, SignalException, in_torchs_terms, process_failure
+from node_agent.api.errors import LaunchError, ProcessFailure, SignalException, in_torchs_terms, process_failure
 from node_agent.api.loop_thread import ApiConsole, Awaited, LoopThread, done
 from node_agent.api.signals import SignalWatch
 from node_agent.config import SIGNALS
@@ -40,9 +40,10 @@ from node_agent.failures.diagnose import exit_status
 from node_agent.output.console import ERR, OUT
 from node_agent.output.log_files import LogFiles
 from node_agent.output.logs import RoundLogs, default_prefix
+from node_agent.output.threads import in_thread
 from node_agent.workers.group import ProcessGroup, Worker, WorkerSpec
 from node_agent.workers.process import KILL_TIMEOUT_S, given_up
-from node_agent.workers.temp_dir import TempDir
+from node_agent.workers.temp_dir import REMOVED_WITHIN_S, TempDir
 
 STOP_TIMEOUT_S = 30.0
 """Seconds from SIGTERM to SIGKILL when another process has failed, or the context is closed; torch's value."""
@@ -126,6 +127,9 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         self._home = os.getpid()
         self._pids: Awaited[dict[int, int]] = Awaited()
         self._group: AllOrNothing | None = None
+        self._opening: asyncio.Task[RoundLogs] | None = None
+        self._is_stopped = False
+        """Whether the processes have been told to stop, or not to start."""
         self._scratch = TempDir(is_locked=False)
         self._is_program_ending = False
 
@@ -229,10 +233,22 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         files = LogFiles(console, outlook="the processes continue")
         group = self._group = AllOrNothing()
         try:
-            logs = self._open_logs(console, files)
-            self._pids.set_result(group.start([self._spec(local_rank, logs) for local_rank in range(self.nprocs)]))
+            if self._is_stopped:
+                raise asyncio.CancelledError
+            self._opening = asyncio.create_task(
+                in_thread(partial(self._open_logs, console, files), undo=RoundLogs.close_files)
+            )
+            logs = await self._opening
+            try:
+                self._pids.set_result(group.start([self._spec(local_rank, logs) for local_rank in range(self.nprocs)]))
+            finally:
+                logs.close_files()
             await group.ended()
             return self._result(group)
+        except asyncio.CancelledError:
+            stopped = in_torchs_terms(LaunchError)(f"{self.name} was stopped before its processes were started")
+            self._pids.set_exception(stopped)
+            raise stopped from None
         except BaseException as error:
             if not self._pids.done():
                 self._pids.set_exception(error)
@@ -247,7 +263,8 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
             if group.failures and not self._is_program_ending:
                 atexit.register(self._scratch.remove)  # until then the failures' error files can be read
             else:
-                self._scratch.remove()
+                with suppress(OSError):
+                    await in_thread(self._scratch.remove, REMOVED_WITHIN_S)
             self._entry.close()
             console.close()
 
@@ -264,13 +281,17 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
             open(logs.filtered[fd][0], "a", errors="replace", buffering=1) if fd in logs.filtered else None  # noqa: SIM115
             for fd in (OUT, ERR)
         )
+        logs.open_files()
         return logs
 
     def _line_prefix(self, local_rank: int, teed: bool) -> str:
         return self._prefixes.get(local_rank, default_prefix(self.name, local_rank)) if teed else ""
 
     def _stop(self, death_sig: signal.Signals, timeout: float) -> None:
-        if self._group:
+        self._is_stopped = True
+        if self._opening and not self._opening.done():
+            self._opening.cancel()  # there are no processes yet, and the disk of their files may hang
+        elif self._group:
             self._entry.let_go()
             self._group.stop(death_sig, timeout)
 

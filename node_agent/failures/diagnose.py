@@ -17,6 +17,7 @@ from node_agent.failures import error_file, hints
 from node_agent.failures.error_file import ErrorFile
 from node_agent.failures.stderr_errors import LastWords, last_words
 from node_agent.output.room import RAISE_THE_LIMIT, is_full
+from node_agent.workers.temp_dir import FALLBACK
 
 if TYPE_CHECKING:
     from node_agent.failures.oom import OomWatch
@@ -40,6 +41,8 @@ class LeftOnDisk(NamedTuple):
     """Error file of the worker; None: it has left none."""
     why_lost: str = ""
     """Reason why the worker's last words may be lost, and what to do; empty if they are not."""
+    is_node_full: bool = False
+    """Whether a disk of the node itself is full."""
 
 
 def look_at_disk(path: str, ends: "Sequence[End]" = ()) -> LeftOnDisk:
@@ -84,7 +87,8 @@ def examine(
         failed_at=(recorded and recorded.at) or time.time(),
     )
     out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
-    failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory)
+    is_node_full = left is not None and left.is_node_full
+    failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory, is_node_full=is_node_full)
     if not failure.error and left and left.why_lost:
         failure = replace(failure, hint=clip(printable(left.why_lost), LINE_BYTES))
     return failure
@@ -110,7 +114,7 @@ def told_by_torch(rank: int, failure: Any, node_id: str) -> Failure:
         error_file=failure.error_file if recorded and not recorded.problem else "",
         failed_at=float(failure.timestamp),
     )
-    return diagnose(ended, (), recorded)
+    return diagnose(ended, (), recorded, is_node_full=is_node_full())
 
 
 def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:
@@ -129,12 +133,17 @@ def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:
 
 
 def diagnose(
-    ended: Failure, stderr: Sequence[str], recorded: ErrorFile | None = None, *, out_of_memory: str = ""
+    ended: Failure,
+    stderr: Sequence[str],
+    recorded: ErrorFile | None = None,
+    *,
+    out_of_memory: str = "",
+    is_node_full: bool = False,
 ) -> Failure:
     """The failure with the evidence of a worker's end: every text is printable and of bounded size.
 
     Its error file counts more than what stands on its stderr. `out_of_memory`: how the kernel is known to have killed
-    it, in words; empty if it is not.
+    it, in words; empty if it is not. `is_node_full`: whether a disk of the node itself is full.
     """
     recorded, status = recorded or ErrorFile(), exit_status(ended.exit_code, out_of_memory)
     found = LastWords() if status.signal in _FROM_OUTSIDE else last_words(stderr)
@@ -153,26 +162,23 @@ def diagnose(
         stderr_tail=_fit(stderr, TAIL_LINES),
         hint=advice.hint if advice else status.hint,
         consequence=bool(advice and advice.is_consequence),
-        blame=_blame(advice, out_of_memory),
+        blame=_blame(advice, out_of_memory, is_node_full),
         recurs=advice.recurs if advice else "unknown",
     )
 
 
-def _blame(advice: hints.Advice | None, out_of_memory: str) -> Blame:
+def _blame(advice: hints.Advice | None, out_of_memory: str, is_node_full: bool) -> Blame:
     """Blame for a worker's failure, the program's or the node's or unknown, by the error's advice and the disks."""
     if advice is None:
         return "program" if out_of_memory else "unknown"
+    return "node" if advice.is_of_disk and is_node_full else advice.blame
+
+
+def is_node_full() -> bool:
+    """Whether the root's disk or that of temporary files is full. Any thread may look."""
     with suppress(OSError):
-        if advice.is_of_disk and _is_a_local_disk_full():
-            return "node"
-    return advice.blame
-
-
-def _is_a_local_disk_full() -> bool:
-    """Whether the root's disk or that of temporary files is full. Raises `OSError`."""
-    import tempfile  # it loads compression libraries: most failures, which a restart waits for, need none
-
-    return any(map(is_full, ("/", tempfile.gettempdir())))
+        return any(map(is_full, ("/", os.environ.get("TMPDIR") or FALLBACK)))
+    return False
 
 
 class ExitStatus(NamedTuple):

@@ -35,7 +35,7 @@ class RunFolder:
     def path(self) -> str:
         """The run's folder; a temporary one is made anew if somebody cleared it away."""
         if not (self.made and self.is_kept):
-            self.made = self._make() if self.is_kept else self._temp_dir.path("")
+            self.made = self._make() if self.is_kept else self._made_temporary()
         return self.made
 
     def open_attempt(self, round_: int, workers: int) -> str:
@@ -48,6 +48,10 @@ class RunFolder:
         for local_rank in range(workers):
             os.mkdir(f"{attempt}/{local_rank}")
         return attempt
+
+    def _made_temporary(self) -> str:
+        self._temp_dir.make()
+        return self._temp_dir.folder
 
     def _make(self) -> str:
         parent = os.path.dirname(self._kept_path)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from errno import ETIMEDOUT
 from functools import partial
 
@@ -159,6 +160,7 @@ class AgentLogs:
         self._config = config
         self._options = config.logs
         self._console = console
+        self._temp_dir = temp_dir
         self._folder = RunFolder(config.logs, config.join.run_id, temp_dir)
         self._files = LogFiles(console)
         self.plugin: Plugin | None = self._start_plugin(on_error) if config.logs.plugin else None
@@ -197,10 +199,15 @@ class AgentLogs:
         return logs
 
     async def _opened(self, make: Callable[[], RoundLogs]) -> RoundLogs:
-        """Logs with open files. Raises `OSError` if there are none, also if the disk does not answer."""
+        """Logs with open files. Raises `OSError` if there are none, also if the disk does not answer.
+
+        The same thread makes the temporary folder, which workers need for other files as well.
+        """
 
         def open_files() -> RoundLogs:
             try:
+                with suppress(OSError):  # workers get by without it
+                    self._temp_dir.make()
                 logs = make()
                 logs.open_files()
                 return logs
@@ -230,7 +237,7 @@ class AgentLogs:
     async def close(self) -> None:
         """Show what is still to be shown, as long as the console takes it: the workers are gone."""
         if behind := await self._files.drain():
-            self._console.log(f"the console was too slow for the last {behind:,} bytes: see {self._folder.path}")
+            self._console.log(f"the console was too slow for the last {behind:,} bytes: see {self._folder.made}")
         self._files.close()
         if self.plugin:
             await self.plugin.close()

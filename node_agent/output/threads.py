@@ -7,6 +7,7 @@ daemons, so that nobody waits for them for ever at the end.
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from errno import ETIMEDOUT
 from functools import partial
 from time import monotonic
@@ -66,6 +67,17 @@ async def in_thread(
             return await told
     except TimeoutError as error:
         raise OSError(ETIMEDOUT, f"no answer for {within_s:g} s: its disk hangs") from error
+
+
+def leave_to_thread(call: Callable[[], object]) -> None:
+    """Make a call in a thread for which nobody waits, now or later. Nobody hears of its `OSError`."""
+
+    def work() -> None:
+        with suppress(OSError):
+            call()
+
+    if not _start(asyncio.get_running_loop(), work):
+        work()
 
 
 def join_threads(loop: asyncio.AbstractEventLoop) -> None:

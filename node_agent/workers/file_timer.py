@@ -10,11 +10,12 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct, json
 
+from node_agent.output.threads import leave_to_thread
 from node_agent.workers.environment import TIMER_FILE
 
 READ_BYTES = 1 << 16
@@ -37,11 +38,12 @@ class FileTimer:
     def __init__(
         self,
         path: str,
+        pipe: int,
         log: Callable[[str], None],
         is_worker: Callable[[int], bool],
         report: Callable[[int, str], None] | None = None,
     ) -> None:
-        """Make the pipe. Raises `OSError` with one line if something else stands there.
+        """`pipe`: descriptor from `open_pipe`.
 
         `report` takes the process and the sentence of a timer that is only reported.
         """
@@ -53,8 +55,7 @@ class FileTimer:
         """Sentences about timers for which a signal was sent, by the process's id."""
         self._timers: dict[tuple[int, str], asyncio.TimerHandle] = {}
         self._rest = b""
-        _make_fifo(path)
-        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # also a writer: it never ends
+        self._pipe = pipe
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._pipe, self._read)
 
@@ -69,8 +70,7 @@ class FileTimer:
         self.clear()
         self._loop.remove_reader(self._pipe)
         os.close(self._pipe)
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
+        leave_to_thread(partial(os.unlink, self.path))
 
     def _read(self) -> None:
         *lines, self._rest = (self._rest + os.read(self._pipe, READ_BYTES)).split(b"\n")
@@ -106,6 +106,15 @@ class FileTimer:
             self.killed[request.pid] = late
         except OSError as error:
             self._log(f"cannot signal process {request.pid}: {error.strerror}")
+
+
+def open_pipe(path: str) -> int:
+    """Make the named pipe, and open it. Any thread may do so.
+
+    Raises `OSError` with one line if something else stands there.
+    """
+    _make_fifo(path)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # also a writer: it never ends
 
 
 def _make_fifo(path: str) -> None:

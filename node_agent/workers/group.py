@@ -32,6 +32,8 @@ LEFT_S = 3.0
 """Time that processes have, after SIGTERM, whose worker has ended by itself."""
 READ_WITHIN_S = 5.0
 """Longest time for which the end of a worker waits for what it has left on a disk."""
+FULL_WITHIN_S = 2.0
+"""Longest time for which the end of a worker waits for the node's own disks to tell whether they are full."""
 LOOK_S = 1.0
 """Time between two looks at a worker that writes, and before the first one at a silent one: does it handle signals?"""
 
@@ -186,7 +188,8 @@ class Worker:
                 left = unread(error) if error_file else None
                 for at, (stream, _) in enumerate(ends):
                     ends[at] = stream, End(-1, 0).unread(error)  # the thread still has the other one
-            self._left = (left,) if left else self._left
+            if left:
+                self._left = (left._replace(is_node_full=await _is_node_full()),)
             for stream, end in ends:
                 stream.ended(end, is_last=is_last)
             then()
@@ -467,6 +470,15 @@ class WorkerGroup(ProcessGroup):
         if not self._settled:
             self._settled = True
             asyncio.get_running_loop().call_soon(callback, *args)
+
+
+async def _is_node_full() -> bool:
+    """Whether a disk of the node itself is full; False if none tells in time."""
+    from node_agent.failures.diagnose import is_node_full
+
+    with suppress(OSError):
+        return await in_thread(is_node_full, FULL_WITHIN_S)
+    return False
 
 
 def _is_told_to_end(failure: Failure) -> bool:

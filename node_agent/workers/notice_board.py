@@ -12,10 +12,14 @@ import signal
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 
 from rdzv_protocol.queries import Notice, Noticed
 
 from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE
+from node_agent.output.room import in_words
+from node_agent.output.threads import in_thread, leave_to_thread
+from node_agent.workers.group import READ_WITHIN_S
 from node_agent.workers.temp_dir import TempDir
 
 LOOK_S = 0.02
@@ -28,6 +32,7 @@ class NoticeBoard:
     """Board of the workers of one round. `signal_name`: what they get besides; they all listen then."""
 
     def __init__(self, temp_dir: TempDir, round_: int, workers: int, signal_name: str | None = None) -> None:
+        """`temp_dir` has been made."""
         self._is_given = False
         self._signal_name = signal_name
         self._path = temp_dir.path(f"notice-{round_}.json")
@@ -37,16 +42,24 @@ class NoticeBoard:
         return {NOTICE_FILE: self._path, NOTICE_ACK: self._acks[local_rank]}
 
     @property
-    def is_acknowledged(self) -> bool:
-        """Whether a worker has acknowledged a notice."""
-        return self._is_given and self.look().acknowledged > 0
+    def is_given(self) -> bool:
+        """Whether the workers have been told."""
+        return self._is_given
 
-    def look(self, alive: Collection[int] | None = None) -> Noticed:
+    async def is_acknowledged(self) -> bool:
+        """Whether a worker has acknowledged a notice; False if the disk does not tell in time."""
+        try:
+            return self._is_given and (await self._look(READ_WITHIN_S)).acknowledged > 0
+        except OSError:
+            return False
+
+    async def _look(self, within_s: float, alive: Collection[int] | None = None) -> Noticed:
         """Number of workers that listen, and of those among them that have acknowledged, or have ended.
 
-        `alive`: local ranks of the workers that have not exited; None: of all.
+        `alive`: local ranks of the workers that have not exited; None: of all. Raises `OSError` if the disk does not
+        answer.
         """
-        sizes = [_size(path) for path in self._acks]
+        sizes = await in_thread(lambda: [_size(path) for path in self._acks], within_s)
         listening = [rank for rank, size in enumerate(sizes) if self._signal_name or size is not None]
         saved = [rank for rank in listening if sizes[rank] or not (alive is None or rank in alive)]
         return Noticed(listening=len(listening), acknowledged=len(saved))
@@ -61,24 +74,26 @@ class NoticeBoard:
         loop = asyncio.get_running_loop()
         until = loop.time() + max(0.0, notice.remaining_s - MARGIN_S)
         try:
-            self._write(notice)
+            await in_thread(partial(self._write, notice), until - loop.time())
         except OSError as error:
-            warn(f"the workers cannot be told that the round ends: {error}")
+            warn(f"the workers cannot be told that the round ends: {in_words(error)}")
             return Noticed(listening=0, acknowledged=0)
         self._is_given = True
         for pid in alive().values() if self._signal_name else ():
             with suppress(ProcessLookupError):  # the worker alone: what it has started may not know the signal
                 os.kill(pid, signal.Signals[self._signal_name or ""])
+        seen = Noticed(listening=0, acknowledged=0)
         while True:
-            seen = self.look(alive())
+            with suppress(OSError):  # the disk hangs: what has been seen before counts
+                seen = await self._look(max(LOOK_S, until - loop.time()), alive())
             if seen.acknowledged >= seen.listening or loop.time() >= until:
                 return seen
             await asyncio.sleep(LOOK_S)
 
     def close(self) -> None:
+        """Remove the files, at some time."""
         for path in (self._path, *self._acks):
-            with suppress(OSError):
-                os.unlink(path)
+            leave_to_thread(partial(os.unlink, path))
 
     def _write(self, notice: Notice) -> None:
         """Replace the file in one go: whoever reads it reads a whole one."""

@@ -128,10 +128,9 @@ class SpecMaker:
         None does anything by itself: the socket is torch's worker server's, which there is if the script uses
         `worker_main`; the pipe and the dump are NCCL's.
         """
-        try:
-            beginning = self._temp_dir.path(f"round_{assignment.round}_")
-        except OSError:
+        if not self._temp_dir.is_made:
             return {}  # a worker that cannot be asked runs all the same
+        beginning = self._temp_dir.path(f"round_{assignment.round}_")
         rank, values = assignment.first_rank + local_rank, {}
         if len(os.fsencode(server := f"{beginning}{rank}.server")) <= LONGEST_SOCKET_PATH:
             values[WORKER_SERVER] = server

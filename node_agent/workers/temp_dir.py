@@ -8,9 +8,12 @@ since it was started last, and the folders of others stay.
 
 import fcntl
 import os
+import threading
 from contextlib import suppress
 from zlib import crc32
 
+REMOVED_WITHIN_S = 2.0
+"""Longest time for which a program waits at its end until its temporary folder is removed."""
 PREFIX = "node-agent"
 FALLBACK = "/tmp"
 _RANDOM_BYTES = 8
@@ -18,35 +21,45 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class TempDir:
-    """Temporary folder, made on first use, for this user alone. No part of its path is of a run id or a node id."""
+    """Temporary folder for this user alone. No part of its path is of a run id or a node id.
+
+    `make` and `remove` wait for its disk: any thread may call them, and an event loop leaves that to one.
+    """
 
     def __init__(self, *, is_locked: bool = True) -> None:
         """`is_locked` False: for a program that keeps many of them open; nobody removes one that is left over."""
         self._is_locked = is_locked
-        self._is_made = False
+        self._making = threading.Lock()
+        self.is_made = False
+        """Whether the folder has been made. Somebody may have cleared it away since."""
         self.folder = temporary_path(_locked_prefix() if is_locked else f"{PREFIX}-kept")
         """Path of the folder, whether it has been made or not."""
         self._lock = -1
         """Descriptor of the folder, whose lock says that this process lives."""
 
     def path(self, name: str) -> str:
-        """A path within the folder, which is made, also anew if somebody cleared it away. Raises `OSError`."""
-        if not (self._is_made and os.path.isdir(self.folder)):
-            self._unlock()
-            self._make()
-            self._is_made = True
+        """A path within the folder, whether that has been made or not."""
         return os.path.join(self.folder, name)
 
-    def remove(self) -> None:
-        if not self._is_made:
-            return
-        import shutil
+    def make(self) -> None:
+        """Make the folder, also anew if somebody cleared it away. Raises `OSError`."""
+        with self._making:
+            if not (self.is_made and os.path.isdir(self.folder)):
+                self._unlock()
+                self._make()
+                self.is_made = True
 
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self._is_made = False
-        if self._is_locked:
-            self._unlock()
-            _remove_left_over(os.path.dirname(self.folder))
+    def remove(self) -> None:
+        with self._making:
+            if not self.is_made:
+                return
+            import shutil
+
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.is_made = False
+            if self._is_locked:
+                self._unlock()
+                _remove_left_over(os.path.dirname(self.folder))
 
     def _unlock(self) -> None:
         if self._lock >= 0:

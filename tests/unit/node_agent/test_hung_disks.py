@@ -1,33 +1,41 @@
 """Disks that hang: an agent polls its server all the same, and workers get by without what is on them."""
 
 import asyncio
+import builtins
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import LeaveRequest, PollRequest, ReportRequest
+from rdzv_protocol.queries import Examine, Notice, Noticed, Refused
 
 from node_agent import agent as agent_module
+from node_agent.api.errors import LaunchError
+from node_agent.api.processes import PContext
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.output import logs as logs_module
+from node_agent.output import ready_file as ready_file_module
 from node_agent.output import threads as threads_module
 from node_agent.output.threads import in_thread
 from node_agent.transport.base import ThreadLoop
 from node_agent.workers import group as group_module
 from node_agent.workers.environment import ERROR_FILE
+from node_agent.workers.notice_board import NoticeBoard
+from node_agent.workers.temp_dir import TempDir
 from tests.support.process_info import until
-from tests.unit.node_agent.rig import Rig, rig
+from tests.unit.node_agent.rig import PATIENCE_S, Rig, rig
 from tests.unit.node_agent.story import finish, start
 
 
 class HungDisk:
     """Calls to a function hang in threads, from `hangs` to `answers`, if they are about a file below the folder. A call
-    by the event loop's thread is a fault.
+    by an event loop's thread is a fault.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +48,7 @@ class HungDisk:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if any(self._folder in _path(each) for each in args):
-                if threading.current_thread() is threading.main_thread():
+                if asyncio._get_running_loop():
                     self.faults.append(f"{name}{args}")
                 else:
                     self.hangs.set()
@@ -190,6 +198,158 @@ async def test_copies_of_lines_wait_for_the_disk_and_nobody_else_does(tmp_path: 
         disk.answers.set()
         (copy,) = (tmp_path / "disk").rglob("filtered_stdout.log")
         await until(lambda: copy.read_text() == "[default0]:apple\n")
+
+
+# The temporary folder.
+
+
+@pytest.fixture
+def tmpdir_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "disk"))
+
+
+@pytest.mark.usefixtures("tmpdir_on_disk")
+async def test_workers_get_by_without_a_temporary_folder(disk: HungDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs_module, "OPENED_WITHIN_S", 0.05)
+    disk.holds_up(os, "mkdir")
+    async with rig("echo here; exit 0", gives_notices=True) as agent:
+        await agent.server.answers(start(local_world_size=1))
+        await polls_while_it_hangs(agent, disk)
+        await until(lambda: b"here" in agent.console.text())
+        assert any(line.startswith("the workers cannot be told of notices: ") for line in agent.console.lines)
+
+
+@pytest.mark.usefixtures("tmpdir_on_disk")
+async def test_an_agent_ends_though_its_temporary_folder_cannot_be_removed(
+    disk: HungDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "REMOVED_WITHIN_S", 0.05)
+    async with rig("exit 0") as agent:
+        for name in ("open", "stat", "lstat", "scandir", "rmdir"):
+            disk.holds_up(os, name)
+        disk.answers.set()
+        await agent.server.answers(start(local_world_size=1))
+        await agent.server.hears(ReportRequest)
+        disk.answers.clear()
+        await agent.server.answers(finish())
+        assert await agent.exit_code() == ExitCode.SUCCEEDED
+        assert disk.hangs.is_set()
+
+
+@pytest.mark.usefixtures("tmpdir_on_disk")
+async def test_the_pipe_of_timers_is_made_by_a_thread(disk: HungDisk) -> None:
+    disk.holds_up(os, "mkfifo")
+    environment = {"PATH": os.environ["PATH"], "TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+    async with rig("echo here; exec sleep 60", environment=environment) as agent:
+        await agent.server.answers(start(local_world_size=1))
+        await polls_while_it_hangs(agent, disk)
+        disk.answers.set()
+        await until(lambda: b"here" in agent.console.text())
+
+
+@pytest.mark.usefixtures("tmpdir_on_disk")
+async def test_a_failure_for_want_of_room_is_reported_though_nobody_knows_whose_disk_is_full(
+    disk: HungDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_module, "FULL_WITHIN_S", 0.05)
+    async with rig("echo OSError: [Errno 28] No space left on device >&2; exit 3") as agent:
+        disk.holds_up(os, "statvfs")
+        await agent.server.answers(start(local_world_size=1))
+        failure = (await agent.server.hears(ReportRequest)).failure
+        assert (failure.exit_code, failure.blame) == (3, "unknown")
+        assert disk.hangs.is_set()
+
+
+@pytest.mark.usefixtures("tmpdir_on_disk")
+async def test_the_place_of_evidence_is_chosen_by_a_thread(disk: HungDisk) -> None:
+    async with rig() as agent:
+        await agent.server.answers(start(local_world_size=1))
+        await until(lambda: agent.pids)
+        disk.holds_up(os, "statvfs")
+        answers: list[Any] = []
+        agent.agent._queries._answered = lambda number, answer: answers.append(answer)
+        agent.agent._queries.ask(Examine(number=1, round=1, remaining_s=0.05))
+        await until(lambda: answers)
+        assert isinstance(answers[0], Refused) and "was not done in time" in answers[0].reason
+        assert disk.hangs.is_set()
+
+
+# Notices.
+
+
+@pytest.mark.parametrize("name", ["rename", "stat"])
+async def test_a_notice_ends_in_time_though_the_disk_hangs(name: str, tmp_path: Path, disk: HungDisk) -> None:
+    """Its file cannot be written, or the workers' answers cannot be seen."""
+    folder = SimpleNamespace(path=lambda name: f"{tmp_path}/disk/{name}")
+    board, told = NoticeBoard(cast(TempDir, folder), 1, 1, "SIGUSR2"), list[str]()
+    notice = Notice(number=1, round=1, remaining_s=2.2, source="node_left", node_id="a", reason="drained")
+    disk.holds_up(os, name)
+    assert await board.give(notice, dict, told.append) == Noticed(listening=0, acknowledged=0)
+    assert bool(told) is (name == "rename")
+    assert disk.hangs.is_set()
+
+
+async def test_files_of_notices_are_read_and_removed_by_a_thread(tmp_path: Path, disk: HungDisk) -> None:
+    folder = SimpleNamespace(path=lambda name: f"{tmp_path}/disk/{name}")
+    board = NoticeBoard(cast(TempDir, folder), 1, 1)
+    notice = Notice(number=1, round=1, remaining_s=0.3, source="node_left", node_id="a", reason="drained")
+    await board.give(notice, dict, print)
+    for name in ("stat", "unlink"):
+        disk.holds_up(os, name)
+    asked = asyncio.create_task(board.is_acknowledged())
+    await until(disk.hangs.is_set)
+    board.close()
+    disk.answers.set()
+    assert await asked is False
+    await until(lambda: not any((tmp_path / "disk").iterdir()))
+
+
+# The file for readiness probes.
+
+
+async def test_the_ready_file_follows_when_its_disk_answers(tmp_path: Path, disk: HungDisk) -> None:
+    path = tmp_path / "disk" / "ready"
+    path.write_text("of an agent that was killed")
+    for where, name in ((builtins, "open"), (os, "replace"), (os, "remove")):
+        disk.holds_up(where, name)
+    async with rig(ready_file=str(path)) as agent:
+        await agent.server.answers(start(local_world_size=1))
+        await polls_while_it_hangs(agent, disk)
+        disk.answers.set()
+        await until(lambda: path.exists() and path.read_text() == f"{os.getpid()}\n")
+        await agent.server.answers(finish(succeeded=False))
+        assert await agent.exit_code() == ExitCode.FAILED
+        assert not path.exists()
+
+
+async def test_an_agent_ends_though_its_ready_file_cannot_be_removed(
+    tmp_path: Path, disk: HungDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ready_file_module, "CLOSE_S", 0.05)
+    disk.holds_up(os, "remove")
+    async with rig("exit 0", ready_file=str(tmp_path / "disk" / "ready")) as agent:
+        await agent.server.answers(start(local_world_size=1))
+        await agent.server.hears(ReportRequest)
+        await agent.server.answers(finish())
+        assert await agent.exit_code() == ExitCode.SUCCEEDED
+        assert disk.hangs.is_set()
+
+
+# The Python API.
+
+
+def test_a_program_stops_while_the_disk_of_its_workers_files_hangs(tmp_path: Path, disk: HungDisk) -> None:
+    context = PContext("t", "true", {0: ()}, {0: {}}, log_dir=tmp_path / "disk", redirects=Std.ALL)
+    disk.holds_up(os, "mkdir")
+    starting = threading.Thread(target=lambda: context.start(()), daemon=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(threading, "excepthook", lambda args: None)
+        starting.start()
+        assert disk.hangs.wait(PATIENCE_S)
+        context.close()
+        with pytest.raises(LaunchError, match="t was stopped before its processes were started"):
+            context.pids()
+        starting.join()
 
 
 # Calls in threads.

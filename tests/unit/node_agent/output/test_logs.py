@@ -193,7 +193,7 @@ async def test_dev_null_turns_files_off(make: Make, tmp_path: Path) -> None:
     await agent.round()
     assert agent.out() == [b"out 4", b"out 5"]
     assert agent.environments == [{"TORCHELASTIC_ERROR_FILE": ""}] * 2
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [os.path.basename(agent.scratch.folder)]
 
 
 async def test_without_a_log_dir_files_that_were_asked_for_are_kept_and_named(make: Make, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.workers.file_timer import FileTimer
+from node_agent.workers.file_timer import FileTimer, open_pipe
 from tests.support.console import PATIENCE_S
+from tests.support.process_info import until
 
 LONG_AGO, SOON_ENOUGH = 0.0, 0.05
 
@@ -21,7 +22,7 @@ class Served:
     def __init__(self, path: Path, worker: asyncio.subprocess.Process) -> None:
         self.worker = worker
         self.said: asyncio.Queue[str] = asyncio.Queue()
-        self.timer = FileTimer(str(path), self.said.put_nowait, lambda pid: pid == worker.pid)
+        self.timer = FileTimer(str(path), open_pipe(str(path)), self.said.put_nowait, lambda pid: pid == worker.pid)
 
     def write(self, line: str) -> None:
         with open(self.timer.path, "w") as pipe:  # as torch's client does, for each request
@@ -46,7 +47,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     served = Served(tmp_path / "timer", await asyncio.create_subprocess_exec("sleep", "1000"))
     yield served
     served.timer.close()
-    assert os.listdir(tmp_path) == []
+    await until(lambda: os.listdir(tmp_path) == [])
     if served.worker.returncode is None:
         served.worker.kill()
         await served.worker.wait()
@@ -99,8 +100,9 @@ async def test_timers_go_with_their_workers(served):
 async def test_an_old_pipe_is_replaced_and_anything_else_left_alone(tmp_path):
     path = tmp_path / "timer"
     os.mkfifo(path)
-    FileTimer(str(path), print, lambda pid: True).close()
+    FileTimer(str(path), open_pipe(str(path)), print, lambda pid: True).close()
+    await until(lambda: not path.exists())
     path.write_text("mine")
     with pytest.raises(FileExistsError, match="no named pipe"):
-        FileTimer(str(path), print, lambda pid: True)
+        open_pipe(str(path))
     assert path.read_text() == "mine"

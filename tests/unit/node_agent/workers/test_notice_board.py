@@ -29,4 +29,4 @@ async def test_a_worker_that_has_ended_is_waited_for_no_longer(tmp_path: Path, s
     listens(board)
     told: list[Any] = []
     assert await board.give(NOTICE, dict, told.append) == Noticed(listening=1, acknowledged=1)
-    assert not told and not board.is_acknowledged
+    assert not told and not await board.is_acknowledged()

@@ -12,6 +12,18 @@ import pytest
 from node_agent.workers import temp_dir
 from node_agent.workers.temp_dir import TempDir
 
+LEAVES = (
+    "from node_agent.workers.temp_dir import TempDir; made = TempDir(); made.make(); open(made.path('{name}'), 'x'); "
+    "import os; os._exit(9)"
+)
+"""Program of an agent that is killed together with its guardian."""
+
+
+def made():
+    temp_dir = TempDir()
+    temp_dir.make()
+    return temp_dir
+
 
 @pytest.fixture(autouse=True)
 def tmpdir_of_the_agent(tmp_path, monkeypatch):
@@ -25,7 +37,7 @@ def test_nothing_is_made_before_it_is_needed(tmp_path):
 
 
 def test_a_file_can_be_written_there_by_this_user_alone(tmp_path):
-    temp_dir = TempDir()
+    temp_dir = made()
     path = temp_dir.path("timer")
     with open(path, "x"):
         pass
@@ -35,7 +47,7 @@ def test_a_file_can_be_written_there_by_this_user_alone(tmp_path):
 
 
 def test_nothing_is_left_of_it(tmp_path):
-    temp_dir = TempDir()
+    temp_dir = made()
     os.makedirs(temp_dir.path("attempt_0/1"))
     temp_dir.remove()
     assert os.listdir(tmp_path) == []
@@ -44,7 +56,7 @@ def test_nothing_is_left_of_it(tmp_path):
 
 def test_what_an_agent_left_that_was_killed_with_its_guardian_goes_with_the_next_one(tmp_path):
     """The folder of an agent that lives stays, known by its lock, and so does another program's."""
-    living, next_one = TempDir(), TempDir()
+    living, next_one = made(), made()
     kept = [
         living.path("error.json"),
         str(tmp_path / "node-agent-logs-0123456789abcdef"),
@@ -54,7 +66,7 @@ def test_what_an_agent_left_that_was_killed_with_its_guardian_goes_with_the_next
         os.makedirs(path)
     with open(f"{next_one.path('x')}", "x"):
         pass
-    code = "from node_agent.workers.temp_dir import TempDir; open(TempDir().path('left'), 'x'); import os; os._exit(9)"
+    code = LEAVES.format(name="left")
     assert subprocess.run([sys.executable, "-c", code]).returncode == 9
     assert len(os.listdir(tmp_path)) == 5
     next_one.remove()
@@ -66,14 +78,12 @@ def test_what_an_agent_left_that_was_killed_with_its_guardian_goes_with_the_next
 
 def test_the_folder_of_another_machine_stays_whose_lock_cannot_be_seen_here(tmp_path, monkeypatch):
     """Nodes may share a TMPDIR whose locks are known to one node only."""
-    code = "from node_agent.workers.temp_dir import TempDir; open(TempDir().path('used'), 'x'); import os; os._exit(9)"
+    code = LEAVES.format(name="used")
     (tmp_path / "boot_id").write_text("another machine")
     patch = f"from node_agent.workers import temp_dir; temp_dir._BOOT_ID = {str(tmp_path / 'boot_id')!r}; "
     assert subprocess.run([sys.executable, "-c", patch + code]).returncode == 9
     (others,) = tmp_path.glob("node-agent-*")
-    own = TempDir()
-    own.path("x")
-    own.remove()
+    made().remove()
     assert (others / "used").exists()
 
 
@@ -81,7 +91,7 @@ def test_a_link_in_its_place_is_left_alone(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     left_over, temp_dir = TempDir().folder, TempDir()
     os.symlink(tmp_path / "elsewhere", left_over)
-    temp_dir.path("x")
+    temp_dir.make()
     temp_dir.remove()
     assert sorted(os.listdir(tmp_path)) == ["elsewhere", os.path.basename(left_over)]
 
@@ -110,8 +120,9 @@ def test_a_full_disk_is_no_place_for_temporary_files(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_somebody_cleared_away_is_made_anew(tmp_path):
-    temp_dir = TempDir()
-    shutil.rmtree(os.path.dirname(temp_dir.path("x")))
+    temp_dir = made()
+    shutil.rmtree(temp_dir.folder)
+    temp_dir.make()
     with open(temp_dir.path("x"), "x"):
         pass
     assert stat.S_IMODE(os.stat(temp_dir.folder).st_mode) == 0o700

@@ -1,0 +1,53 @@
+"""The file of `--ready-file`: there while the agent is part of its run, for readiness probes."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from node_agent.output.room import in_words
+from node_agent.output.threads import in_thread
+
+CLOSE_S = 2.0
+"""Longest time for which an agent waits at its end until the file is removed."""
+
+
+class ReadyFile:
+    """File with the agent's process id. A thread writes and removes it: its disk may hang."""
+
+    def __init__(self, path: str, warn: Callable[[str], None]) -> None:
+        self._path = path
+        self._warn = warn
+        self._is_shown = True  # a file that an agent which was killed has left there is removed at once
+        self._is_wanted = True
+        self._work: asyncio.Task[None] | None = None
+
+    def show(self, is_member: bool) -> None:
+        """Have the file there if the agent is part of its run, and not otherwise."""
+        self._is_wanted = is_member
+        if self._is_wanted != self._is_shown and (self._work is None or self._work.done()):
+            self._work = asyncio.get_running_loop().create_task(self._follow())
+
+    async def close(self) -> None:
+        """Wait until the file is as it should be, though not for ever."""
+        if self._work:
+            await asyncio.wait([self._work], timeout=CLOSE_S)
+
+    async def _follow(self) -> None:
+        while self._is_shown != self._is_wanted:
+            self._is_shown = self._is_wanted
+            try:
+                await in_thread(partial(self._put, self._is_shown))
+            except OSError as error:
+                self._warn(f"--ready-file {self._path}: {in_words(error)}")
+
+    def _put(self, is_shown: bool) -> None:
+        if is_shown:
+            new = f"{self._path}.{os.getpid()}"
+            with open(new, "w") as file:
+                file.write(f"{os.getpid()}\n")
+            os.replace(new, self._path)  # whoever finds it can read the whole of it
+        else:
+            with suppress(FileNotFoundError):
+                os.remove(self._path)

@@ -1,0 +1,70 @@
+"""A real disk that hangs at every call: the agent keeps its seat, and the run goes on."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.hanging_disk import Disk, why_no_fuse
+from tests.support.programs import AGENT, WORKER, Program
+
+pytestmark = pytest.mark.skipif(bool(why_no_fuse()), reason=f"no FUSE: {why_no_fuse()}")
+LEASE_S = 3.0
+
+
+async def agent_on(disk: Disk, cluster: Cluster) -> Program:
+    """Node b, whose agent has all of its files on the disk."""
+    (disk.files / "tmp").mkdir()
+    flags = (
+        "--endpoint", cluster.endpoint, "--node-id", "b", "--nproc", "2", "--nnodes", "2", "--max-restarts", "1",
+        "--lease", str(LEASE_S), "--shutdown-timeout", "5", "--last-call-timeout", "60", "-r", "1",
+        "--log-dir", f"{disk.path}/logs", "--duplicate-stdout-filters", "apple", "--allow-log-reads",
+        "--ready-file", f"{disk.path}/ready",
+        "--preemption-file", f"{disk.path}/preempted", "--notice-timeout", "4", "--progress-timeout", "500",
+    )  # fmt: skip
+    environment = {
+        **cluster.hub.env,
+        "TMPDIR": f"{disk.path}/tmp",
+        "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
+        "TORCHELASTIC_ERROR_FILE": f"{disk.path}/errors/error.json",
+        "TORCH_EXTENSIONS_DIR": f"{disk.path}/extensions",
+    }
+    program = await Program.start(*disk.command(sys.executable, *AGENT, *flags, WORKER), env=environment)
+    cluster.agents["b"] = program
+    return program
+
+
+async def hangs(disk: Disk, program: Program) -> None:
+    """Let the disk hang, until somebody waits for it."""
+    before = program.out.count("held")
+    await asyncio.to_thread(disk.hang)
+    while program.out.count("held") == before:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def test_a_node_whose_disk_hangs_keeps_its_seat_through_a_restart_and_a_notice(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Beyond the lease; the other node is heard, so a silent one would be lost."""
+    disk = Disk(tmp_path)
+    agent = await agent_on(disk, cluster)
+    flags = ("--nnodes", "2", "--max-restarts", "1", "--lease", str(LEASE_S), "--shutdown-timeout", "5")
+    await cluster.node("a", *flags, "--last-call-timeout", "60", "--notice-timeout", "4")
+    workers = await cluster.hub.group(4)
+    await hangs(disk, agent)
+    workers[0].order_exit(1)
+    await agent.line("stopping the workers of round 1")
+    await agent.line("round 2")
+    await asyncio.sleep(2 * LEASE_S)  # an agent that waited for the disk would be lost
+    await asyncio.to_thread(disk.answer)
+    workers = await cluster.hub.group(4)
+    assert await cluster.restarts() == {"worker_failure": 1}
+    await hangs(disk, agent)
+    agents = [agent, cluster.agents["a"]]
+    for worker in workers:
+        worker.order_exit(0)
+    for each in agents:
+        assert await each.exit_code() == 0, each.err
+    assert not any("lost" in line for line in cluster.server.err), cluster.server.err
