@@ -3,11 +3,13 @@
 The guardian of an agent that is killed removes it. Where both were killed, the next agent of this user on this machine
 does so as it ends: it knows such a folder by its lock, which nobody holds any more. Nodes may share TMPDIR, and a lock
 on a network file system may be known to its own node only. So the name of a folder tells which machine has made it,
-since it was started last, and the folders of others stay.
+since it was started last. On a disk of this machine, a folder from before its last start is left over for certain. Of
+other disks such folders stay: they may be another machine's.
 """
 
 import fcntl
 import os
+import re
 import threading
 from contextlib import suppress
 from zlib import crc32
@@ -18,6 +20,9 @@ PREFIX = "node-agent"
 FALLBACK = "/tmp"
 _RANDOM_BYTES = 8
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_MOUNTS = "/proc/self/mountinfo"
+_OWN_DISKS = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
+"""Types of file systems that one machine has mounted at a time."""
 
 
 class TempDir:
@@ -117,14 +122,31 @@ def _why_unusable(tmpdir: str) -> str:
 
 
 def _remove_left_over(parent: str) -> None:
-    """Remove the folders of this user's agents on this machine that were killed together with their guardians."""
-    prefix = f"{_locked_prefix()}-"
-    length = len(prefix) + 2 * _RANDOM_BYTES
+    """Remove the folders of this user's agents on this machine that were killed together with their guardians.
+
+    On a disk of this machine that includes the folders of agents which ran when it was last switched off.
+    """
+    is_known = os.access(_BOOT_ID, os.R_OK)  # else no folder tells anything
+    beginning = f"{PREFIX}-[0-9a-f]{{8}}" if is_known and _is_own_disk(parent) else _locked_prefix()
+    left_over = re.compile(f"{beginning}-[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
     with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
-            if entry.name.startswith(prefix) and len(entry.name) == length:
+            if left_over.fullmatch(entry.name):
                 with suppress(OSError):  # it is in use, another user's, or just gone
                     _remove_unless_locked(entry.path)
+
+
+def _is_own_disk(folder: str) -> bool:
+    """Whether no other machine can have the folder: it is on a disk that is mounted here, not on a shared one."""
+    path, kind, longest = f"{os.path.realpath(folder)}/", "", 0
+    with suppress(OSError), open(_MOUNTS, "rb") as mounts:
+        for line in mounts:  # 36 35 98:0 /root /mount/point rw,noatime master:1 - ext3 /dev/root rw
+            before, _, after = line.partition(b" - ")
+            point = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), before.split()[4])
+            at = os.fsdecode(point).rstrip("/") + "/"
+            if path.startswith(at) and len(at) >= longest:  # of several at one place the last one is seen
+                kind, longest = os.fsdecode(after.split()[0]), len(at)
+    return kind in _OWN_DISKS
 
 
 def _remove_unless_locked(path: str) -> None:

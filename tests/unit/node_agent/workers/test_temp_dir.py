@@ -78,6 +78,7 @@ def test_what_an_agent_left_that_was_killed_with_its_guardian_goes_with_the_next
 
 def test_the_folder_of_another_machine_stays_whose_lock_cannot_be_seen_here(tmp_path, monkeypatch):
     """Nodes may share a TMPDIR whose locks are known to one node only."""
+    mounts(tmp_path, monkeypatch, f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {tmp_path} rw - nfs4 files:/tmp rw\n")
     code = LEAVES.format(name="used")
     (tmp_path / "boot_id").write_text("another machine")
     patch = f"from node_agent.workers import temp_dir; temp_dir._BOOT_ID = {str(tmp_path / 'boot_id')!r}; "
@@ -85,6 +86,38 @@ def test_the_folder_of_another_machine_stays_whose_lock_cannot_be_seen_here(tmp_
     (others,) = tmp_path.glob("node-agent-*")
     made().remove()
     assert (others / "used").exists()
+
+
+def mounts(tmp_path, monkeypatch, text):
+    """Let this be what is mounted here."""
+    (tmp_path / "mountinfo").write_text(text)
+    monkeypatch.setattr(temp_dir, "_MOUNTS", str(tmp_path / "mountinfo"))
+
+
+def test_a_folder_from_before_a_reboot_goes_from_the_machines_own_disk(tmp_path, monkeypatch):
+    own = f"2 1 0:2 / {tmp_path} rw,noatime shared:1 - xfs /dev/a rw\n"
+    mounts(tmp_path, monkeypatch, f"1 0 0:1 / / rw - nfs files:/ rw\n{own}")
+    old, strange = tmp_path / "node-agent-0badb007-0123456789abcdef", tmp_path / "node-agent-logs-0123456789abcdef"
+    for folder in (old, strange):
+        folder.mkdir()
+    made().remove()
+    assert not old.exists() and strange.exists()
+
+
+@pytest.mark.parametrize(
+    ("mounted", "is_own"),
+    [
+        ("1 0 0:1 / / rw - ext4 /dev/a rw", True),
+        ("1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /shared\\040disk rw - lustre mds:/ rw", False),
+        ("1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /shared rw - lustre mds:/ rw", True),
+        ("1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / / rw - nfs4 files:/ rw", False),
+        ("", False),
+    ],
+    ids=["own", "shared", "beside a shared one", "hidden by a shared one", "unknown"],
+)
+def test_which_disks_are_the_machines_own(tmp_path, monkeypatch, mounted, is_own):
+    mounts(tmp_path, monkeypatch, mounted)
+    assert temp_dir._is_own_disk("/shared disk/tmp") is is_own
 
 
 def test_a_link_in_its_place_is_left_alone(tmp_path):
