@@ -3,6 +3,9 @@
 A scheduler that started an agent looks at its exit code, and may call the whole job failed if it was killed: the kernel
 was out of memory, somebody sent SIGKILL. An elastic run goes on without that agent, so its supervisor waits for the end
 of the run, of which the server tells it when it comes, and has that for its own exit code.
+
+It adopts what the killed agent's workers have started, and ends what the agent's guardian cannot know: processes that
+have cleared their environment and left their session.
 """
 
 import os
@@ -18,6 +21,8 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import agent
 from node_agent.config import LaunchPlan, UsageError
+from node_agent.workers.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
+from node_agent.workers.orphans_helper import EMPTY_LOOKS, END_S, began, end
 from node_agent.workers.process import tie_to_parent, to_handle
 
 if TYPE_CHECKING:
@@ -34,7 +39,7 @@ ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     """Exit code of an agent in a process of its own; if that is killed, of the run that goes on without it."""
-    supervisor = os.getpid()
+    supervisor, is_reaper = os.getpid(), _becomes_reaper()
     awaited = {*to_handle(plan.config.signals), signal.SIGCHLD}
     # Until the child leads its own session, and this process forwards: no signal gets lost, or arrives twice.
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
@@ -47,6 +52,8 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     code, has_forwarded = _attend(child, way, awaited)
     if code >= 0:
         return code
+    if is_reaper:
+        _end_unmarked()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)  # the agent is gone: they have their usual effect again
     name = signal.Signals(-code).name
     if has_forwarded or not plan.target.endpoint:
@@ -102,6 +109,33 @@ def _attend(child: int, way: int, awaited: Collection[signal.Signals]) -> tuple[
             has_forwarded = True
             with suppress(OSError):  # the agent is gone, and its exit code stays this process's
                 os.write(way, bytes([signum]))
+
+
+def _becomes_reaper() -> bool:
+    """Adopt what an agent that is killed leaves behind. Return False if other programs' processes may come along."""
+    return os.getpid() != 1 and not children() and adopt_orphans()
+
+
+def _end_unmarked() -> None:
+    """End what the killed agent has left, except for processes with its mark: its guardian, and what that ends."""
+    empty_looks = 0
+    for _ in range(MOST_LOOKS):
+        found = {pid: began(pid) for pid in family(children()) if not _has_a_mark(pid)}
+        strays = {pid: when for pid, when in found.items() if when >= 0}
+        end(strays, END_S)
+        reap()
+        empty_looks = 0 if strays else empty_looks + 1
+        if empty_looks == EMPTY_LOOKS:
+            break
+
+
+def _has_a_mark(pid: int) -> bool:
+    """Whether a process carries the mark of any agent, or is another user's, whose environment cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            return any(entry.startswith(f"{MARK}=".encode()) for entry in environ.read().split(b"\0"))
+    except OSError:
+        return True
 
 
 def _verdict(plan: LaunchPlan) -> int | None:

@@ -72,7 +72,7 @@ class Orphans:
         self.expects: Callable[[int], bool] = lambda pid: False
         """Tells whether an adopted child is about to become one that somebody here waits for."""
         self._loop = asyncio.get_running_loop()
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         self._loop.add_signal_handler(signal.SIGCHLD, reap)
 
     def guard(self, environment: Mapping[str, str], folder: str) -> None:
@@ -174,6 +174,11 @@ class Orphans:
         self._guardian = None
         if (guardian.exit_code or 0) < 0:
             self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder)
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of descendants that lose their own, unless a child of this process does. False: it cannot."""
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def _new_roster() -> int:

@@ -12,10 +12,11 @@ from rdzv_protocol.exit_codes import ExitCode
 from node_agent import supervisor
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
+from node_agent.workers.orphans import MARK
 from node_agent.workers.process import handles
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
-from tests.support.process_info import is_running, parent
+from tests.support.process_info import ended, is_running, parent
 from tests.support.programs import Program, refuses, start_agent
 from tests.support.worker_hub import Worker, WorkerHub, of_node
 
@@ -113,6 +114,19 @@ async def test_the_supervisor_waits_for_signals_and_has_no_handler(hub: WorkerHu
     assert not handles(alone.pid, signal.SIGTERM), "the kernel shows a signal as blocked only while nobody waits for it"
     worker.order_exit(0)
     assert await alone.exit_code() == 0
+
+
+async def test_a_killed_agent_leaves_no_process_behind_that_nobody_has_seen(hub: WorkerHub) -> None:
+    """A daemon that has cleared its environment, and that the agent could not see: it was stopped."""
+    alone = await start_agent("--exit-with-run", "--standalone", env=hub.env)
+    (worker,) = await hub.group(1)
+    os.kill(worker.agent_pid, signal.SIGSTOP)
+    await worker.tell(f"unset {MARK}")
+    pids = [int(await worker.tell(how)) for how in ("double-fork", "shell env -i setsid sleep 1000 >&- 2>&- & echo $!")]
+    os.kill(worker.agent_pid, signal.SIGKILL)
+    assert await alone.exit_code() == 128 + signal.SIGKILL
+    for pid in pids:
+        await ended(pid)
 
 
 async def test_a_second_signal_is_forwarded_as_one(hub: WorkerHub) -> None:
