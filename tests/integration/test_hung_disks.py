@@ -44,7 +44,7 @@ async def hangs(disk: Disk, program: Program) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_node_whose_disk_hangs_keeps_its_seat_through_a_restart_and_a_notice(
+async def test_a_node_whose_disk_hangs_keeps_its_seat_through_a_restart_and_ends_in_time(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Beyond the lease; the other node is heard, so a silent one would be lost."""
