@@ -421,9 +421,10 @@ async def test_a_ready_file_is_there_while_the_agent_is_part_of_its_run(tmp_path
     ready.write_text("of an agent that was killed\n")
     async with rig("exit 0", ready_file=str(ready)) as agent:
         await agent.server.hears(JoinRequest)
-        assert not ready.exists()
+        await until(lambda: not ready.exists())
         await agent.server.answers(one_worker())
         await agent.server.hears(ReportRequest)
+        await until(ready.exists)
         assert ready.read_text() == f"{os.getpid()}\n"
         await agent.server.answers(finish())
         assert await agent.exit_code() == 0
