@@ -279,7 +279,7 @@ async def test_the_place_of_evidence_is_chosen_by_a_thread(disk: HungDisk) -> No
 
 @pytest.mark.parametrize("name", ["rename", "stat"])
 async def test_a_notice_ends_in_time_though_the_disk_hangs(name: str, tmp_path: Path, disk: HungDisk) -> None:
-    """Its file cannot be written, or the workers' answers cannot be seen."""
+    """The file of the notice cannot be written, or the answers of the workers cannot be seen."""
     folder = SimpleNamespace(path=lambda name: f"{tmp_path}/disk/{name}")
     board, told = NoticeBoard(cast(TempDir, folder), 1, 1, "SIGUSR2"), list[str]()
     notice = Notice(number=1, round=1, remaining_s=2.2, source="node_left", node_id="a", reason="drained")
