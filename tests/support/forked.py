@@ -7,6 +7,7 @@ is written and, when it has ended, its status. It ends with the socket.
 
 import asyncio
 import atexit
+import fcntl
 import gc
 import importlib
 import json
@@ -16,11 +17,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import termios
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 SERVER = ("rdzv_server.__main__", "rdzv_server.server")
@@ -75,15 +78,29 @@ async def fork(
     modules: tuple[str, ...], module: str, words: Sequence[str], env: Mapping[str, str], cwd: str | Path | None
 ) -> ForkedProcess:
     """Do as `python -m module words` does, in a session of its own. `module` is one of those that are imported."""
-    order = json.dumps([module, [*words], dict(env), str(cwd or os.getcwd())]).encode()
-    readers, theirs = zip(*[await _pipe() for _ in range(3)], strict=True)
-    socket.send_fds(ensure_running(modules), [order], theirs)
-    for descriptor in theirs:
+    (out, its_out), (err, its_err) = [await pipe() for _ in range(2)]
+    nothing = os.open(os.devnull, os.O_RDWR)
+    pid, status = await start(modules, module, words, env, cwd, (nothing, its_out, its_err))
+    return ForkedProcess(pid, status, out, err)
+
+
+async def start(
+    modules: tuple[str, ...], module: str, words: Sequence[str], env: Mapping[str, str], cwd: str | Path | None,
+    streams: Sequence[int], ignored: Sequence[int] = (),
+) -> tuple[int, asyncio.StreamReader]:  # fmt: skip
+    """As `fork`, with these as stdin, stdout and stderr, which are closed here; a terminal becomes its own.
+
+    `ignored`: signals that it is started to ignore. Returns its pid, and where its status is written when it has ended.
+    """
+    order = json.dumps([module, [*words], dict(env), str(cwd or os.getcwd()), [*ignored]]).encode()
+    status, its_status = await pipe()
+    socket.send_fds(ensure_running(modules), [order], [its_status, *streams])
+    for descriptor in {its_status, *streams}:
         os.close(descriptor)
-    return ForkedProcess(int(await readers[0].readline()), *readers)
+    return int(await status.readline()), status
 
 
-async def _pipe() -> tuple[asyncio.StreamReader, int]:
+async def pipe() -> tuple[asyncio.StreamReader, int]:
     ours, theirs = os.pipe()
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
@@ -118,14 +135,14 @@ def serve(orders: socket.socket, modules: Sequence[str]) -> None:
     while True:
         for key, _ in selector.select():
             if key.fileobj is orders:
-                order, descriptors, _, _ = socket.recv_fds(orders, LONGEST, 3)
+                order, descriptors, _, _ = socket.recv_fds(orders, LONGEST, 4)
                 if not order:
                     return
-                status, *output = descriptors
+                status, *streams = descriptors
                 pid = os.fork()
                 if pid == 0:
-                    become(changed, output, *json.loads(order))
-                for descriptor in output:
+                    become(changed, streams, *json.loads(order))
+                for descriptor in streams:
                     os.close(descriptor)
                 os.write(status, f"{pid}\n".encode())
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
@@ -138,21 +155,45 @@ def serve(orders: socket.socket, modules: Sequence[str]) -> None:
 
 
 def become(
-    changed: Mapping[str, str], output: Sequence[int], name: str, words: list[str], environment: dict[str, str],
-    folder: str,
-) -> None:  # fmt: skip
+    changed: Mapping[str, str], streams: Sequence[int], name: str, words: list[str], environment: dict[str, str],
+    folder: str, ignored: Sequence[int],
+) -> NoReturn:  # fmt: skip
     """Be the program, to its end."""
     os.setsid()
-    for number, descriptor in enumerate(output, start=1):
+    for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.closerange(3, 1 << 16)
+    for signum in ignored:
+        signal.signal(signum, signal.SIG_IGN)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(changed | environment)
     module: Any = sys.modules[name]
     sys.argv = [module.__file__, *words]
     sys.path[0] = folder
-    sys.exit(module.main())
+    end(module.main)
+
+
+def end(main: Callable[[], object]) -> NoReturn:
+    """Exit as the interpreter does, without taking it down: that would copy every page of the imported modules."""
+    try:
+        code = main()
+    except SystemExit as error:
+        code = error.code
+    except BaseException as error:
+        sys.excepthook(*sys.exc_info())
+        code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit((code or 0) & 0xFF)
 
 
 if __name__ == "__main__":
