@@ -112,13 +112,17 @@ class Parser(argparse.ArgumentParser):
     def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
         """The flags with their values, spelled out; and SCRIPT with all that follows, whatever it looks like.
 
-        A word `--` ends the flags, and is dropped. Raises `UsageError` if a word before SCRIPT is no flag.
+        A word `--` before SCRIPT or right after it is dropped, as argparse does for torchrun. Raises `UsageError` if a
+        word before SCRIPT is no flag.
         """
         flags: list[str] = []
         words = iter(argv)
         for word in words:
-            if word == "--" or word == "-" or not word.startswith("-"):
-                return flags, [*([] if word == "--" else [word]), *words]
+            if word == "--":
+                return flags, [*words]
+            if word == "-" or not word.startswith("-"):
+                rest = [*words]
+                return flags, [word, *(rest[1:] if rest[:1] == ["--"] else rest)]
             name, *value = word.split("=", 1)
             spelling = self.spelling(name)
             if spelling is None:

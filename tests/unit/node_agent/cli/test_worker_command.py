@@ -29,6 +29,9 @@ def command(*argv: str, use_env: bool = True, **environment: str) -> Command:
         ("-m json.tool --lr 1", {}, Command((*PYTHON, "-m", "json.tool"), ("--lr", "1"))),
         ("--use-env train.py", {}, Command((*PYTHON, "train.py"))),
         ("-- train.py -- x", {}, Command((*PYTHON, "train.py"), ("--", "x"))),
+        ("-m train -- --depth 20", {}, Command((*PYTHON, "-m", "train"), ("--depth", "20"))),
+        ("train.py -- -- x", {}, Command((*PYTHON, "train.py"), ("--", "x"))),
+        ("train.py --", {}, Command((*PYTHON, "train.py"))),
         ("-- -c print(1)", {}, Command((*PYTHON, "-c"), ("print(1)",))),
         ("--nproc 1 -- -X faulthandler train.py", {}, Command((*PYTHON, "-X"), ("faulthandler", "train.py"))),
         ("- --lr 1", {}, Command((*PYTHON, "-"), ("--lr", "1"))),
@@ -65,7 +68,8 @@ def test_nothing_after_the_script_is_read_whatever_it_looks_like(before):
     assert {"--rank", "--rank-policy", "--p", "-m", "-", "--"} < words
     parser = Parser()
     for word in sorted(words):
-        assert parser.read([*before, word]).args == (word,)
+        is_dropped = word == "--" and "--" not in before
+        assert parser.read([*before, word]).args == (() if is_dropped else (word,))
         assert parser.read([*before, "--lr", "1", word, "16"]).args == ("--lr", "1", word, "16")
 
 
