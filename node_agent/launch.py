@@ -5,7 +5,13 @@ The same as `node-agent`, but that scripts get `--local-rank=N` as their first a
 
 import sys
 
-from node_agent.cli.main import main
+from node_agent.cli import main as cli
+
+
+def main() -> int:
+    """Run the program, and return its exit code."""
+    return cli.main(use_env=False)
+
 
 if __name__ == "__main__":
-    sys.exit(main(use_env=False))
+    sys.exit(main())

@@ -19,15 +19,22 @@ import subprocess
 import sys
 import termios
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
+TORCHRUN = (
+    "torch.distributed.run", "torch.distributed.launch",
+    "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend",
+)  # fmt: skip
 SERVER = ("rdzv_server.__main__", "rdzv_server.server")
-AGENT = ("node_agent.__main__", "node_agent.agent", "node_agent.transport.failover", "node_agent.failures.report")
+AGENT = (
+    "node_agent.__main__", "node_agent.launch", "node_agent.agent", "node_agent.transport.failover",
+    "node_agent.failures.report", "node_agent.failures.oom", "node_agent.transport.in_process",
+)  # fmt: skip
 RDZVCTL = ("rdzvctl.__main__",)
 """Modules that one process imports; those of programs have a function `main`."""
 READ_AT_THE_START = ("LANG", "LC_ALL", "LC_CTYPE", "LD_PRELOAD", "LOGLEVEL", "TORCH_LOGS")
@@ -114,7 +121,7 @@ def ensure_running(modules: tuple[str, ...]) -> socket.socket:
     """Start the process that imports these, if it does not run yet; it stays as long as this one. Its socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        command = (sys.executable, "-m", __name__, str(theirs.fileno()), *modules)
+        command = (sys.executable, __file__, str(theirs.fileno()), *modules)
         server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
     atexit.register(lambda: (ours.close(), server.wait()))
     return ours
@@ -128,6 +135,8 @@ def serve(orders: socket.socket, modules: Sequence[str]) -> None:
     before = dict(os.environ)
     for module in modules:
         importlib.import_module(module)
+    for each in weakref.finalize._registry:  # type: ignore[attr-defined]
+        each.atexit = False  # what modules would undo at the end, such as each of torch's operators
     gc.freeze()  # or the collector of each fork would have the kernel copy all pages
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
     selector = selectors.DefaultSelector()
@@ -196,5 +205,6 @@ def end(main: Callable[[], object]) -> NoReturn:
     os._exit((code or 0) & 0xFF)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # not by -m: torchrun looks for the source of each frame, and takes long over runpy's
+    sys.path[0] = str(ROOT)
     serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
