@@ -95,7 +95,7 @@ async def start(
     modules: tuple[str, ...], module: str, words: Sequence[str], env: Mapping[str, str], cwd: str | Path | None,
     streams: Sequence[int], ignored: Sequence[int] = (),
 ) -> tuple[int, asyncio.StreamReader]:  # fmt: skip
-    """As `fork`, with these as stdin, stdout and stderr, which are closed here; a terminal becomes its own.
+    """Do as `fork` does, with these as stdin, stdout and stderr, which are closed here; a terminal becomes its own.
 
     `ignored`: signals that it is started to ignore. Returns its pid, and where its status is written when it has ended.
     """

@@ -1,0 +1,260 @@
+"""The reviewed table of what differs from torchrun, and the place of the documentation that shows it.
+
+Each difference that test_command_lines.py finds must be one of these, and each of these must still show. `python -m
+tests.parity.differences` writes them to docs/migrating-from-torchrun.md.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.parity.command_lines import ALL_KINDS, FAIL, FAILS_WITH_REASON, HEARS, NO_END, TWO_STREAMS, nodes
+from tests.parity.observe import Findings, Line
+
+PAGE = Path(__file__).parents[2] / "docs" / "migrating-from-torchrun.md"
+BEGINS = "<!-- Made by python -m tests.parity.differences -->\n"
+ENDS = "<!-- end -->\n"
+OF_ONE_WORKER = re.compile(r"^round \d+/rank \d+/")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One line of the table: what a user sees, in a few words for either side, and the reason."""
+
+    what: str
+    torchrun: str
+    here: str
+    names: str
+    """Pattern of the findings that it explains, without round and rank."""
+    holds: Callable[[Any, Any], object]
+    """Whether what was found under torchrun and here is this difference."""
+    seen_with: Line
+    """A command line of command_lines.py that shows it."""
+    lines: str = ""
+    """Pattern of the command lines that may show it, as they are written in Python."""
+
+    def explains(self, line: Line, name: str, theirs: object, ours: object) -> bool:
+        is_of_line = re.search(self.lines, repr(line)) and re.fullmatch(self.names, name)
+        return bool(is_of_line and self.holds(theirs, ours))
+
+
+def always(theirs: Any, ours: Any) -> bool:
+    return True
+
+
+def only_here(pattern: str) -> Callable[[Any, Any], object]:
+    """torchrun has no such thing; here it matches."""
+    return lambda theirs, ours: theirs is None and re.search(pattern, ours)
+
+
+def both(theirs: str, ours: str) -> Callable[[Any, Any], object]:
+    """Each value matches its pattern."""
+    return lambda one, other: re.search(theirs, str(one)) and re.search(ours, str(other))
+
+
+STANDALONE = "torchrun --standalone train.py"
+PLAIN = Line("torchrun train.py")
+ERROR_FILE = r"attempt_\d+/\d+/error\.json$"
+
+DIFFERENCES: Sequence[Difference] = (
+    Difference(
+        "`MASTER_ADDR`", "rank 0's host name, which other nodes may not resolve",
+        "rank 0's address on its way to the server; with static, `--master-addr`",
+        "environment/MASTER_ADDR", both(r"^[a-z]", r"^127\.0\.0\.1$"), PLAIN,
+    ),
+    Difference(
+        "`MASTER_PORT`", "may be used before it is free, may be the last round's",
+        "reserved, and another one each round",
+        "environment/MASTER_PORT", both(r"^\d{4,5}$", r"^\d{4,5}$"), PLAIN,
+    ),
+    Difference(
+        "`MASTER_PORT` with several static nodes", "`--master-port`",
+        "another port: the server listens at `--master-port`", "environment/MASTER_PORT",
+        both("^PORT$", r"^\d{4,5}$"),
+        Line(nodes("torchrun --nnodes 2 --node-rank %d --rdzv-endpoint 127.0.0.1:PORT train.py")), " & ",
+    ),
+    Difference(
+        "`TORCHELASTIC_RUN_ID`", "a UUID where none is given", "16 hexadecimal digits",
+        "environment/TORCHELASTIC_RUN_ID", both(r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-", r"^[0-9a-f]{16}$"),
+        PLAIN,
+    ),
+    Difference(
+        "`TORCHELASTIC_ERROR_FILE`", "in `/tmp/torchelastic_<random>/`; relative if `--log-dir` is",
+        "in `/tmp/node-agent-<random>/`, ends alike; always absolute",
+        "environment/TORCHELASTIC_ERROR_FILE", both(ERROR_FILE, "^FOLDER/.*" + ERROR_FILE), PLAIN,
+    ),
+    Difference(
+        "`TORCHELASTIC_TIMER_FILE`", "`/tmp/watchdog_timer_<random>`", "`/tmp/node-agent-<random>/timer`",
+        "environment/TORCHELASTIC_TIMER_FILE", both("watchdog_timer", "/timer$"),
+        Line("TORCHELASTIC_ENABLE_FILE_TIMER=1 torchrun --standalone train.py"),
+    ),
+    Difference(
+        "`PYTHONUNBUFFERED`", "",
+        "`1` unless you set it: [logs.md](logs.md#whole-lines-whole-speed) says why",
+        "environment/PYTHONUNBUFFERED", only_here("^1$"), PLAIN,
+    ),
+    Difference(
+        "`NODE_AGENT_ID`", "", "marks what a worker starts",
+        "environment/NODE_AGENT_ID", only_here("^[0-9a-f]{16}$"), PLAIN,
+    ),
+    Difference(
+        "`NODE_AGENT_RUNS`", "", "for launchers that a worker starts ([below](#runs-within-runs))",
+        "environment/NODE_AGENT_RUNS", only_here('^{"runs":'), PLAIN,
+    ),
+    Difference(
+        "`NODE_AGENT_PROGRESS_FILE`", "", "memory for `node_agent.progress` ([hangs.md](hangs.md))",
+        "environment/NODE_AGENT_PROGRESS_FILE", only_here(r"^/proc/\d+/fd/\d+$"), PLAIN,
+    ),
+    Difference(
+        "`TORCH_WORKER_SERVER_SOCKET`", "",
+        "where torch's worker server listens, if the script uses `worker_main` ([hangs.md](hangs.md#evidence))",
+        "environment/TORCH_WORKER_SERVER_SOCKET", only_here(r"\.server$"), PLAIN,
+    ),
+    Difference(
+        "`TORCH_FR_DUMP_TEMP_FILE`, `TORCH_NCCL_DEBUG_INFO_PIPE_FILE`, `TORCH_FR_BUFFER_SIZE`", "",
+        "where log files are kept: NCCL's flight recorder writes beside them, with torch's own buffer size of 2000",
+        "environment/TORCH_(FR|NCCL_DEBUG)_.*", only_here(r"^2000$|/flight_recorder_rank_$|/round_\d+_nccl_$"),
+        Line("torchrun --nproc-per-node 2 -r 3 train.py", ALL_KINDS),
+    ),
+    Difference(
+        "`TORCHELASTIC_RUN_ID` with `--rdzv-id ''`", "a random number", "`none`, the same on every node",
+        "environment/TORCHELASTIC_RUN_ID", both(r"^\d{20,}$", "^none$"),
+        Line("torchrun --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:PORT --rdzv-id '' train.py"),
+    ),
+    Difference(
+        "`MASTER_PORT` with `--rdzv-endpoint HOST:0`", "0, at which nobody can meet", "a free port",
+        "environment/MASTER_PORT", both("^0$", r"^\d{4,5}$"),
+        Line("torchrun --rdzv-endpoint localhost:0 train.py"),
+    ),
+    Difference(
+        "`TORCHELASTIC_SIGNALS_TO_HANDLE`", "as given", "without names that are no signals",
+        "environment/TORCHELASTIC_SIGNALS_TO_HANDLE", both("^SIGNOPE$", "^$"),
+        Line("torchrun --signals-to-handle SIGNOPE train.py"),
+    ),
+    Difference(
+        "`TORCHINDUCTOR_CACHE_DIR`", "torch sets it when torchrun logs an exception", "never set",
+        "environment/TORCHINDUCTOR_CACHE_DIR", lambda theirs, ours: ours is None,
+        Line("torchrun --signals-to-handle SIGNOPE train.py"),
+    ),
+    Difference(
+        "stdout, stderr", "the launcher's own; `/dev/null` where `--local-ranks-filter` hides them",
+        "a pipe to the agent, or a file: `isatty()` is false", "process/std(out|err)",
+        both("^(terminal|file|device)$", "^pipe$"),
+        Line("torchrun --standalone --nproc-per-node 2 train.py", "say out; cry err", streams="terminal"),
+    ),
+    Difference(
+        "order of stdout and stderr of one worker, with `2>&1`", "kept",
+        "each stream's own lines keep their order", "stdout/rank 0",
+        lambda theirs, ours: theirs and ours and sorted(theirs.split("\n")) == sorted(ours.split("\n")),
+        Line(STANDALONE, TWO_STREAMS, streams="one pipe"), "'one pipe'|'terminal'",
+    ),
+    Difference(
+        "pieces of a line", "shown at once, wherever the other stream is",
+        "whole lines: streams and workers never mix within one", "stdout/rank 0",
+        lambda theirs, ours: "r0 one r0 two" in str(theirs) and "r0 one r0 three" in str(ours),
+        Line(STANDALONE, "printf 'r0 one '; cry two; say three", streams="one pipe"), "'one pipe'",
+    ),
+    Difference(
+        "a last line without its end", "stays so", "gets one", "stdout/last character",
+        lambda theirs, ours: theirs != ours == ["\n"],
+        Line("torchrun --standalone --nproc-per-node 2 train.py", NO_END),
+    ),
+    Difference(
+        "`--duplicate-stdout-filters` with `-r`", "an empty file", "the lines", "file .*/filtered_std(out|err).log",
+        lambda theirs, ours: theirs == "" and ours,
+        Line("torchrun --standalone --nproc-per-node 2 --log-dir logs -r 3 --duplicate-stdout-filters one,no train.py",
+             ALL_KINDS),
+    ),
+    Difference(
+        "signals that are ignored already (`nohup`)", "SIGHUP is handled all the same",
+        "stay ignored, also for workers",
+        "process/SigIgn", lambda theirs, ours: int(ours, 16) & ~int(theirs, 16) == 1, Line(STANDALONE, ignored=(1,)),
+    ),
+    Difference(
+        "a signal that is not in `--signals-to-handle` ends the launcher", "workers go on without it",
+        "workers are killed with it", "workers that outlive it", lambda theirs, ours: theirs and not ours,
+        Line(STANDALONE, HEARS, "SIGUSR1"),
+    ),
+    Difference(
+        "a wrong value", "exit code 1 and a traceback; 2 for some flags",
+        "exit code 2 and a line with the flag and the value",
+        "exit code", lambda theirs, ours: theirs == [1] and ours == [2], Line("torchrun --nnodes 0 train.py"),
+    ),
+    Difference(
+        "fractions of `--shutdown-timeout`; `true` and `yes` in the variable of a switch; variables that are empty",
+        "refused", "understood; an empty variable says nothing", "exit code|workers",
+        lambda theirs, ours: theirs in ([], [1], [2]) and ours in ([0], ["0-0"]),
+        Line("PET_STANDALONE=true torchrun train.py"), r"PET_\w+=(true)? torchrun|shutdown-timeout 1\.5",
+    ),
+    Difference(
+        "title of the final report", "the program; `PYTHON_EXEC`, if that is set",
+        "the script or module; a program with its folder", "report/title", both(" FAILED$", " FAILED$"),
+        Line(STANDALONE, "exit 3"),
+    ),
+    Difference(
+        "`Failures:` in the final report", "also workers that the launcher itself stopped",
+        "workers that failed by themselves, with those of earlier rounds", "report/ranks of the others",
+        lambda theirs, ours: (theirs and not ours) or (ours == ["0"] and not theirs),
+        Line("torchrun --standalone --nproc-per-node 2 train.py", FAIL),
+    ),
+    Difference(
+        "`error_file` in the final report", "a file in its temporary folder", "`<N/A>` unless log files are kept",
+        "report/error file", both(ERROR_FILE, "^<N/A>$"), Line(STANDALONE, FAILS_WITH_REASON),
+    ),
+    Difference(
+        "`TORCHELASTIC_ERROR_FILE` of the launcher", "written if the worker has written its own", "always written",
+        "file error.json", lambda theirs, ours: theirs is None,
+        Line("TORCHELASTIC_ERROR_FILE=error.json torchrun --standalone train.py", "exit 3"),
+    ),
+    Difference(
+        "temporary files", "its folder in `/tmp` stays", "only log files that `-r` or `-t` asked for stay",
+        "left in TMPDIR", lambda theirs, ours: "torchelastic" in theirs and set(ours) <= {"node-agent-logs"},
+        PLAIN,
+    ),
+)  # fmt: skip
+
+
+def unexplained(line: Line, theirs: Findings, ours: Findings) -> Iterator[str]:
+    """Yield each finding that not exactly one of `DIFFERENCES` explains, and those that this line no longer shows."""
+    shown = set()
+    for name in sorted(each for each in {*theirs, *ours} if _can_compare(each, theirs, ours)):
+        one, other = theirs.get(name), ours.get(name)
+        if one != other:
+            plain = OF_ONE_WORKER.sub("", name)
+            found = [each for each in DIFFERENCES if each.explains(line, plain, one, other)]
+            shown.update(found)
+            if len(found) != 1:
+                yield f"{name}: {len(found)} differences explain it\n    torchrun:   {one}\n    node-agent: {other}"
+    for difference in DIFFERENCES:
+        if difference.seen_with == line and difference not in shown:
+            yield f"does not show any more: {difference.what}"
+
+
+def _can_compare(name: str, theirs: Findings, ours: Findings) -> bool:
+    """Whether a finding is not one of a worker that only one side has, as `workers` says."""
+    if not name.startswith("round "):
+        return True
+    above, _, worker = name.partition("/")
+    worker = worker.partition("/")[0] if worker.startswith("rank ") else "rank 0"
+    return all(f"{above}/{worker}/arguments" in found for found in (theirs, ours))
+
+
+def table() -> str:
+    """The differences in Markdown."""
+    lines = ["| | torchrun | node-agent | seen with |", "|---|---|---|---|"]
+    for each in DIFFERENCES:
+        row = f"| {each.what} | {each.torchrun} | {each.here} | `{each.seen_with.nodes[0]}` |"
+        lines.append(row.replace("|  |", "| |"))
+    return "".join(line + "\n" for line in lines)
+
+
+def page(text: str) -> str:
+    """The page with this table in its place."""
+    before, _, rest = text.partition(BEGINS)
+    return before + BEGINS + "\n" + table() + "\n" + ENDS + rest.partition(ENDS)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))
