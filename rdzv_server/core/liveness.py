@@ -12,7 +12,8 @@ take the close of its connection for a sign.
 
 If several nodes vanish at once, the network path to the server is the likelier cause. So the grace of a closed
 connection decides nothing if other nodes' connections closed at the same time: then the agent's lease does, and no node
-is blamed.
+is blamed. That lease counts from the close if a poll was parked until then: its agent had nothing to say before. So a path
+that is away for less than a lease costs no node.
 
 If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that is heard. For
 a grace, one must be certain when it ends, and was heard not long before. For a lease, one must be heard after the lost
@@ -27,6 +28,7 @@ first entry behind the places of all those that were taken out before.
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -113,7 +115,7 @@ class Leases:
         """Closings of all runs of the server."""
         self.renewed_at: OrderedDict[str, float] = OrderedDict()
         self.heard_at = -inf
-        """Time at which one of these agents was heard last. No lease began later."""
+        """Time at which one of these agents was heard last. Only leases that count from a close may have begun later."""
         self.uncertain: OrderedDict[str, None] = OrderedDict()
         """Agents that get no seat until their leases are renewed."""
         self.absent_since: OrderedDict[str, float] = OrderedDict()
@@ -331,10 +333,28 @@ class Leases:
             if now >= until:
                 return Loss(agent_id, "another agent of its node joined, and it gave no sign of life")
         for agent_id, renewed_at in self.renewed_at.items():
-            if now >= renewed_at + self._lease_s:
-                return self._out_of_lease(agent_id, self.heard_at >= renewed_at + self._overdue_s, needs_witness)
-            break
+            if now < renewed_at + self._lease_s:
+                break
+            if self._counts_from_close(agent_id):
+                self._count_from_closes()
+                return self.expired(now, needs_witness=needs_witness)
+            return self._out_of_lease(agent_id, self.heard_at >= renewed_at + self._overdue_s, needs_witness)
         return None
+
+    def _counts_from_close(self, agent_id: str) -> bool:
+        """Whether the agent's lease is to count from the close of its connection, and does not do so yet.
+
+        A close that comes long after the agent was to poll is no sign of life: TCP has given a silent host up.
+        """
+        closing, renewed_at = self._closings.get(agent_id), self.renewed_at[agent_id]
+        if closing is None or not closing.was_parked or not renewed_at < closing.at <= renewed_at + self._overdue_s:
+            return False
+        return self.is_suspect(agent_id)
+
+    def _count_from_closes(self) -> None:
+        for agent_id in filter(self._counts_from_close, list(self._closings)):
+            self.renewed_at[agent_id] = self._closings[agent_id].at
+        self.renewed_at = OrderedDict(sorted(self.renewed_at.items(), key=itemgetter(1)))
 
     def _out_of_grace(self, now: float) -> Loss | None:
         while (ends_at := self._grace_ends_at()) is not None and now >= ends_at:

@@ -745,7 +745,7 @@ class Run(RunState, kw_only=True):
         assert leases.renewed_at.keys() == (set() if self.stage.is_end else agents.keys())
         assert self.stage is Stage.RUNNING or self.unheard_since is None
         assert leases.suspects | leases.spared.keys() <= leases.uncertain.keys()
-        assert all(renewed_at <= leases.heard_at for renewed_at in leases.renewed_at.values())
+        assert all(at <= leases.heard_at for name, at in leases.renewed_at.items() if name not in leases.absent_since)
         assert leases.absent_since.keys() | leases.probed_until.keys() <= leases.uncertain.keys() <= agents.keys()
         assert list(leases.renewed_at.values()) == sorted(leases.renewed_at.values())
 

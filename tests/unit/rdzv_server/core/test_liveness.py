@@ -237,6 +237,31 @@ def test_the_next_deadline_is_the_soonest_of_lease_and_grace():
     assert leases.next_deadline() == 14.5
 
 
+def test_a_path_that_is_away_for_less_than_a_lease_costs_no_node():
+    """A proxy restarts. A poll that was parked until then is a sign of life: its agent had nothing to say before."""
+    leases = Leases(lease_s=10, grace_s=1)
+    leases.renew("a", 0.0)
+    leases.renew("b", 4.0)
+    for name in ("a", "b"):
+        leases.disconnect(name, 4.9)
+    for at in (5.9, 8.0, 11.0, 14.0):
+        leases.renew("b", at)
+        assert leases.expired(at) is None, "a tries again every few seconds"
+    assert leases.next_deadline() == 14.9
+    assert lost(leases, 14.9) == ("a", "not heard for 10 s")
+
+
+def test_a_connection_that_closes_long_after_its_agent_was_to_poll_begins_no_lease():
+    leases = Leases(lease_s=20, grace_s=1)
+    for name in ("a", "b", "c"):
+        leases.renew(name, 0.0)
+    leases.renew("c", 10.0)
+    for name in ("a", "b"):
+        leases.disconnect(name, 13.0)  # by TCP keep-alive
+    leases.renew("c", 20.0)
+    assert lost(leases, 20.0) == ("a", "not heard for 20 s")
+
+
 # The server's own trouble.
 
 
