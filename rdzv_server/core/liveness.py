@@ -12,8 +12,8 @@ take the close of its connection for a sign.
 
 If several nodes vanish at once, the network path to the server is the likelier cause. So the grace of a closed
 connection decides nothing if other nodes' connections closed at the same time: then the agent's lease does, and no node
-is blamed. That lease counts from the close if a poll was parked until then: its agent had nothing to say before. So a path
-that is away for less than a lease costs no node.
+is blamed. That lease counts from the close if a poll was parked until then: its agent had nothing to say before. So a
+path that is away for less than a lease costs no node.
 
 If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that is heard. For
 a grace, one must be certain when it ends, and was heard not long before. For a lease, one must be heard after the lost
@@ -115,7 +115,7 @@ class Leases:
         """Closings of all runs of the server."""
         self.renewed_at: OrderedDict[str, float] = OrderedDict()
         self.heard_at = -inf
-        """Time at which one of these agents was heard last. Only leases that count from a close may have begun later."""
+        """Time at which one of these agents was heard last. Only leases from a close on may be later."""
         self.uncertain: OrderedDict[str, None] = OrderedDict()
         """Agents that get no seat until their leases are renewed."""
         self.absent_since: OrderedDict[str, float] = OrderedDict()

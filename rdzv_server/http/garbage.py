@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from rdzv_server.service.timeouts import Timeouts
 
-COLLECT_AFTER = (10_000, 100_000, 10)
+COLLECT_AFTER = (10_000, 100_000, 1_000_000)
 """Thresholds of Python's collector, which leaves old objects to `GarbageCollector`: many nodes are many objects that
 stay, and Python would look through all of them again and again while a large run forms."""
 YOUNG_S = 0.01
@@ -27,9 +27,9 @@ GROWN, GROWN_BYTES = 1.25, 16 << 20
 """Growth of the process, as a ratio and in bytes beside it, since the last full collection, after which one is due."""
 STEADY_BYTES = 1 << 20
 """Growth between two looks below which the process does not grow."""
-MOST_LOOKS = 5
-"""Looks after which a full collection that is due is made, although connections close or memory grows: until then it
-waits for a look at which neither has happened since the look before."""
+MOST_LOOKS, MOST_LOOKS_OPEN = 5, 30
+"""Looks at which the process is found grown before all garbage is collected in a moment that is not quiet. The second
+is for a process in which hardly any connection has closed: a large run forms, as a rule, and nothing is garbage."""
 
 
 class GarbageCollector:
@@ -40,8 +40,8 @@ class GarbageCollector:
         self._young = Timeouts[None](YOUNG_S, lambda _: self._collect_young())
         self._looks = Timeouts[None](LOOK_S, lambda _: self._look())
         self._connections = self._closings = self._closings_seen = 0
-        self._due_looks = 0
-        """Looks at which a full collection was due and was put off."""
+        self._grown_looks = 0
+        """Looks at which the process was found grown, since the last full collection."""
         self._before_bytes = self._kept_bytes = resident_bytes()
         """Size of the process at the last look, and after the last full collection."""
 
@@ -68,20 +68,17 @@ class GarbageCollector:
     def _look(self) -> None:
         """Make a full collection if one is due, now or at a later look."""
         size = resident_bytes()
-        is_due = size > self._kept_bytes * GROWN + GROWN_BYTES
         is_quiet = self._closings == self._closings_seen and size < self._before_bytes + STEADY_BYTES
         self._closings_seen, self._before_bytes = self._closings, size
-        may_wait = self._due_looks < MOST_LOOKS or not is_due
-        if not is_due and self._closings < FEW:
-            return
-        if is_quiet or not may_wait:
+        has_grown, has_closed = size > self._kept_bytes * GROWN + GROWN_BYTES, self._closings >= FEW
+        self._grown_looks += has_grown
+        if (has_closed and is_quiet) or self._grown_looks > (MOST_LOOKS if has_closed else MOST_LOOKS_OPEN):
             self._collect()
-        else:
-            self._due_looks += is_due
+        elif has_grown or has_closed:
             self._looks.start(None)
 
     def _collect(self) -> None:
-        self._closings = self._closings_seen = self._due_looks = 0
+        self._closings = self._closings_seen = self._grown_looks = 0
         gc.collect()
         give_back()
         self._before_bytes = self._kept_bytes = resident_bytes()

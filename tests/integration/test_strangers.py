@@ -151,12 +151,20 @@ async def peak_mb(server: Server, over: asyncio.Future[float]) -> float:
 
 
 async def settled_mb(server: Server, at_most_mb: float, agent: Agent) -> float:
-    """Memory of the server once it is so small, or in the end. The agent goes on meanwhile."""
-    ends_s = time.monotonic() - starved_s(server.pid) + QUIET_S
-    while rss_kb(server.pid) / 1024 > at_most_mb and time.monotonic() - starved_s(server.pid) < ends_s:
+    """Memory of the server once it is so small, or in the end. The agent goes on meanwhile.
+
+    As long as it grows the server still reads what the strangers have left in its queue: nothing is quiet yet.
+    """
+    peak = ends_s = 0.0
+    while (held_mb := rss_kb(server.pid) / 1024) > at_most_mb:
+        now_s = time.monotonic() - starved_s(server.pid)
+        if held_mb > peak:
+            peak, ends_s = held_mb, now_s + QUIET_S
+        if now_s >= ends_s:
+            break
         await agent.poll()
         await asyncio.sleep(0.05)
-    return rss_kb(server.pid) / 1024
+    return held_mb
 
 
 async def strangers_at(server: Server, deed: str, count: int, first: str = ELSEWHERE, addresses: int = 1) -> Program:

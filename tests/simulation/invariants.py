@@ -269,7 +269,7 @@ class Watch:
         seen.departed = run.departures[-1] if run.departures else None
         self._note_heard(run, seen)
         for agent_id in () if run.stage.is_end else run.agents:
-            last_at = max(self._server.renewed_at[agent_id], seen.regained_at)
+            last_at = max(self._lease_from(run, agent_id), seen.regained_at)
             is_witnessed = run.stage is not Stage.RUNNING or seen.heard_at >= last_at + OVERDUE * lease_s
             silent_s = self._clock.now - last_at
             assert silent_s <= lease_s + EPSILON or not is_witnessed, (
@@ -280,6 +280,13 @@ class Watch:
             assert absent_s <= grace_s + EPSILON or self._is_path_suspect(run, agent_id, closed_at), (
                 f"{agent_id} has been absent for {absent_s:g} s and is not lost"
             )
+
+    def _lease_from(self, run: Run, agent_id: str) -> float:
+        """Time from which an agent's lease counts at the latest: the close of its connection, if the path is suspect."""
+        heard_at = self._server.renewed_at[agent_id]
+        closed_at = self._server.closed_at.get(agent_id, heard_at)
+        is_sign = closed_at <= heard_at + OVERDUE * run.settings.lease_s
+        return max(heard_at, closed_at) if is_sign and self._is_path_suspect(run, agent_id, closed_at) else heard_at
 
     def _note_heard(self, run: Run, seen: Seen) -> None:
         """Note when the run's agents were heard. One that is gone is no witness of what has become of the others."""
