@@ -282,7 +282,7 @@ class Watch:
             )
 
     def _lease_from(self, run: Run, agent_id: str) -> float:
-        """Time from which an agent's lease counts at the latest: the close of its connection, if the path is suspect."""
+        """Latest time from which an agent's lease counts: the close of its connection, if the path is suspect."""
         heard_at = self._server.renewed_at[agent_id]
         closed_at = self._server.closed_at.get(agent_id, heard_at)
         is_sign = closed_at <= heard_at + OVERDUE * run.settings.lease_s
