@@ -24,6 +24,7 @@ from node_agent.core.effects import Level
 from node_agent.output.console import ERR, Console
 from node_agent.transport.http import HttpTransport
 from node_agent.workers.helper import Helper
+from node_agent.workers.orphans import MARK
 from node_agent.workers.process import ChildProcess, CommandProcess, to_handle
 
 IDLE_S = 10
@@ -151,8 +152,9 @@ class HostedServer:
         return [sys.executable, "-P", "-m", "rdzv_server", *flags]
 
     def _start(self, listener: socket.socket, log: int) -> ChildProcess:
+        environment = {MARK: "", **os.environ}  # no agent's, or a supervisor would end it as a worker's stray process
         return CommandProcess(
-            self._command(listener), os.environ, subprocess.DEVNULL, log,
+            self._command(listener), environment, subprocess.DEVNULL, log,
             stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()], outlives_agent=True,
         )  # fmt: skip
 

@@ -181,6 +181,19 @@ async def test_losing_the_agent_that_hosts_the_server_does_not_end_the_run(nodes
     await ended(server)
 
 
+async def test_a_server_outlives_its_agent_whose_supervisor_ends_what_the_agent_has_left(nodes: Nodes) -> None:
+    host = await nodes.c10d("--exit-with-run", "--node-id", "host", nnodes="1:2")
+    server = await nodes.server_pid(host)
+    other = await nodes.c10d("--node-id", "other", nnodes="1:2")
+    workers = await nodes.hub.group(2)
+    (lost,) = (worker.agent_pid for worker in workers if worker.agent_pid != other.pid)
+    os.kill(lost, signal.SIGKILL)
+    (survivor,) = await nodes.hub.group(1)
+    assert is_running(server)
+    await nodes.finish([survivor])
+    await ended(server)
+
+
 @pytest.mark.parametrize(("signum", "within_s"), [(signal.SIGKILL, PATIENCE_S), (signal.SIGTERM, 5.0)])
 async def test_a_server_whose_only_agent_is_gone_ends_by_itself(
     nodes: Nodes, signum: signal.Signals, within_s: float
