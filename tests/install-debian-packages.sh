@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what tests need beside Python: etcd for those of several servers, curl and jq for those of the pages for
-# operators, iproute2 for those of several hosts, faketime for those whose clocks jump, strace for those with slow disks, valgrind for those that count instructions, Slurm and munge
-# for those of Slurm jobs, systemd for those of its units, openssh-server for those of clusters by ssh, kubectl for those
-# of Kubernetes' manifests, prometheus (with promtool) for those of metrics and alerts, Chromium for those of the pages,
-# zsh and fish for those of completion, nginx and haproxy for those of proxies, podman, runc, mmdebstrap, netavark,
-# aardvark-dns and iptables for those of containers. They are skipped where it is missing.
+# operators, iproute2 for those of several hosts, faketime for those whose clocks jump, strace for those with slow
+# disks, valgrind for those that count instructions, Slurm and munge for those of Slurm jobs, systemd for those of its
+# units, openssh-server for those of clusters by ssh, kubectl for those of Kubernetes' manifests, prometheus (with
+# promtool) for those of metrics and alerts, Chromium for those of the pages, zsh and fish for those of completion,
+# nginx and haproxy for those of proxies, podman, runc, mmdebstrap, netavark, aardvark-dns and iptables for those of
+# containers. They are skipped where it is missing.
 # Only on Debian and its kin and only as root; does nothing where everything is there. Starts no service.
 set -euo pipefail
 

@@ -34,9 +34,6 @@ AT_ONCE, AT_ONCE_S = 64, 0.0005
 MOST_HANDSHAKES, STALE_S = 512, 1.0
 """Most TLS connections that are in their handshake, or that no request has been let in from since; half of them for one
 peer. While others wait, one is closed that has sent nothing useful for so many seconds."""
-FIRST_BYTE_S = 1
-"""Seconds for which the system keeps a new connection for itself, until its first byte has come: so most connections
-are opened at once when they are accepted, and who only looks whether the port is open costs the server nothing."""
 PAUSE_S = 1.0
 """Seconds without accepting, after the system could not take another connection."""
 HANDSHAKE = b"\x16"
@@ -89,8 +86,6 @@ class Listener:
 
     def open(self) -> None:
         self._socket.setblocking(False)
-        if hasattr(socket, "TCP_DEFER_ACCEPT"):  # Linux
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, FIRST_BYTE_S)
         self._loop.add_reader(self._socket, self._accept)
 
     @property

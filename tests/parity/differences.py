@@ -215,6 +215,8 @@ DIFFERENCES: Sequence[Difference] = (
     ),
 )  # fmt: skip
 
+NOT_SHOWN = "does not show any more: "
+
 
 def unexplained(line: Line, theirs: Findings, ours: Findings) -> Iterator[str]:
     """Yield each finding that not exactly one of `DIFFERENCES` explains, and those that this line no longer shows."""
@@ -229,7 +231,7 @@ def unexplained(line: Line, theirs: Findings, ours: Findings) -> Iterator[str]:
                 yield f"{name}: {len(found)} differences explain it\n    torchrun:   {one}\n    node-agent: {other}"
     for difference in DIFFERENCES:
         if difference.seen_with == line and difference not in shown:
-            yield f"does not show any more: {difference.what}"
+            yield f"{NOT_SHOWN}{difference.what}"
 
 
 def _can_compare(name: str, theirs: Findings, ours: Findings) -> bool:
