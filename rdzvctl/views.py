@@ -118,7 +118,8 @@ def _node_counts(run: Fields) -> str:
 
 def nodes_table(run: Fields) -> Table:
     """Table of nodes by group rank, standbys after them, then the participants that are gone from this round."""
-    rows = [_node_row(run, node) for node in run["nodes"]]
+    may_be_lost = not _waits_for_all(run)
+    rows = [_node_row(run, node, may_be_lost=may_be_lost) for node in run["nodes"]]
     there = {node["node_id"] for node in run["nodes"]}
     missing = run["missing"]["gone"] if run["missing"] else []
     rows += [
@@ -132,11 +133,11 @@ def nodes_table(run: Fields) -> Table:
     return Table(("NODE", "STATE", "GROUP RANK", "RANKS", "HEARD", "ADDRESS", "NOTE"), rows)
 
 
-def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
+def _node_row(run: Fields, node: Fields, *, may_be_lost: bool) -> tuple[str, ...]:
     cordon = node["cordon"]
     state = "excluded" if node["state"] == "cordoned" and cordon and cordon["excluded"] else node["state"]
     notes = [count(node["failures"], "failure")] if node["failures"] else []
-    if run["unheard_s"] is None and not node["connected"] and node["lease_left_s"] is not None:
+    if may_be_lost and _is_absent(node):
         notes.append(f"disconnected: lost within {_lost_within(run, node)}")
     if node["drain_left_s"] is not None:
         notes.append(f"its workers have {age(node['drain_left_s'])} left")
@@ -158,6 +159,18 @@ def _cordon(cordon: Fields) -> str:
     until = f" until {strftime('%Y-%m-%d %H:%M', localtime(cordon['until']))}" if cordon["until"] else ""
     reason = f": {printable(cordon['reason'])}" if cordon["reason"] else ""
     return f"{who}{until}{reason}"
+
+
+def _waits_for_all(run: Fields) -> bool:
+    """Whether no agent of a running round is connected: then no node is lost, as nobody would gain by it."""
+    led = [node for node in run["nodes"] if node["lease_left_s"] is not None]
+    is_any_there = not led or not all(map(_is_absent, led)) or run["phase"] not in ("running", "finishing")
+    return run["unheard_s"] is not None or not is_any_there
+
+
+def _is_absent(node: Fields) -> bool:
+    """Whether the node has an agent, which is not connected."""
+    return not node["connected"] and node["lease_left_s"] is not None
 
 
 def _lost_within(run: Fields, node: Fields) -> str:
@@ -355,8 +368,7 @@ def _finishing(found: Fields) -> str:
 
 def _absent(run: Fields) -> list[str]:
     """Sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
-    silent = [node for node in run["nodes"] if not node["connected"] and node["lease_left_s"] is not None]
-    silent = silent if run["unheard_s"] is None else []
+    silent = [] if _waits_for_all(run) else [node for node in run["nodes"] if _is_absent(node)]
     told = [
         f"Node {printable(node['node_id'])} is disconnected, last heard {age(node['lease_age_s'])} ago; unless it "
         f"comes back it is lost within {_lost_within(run, node)}."
@@ -364,6 +376,8 @@ def _absent(run: Fields) -> list[str]:
     ]
     if len(silent) > MOST_NAMED:
         told.append(f"So it is with {count(len(silent) - MOST_NAMED, 'more node')}.")
+    if _waits_for_all(run) and run["unheard_s"] is None:
+        told.append("No agent of the run is connected: the server waits for them.")
     slow = [f"{printable(node['slow'])}." for node in run["nodes"] if node["slow"]]
     told += [sentence[0].upper() + sentence[1:] for sentence in slow[:MOST_NAMED]]
     told += [
@@ -411,7 +425,7 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
 
 def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     """Ways to fill seats that are free: by standbys, by nodes that are kept out, by new ones."""
-    if run["unheard_s"] is not None:
+    if _waits_for_all(run):
         return [
             "Look at the nodes, and at the network between them and the server. Workers that live keep running.",
             "If the nodes are gone, start their agents again: they take the old agents' places at once.",

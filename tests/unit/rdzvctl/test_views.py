@@ -194,6 +194,17 @@ def test_why_says_of_whom_nothing_is_heard() -> None:
     assert says in views.why(told(run), SERVER).text
 
 
+def test_why_says_at_once_that_no_agent_is_connected_and_promises_no_loss() -> None:
+    run = running("2", *"ab", disconnect_grace_s=5)
+    run.disconnects("a")
+    run.disconnects("b")
+    run.passes(2)
+    found = views.why(told(run), SERVER)
+    assert "No agent of the run is connected: the server waits for them." in found.text and "lost" not in found.text
+    assert found.next[-1] == "Or end the run: rdzvctl stop run"
+    assert not any("lost within" in row[-1] for row in views.nodes_table(told(run)).rows)
+
+
 def test_why_says_that_no_agent_is_heard_since_when_and_what_to_do() -> None:
     run = told(check(("2 lease_s=10", "join a b; 42s")))
     found = views.why(run, SERVER)
