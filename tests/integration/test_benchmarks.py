@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -79,7 +80,7 @@ async def test_an_operator_that_is_refused_ends_them_all(programs: None, tmp_pat
     operators = (sys.executable, "-m", "benchmarks.operators", str(server.port), "large")
     refused = await start(tmp_path, *operators)
     assert await refused.exit_code(PATIENCE_S) == 1
-    assert "operators: /v1/watch: 401" in refused.err[-1]
+    assert re.search(r"operators: /\S+: 401", refused.err[-1]), "whichever path is answered first"
     many = await start(tmp_path, *operators, *(f"small-{number}" for number in range(1_000)))
     assert await many.exit_code(PATIENCE_S) == 1
     assert many.err == ["operators: 1020 would follow events, and a server lets 1000"]
