@@ -329,9 +329,10 @@ async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab
 
 
 async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: object) -> None:
+    """An agent that dies within a second after its server is back is lost when its lease ends, else after the grace."""
     async with Cluster(hub, "--store", f"sqlite:{tmp_path}/state.db") as cluster:
         await cluster.serve()
-        await cluster.nodes("ab", *FLAGS)
+        await cluster.nodes("ab", *FLAGS, "--lease", "10")
         await tab.open(cluster, "/runs/r%2F1")
         await tab.shows("#reason", "round 1 runs on 2 nodes")
         await tab.stays()
