@@ -32,7 +32,7 @@ log = logging.getLogger("node_agent")
 class Awaited(Future[T]):
     """A future that the main thread can wait for and still answer signals at once.
 
-    A lock and a bell are all that it uses: whatever a signal's handler raises, nothing is left half done.
+    Only a lock and a bell are used. So if the handler of a signal raises, nothing is left half done.
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class ReadyFile:
             new = f"{self._path}.{os.getpid()}"
             with open(new, "w") as file:
                 file.write(f"{os.getpid()}\n")
-            os.replace(new, self._path)  # whoever finds it can read the whole of it
+            os.replace(new, self._path)  # so a reader never finds half of it
         else:
             with suppress(FileNotFoundError):
                 os.remove(self._path)

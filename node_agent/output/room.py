@@ -21,7 +21,7 @@ def is_full(file: int | str) -> bool:
 def why_full(file: int, pid: int = 0) -> OSError | None:
     """Return the error of a process that writes more to a regular file, ENOSPC or EFBIG; None if there is room.
 
-    `file`: a descriptor whose offset counts for nobody, because this function moves it.
+    `file`: a descriptor that no one else reads or writes by, because this function moves its offset.
     `pid`: the process that writes; 0: this one. Raises `OSError` if the file cannot be looked at.
     """
     if is_full(file):

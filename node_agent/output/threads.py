@@ -70,7 +70,7 @@ async def in_thread(
 
 
 def leave_to_thread(call: Callable[[], object]) -> None:
-    """Make a call in a thread for which nobody waits, now or later. Nobody hears of its `OSError`."""
+    """Make a call in a thread. Nobody waits for its end, and its `OSError` is dropped."""
 
     def work() -> None:
         with suppress(OSError):

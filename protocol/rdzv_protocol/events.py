@@ -1,8 +1,8 @@
 """Events of a run: what happened to it, in order, as `/v1/runs/ID/events`, the event log and the webhook tell it.
 
-The events of a run are numbered 1, 2, 3 ..., over all attempts of its run id: whoever has seen number N asks for what
-came after N. A jump in the numbers shows that the server has dropped old events. New fields and new kinds may be added
-within `/v1`; what is there keeps its meaning.
+The events of a run are numbered 1, 2, 3 ..., over all attempts of its run id. A reader that has seen number N asks for
+what came after N. A jump in the numbers shows that the server has dropped old events. New fields and new kinds may be
+added within `/v1`; what is there keeps its meaning.
 """
 
 from typing import Annotated, Literal

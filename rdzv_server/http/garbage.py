@@ -29,7 +29,7 @@ STEADY_BYTES = 1 << 20
 """Growth between two looks below which the process does not grow."""
 MOST_LOOKS, MOST_LOOKS_OPEN = 5, 30
 """Looks at which the process is found grown before all garbage is collected in a moment that is not quiet. The second
-is for a process in which hardly any connection has closed: a large run forms, as a rule, and nothing is garbage."""
+is for a process in which hardly any connection has closed: as a rule a large run forms then, without garbage."""
 
 
 class GarbageCollector:

@@ -329,7 +329,7 @@ async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab
 
 
 async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: object) -> None:
-    """An agent that dies within a second after its server is back is lost when its lease ends, else after the grace."""
+    """An agent that dies before it has a poll at the server that is back is lost when its lease ends."""
     async with Cluster(hub, "--store", f"sqlite:{tmp_path}/state.db") as cluster:
         await cluster.serve()
         await cluster.nodes("ab", *FLAGS, "--lease", "10")

@@ -124,7 +124,7 @@ DIFFERENCES: Sequence[Difference] = (
         Line("torchrun --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:PORT --rdzv-id '' train.py"),
     ),
     Difference(
-        "`MASTER_PORT` with `--rdzv-endpoint HOST:0`", "0, at which nobody can meet", "a free port",
+        "`MASTER_PORT` with `--rdzv-endpoint HOST:0`", "0, where workers cannot connect", "a free port",
         "environment/MASTER_PORT", both("^0$", r"^\d{4,5}$"),
         Line("torchrun --rdzv-endpoint localhost:0 train.py"),
     ),
