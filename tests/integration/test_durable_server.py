@@ -10,17 +10,25 @@ import subprocess
 import time
 import urllib.error
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.messages import PollRequest, Start
+from rdzv_protocol.settings import RequestedSettings
 
+from node_agent.core.backoff import Unreachable
+from node_agent.transport.http import HttpTransport
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.disk import Disk, why_no_disk
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
+from tests.support.scenario import RUN_ID, a_join
 from tests.support.worker_hub import WorkerHub, all_run, of_agent, restart_count
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
+LEASE_S = 2.0
+"""Lease of agents of which one is lost."""
 
 
 async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable: Cluster) -> None:
@@ -109,6 +117,35 @@ async def test_a_node_that_vanishes_while_it_is_down_is_missed_after_its_fresh_l
     second = await durable.hub.group(2)
     assert restart_count(second) == 0, "losing a node is free"
     await durable.finish(second)
+
+
+@pytest.mark.parametrize("polls", [0, 1], ids=["before its first poll", "after the first answer"])
+async def test_a_node_that_dies_soon_after_the_restart_is_lost_when_its_lease_ends(tmp_path: Path, polls: int) -> None:
+    """A connection that closes after its first answer says nothing, as a proxy may have closed it."""
+    store = ("--store", f"sqlite:{tmp_path}/state.db")
+    server = await Server.listen(*store)
+    settings = RequestedSettings(min_nodes=2, max_nodes=2, lease_s=LEASE_S, disconnect_grace_s=0.0)
+    witness, dying = (HttpTransport("127.0.0.1", server.port, None) for _ in range(2))
+    joins = [transport.exchange(a_join(name, settings=settings)) for transport, name in ((witness, "a"), (dying, "b"))]
+    assert [type(reply.directive) for reply in await asyncio.gather(*joins)] == [Start, Start]
+    await server.kill()
+    server = await Server.listen(*store, port=server.port)
+    polled = asyncio.create_task(poll_on(witness, "a"))
+    for _ in range(polls):
+        await dying.exchange(PollRequest(run_id=RUN_ID, agent_id="b", revision=0))
+    await dying.close()
+    assert await server.line(rf"node b lost.*not heard for {LEASE_S:g} s")
+    polled.cancel()
+    await witness.close()
+
+
+async def poll_on(transport: HttpTransport, agent_id: str) -> None:
+    """Poll as an agent does, one poll after another, until this is cancelled."""
+    revision = 0
+    while True:
+        with suppress(Unreachable):
+            reply = await transport.exchange(PollRequest(run_id=RUN_ID, agent_id=agent_id, revision=revision))
+            revision = reply.revision
 
 
 async def test_a_join_times_out_in_time_however_often_the_server_crashes(durable: Cluster) -> None:
