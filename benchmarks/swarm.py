@@ -11,7 +11,17 @@ from urllib.request import urlopen
 
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode, encode
-from rdzv_protocol.messages import ErrorReply, Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start, Stop
+from rdzv_protocol.messages import (
+    ErrorReply,
+    Failure,
+    Finish,
+    JoinRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    Start,
+    Stop,
+)
 from rdzv_protocol.settings import RequestedSettings
 
 from benchmarks import machine
@@ -101,13 +111,13 @@ class Swarm:
 
     def __init__(
         self, nodes: int, port: int, run_id: str = RUN_ID, max_restarts: int = 3, addresses: int = ADDRESSES,
-        token: str = "",
+        token: str = "", lease_s: float | None = None,
     ) -> None:  # fmt: skip
         self._port, self._run_id, self._addresses = port, run_id, addresses
         self._settled = asyncio.Event()
         self._missing = 0
         self._refusal = ""
-        settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, max_restarts=max_restarts)
+        settings = RequestedSettings(min_nodes=nodes, max_nodes=nodes, max_restarts=max_restarts, lease_s=lease_s)
         self._nodes = [Node(number, run_id, settings, self._started, self._refused, token) for number in range(nodes)]
 
     async def join(self) -> None:
@@ -136,7 +146,7 @@ class Swarm:
     async def _all_started(self) -> None:
         await self._settled.wait()
         if self._refusal:
-            raise Broken(f"a node was refused: {self._refusal}")
+            raise Broken(self._refusal)
 
     def close(self) -> None:
         for node in self._nodes:
@@ -191,7 +201,10 @@ class Node(asyncio.Protocol):
             if head.startswith(b"HTTP/1.1 200 "):
                 self._obey(decode(Reply, body))
             else:
-                self._refused(decode(ErrorReply, body).message)
+                self._refused(f"a node was refused: {decode(ErrorReply, body).message}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._refused(f"the connection of node-{self._number} is closed ({error or 'by the server'})")
 
     def failure(self) -> bytes:
         """The report of a failed worker, for a connection of its own, as agents have one."""
@@ -215,6 +228,8 @@ class Node(asyncio.Protocol):
                 self._poll()
             case Stop():
                 self._join()
+            case Finish(reason=reason):
+                self._refused(f"the run has ended: {reason}")
             case _:
                 self._poll()
 

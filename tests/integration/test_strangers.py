@@ -31,6 +31,8 @@ WAITS_S, PLAIN_S = 0.020, 0.0005
 """9 of 10 polls wait while the server works for `WAITS_S`, where `plain_s` takes `PLAIN_S`; else in proportion.
 
 Where no token is set, strangers are let in as agents are, and the limit is twice as high."""
+NODES = 300
+"""Nodes at one address, which take 1 s of the server's work to join and to restart."""
 QUIET_S = 12.0
 """Time within which memory is given back: the server looks once a second, and puts off what is not urgent for five."""
 GROWS_MB, STAYS_MB = 100, 32
@@ -198,7 +200,7 @@ async def test_agents_behind_one_address_join_and_restart_beside_strangers_at_an
     async with serving(tmp_path) as (server, _, _):
         load = await strangers_at(server, "open head", 600)
         await load.line("under way")
-        swarm = Swarm(1_000, server.port, addresses=1, token=TOKEN)
+        swarm = Swarm(NODES, server.port, addresses=1, token=TOKEN, lease_s=HEALTHY_LEASE_S)
         await swarm.join()
         await swarm.restart()
         assert load.is_running
@@ -207,7 +209,7 @@ async def test_agents_behind_one_address_join_and_restart_beside_strangers_at_an
 
 async def test_agents_that_are_in_go_on_beside_strangers_at_their_own_address(tmp_path: Path) -> None:
     async with serving(tmp_path) as (server, _, _):
-        swarm = Swarm(1_000, server.port, addresses=1, token=TOKEN)
+        swarm = Swarm(NODES, server.port, addresses=1, token=TOKEN, lease_s=HEALTHY_LEASE_S)
         await swarm.join()
         load = await strangers_at(server, "open head", 600, first=AGENTS_ADDRESS)
         await load.line("under way")
