@@ -212,7 +212,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         finishing=_finishing(run, now),
         unheard_s=None if run.unheard_since is None else _round(now - run.unheard_since),
         missing=missing(run),
-        broken_links=[] if run.stage.is_end else list(_broken_links(run)),
+        broken_links=broken_links(run),
         nodes=list(nodes(run, now)) if has_nodes else [],
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
         end_failure=_failure(run.first_of_round, now) if run.end_failure and run.first_of_round else None,
@@ -323,10 +323,15 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
     )
 
 
-def _broken_links(run: Run) -> Iterator[BrokenLinkStatus]:
-    for link in run.broken_links:
-        one, other = link.agents
-        yield BrokenLinkStatus(nodes=(run.agents[one].node_id, run.agents[other].node_id), problem=link.problem)
+def broken_links(run: Run) -> list[BrokenLinkStatus]:
+    """Links that the last network test has found broken; none of a run that has ended."""
+    found = [] if run.stage.is_end else run.broken_links
+    return [BrokenLinkStatus(nodes=_names(run, link.agents), problem=link.problem) for link in found]
+
+
+def _names(run: Run, agents: tuple[str, str]) -> tuple[str, str]:
+    one, other = agents
+    return run.agents[one].node_id, run.agents[other].node_id
 
 
 def _hang(run: Run, hang: Hang, now: float) -> HangStatus:

@@ -61,6 +61,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         time_in=time_ledger.present(run),  # to which the time since `time_since` is counted
         time_since=clock(run.time.since),
         missing=_missing(run, clock) or None,
+        broken_links=to_builtins(status_view.broken_links(run)) or None,
         first_failure=_failure(run.first_failure, clock),
         end_failure=_failure(run.first_of_round if run.end_failure else None, clock),
     )

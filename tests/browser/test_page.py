@@ -270,6 +270,23 @@ async def test_a_node_that_is_slower_than_the_others_is_called_slow(cluster: Clu
     tab.is_content()
 
 
+async def test_links_that_the_network_test_has_found_broken_are_named_with_what_is_wrong(
+    cluster: Cluster, tab: Tab
+) -> None:
+    """No link is as fast as this check asks for, and of two nodes it cannot be told whose fault that is."""
+    await cluster.nodes("ab", *FLAGS, "--check", "network=1000000", nproc=1)
+    broken = re.compile(r"(a and b|b and a): .*fewer than 1e\+06")
+    await tab.open(cluster, "/runs/r%2F1")
+    await tab.shows("#links li", broken)
+    await tab.is_accessible()
+    await tab.go(f"http://{cluster.endpoint}/runs/r%2F1?plain=0")
+    await tab.shows("main", broken)
+    await tab.go(f"http://{cluster.endpoint}/runs/r%2F1")
+    await cluster.agents["b"].end()
+    await tab.page.wait_for_selector("#links-card", state="hidden")
+    tab.is_content()
+
+
 async def test_without_a_script_there_are_plain_tables(cluster: Cluster, new_tab: NewTab) -> None:
     """An ended attempt and one that goes on, with more nodes than a table has rows, and one that is gone."""
     tab = await new_tab(java_script_enabled=False)

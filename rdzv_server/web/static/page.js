@@ -349,6 +349,7 @@ function drawRun() {
     button.hidden = button.dataset.ofEnded ? !ended && run.phase !== "unhealthy" : ended;
   });
   drawFailure(run);
+  drawLinks(run.broken_links || []);
   drawNodes(run);
   tickRun();
   events.look(run);
@@ -390,6 +391,11 @@ function drawFailure(run) {
   fill(byId("evidence-title"), traceback.length ? "Traceback" : "What it wrote last");
   fill(byId("evidence"), evidence.join("\n"));
   byId("evidence").hidden = byId("evidence-title").hidden = evidence.length === 0;
+}
+
+function drawLinks(links) {
+  byId("links-card").hidden = links.length === 0;
+  byId("links").replaceChildren(...links.map(({ nodes, problem }) => make("li", "", `${nodes.join(" and ")}: ${problem}`)));
 }
 
 // Nodes.

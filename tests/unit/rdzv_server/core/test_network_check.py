@@ -3,7 +3,7 @@
 from rdzv_protocol.messages import Drain, Start, Wait
 from rdzv_protocol.queries import PairTest, PairTested, Refused
 
-from rdzv_server.core import status_view
+from rdzv_server.core import status_view, watch_view
 from rdzv_server.core.events import QueryAnswered
 from rdzv_server.core.network_check import ANSWERED_WITHIN_S, LONGEST_S
 from rdzv_server.core.run import Stage
@@ -122,6 +122,8 @@ def test_the_status_names_links_that_have_failed_until_a_test_passes_or_a_node_g
     assert run.told(Start) == {"a", "b"}
     (link,) = status_view.view(run.run, run.now).broken_links
     assert link.nodes == ("a", "b") and link.problem == "0.3 MB/s, fewer than 10"
+    watched = watch_view.view(run.run, run.now, lambda at: at)["broken_links"]
+    assert watched == [{"nodes": ("a", "b"), "problem": link.problem}]
     run.restarts_from_a_snapshot()
     assert [each.nodes for each in status_view.view(run.run, run.now).broken_links] == [("a", "b")]
     run.fails("a")
@@ -130,7 +132,7 @@ def test_the_status_names_links_that_have_failed_until_a_test_passes_or_a_node_g
     run.tests_network(bad="b")
     assert run.run.broken_links
     run.is_lost("b")
-    assert not run.run.broken_links
+    assert not run.run.broken_links and "broken_links" not in watch_view.view(run.run, run.now, lambda at: at)
 
 
 def test_a_broken_path_between_two_fit_nodes_is_a_warning():
