@@ -5,9 +5,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, get_args
 
 import rdzv_protocol
 from rdzv_protocol.completion import add_print_completion
@@ -17,9 +18,12 @@ from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.text import did_you_mean, printable
 
 from rdzvctl import commands, completion
-from rdzvctl.commands import ACTIONS, Action, Session
+from rdzvctl.commands import Session
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
+
+if TYPE_CHECKING:
+    from rdzv_protocol.actions import Action
 
 DESCRIPTION = """\
 Shows operators the runs of an rdzv-server, says why one stands where it does, and acts on them."""
@@ -65,7 +69,7 @@ class Command(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out a command line and return the exit code: see `--help`."""
     try:
-        arguments = make_parser().parse_args(argv)
+        arguments = make_parser(sys.argv[1:] if argv is None else argv).parse_args(argv)
         with Session(vars(arguments), os.environ) as session:
             arguments.do(session)
         sys.stdout.flush()
@@ -100,12 +104,15 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if wrong := re.search(r"argument COMMAND: invalid choice: '(.*?)'", message):
-            message = f"no command {wrong[1]!r}{did_you_mean(wrong[1], [command.name for command in COMMANDS])}"
+            message = f"no command {wrong[1]!r}{did_you_mean(wrong[1], [command.name for command in all_commands()])}"
         raise BadInput(f"{message} ({self.prog} --help explains it)")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Parser of all commands, whose namespace has what was given, and no defaults."""
+def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Parser of all commands, whose namespace has what was given, and no defaults.
+
+    If the command in this `line` is no action, the parser lacks the actions, whose table takes long to import.
+    """
     common = _common()
     parser = _Parser(
         prog="rdzvctl", description=DESCRIPTION, epilog=EPILOG, parents=[common], argument_default=argparse.SUPPRESS,
@@ -114,7 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("-V", "--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}")
     add_print_completion(parser, completion.PREAMBLE)
     words = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
+    for command in (*QUESTIONS, CONFIG) if _is_no_action(line) else all_commands():
         each = words.add_parser(
             command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}.",
             parents=[common], argument_default=argparse.SUPPRESS,
@@ -123,6 +130,15 @@ def make_parser() -> argparse.ArgumentParser:
         each.set_defaults(do=command.do)
     _complete(words.add_parser(completion.COMMAND))
     return parser
+
+
+def _is_no_action(line: Sequence[str]) -> bool:
+    """Whether the command is one that every parser has."""
+    with suppress(BadInput):
+        _, left = _common().parse_known_args(line)
+        known = {completion.COMMAND, *(command.name for command in (*QUESTIONS, CONFIG))}
+        return next((word for word in left if not word.startswith("-")), "") in known
+    return False
 
 
 def _common() -> _Parser:
@@ -187,15 +203,15 @@ def _run(parser: argparse.ArgumentParser, kind: str = "runs") -> None:
     completion.completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=text), kind)
 
 
-def _action(action: Action, parser: argparse.ArgumentParser) -> None:
+def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
     if action.of_node:
         node = parser.add_argument("node_id", metavar="NODE", help="the node's name, as rdzvctl nodes shows it")
         completion.completes(node, "cordoned-nodes" if action.of_absent else "nodes")
     else:
         _run(parser, "ended-runs" if action.of_ended else "live-runs")
-    if action.has_size:
+    if "min_nodes" in action.fields:
         parser.add_argument("size", metavar="MIN:MAX", type=_size, help="nodes that it needs, and takes")
-    for name in action.times:
+    for name in (each for each in action.fields if each in TIMES_OF_ACTIONS):
         spelling, text = TIMES_OF_ACTIONS[name]
         parser.add_argument(spelling, dest=name, metavar="S", type=_seconds, help=text)
     parser.add_argument("--reason", metavar="TEXT", help="why, for the people whose it is; stands in the events")
@@ -270,7 +286,7 @@ def _complete(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(do=do)
 
 
-COMMANDS = (
+QUESTIONS = (
     Command("status", "show the server and its runs, or all about one run", commands.status, _status),
     Command("runs", "list the runs", commands.runs),
     Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
@@ -283,6 +299,16 @@ COMMANDS = (
     ),
     Command("stacks", "show what a run's workers are doing right now: their Python stacks", commands.stacks, _stacks),
     Command("why", "say why a run stands where it does, and what to do", commands.why, _run),
-    *(Command(action.name, action.help, partial(commands.act, action), partial(_action, action)) for action in ACTIONS),
-    Command("config", "keep servers and tokens by name, as contexts", lambda session: None, _config),
 )
+"""Commands that change nothing."""
+CONFIG = Command("config", "keep servers and tokens by name, as contexts", lambda session: None, _config)
+
+
+def all_commands() -> Iterator[Command]:
+    """Every command, in the order of the help; actions as their table has them."""
+    from rdzv_protocol.actions import ACTIONS  # and msgspec with it
+
+    yield from QUESTIONS
+    for action in ACTIONS:
+        yield Command(action.name, action.help, partial(commands.act, action), partial(_action, action))
+    yield CONFIG

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rdzv_protocol import paths
 from rdzv_protocol.credentials import SYSTEM
@@ -20,6 +20,9 @@ from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, TooOld, Unreach
 from rdzvctl.output import Output, confirmed
 from rdzvctl.views import MOST_NAMED, Table
 
+if TYPE_CHECKING:
+    from rdzv_protocol.actions import Action
+
 MOST_EVENTS = 100
 """Default of `--last`: number of events that are shown."""
 LOG_LINES = 50
@@ -29,54 +32,6 @@ FOLLOW_S = 1.0
 LATEST = 1_000
 """Number of latest events among which the last opening of a round is looked for."""
 MOST_REASON_BYTES = 1_000
-
-
-class Action(NamedTuple):
-    """One thing that an operator may have done to a run, or to a node."""
-
-    name: str
-    help: str
-    path: str
-    question: str = ""
-    """Question that is asked at a terminal before the action; empty: none, for the action can be taken back."""
-    of_node: bool = False
-    """Whether the action is on a node, for all runs; else it is on one run."""
-    times: Sequence[str] = ()
-    """Fields of the request that are times: `cli` has a flag for each."""
-    has_size: bool = False
-    """Whether the request has limits of the run's number of nodes, which follow the run's name."""
-    of_absent: bool = False
-    """Whether the action's node may be one that no run has."""
-    of_ended: bool = False
-    """Whether the action's run is one that has ended; else it is one that goes on."""
-
-
-ACTIONS = (
-    Action(
-        "stop", "end a run: its agents stop their workers and exit with 1", paths.STOP, "End it on every node?",
-    ),
-    Action(
-        "restart", "restart a run's workers on every node, which is not charged", paths.RESTART,
-        "Restart its workers on every node?",
-    ),
-    Action(
-        "resize", "give a run other limits of its number of nodes, while it runs", paths.RESIZE, has_size=True,
-    ),
-    Action("admit", "give the free seats of a running round to nodes that stand by", paths.ADMIT),
-    Action(
-        "forget", "forget a run that has ended, with all its events", paths.FORGET, "Forget it, with all its events?",
-        of_ended=True,
-    ),
-    Action(
-        "drain", "empty a node: its workers get SIGTERM and time for a checkpoint, the others go on without it",
-        paths.DRAIN, "Stop what runs there?", of_node=True, times=("deadline_s", "for_s"),
-    ),
-    Action(
-        "cordon", "give a node no seat in new rounds; what runs there goes on", paths.CORDON, of_node=True,
-        times=("for_s",),
-    ),
-    Action("uncordon", "let a node take part in new rounds again", paths.UNCORDON, of_node=True, of_absent=True),
-)  # fmt: skip
 
 
 class Session:
@@ -378,7 +333,7 @@ def _follow_log(session: Session, place: views.Worker, log: Fields) -> None:
 # Actions.
 
 
-def act(action: Action, session: Session) -> None:
+def act(action: "Action", session: Session) -> None:
     """Have the action carried out, once the user has confirmed it. The request id makes a repetition harmless."""
     given, out = session.given, session.out
     target, shown = _node_target(action, session) if action.of_node else _run_target(action, session)
@@ -390,9 +345,9 @@ def act(action: Action, session: Session) -> None:
         **target,
         "reason": clip(printable(given.get("reason", "")), MOST_REASON_BYTES),
         "request_id": given.get("request_id") or f"rdzvctl-{os.urandom(8).hex()}",
-        **{name: given[name] for name in action.times if name in given},
+        **{name: given[name] for name in action.fields if name in given},
     }
-    if action.has_size:
+    if "size" in given:
         body["min_nodes"], body["max_nodes"] = given["size"]
     message = session.client.ask(action.path, body).get("message", "done")
     if out.is_json:
@@ -402,7 +357,7 @@ def act(action: Action, session: Session) -> None:
     return out.line(printable(message if message.startswith(named) else f"{named}: {message}"))
 
 
-def _run_target(action: Action, session: Session) -> tuple[Request, str]:
+def _run_target(action: "Action", session: Session) -> tuple[Request, str]:
     """The run, and its state in words; a repetition, which has a request id and a run, does not look at the state."""
     given = session.given
     if "request_id" in given and given.get("run_id") is not None:
@@ -413,7 +368,7 @@ def _run_target(action: Action, session: Session) -> tuple[Request, str]:
     return {"run_id": run["run_id"]}, views.one_line(run)
 
 
-def _node_target(action: Action, session: Session) -> tuple[Request, str]:
+def _node_target(action: "Action", session: Session) -> tuple[Request, str]:
     """The node, and what runs there now. For a node that no run has, a similar name is suggested."""
     node_id = session.given["node_id"]
     if action.of_absent:

@@ -1,4 +1,7 @@
-"""Operators' actions on runs and on nodes, in JSON, and their answer.
+"""Operators' actions on runs and on nodes: one table, their messages in JSON, and their answer.
+
+`ACTIONS` is all that paths, OpenAPI, the page's buttons and `rdzvctl` know of an action. What it does is decided in
+`rdzv_server/core/operations.py`.
 
 Each may be repeated: `request_id`, chosen by whoever asks, names one wish. A second request that bears the id of one
 that has been carried out changes nothing, whatever has happened since, and is answered with the same sentence; the
@@ -13,6 +16,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from rdzv_protocol import errors, paths
 from rdzv_protocol.constraints import (
     Id,
     Line,
@@ -169,13 +173,84 @@ class WorkerStacks(Struct, frozen=True, kw_only=True):
     """Sentences for a person, one for each thing that could not be found out, with the reason."""
 
 
-ActionRequest = (
-    StopRequest
-    | RestartRequest
-    | ResizeRequest
-    | AdmitRequest
-    | ForgetRequest
-    | CordonRequest
-    | UncordonRequest
-    | DrainRequest
-)
+class Action(Struct, frozen=True, kw_only=True):
+    """One thing that an operator may have done to a run, or to a node for all runs.
+
+    As of every POST outside of the agents' paths, whoever asks needs an admin token; without tokens, this machine.
+    """
+
+    name: str
+    """Subcommand of `rdzvctl`, and end of the path."""
+    request: type[RunAction] | type[NodeAction]
+    """Type of its message: it is on a run or a node, its fields are asked for, and its docstring says what it does."""
+    help: str
+    """Meaning in `rdzvctl --help`."""
+    question: str = ""
+    """Question that `rdzvctl` asks at a terminal before the action; empty: none, for the action can be taken back."""
+    label: str
+    """Label of its button."""
+    is_grave: bool = False
+    """Whether its button warns by its colour."""
+    place: int = 0
+    """Place of its button among those of the table: lower ones come first."""
+    refusals: tuple[type[errors.ProtocolError], ...] = ()
+    """Refusals beyond those of any action."""
+    of_absent: bool = False
+    """Whether the action's node may be one that no run has."""
+    of_ended: bool = False
+    """Whether the action's run is one that has ended; else it is one that goes on."""
+
+    @property
+    def of_node(self) -> bool:
+        """Whether the action is on a node, for all runs; else it is on one run."""
+        return issubclass(self.request, NodeAction)
+
+    @property
+    def path(self) -> str:
+        return (paths.NODES if self.of_node else paths.RUNS) + self.name
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields of the message that only this action has, or few."""
+        common = NodeAction if self.of_node else RunAction
+        return tuple(name for name in self.request.__struct_fields__ if name not in common.__struct_fields__)
+
+
+STOP = Action(
+    name="stop", request=StopRequest, help="end a run: its agents stop their workers and exit with 1",
+    question="End it on every node?", label="Stop run", is_grave=True, place=1, refusals=(errors.UnknownRun,),
+)  # fmt: skip
+RESTART = Action(
+    name="restart", request=RestartRequest, help="restart a run's workers on every node, which is not charged",
+    question="Restart its workers on every node?", label="Restart", refusals=(errors.UnknownRun, errors.RunEnded),
+)  # fmt: skip
+RESIZE = Action(
+    name="resize", request=ResizeRequest, help="give a run other limits of its number of nodes, while it runs",
+    label="Resize", refusals=(errors.UnknownRun, errors.RunEnded),
+)  # fmt: skip
+ADMIT = Action(
+    name="admit", request=AdmitRequest, help="give the free seats of a running round to nodes that stand by",
+    label="Admit", place=-1, refusals=(errors.UnknownRun, errors.RunEnded, errors.NobodyWaits),
+)  # fmt: skip
+FORGET = Action(
+    name="forget", request=ForgetRequest, help="forget a run that has ended, with all its events",
+    question="Forget it, with all its events?", label="Forget", is_grave=True, place=1,
+    refusals=(errors.UnknownRun, errors.RunGoesOn), of_ended=True,
+)  # fmt: skip
+DRAIN = Action(
+    name="drain", request=DrainRequest,
+    help="empty a node: its workers get SIGTERM and time for a checkpoint, the others go on without it",
+    question="Stop what runs there?", label="Drain", is_grave=True, refusals=(errors.UnknownNode,),
+)  # fmt: skip
+CORDON = Action(
+    name="cordon", request=CordonRequest, help="give a node no seat in new rounds; what runs there goes on",
+    label="Cordon",
+)  # fmt: skip
+UNCORDON = Action(
+    name="uncordon", request=UncordonRequest, help="let a node take part in new rounds again", label="Uncordon",
+    of_absent=True,
+)  # fmt: skip
+ACTIONS = (STOP, RESTART, RESIZE, ADMIT, FORGET, DRAIN, CORDON, UNCORDON)
+"""All actions, in the order of `rdzvctl --help`."""
+ActionRequest = RunAction | NodeAction
+"""Message of any action."""

@@ -8,7 +8,7 @@ care of `page.js`, which never makes markup of text.
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import rdzv_protocol
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rdzv_protocol import errors, paths
-from rdzv_protocol.actions import ActionRequest, ForgetRequest, NodeAction
+from rdzv_protocol.actions import Action
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
@@ -61,41 +61,30 @@ FOR_A_DAY = "max-age=86400, immutable"
 """Cache-Control of static files: their addresses change with their contents."""
 
 
-LABELS = {
-    paths.ADMIT: "Admit", paths.RESTART: "Restart", paths.RESIZE: "Resize", paths.STOP: "Stop run",
-    paths.FORGET: "Forget", paths.DRAIN: "Drain", paths.CORDON: "Cordon", paths.UNCORDON: "Uncordon",
-}  # fmt: skip
-"""Labels of the buttons, in their order, by the paths of their actions."""
-GRAVE = (paths.STOP, paths.FORGET, paths.DRAIN)
-
-
 class Button:
-    """Button of a page for an action, as its request describes it."""
+    """Button of a page for an action."""
 
-    def __init__(self, path: str, request: type[ActionRequest]) -> None:
-        self.path, self.label, self.is_grave = path, LABELS[path], path in GRAVE
-        self.means = summary_of(request).replace("`", "")
-        self.of_node = issubclass(request, NodeAction)
-        self.of_ended = request is ForgetRequest
+    def __init__(self, action: Action) -> None:
+        self.path, self.label, self.is_grave = action.path, action.label, action.is_grave
+        self.means = summary_of(action.request).replace("`", "")
+        self.of_node, self.of_absent = action.of_node, action.of_absent
+        self.of_ended = action.of_ended
         """Whether the button is for a run that has ended; else for one that goes on."""
-        self.asks = [name for name in request.__struct_fields__ if name not in ("run_id", "node_id", "request_id")]
+        self.asks = ["reason", *action.fields]
         """Fields of the dialog, by their names in the request."""
 
 
 class Pages:
     """Pages of one server.
 
-    `note` is called with each refused login. `requests`: types of messages by the server's paths; the buttons of
-    others are left out.
+    `note` is called with each refused login. `actions`: those that have buttons.
     """
 
-    def __init__(
-        self, service: Service, gatekeeper: Gatekeeper, note: NoteRefusal, requests: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, service: Service, gatekeeper: Gatekeeper, note: NoteRefusal, actions: Iterable[Action]) -> None:
         self._service = service
         self._gatekeeper = gatekeeper
         self._note = note
-        self._buttons = [Button(path, requests[path]) for path in LABELS if path in requests]
+        self._buttons = [Button(action) for action in sorted(actions, key=lambda action: action.place)]
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """Answer with a page or a file. Raises `web.HTTPException` if there is none, or a `ProtocolError`."""

@@ -314,9 +314,8 @@ class HttpApi:
         _beside_agents(_load_templates)
         from rdzv_server.http import page
 
-        offered = (route for route in self._routes.values() if route.handler is not HttpApi.refuse)
-        requests = {route.path: route.request for route in offered}
-        return page.Pages(self._service, self._gatekeeper, self._note, requests)
+        offered = [each for each in actions.ACTIONS if self._routes[each.path].handler is not HttpApi.refuse]
+        return page.Pages(self._service, self._gatekeeper, self._note, offered)
 
     async def openapi(self, request: web.BaseRequest) -> web.Response:
         """Answer with the document, which is made once, in a thread beside agents' requests."""
@@ -359,13 +358,12 @@ def _agents(path: str, request: Any, answer: Any, summary: str, *refusals: type[
     )  # fmt: skip
 
 
-def _action(
-    path: str,
-    request: Any,
-    *refusals: type[ProtocolError],
-    answer: Any = actions.Done,
-    says: str = "It is done, or was before.",
-) -> Route:
+def _action(action: actions.Action) -> Route:
+    done = "It is done, or was before."
+    return _acts(action.path, action.request, *action.refusals, answer=actions.Done, says=done)
+
+
+def _acts(path: str, request: Any, *refusals: type[ProtocolError], answer: Any, says: str) -> Route:
     return Route(
         method="POST", path=path, handler=HttpApi.act, summary=summary_of(request),
         request=request, answer=answer, says=says, refusals=(*_OF_EVERY_MESSAGE, NotLeader, *refusals),
@@ -430,19 +428,12 @@ ROUTES: tuple[Route, ...] = (
         ),
     ),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),
-    _action(paths.STOP, actions.StopRequest, errors.UnknownRun),
-    _action(paths.RESTART, actions.RestartRequest, errors.UnknownRun, errors.RunEnded),
-    _action(paths.RESIZE, actions.ResizeRequest, errors.UnknownRun, errors.RunEnded),
-    _action(paths.ADMIT, actions.AdmitRequest, errors.UnknownRun, errors.RunEnded, errors.NobodyWaits),
-    _action(paths.FORGET, actions.ForgetRequest, errors.UnknownRun, errors.RunGoesOn),
-    _action(paths.DRAIN, actions.DrainRequest, errors.UnknownNode),
-    _action(paths.CORDON, actions.CordonRequest),
-    _action(paths.UNCORDON, actions.UncordonRequest),
-    _action(
+    *map(_action, actions.ACTIONS),
+    _acts(
         paths.LOGS, actions.LogsRequest, errors.UnknownRun, errors.UnknownRank, errors.RunEnded, errors.QueryRefused,
         errors.NoAnswer, errors.TooManyRequests, answer=actions.WorkerLog, says="What the agent has read.",
     ),
-    _action(
+    _acts(
         paths.STACKS, actions.StacksRequest, errors.UnknownRun, errors.UnknownRank, errors.RunEnded,
         errors.QueryRefused, errors.NoAnswer, errors.TooManyRequests, answer=actions.WorkerStacks,
         says="What the agents have seen.",

@@ -1,7 +1,7 @@
 """Every page in both schemes: axe-core finds nothing. SCREENSHOTS=docs/images has the pictures of the docs taken."""
 
 import pytest
-from rdzv_protocol import paths
+from rdzv_protocol import actions
 
 from tests.browser.conftest import DESKTOP, PHONE, NewTab
 from tests.browser.crowd import Crowd
@@ -35,7 +35,7 @@ async def test_nothing_stands_in_anybodys_way(cluster: Cluster, new_tab: NewTab,
         await tab.shows("#counts", "2 running")
         await tab.is_accessible()
         await tab.picture(f"page-runs-{scheme}")
-        assert (await act(cluster.server, paths.CORDON, node_id="gpu-c", reason="its fan"))[0] == 200
+        assert (await act(cluster.server, actions.CORDON, node_id="gpu-c", reason="its fan"))[0] == 200
         await tab.page.get_by_role("button", name="Uncordon node gpu-c").click()
         await tab.is_accessible()
         await tab.page.keyboard.press("Escape")

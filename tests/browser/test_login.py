@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from rdzv_protocol import paths
+from rdzv_protocol import actions, paths
 
 from tests.browser.conftest import NewTab, Tab
 from tests.browser.crowd import Crowd
@@ -86,7 +86,7 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
 async def test_a_node_that_no_run_has_is_uncordoned_by_whom_the_token_lets(server: Server, tab: Tab) -> None:
     """A reader is told of `rdzvctl` only; a user who has logged in anew elsewhere has to load the page again."""
     body, bearer = {"node_id": "n7", "reason": "its fan"}, {"Authorization": "Bearer admins-0123456789"}
-    url = f"http://{server.endpoint}{paths.CORDON}"
+    url = f"http://{server.endpoint}{actions.CORDON.path}"
     assert (await tab.page.context.request.post(url, data=body, headers=bearer)).ok
     await log_in(tab, server, "readers-0123456789")
     await tab.shows("#cordons", "Cordoned by admin 127.0.0.1: its fan")
@@ -150,7 +150,7 @@ async def test_a_session_does_nothing_that_the_page_has_not_asked_for(server: Se
         csrf = await tab.page.get_attribute("body", "data-csrf") or ""
         ask, body = tab.page.context.request, {"run_id": "run"}
 
-        async def act(path: str = paths.STOP, **headers: str) -> int:
+        async def act(path: str = actions.STOP.path, **headers: str) -> int:
             return (await ask.post(url + path, data=body, headers=headers)).status
 
         assert await act() == 403, "the cookie alone, which a browser sends by itself"

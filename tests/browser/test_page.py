@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from rdzv_protocol import paths
+from rdzv_protocol import actions
 
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
@@ -206,8 +206,8 @@ async def test_nodes_that_are_kept_out_stand_there_though_no_run_has_them(cluste
     await tab.open(cluster)
     assert await tab.page.is_hidden("#kept-out")
     cordon = {"node_id": "n<b>7", "reason": "its fan", "for_s": 86_400}
-    assert (await act(cluster.server, paths.CORDON, **cordon))[0] == 200
-    assert (await act(cluster.server, paths.CORDON, node_id="n8"))[0] == 200
+    assert (await act(cluster.server, actions.CORDON, **cordon))[0] == 200
+    assert (await act(cluster.server, actions.CORDON, node_id="n8"))[0] == 200
     await tab.shows("#cordons tr", re.compile(r"n<b>7Cordoned by 127\.0\.0\.1: its fan; until .*\d\d:\d\d:\d\d"))
     await tab.shows("#cordons tr", "n8Cordoned by 127.0.0.1; until an operator uncordons it")
     await tab.is_accessible()
@@ -218,14 +218,14 @@ async def test_nodes_that_are_kept_out_stand_there_though_no_run_has_them(cluste
     await tab.is_accessible()
     await tab.open(cluster)
     for node_id in ("n<b>7", "n8"):
-        assert (await act(cluster.server, paths.UNCORDON, node_id=node_id))[0] == 200
+        assert (await act(cluster.server, actions.UNCORDON, node_id=node_id))[0] == 200
     await tab.page.wait_for_selector("#kept-out", state="hidden")
     tab.is_content()
 
 
 async def test_a_node_that_no_run_has_is_uncordoned_by_button_and_by_keyboard(cluster: Cluster, tab: Tab) -> None:
     for node_id in ("n7", "n<b>8", "n9"):
-        assert (await act(cluster.server, paths.CORDON, node_id=node_id, reason="its fan"))[0] == 200
+        assert (await act(cluster.server, actions.CORDON, node_id=node_id, reason="its fan"))[0] == 200
     await tab.open(cluster)
     await tab.stays()
     await tab.shows("#cordons tr", "n9")
@@ -408,7 +408,7 @@ async def test_a_server_that_does_not_decide_about_nodes_names_the_one_that_does
         await second.leads()
         (shard_0, _) = (await second.status())["server"]["shards"]
         decides, other = (second, first) if shard_0["leader"] == second.proxy.address else (first, second)
-        assert (await act(decides, paths.CORDON, node_id="n7"))[0] == 200
+        assert (await act(decides, actions.CORDON, node_id="n7"))[0] == 200
         await tab.open(other)
         await tab.page.get_by_role("button", name="Uncordon node n7").click()
         await tab.page.click("#dialog-do")

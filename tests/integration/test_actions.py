@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rdzv_protocol.actions import ADMIT, CORDON, DRAIN, FORGET, RESIZE, RESTART, STOP, UNCORDON, Action
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.paths import ADMIT, CORDON, DRAIN, FORGET, RESIZE, RESTART, STOP, UNCORDON
 
 from tests.integration.replicas import Replicas
 from tests.support.cluster import PATIENT, Cluster
@@ -21,9 +21,9 @@ from tests.support.worker_hub import Worker, WorkerHub, all_run
 NOW = ("--last-call-timeout", "0")
 
 
-async def act(server: Server, path: str, **body: Any) -> tuple[int, dict[str, Any]]:
+async def act(server: Server, action: Action, **body: Any) -> tuple[int, dict[str, Any]]:
     """Status and answer."""
-    return await asyncio.to_thread(_post, f"http://{server.endpoint}{path}", body)
+    return await asyncio.to_thread(_post, f"http://{server.endpoint}{action.path}", body)
 
 
 def _post(url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -188,8 +188,8 @@ async def test_a_run_that_is_over_is_forgotten_and_one_that_goes_on_is_not(clust
     await cluster.server.line(r"INFO rdzv-server: run r is forgotten.* \(by 127\.0\.0\.1\)$")
     await forgets(cluster.server)
     assert (await act(cluster.server, FORGET, run_id="r", request_id="1"))[0] == 200
-    for path in (FORGET, RESTART):
-        assert (await act(cluster.server, path, run_id="r"))[1]["code"] == "unknown_run"
+    for action in (FORGET, RESTART):
+        assert (await act(cluster.server, action, run_id="r"))[1]["code"] == "unknown_run"
     assert (await act(cluster.server, DRAIN, node_id="x"))[1]["code"] == "unknown_node"
 
 

@@ -4,8 +4,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.actions import DRAIN, RESTART
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.paths import DRAIN, RESTART
 
 from tests.integration.test_actions import act
 from tests.support.cluster import PATIENT, Cluster

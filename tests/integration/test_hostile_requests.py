@@ -10,7 +10,7 @@ import aiohttp
 import msgpack
 import pytest
 import pytest_asyncio
-from rdzv_protocol import paths
+from rdzv_protocol import actions, paths
 from rdzv_protocol.codec import decode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import ErrorReply
@@ -89,7 +89,7 @@ JSON_BODIES = {
 
 async def test_garbage_on_the_operators_paths(server: Server) -> None:
     async with session_at(server) as session:
-        for path in (paths.STOP, paths.ADMIT):
+        for path in (actions.STOP.path, actions.ADMIT.path):
             for name, (body, status, says) in JSON_BODIES.items():
                 async with session.post(path, data=body) as answer:
                     assert answer.status == status, (path, name)
@@ -260,7 +260,7 @@ async def test_bodies_that_swell_are_not_inflated(server: Server) -> None:
 
     before_s = cpu_s(server.pid)
     async with session_at(server) as session:
-        await asyncio.gather(*map(post, (paths.JOIN, paths.STOP, paths.STATUS, "/nowhere")))
+        await asyncio.gather(*map(post, (paths.JOIN, actions.STOP.path, paths.STATUS, "/nowhere")))
     assert cpu_s(server.pid) - before_s < 2.0, "inflating 4 GB takes much longer"
     assert peak_rss_mb(server.pid) < 100
     await is_unharmed(server)

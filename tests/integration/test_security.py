@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 import msgpack
 import pytest
-from rdzv_protocol import paths
+from rdzv_protocol import actions, paths
 from rdzv_protocol.exit_codes import ExitCode
 
 from tests.support.certificates import Authority
@@ -18,7 +18,7 @@ from tests.support.process_info import is_running
 from tests.support.programs import PRYING_WORKER, Program, Server, refuses, start_agent
 from tests.support.worker_hub import all_run
 
-LOOK, JOIN, STOP, LOGS = ("GET", paths.STATUS), ("POST", paths.JOIN), ("POST", paths.STOP), ("POST", paths.LOGS)
+LOOK, JOIN, STOP, LOGS = ("GET", paths.STATUS), ("POST", paths.JOIN), ("POST", actions.STOP.path), ("POST", paths.LOGS)
 STACKS = ("POST", paths.STACKS)
 SECRETS = {"agents": "aG3nt-5ecret", "readers": "r3ad-5ecret", "admins": "adm1n-5ecret"}
 HOSTED = ("--rdzv-backend", "c10d", "--nnodes", "1:2", "--last-call-timeout", "0")

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from rdzv_protocol.paths import DRAIN
+from rdzv_protocol.actions import DRAIN
 
 from tests.support.launchers import warm_python
 from tests.support.process_info import is_running
@@ -166,7 +166,7 @@ async def test_a_torchrun_that_is_told_to_go_leaves_and_the_others_go_on(torchru
 async def test_a_drained_torchrun_exits_and_the_others_go_on(torchruns: Torchruns) -> None:
     await torchruns.nodes("ab", "--nnodes=1:2")
     body = json.dumps({"node_id": "b", "deadline_s": 60}).encode()
-    request = urllib.request.Request(f"http://{torchruns.server.endpoint}{DRAIN}", body)
+    request = urllib.request.Request(f"http://{torchruns.server.endpoint}{DRAIN.path}", body)
     await asyncio.to_thread(lambda: urllib.request.urlopen(request, timeout=30).close())
     assert await torchruns.agents.pop("b").exit_code(PATIENCE_S) == 1
     await torchruns.finish(await torchruns.hub.group(2))

@@ -254,7 +254,7 @@ async def asked(agent: Agent) -> None:
 async def operated(agent: Agent) -> None:
     """An operator acts on the run, and on the node, in all ways, and restarts, drains and stops last."""
     known = {"run_id": agent.sender["run_id"], "node_id": B_NODE}
-    last = (paths.RESTART, paths.DRAIN, paths.STOP, paths.FORGET)
+    last = (actions.RESTART.path, actions.DRAIN.path, actions.STOP.path, actions.FORGET.path)
     kinds = {path: route.request for path, route in POSTED.items() if route.request in get_args(actions.ActionRequest)}
     for path in sorted(kinds, key=lambda path: last.index(path) if path in last else -1):
         hints = get_type_hints(kinds[path], include_extras=True)

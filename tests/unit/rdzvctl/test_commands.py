@@ -236,13 +236,13 @@ def commands(
     server: OtherServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Commands:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(cli, "make_parser", lambda: PARSER)
+    monkeypatch.setattr(cli, "make_parser", lambda line: PARSER)
     server.lacks()
     return Commands(server, capsys)
 
 
 def test_every_command_is_tried() -> None:
-    assert FOLLOWED_BY.keys() == {command.name for command in cli.COMMANDS}
+    assert FOLLOWED_BY.keys() == {command.name for command in cli.all_commands()}
 
 
 def test_every_field_that_may_be_missing_is_one_of_an_answer() -> None:
