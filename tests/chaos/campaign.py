@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from tests.chaos.plan import Step
 from tests.hosts.training import CHECKPOINT_EVERY, undisturbed
 
 FAULT_WITHIN_S = 1.0
+NEWS_EVERY_S = 60.0
 """Latest beginning of a fault after that of its action."""
 
 
@@ -37,7 +39,7 @@ class Campaign:
         self._steps = steps
         self._seed = seed
         self._setting = setting
-        self._began = time.monotonic()
+        self._began = self._told_at = time.monotonic()
 
     async def run(self, folder: Path) -> None:
         """Play all steps; raises an error about the first thing that is not as it must be."""
@@ -99,7 +101,11 @@ class Campaign:
             yield
             is_well = True
         finally:
-            self.outcomes.append(Outcome(step, time.monotonic() - began, is_well))
+            now = time.monotonic()
+            self.outcomes.append(Outcome(step, now - began, is_well))
+            if now - self._told_at > NEWS_EVERY_S:
+                self._told_at = now
+                print(f"seed {self._seed}: {len(self.outcomes)} actions so far", file=sys.stderr, flush=True)
 
 
 def _check_training(patient: Fleet, restarts: int) -> None:

@@ -34,7 +34,9 @@ MIN_NODES = 4
 LEASE_S = 6.0
 PATIENCE_S = 60.0
 """Time that the fleet may take to work again: a lease, TCP's pauses, and a busy machine."""
-LOOK_S = 0.05
+LOOK_S = 0.2
+STEP_S = 0.1
+"""Pace of the looks at the run and of its training: slow, so that most processor time goes to the deeds."""
 STATE_FILES = "state.db", "state.db.last-record"
 FLAGS = (
     *("--run-id", "chaos", "--nnodes", f"{MIN_NODES}:{len(NODES)}", "--max-restarts", "100000"),
@@ -368,7 +370,7 @@ class Fleet(Hosts):
                 await part.end()
 
     def _environment(self, name: str) -> dict[str, str]:
-        own = {traces.MARK: self._mark, "TMPDIR": str(self.temporary), "TEST_STEP_S": "0.04"}
+        own = {traces.MARK: self._mark, "TMPDIR": str(self.temporary), "TEST_STEP_S": f"{STEP_S:g}"}
         own |= {"TEST_EXIT_ON_SIGTERM": "1"} if name in OBEDIENT else {}
         return {**super()._environment(name), **own, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
 
@@ -408,8 +410,9 @@ class Fleet(Hosts):
 
     def _newest_crew(self) -> list[Worker]:
         """The workers that are there of the round that reported last."""
+        self.hub.forget_the_gone()
         newest = _meeting_place(self.hub.all[-1]) if self.hub.all else ""
-        crew = [each for each in self.hub.all if _meeting_place(each) == newest and is_running(each.pid)]
+        crew = [each for each in self.hub.all if _meeting_place(each) == newest]
         return sorted(crew, key=lambda worker: worker.rank)
 
 

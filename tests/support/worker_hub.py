@@ -99,6 +99,13 @@ class WorkerHub:
         """Workers of this test whose process is still there."""
         return [worker.pid for worker in self.all if is_running(worker.pid)]
 
+    def forget_the_gone(self) -> None:
+        """Let go of the workers whose process is not there any more."""
+        gone = [worker for worker in self.all if not is_running(worker.pid)]
+        self.all = [worker for worker in self.all if worker not in gone]
+        for worker in gone:
+            worker.close()
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         report = await reader.readline()
         if not report.endswith(b"\n"):
