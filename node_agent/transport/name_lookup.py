@@ -1,8 +1,9 @@
 """Look-up of host names that does not get stuck behind a name server which does not answer.
 
 A look-up lasts until the name server has answered or been given up, 20 s or more, also if nobody waits for it any more.
-So each has a thread of its own, and there is one at a time for a name, however often that is asked for. An answer for
-which nobody could wait so long is for the next caller; else each call looks the name up anew, since hosts may move.
+So each has a thread of its own, and there is one at a time for a name, however often that is asked for. It asks up to
+three times, the next time beside those before: the system's resolver waits 5 s for a lost packet. An answer for which
+nobody could wait so long is for the next caller; else each call looks the name up anew, since hosts may move.
 
 The address at which a server has answered is remembered, so that an agent reaches it again without any name server.
 It is forgotten when a look-up finds the name elsewhere.
@@ -11,6 +12,7 @@ It is forgotten when a look-up finds the name elsewhere.
 import asyncio
 import socket
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,6 +20,8 @@ from node_agent.transport.base import in_own_thread
 
 ANSWER_HOLDS_S = 5.0
 """Time for which an answer waits for who asks next: longer than the pause between two tries of an agent."""
+AGAIN_AFTER_S = (1.0, 2.0)
+"""Times after which the name is asked for once more while no answer has come."""
 
 Address = tuple[int, tuple[Any, ...]]
 """Family and address of a socket."""
@@ -85,11 +89,30 @@ def _is_numeric(host: str) -> bool:
 
 
 async def _look_up(names: _Names, host: str, port: int) -> list[Address]:
-    name = host.encode() if host.isascii() else host  # text has Python load a codec
-    found = _addresses(await in_own_thread(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM))
+    found = _addresses(await _first_answer(host, port))
     if names.answered_at.get((host, port)) not in found:
         names.answered_at.pop((host, port), None)
     return found
+
+
+async def _first_answer(host: str, port: int) -> list[Any]:
+    """What the resolver answers first. Its error, once each question has brought one."""
+    name = host.encode() if host.isascii() else host  # text has Python load a codec
+    asked: set[asyncio.Task[list[Any]]] = set()
+    left = 1 + len(AGAIN_AFTER_S)
+    try:
+        for wait_s in chain(AGAIN_AFTER_S, repeat(None)):
+            if left:
+                left -= 1
+                asked.add(asyncio.ensure_future(in_own_thread(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)))
+            done, asked = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            answers = [question for question in done if question.exception() is None]
+            if answers or not asked:
+                return (answers or list(done))[0].result()
+    finally:
+        for question in asked:
+            question.cancel()
+    raise AssertionError("a name is asked for until an answer has come")
 
 
 def _addresses(found: list[Any]) -> list[Address]:

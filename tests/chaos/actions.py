@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.faults import AGENT, HOST, STATE
+from tests.chaos.faults import AGENT, HOST, NEWCOMER, STATE
 from tests.chaos.fleet import LEASE_S, NODES
 from tests.chaos.monkey import BRIEF_S, WITHIN_S, Act, Monkey
 from tests.hosts.cluster import SERVER
@@ -143,7 +143,7 @@ async def an_agent_dies_as_its_workers_start(m: Monkey) -> None:
     await m.return_one_by_one(node)
 
 
-@action(HOST + STATE)
+@action(NEWCOMER + STATE)
 async def a_stopped_agent_is_replaced(m: Monkey) -> None:
     """The scheduler takes it for dead, starts another one, and then kills it."""
     (node,) = m.nodes(1)
@@ -360,7 +360,7 @@ async def the_server_dies_with_an_agent(m: Monkey) -> None:
     await m.return_one_by_one(node)
 
 
-@action(HOST)
+@action(NEWCOMER)
 async def an_agent_is_replaced_while_the_server_is_down(m: Monkey) -> None:
     (node,) = m.nodes(1)
     async with m.server_down():

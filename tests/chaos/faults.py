@@ -69,3 +69,6 @@ async def strangers_call(m: Monkey) -> None:
 AGENT: tuple[Act, ...] = (agent_stopped,)
 HOST: tuple[Act, ...] = (host_cut_off, server_cut_off, network_lossy, proxy_down, names_lost)
 STATE: tuple[Act, ...] = (server_down, server_stopped, disk_slow, disk_full, etcd_down, strangers_call)
+NEWCOMER: tuple[Act, ...] = tuple(fault for fault in HOST if fault is not names_lost)
+"""Faults of hosts that a new agent, which has no address of the server yet, bears within a lease: a resolver that has
+asked while all names were lost waits for longer."""

@@ -16,6 +16,7 @@ from node_agent.core.backoff import Unreachable
 from node_agent.transport import connecting, name_lookup
 from node_agent.transport.base import ThreadLoop
 from node_agent.transport.http import HttpTransport
+from tests.support.process_info import until
 from tests.support.programs import PATIENCE_S
 from tests.unit.node_agent.story import join
 from tests.unit.node_agent.transport.http_server import HttpServer, http
@@ -280,3 +281,51 @@ def test_a_loop_in_a_thread_goes_on_while_a_name_is_looked_up(monkeypatch: pytes
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     with asyncio.Runner(loop_factory=ThreadLoop) as runner:
         assert runner.run(look_up()) == []
+
+
+class LostQuestions:
+    """A resolver whose first `lost` questions are never answered."""
+
+    def __init__(self, lost: int) -> None:
+        self._lost = lost
+        self._answer = socket.getaddrinfo
+        self.number = 0
+        self.may_end = threading.Event()
+
+    def __call__(self, host: bytes | str, *args: Any, **kwargs: Any) -> Any:
+        self.number += 1
+        if self.number <= self._lost:
+            assert self.may_end.wait(PATIENCE_S)
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return self._answer("127.0.0.1", *args, **kwargs)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+async def test_a_lost_question_is_asked_again_beside_the_first_up_to_three_in_all(
+    lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions = LostQuestions(lost)
+    monkeypatch.setattr(socket, "getaddrinfo", questions)
+    monkeypatch.setattr(name_lookup, "AGAIN_AFTER_S", (0.01, 0.02))
+    look_up = asyncio.create_task(name_lookup.addresses("flaky", 1))
+    try:
+        if lost < 3:
+            ((_, address),) = await look_up
+            assert address[0] == "127.0.0.1"
+        else:
+            await until(lambda: questions.number == 3)
+            questions.may_end.set()
+            with pytest.raises(socket.gaierror, match="Temporary failure"):
+                await look_up
+        assert questions.number == min(lost + 1, 3)
+    finally:
+        questions.may_end.set()
+
+
+async def test_a_name_that_is_unknown_is_not_asked_for_again(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver.may_answer.set()
+    with pytest.raises(socket.gaierror, match="not known"):
+        await name_lookup.addresses("unknown", 1)
+    assert resolver.asked == ["unknown"]
