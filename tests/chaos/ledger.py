@@ -68,6 +68,9 @@ class Ledger:
 
     def node_unheard(self, *nodes: str) -> None:
         """Note a node whose agent has left without learning whether the server knows: it may be missed instead."""
+        if self._open and self._open.cause == "node_left":
+            self.node_left(*nodes)  # its leave may have come before the others'
+            return
         self._because("node_lost", *nodes)
         if self._open and self._open.cause == "node_lost":
             self._open = replace(self._open, is_unheard=True)

@@ -93,6 +93,13 @@ def test_a_leave_that_was_not_answered_may_have_been_taken(cause: str) -> None:
     assert ledger_of("node_lost c", "node_lost a", "node_arrived a").differences(told("node_lost", "node_left"))
 
 
+def test_a_leave_that_was_not_answered_may_have_come_before_those_that_were() -> None:
+    ledger = ledger_of("node_left a b, node_unheard c")
+    for node in "abc":
+        assert not ledger.differences(told("node_left", history=[restart("node_left", reason=f"node {node} left: x")]))
+    assert ledger.differences(told("node_left", history=[restart("node_left", reason="node d left: x")]))
+
+
 def test_of_a_long_story_the_run_may_tell_the_end_alone() -> None:
     ledger = ledger_of(*["node_lost", "node_arrived"] * 3)
     whole = told(*["node_lost", "node_arrived"] * 3)
