@@ -49,19 +49,22 @@ class HttpTransport:
         self._headers = [("Host", _authority(host, port)), ("Content-Type", paths.MEDIA_TYPE)]
         self._connector = Connector(host, port, self._credentials)
         self._streams: Streams | None = None
+        self._unanswered: Streams | None = None
+        """Connection on which no answer came in time. Its end would tell the server that the agent may be gone: so it
+        stays open until the next connection has brought an answer."""
         self._http = h11.Connection(h11.CLIENT)
         self.answer_timeout_s = ANSWER_TIMEOUT_S
         """Silence after which the connection is given up, by the run's lease."""
 
     async def connect(self) -> str:
         if self._streams and _is_over(self._streams):
-            await self.close()  # the server closed it, or it broke, while it was idle
+            self._drop()  # the server closed it, or it broke, while it was idle
         if self._streams is None:
             self._streams = await self._connector.open()
             self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_MESSAGE_BYTES)
         name = self._streams[1].get_extra_info("sockname")
         if name is None:  # with TLS, a connection that has broken has none
-            await self.close()
+            self._drop()
             raise Unreachable("HTTP", "the connection broke", is_cut=True)
         address: str = name[0]
         return address
@@ -108,19 +111,31 @@ class HttpTransport:
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._request(token, path, body)
+        except TimeoutError:
+            self._close_unanswered()
+            self._unanswered, self._streams = self._streams, None
+            raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
         except BaseException as error:
-            await self.close()
-            if isinstance(error, TimeoutError):
-                raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
+            self._drop()
             if isinstance(error, OSError | EOFError | h11.RemoteProtocolError):
                 broke = Unreachable("HTTP", str(error) or type(error).__name__, is_cut=True)
                 raise self._connector.tls_failure(error) or broke from None
             raise
 
     async def close(self) -> None:
+        self._close_unanswered()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Close the latest connection."""
         if self._streams:
             give_up(self._streams)
             self._streams = None
+
+    def _close_unanswered(self) -> None:
+        if self._unanswered:
+            give_up(self._unanswered)
+            self._unanswered = None
 
     async def _request(self, token: str | None, path: str, body: bytes) -> tuple[int, bytes]:
         assert self._streams is not None
@@ -146,7 +161,8 @@ class HttpTransport:
         if http.our_state is h11.DONE and http.their_state is h11.DONE:
             http.start_next_cycle()
         else:
-            await self.close()
+            self._drop()
+        self._close_unanswered()
         return status, bytes(answer)
 
 

@@ -13,6 +13,7 @@ class HttpServer:
 
     def __init__(self) -> None:
         self.connections = 0
+        self._readers: list[asyncio.StreamReader] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
@@ -24,6 +25,11 @@ class HttpServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def open(self) -> int:
+        """Number of connections that the client has not closed."""
+        return sum(not (reader.at_eof() or reader.exception()) for reader in self._readers)
 
     def reset(self) -> None:
         """Reset the latest connection, as a host does that has started again."""
@@ -43,6 +49,7 @@ class HttpServer:
         assert task
         self._tasks.add(task)
         self.connections += 1
+        self._readers.append(reader)
         self.socket, self._writer = writer.get_extra_info("socket"), writer
         stays = True
         try:

@@ -18,6 +18,7 @@ from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, R
 from node_agent.core.backoff import HINTS, Unreachable
 from node_agent.transport import connecting, name_lookup
 from node_agent.transport.http import HttpTransport
+from tests.support.process_info import until
 from tests.unit.node_agent.transport.http_server import HttpServer, http
 
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
@@ -247,6 +248,30 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(server, transport)
     server.before_answer, server.answers = nothing, [http(REPLY)]
     assert await transport.exchange(POLL) == REPLY
     assert server.connections == 2, "a late answer must not be taken for the next one"
+
+
+async def test_a_connection_without_an_answer_stays_open_until_the_next_one_has_brought_one(server, transport):
+    """Its end would tell the server that the agent may be gone, while the agent's next poll is still on its way."""
+    may_answer = asyncio.Event()
+    server.answers, server.before_answer = [http(REPLY)], may_answer.wait
+    transport.answer_timeout_s = 0.05
+    await unreachable(transport)
+    await transport.connect()
+    await until(lambda: server.connections == 2)
+    assert server.open == 2
+    server.before_answer = nothing
+    await transport.exchange(POLL)
+    await until(lambda: server.open == 1)
+
+
+async def test_only_the_latest_connection_without_an_answer_stays_open_and_none_after_the_end(server, transport):
+    server.before_answer = asyncio.Event().wait
+    transport.answer_timeout_s = 0.05
+    for _ in range(3):
+        await unreachable(transport)
+    await until(lambda: (server.connections, server.open) == (3, 1))
+    await transport.close()
+    await until(lambda: server.open == 0)
 
 
 @pytest.mark.parametrize(("lease_s", "silence_s"), [(2.0, 2.0), (6.0, 4.5), (10.0, 7.5), (60.0, 15.0)])
