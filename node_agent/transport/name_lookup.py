@@ -96,7 +96,7 @@ async def _look_up(names: _Names, host: str, port: int) -> list[Address]:
 
 
 async def _first_answer(host: str, port: int) -> list[Any]:
-    """What the resolver answers first. Its error, once each question has brought one."""
+    """First answer of the resolver. Raises its error once each question has brought one."""
     name = host.encode() if host.isascii() else host  # text has Python load a codec
     asked: set[asyncio.Task[list[Any]]] = set()
     left = 1 + len(AGAIN_AFTER_S)
