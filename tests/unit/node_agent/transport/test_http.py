@@ -251,7 +251,7 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(server, transport)
 
 
 async def test_a_connection_without_an_answer_stays_open_until_the_next_one_has_brought_one(server, transport):
-    """The end of one would tell the server that the agent may be gone, while the agent's next poll is still on its way."""
+    """The end of one would tell the server that the agent may be gone, while its next poll is still on its way."""
     may_answer = asyncio.Event()
     server.answers, server.before_answer = [http(REPLY)], may_answer.wait
     transport.answer_timeout_s = 0.05
