@@ -108,6 +108,9 @@ class RunMachine:
         """Places that the registry counts for the attempt: its agents, or the seats of its last round if more."""
         self.events = 0
         """Kept events that the registry counts for the attempt."""
+        self.evidence = 0
+        """Bytes of failures that the registry counts for the attempt, and the last failure among them."""
+        self.last_failure: object = None
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 

@@ -27,7 +27,17 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import clip
 
-from rdzv_server.core import admission, cordons, events, kept_events, set_apart, snapshot, unheard, used_numbers
+from rdzv_server.core import (
+    admission,
+    cordons,
+    events,
+    kept_events,
+    kept_failures,
+    set_apart,
+    snapshot,
+    unheard,
+    used_numbers,
+)
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS, MOST_OF_RUN, Cordons
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import (
@@ -80,14 +90,18 @@ class Registry:
         max_agents: int = MOST_AGENTS,
         max_events: int = kept_events.MOST_EVENTS,
         *,
+        max_evidence: int = kept_failures.MOST_BYTES,
         knows_all_runs: bool = True,
         exclusion: ExclusionPolicy | None = None,
     ) -> None:
         """Begin without runs. `exclusion`: policy by which the server keeps a node out by itself; None: never."""
         self._retention_s = retention_s
         self._max_runs, self._max_agents, self._max_events = max_runs, max_agents, max_events
-        self._all_places = self._all_events = 0
-        """Sums of the machines' places and events."""
+        self._max_evidence = max_evidence
+        self._all_places = self._all_events = self._all_evidence = 0
+        """Sums of the machines' places, events and bytes of evidence."""
+        self._evident: dict[Key, None] = {}
+        """Attempts that keep evidence which they may drop."""
         self._machines: dict[Key, RunMachine] = {}
         self._attempts: dict[str, list[int]] = {}
         """Numbers of the attempts of each run that are remembered, in their order: the first is forgotten first, and
@@ -215,6 +229,8 @@ class Registry:
         )
         if kept != machine.events:
             self._count_events(machine)
+        if run.failures and run.failures[-1] is not machine.last_failure:
+            self._count_evidence(machine)
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
             self._arm(machine, machine.deadline)
         else:
@@ -228,6 +244,7 @@ class Registry:
         """Set a run apart because its core raised this exception; `take_set_apart` returns it next."""
         self._all_places -= machine.places
         self._all_events -= machine.events
+        self._all_evidence -= machine.evidence
         set_apart.set_apart(machine, error)
         assert isinstance(machine, SetApart)
         self._armed.pop((machine.run.run_id, machine.run.attempt), None)
@@ -248,9 +265,11 @@ class Registry:
         """Make the state of a run that is set apart anew from its records and the number of its last event."""
         self._all_events -= machine.events
         machine.events = 0
+        self._all_evidence -= machine.evidence
         effects = machine.rebuild(records, last_event, now)
         self._count_places(machine)
         self._count_events(machine)
+        self._count_evidence(machine)
         self._arm(machine, machine.deadline)
         return effects
 
@@ -318,6 +337,8 @@ class Registry:
                 machine.awaits_verdict = False
             self._count_places(machine)
             self._count_events(machine)
+            if machine.run.failures and machine.run.failures[-1] is not machine.last_failure:
+                self._count_evidence(machine)
             self._arm(machine, machine.next_deadline())
         except Exception as error:
             self.set_apart(machine, error)
@@ -483,6 +504,26 @@ class Registry:
         self._all_events += kept - machine.events
         machine.events = kept
 
+    def _count_evidence(self, machine: RunMachine) -> None:
+        """Count the evidence of an attempt that has a new failure, and drop that of some if there is too much."""
+        self._weigh(machine)
+        if self._all_evidence > self._max_evidence:
+            keeping = [(self._machines[key].run, self._machines[key].evidence) for key in self._evident]
+            for run in kept_failures.to_drop(keeping, self._all_evidence, self._max_evidence):
+                kept_failures.drop_evidence(run)
+                self._weigh(self._machines[run.run_id, run.attempt])
+
+    def _weigh(self, machine: RunMachine) -> None:
+        run = machine.run
+        key, size = (run.run_id, run.attempt), kept_failures.size(run)
+        machine.last_failure = run.failures[-1] if run.failures else None
+        self._all_evidence += size - machine.evidence
+        machine.evidence = size
+        if size > kept_failures.LEAST_BYTES:
+            self._evident[key] = None
+        else:
+            self._evident.pop(key, None)
+
     def _drop_events(self, machine: RunMachine, now: float) -> list[Effect]:
         """Drop the oldest events of an attempt that has new ones, and of others, as far as there are too many."""
         effects: list[Effect] = []
@@ -643,6 +684,8 @@ class Registry:
         machine = self._machines.pop(key)
         self._all_places -= machine.places
         self._all_events -= machine.events
+        self._all_evidence -= machine.evidence
+        self._evident.pop(key, None)
         is_unended = machine.is_unended
         self._apart = [machine for machine in self._apart if (machine.run.run_id, machine.run.attempt) != key]
         attempts = self._attempts[run_id]

@@ -13,13 +13,15 @@ from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
 from rdzv_server.core import failed_rounds
-from rdzv_server.core.run import Cause, FailureRecord, Opening, Restart, Run, remember
+from rdzv_server.core.run import Cause, FailureRecord, Opening, Restart, Run, keep_latest, remember
 
 CAUSE_WINDOW_S = 1.0
 """Seconds that a run without restarts left waits for the cause of a consequence."""
 NO_USE = "restarting does not help"
 FAILURES_OF_A_ROUND = 8
 """Most failures of a round that are remembered one by one, beside the root."""
+MOST_NODES = 10_000
+"""Most nodes of a run whose failures are counted: those that failed last."""
 
 
 class Verdict(Struct, frozen=True):
@@ -57,7 +59,7 @@ def _count(run: Run, record: FailureRecord) -> None:
         remember(run.failures, record)
     node_id = record.failure.node_id
     if record.failure.singled_out:
-        run.failures_by_node[node_id] = run.failures_by_node.get(node_id, 0) + 1
+        keep_latest(run.failures_by_node, node_id, run.failures_by_node.get(node_id, 0) + 1, MOST_NODES)
 
 
 def is_to_blame(run: Run, failure: Failure) -> bool:

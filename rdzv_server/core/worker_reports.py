@@ -7,7 +7,7 @@ from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip
 
-from rdzv_server.core import events, failed_rounds, final_report, restart_budget
+from rdzv_server.core import events, failed_rounds, final_report, kept_failures, restart_budget
 from rdzv_server.core.node_history import Fault
 from rdzv_server.core.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
 
@@ -33,7 +33,8 @@ def check_failure(machine: "RunMachine", event: events.WorkersFailed, now: float
     run = machine.run
     _check_own(run, machine.agent(event.agent_id), event.failure)
     run.leases.renew(event.agent_id, now)
-    return replace(event, awaits_loss=True) if awaits_loss(run, event.agent_id) else event
+    failure = kept_failures.bounded(event.failure)
+    return replace(event, failure=failure, awaits_loss=awaits_loss(run, event.agent_id))
 
 
 def _check_own(run: Run, agent: Agent, failure: Failure) -> None:

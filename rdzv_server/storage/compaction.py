@@ -6,8 +6,11 @@ So a store's size, and what a server reads when it starts, is bounded by the run
 from collections import Counter
 from collections.abc import Iterable
 
-from rdzv_server.core.effects import ForgetRun
+from rdzv_server.core.effects import ForgetRun, Record
+from rdzv_server.core.events import WorkersFailed
+from rdzv_server.core.kept_failures import size_of
 from rdzv_server.core.registry import Key, Registry
+from rdzv_server.core.snapshot import PART_BYTES
 from rdzv_server.storage.base import Change, Store, StoreUnavailable
 
 BEYOND = 1_000
@@ -34,7 +37,7 @@ class Compaction:
             if isinstance(change, ForgetRun):
                 self._forget(key)
                 continue
-            self._lengths[key] += 1
+            self._lengths[key] += _weight(change)
             if self._lengths[key] >= self._due_at.get(key, BEYOND):
                 self._due.add(key)
 
@@ -56,3 +59,10 @@ class Compaction:
                 except StoreUnavailable:
                     enough += self._lengths[key]
             self._due_at[key] = enough
+
+
+def _weight(change: Change) -> int:
+    """Number of records that a change counts as: a failure may be as long as many others."""
+    if isinstance(change, Record) and isinstance(change.fact, WorkersFailed):
+        return 1 + size_of(change.fact.failure) // PART_BYTES
+    return 1

@@ -10,7 +10,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import NodeJoined, NodeLeft, NodeLost, WorkersFailed
 from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Run
+from rdzv_server.core.run import HISTORY, Run
 from rdzv_server.service.driver import Driver
 from rdzv_server.storage import compaction
 from rdzv_server.storage.base import Change, MemoryStore, Store, StoreUnavailable
@@ -36,6 +36,8 @@ class Counting:
         self._failures = failures
         self.tries = 0
         self.length = 0
+        self.replaced: set[str] = set()
+        """Ids of the runs of which a snapshot was written."""
 
     async def load(self) -> Sequence[Record]:
         records = await self._store.load()
@@ -54,6 +56,7 @@ class Counting:
         if self.tries <= self._failures:
             raise StoreUnavailable("no room")
         await self._store.compact(records)
+        self.replaced.add(records[0].run_id)
         self.length = len(records)
 
 
@@ -103,6 +106,19 @@ async def test_records_are_bounded_however_often_a_run_restarts(make_store):
         await restarts(driver, 40)
         (run,) = driver.runs()
         assert (run.restart_count, run.round) == (190, 191)
+
+
+async def test_long_failures_are_replaced_by_a_snapshot_sooner() -> None:
+    store = Counting(MemoryStore())
+    lines = tuple(f"{number} {'x' * 400}" for number in range(18))
+    async with serving(store) as driver:
+        await forms(driver)
+        for _ in range(2 * HISTORY):
+            round_ = driver.runs()[0].round
+            await driver.submit(RUN_ID, WorkersFailed("a", round_, a_failure("a", traceback=lines, stderr_tail=lines)))
+            for name in NODES:
+                await driver.submit(RUN_ID, NodeJoined(a_join(name, after_round=round_), "10.0.0.9"))
+    assert RUN_ID in store.replaced, "each is about 20 records long, and the snapshot has 64 of them"
 
 
 async def test_a_store_that_has_no_room_for_a_snapshot_keeps_the_records(make_store):

@@ -19,7 +19,7 @@ from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
 from tests.support.scenario import RUN_ID
 from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 Opener = Callable[[], SqliteStore]
 
