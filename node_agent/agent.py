@@ -14,11 +14,10 @@ from rdzv_protocol import VERSION
 from rdzv_protocol.constraints import MAX_ITEMS
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Progress, Reply, Start, Wait
+from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Progress, Reply, Start
 
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
 from node_agent.core.effects import (
-    WAITING,
     Ask,
     CheckNode,
     Exit,
@@ -32,6 +31,7 @@ from node_agent.core.effects import (
 )
 from node_agent.core.events import (
     Answer,
+    Event,
     GaveUp,
     NodeChecked,
     RulesMatched,
@@ -42,6 +42,7 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
+from node_agent.features.table import features_of
 from node_agent.leave_signals import LeaveSignals
 from node_agent.output.console import ERR, Console
 from node_agent.output.logs import OPENED_WITHIN_S, AgentLogs, ReadableLogs, RoundLogs
@@ -51,7 +52,7 @@ from node_agent.queries import Queries, StartedWorkers, known
 from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
 from node_agent.transport.base import Transport, spawn
-from node_agent.workers import extension_locks, temp_dir
+from node_agent.workers import temp_dir
 from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.notice_board import NoticeBoard
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from node_agent.core.hang import Suspicion
     from node_agent.core.progress import Reading
     from node_agent.failures.rules import RuleMatch
-    from node_agent.output.live_line import LiveLine
     from node_agent.output.metrics import AgentMetrics, Facts
     from node_agent.output.observer import Observer
     from node_agent.workers.file_timer import FileTimer
@@ -81,10 +81,6 @@ if TYPE_CHECKING:
 LONGEST_NAME = 128
 ERROR_FILE_S = 2.0
 """Longest time for which an agent waits at its end until its own error file is written."""
-PREEMPTION_LOOK_S = 1.0
-"""Time between two looks for `--preemption-file`."""
-LOOK_S = 2.0
-"""Seconds after the agent's first start of workers at which it looks for those of an earlier agent: not in its way."""
 
 
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None, forwarded: int = -1) -> int:
@@ -133,14 +129,13 @@ class Agent:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._manager = manager
-        self._orphans = orphans
-        self._config = config
-        self._console = console
+        self.orphans = orphans
+        self.config = config
+        self.console = console
         self._temp_dir = TempDir()
         self._warm = _warm_pool(config, console)
         if orphans and self._warm:
             orphans.expects = self._warm.expects
-        self._live_line = _live_line(console)
         self._specs = SpecMaker(config, self._temp_dir, self._warm.start_worker if self._warm else None)
         self._observers = _observers(config, console, metrics)
         self._hangs = self._hang_watch() if config.hangs.is_on else None
@@ -153,12 +148,9 @@ class Agent:
             self._hangs.sink if self._hangs else None,
         )
         self._store_host = StoreHost(config.environment, self._fail, at_once=_preloads_torch(config))
-        self._locks_named: set[str] = set()
-        self._looking_for_locks: asyncio.Task[None] | None = None
-        self._signals = LeaveSignals(config.signals, self._signalled, forwarded)
-        self._look: asyncio.TimerHandle | None = None
+        self._signals = LeaveSignals(config.signals, self.leave, forwarded)
         self._port: ReservedPort | None = None
-        self._assignment: Assignment | None = None
+        self.assignment: Assignment | None = None
         self._started: StartedWorkers | None = None
         self._starting: asyncio.Task[None] | None = None
         """Start of workers, which waits for their files, a plug-in's word about them, and until they can be warm."""
@@ -174,6 +166,7 @@ class Agent:
         self._queries = Queries(
             config, self._specs, console.log, lambda: self._started, lambda *answer: self._runner.feed(Answer(*answer))
         )
+        self._features = features_of(self)
         if metrics:
             metrics.read = self._facts
 
@@ -184,26 +177,21 @@ class Agent:
         spawn(self._warn_of_tmpdir())
         if self._manager:
             self._manager.watch(loop.call_later)
-        told = [spawn(self._await_preemption())] if self._config.preemption_poll else []
-        if self._config.preemption_file:
-            told.append(spawn(self._await_preemption_file(self._config.preemption_file)))
+        for feature in self._features:
+            feature.began()
         loop.call_soon(self._runner.feed, Started())
-        if self._orphans:  # soon: while the server is asked
-            loop.call_soon(self._orphans.guard, self._config.environment, self._temp_dir.folder)
+        if self.orphans:  # soon: while the server is asked
+            loop.call_soon(self.orphans.guard, self.config.environment, self._temp_dir.folder)
         try:
             return await self._exit_code
         finally:
             async with AsyncExitStack() as closing:  # all of it, whatever fails
                 closing.push_async_callback(self._remove_temp_dir)
-                for each in told:
-                    closing.callback(each.cancel)
                 closing.push_async_callback(self._error_file_left)
                 for observer in self._observers:
                     closing.push_async_callback(asyncio.to_thread, observer.close)
-                if self._look:
-                    closing.callback(self._look.cancel)
-                if self._live_line:
-                    closing.callback(self._live_line.clear)
+                for feature in reversed(self._features):
+                    closing.push_async_callback(feature.close)
                 if self._port:
                     closing.callback(self._port.release)
                 if self._file_timer:
@@ -224,29 +212,20 @@ class Agent:
 
     async def _warn_of_tmpdir(self) -> None:
         if warning := await in_thread(temp_dir.warning):
-            self._console.log(warning)
+            self.console.log(warning)
 
-    def _signalled(self, name: str, reason: str = "") -> None:
+    def leave(self, signal_name: str, reason: str = "") -> None:
+        """Leave the run because of this signal; each further one is more pressing."""
         self._tell_of_the_end()
-        self._runner.feed(Signalled(name, reason))
+        self.feed(Signalled(signal_name, reason))
 
-    async def _await_preemption_file(self, path: str) -> None:
-        """Leave when the file is there: it is looked for once in a while, for as long as the agent lives."""
-        while not await in_thread(partial(os.path.exists, path)):  # noqa: ASYNC110
-            await asyncio.sleep(PREEMPTION_LOOK_S)
-        self._signalled("SIGTERM", f"preempted: {path} is there")
-
-    async def _await_preemption(self) -> None:
-        """Leave when the cloud says that it takes this machine back."""
-        from node_agent.transport.cloud_metadata import PreemptionPoll
-
-        assert self._config.preemption_poll
-        told = await PreemptionPoll(*self._config.preemption_poll, self._console.log).notice()
-        self._signalled("SIGTERM", f"preempted: {told}")
+    def feed(self, event: Event) -> None:
+        """Tell the machine what happened."""
+        self._runner.feed(event)
 
     def _tell_of_the_end(self) -> None:
         if self._manager:
-            self._manager.stopping(self._config.shutdown_timeout_s + CRASH_MARGIN_S)
+            self._manager.stopping(self.config.shutdown_timeout_s + CRASH_MARGIN_S)
 
     # Host of the runner: what the machine wants done.
 
@@ -255,8 +234,8 @@ class Agent:
         for observer in self._observers:
             observer.joining()
         self._store_host.close()  # that of a round whose workers have succeeded here is no longer needed anywhere
-        if self._port is None or self._config.master_port is None:
-            used, self._port = self._port, ReservedPort(self._config.master_port or 0)
+        if self._port is None or self.config.master_port is None:
+            used, self._port = self._port, ReservedPort(self.config.master_port or 0)
             if used:
                 used.release()  # after the new one was reserved, so that the two differ
         return self._port.number
@@ -264,14 +243,14 @@ class Agent:
     def progress(self) -> Progress | None:
         if self._started:  # a message is about to be sent: the agent is awake anyway
             self._started.group.look()
-            if self._orphans:
-                self._orphans.look()
+            if self.orphans:
+                self.orphans.look()
         return self._started.progress.summary(asyncio.get_running_loop().time()) if self._started else None
 
     def finished(self) -> FinishedWorkers | None:
-        if self._started is None or self._assignment is None:
+        if self._started is None or self.assignment is None:
             return None
-        group, assignment = self._started.group, self._assignment
+        group, assignment = self._started.group, self.assignment
         if not group.pids or not 0 < len(group.finished_at) <= MAX_ITEMS:
             return None
         ago_s = asyncio.get_running_loop().time() - max(group.finished_at.values())
@@ -279,8 +258,12 @@ class Agent:
         return FinishedWorkers(round=assignment.round, ranks=ranks, ago_s=max(0.0, ago_s))
 
     def perform(self, effect: OwnEffect) -> None:
-        if self._live_line and not isinstance(effect, Log):
-            self._live_line.clear()
+        if not any(feature.performing(effect) for feature in self._features):
+            self._carry_out(effect)
+        if self._manager and isinstance(effect, Log):
+            self._manager.status(effect.text)
+
+    def _carry_out(self, effect: OwnEffect) -> None:
         match effect:
             case StartWorkers(assignment):
                 self._start_workers(assignment)
@@ -290,8 +273,8 @@ class Agent:
                 self._match_rules(round_, failure)
             case CheckNode(after_failure):
                 self._check_node(after_failure)
-            case Log():
-                self._log(effect)
+            case Log(text, level, event):
+                self.console.log(text, level, event)
             case WriteFailureReport():
                 self._write_failure_report(effect)
             case Ask(query):
@@ -303,55 +286,35 @@ class Agent:
         from node_agent.checks.pre_join import PreJoinCheck
 
         if self._check is None:
-            assert self._config.node_check
-            node_id, environment = self._config.join.node_id, self._config.environment
-            self._check = PreJoinCheck(self._config.node_check, node_id, environment, self._console.log)
+            assert self.config.node_check
+            node_id, environment = self.config.join.node_id, self.config.environment
+            self._check = PreJoinCheck(self.config.node_check, node_id, environment, self.console.log)
         self._check.start(after_failure, lambda unfit: self._runner.feed(NodeChecked(unfit)))
 
     def _start_workers(self, assignment: Assignment) -> None:
-        if self._assignment is None:
+        if self.assignment is None:
             self._log_first_start(assignment)
-        self._assignment = assignment
+        self.assignment = assignment
         for observer in self._observers:
             observer.starting(assignment)
         if assignment.agent_store and assignment.group_rank == 0:
             assert self._port
             self._store_host.open(self._port.socket)
-        if self._looking_for_locks is None or self._looking_for_locks.done():
-            self._looking_for_locks = spawn(self._log_extension_locks())
+        for feature in self._features:
+            feature.starting(assignment)
         self._forget_workers()
         self._starting = spawn(self._prepare_and_start(assignment))
 
     def _log_first_start(self, assignment: Assignment) -> None:
         """Log what is the same in every round, and what a person may want to change."""
-        if warning := omp_warning(self._config.environment, assignment.local_world_size):
-            self._console.log(warning, Level.ROUTINE)
-        if (wish := self._config.join.preferred_rank) not in (None, assignment.group_rank):
+        if warning := omp_warning(self.config.environment, assignment.local_world_size):
+            self.console.log(warning, Level.ROUTINE)
+        if (wish := self.config.join.preferred_rank) not in (None, assignment.group_rank):
             text = f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}"
-            self._console.log(text, Level.NOTICE)
-        if self._orphans:
-            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_for_earlier_workers, assignment)
+            self.console.log(text, Level.NOTICE)
 
-    def _look_for_earlier_workers(self, assignment: Assignment) -> None:
-        self._look = None
-        if self._assignment is assignment:
-            spawn(self._warn_of_earlier_workers(self._specs.names(assignment)))
-
-    async def _warn_of_earlier_workers(self, own: dict[str, str]) -> None:
-        """Warn of workers that an earlier agent of this job has left running here. A thread looks at all processes."""
-        from node_agent.workers import earlier_workers
-
-        is_named = self._config.join.explicit_run_id
-        if pids := await asyncio.to_thread(earlier_workers.still_running, own, has_named_run=is_named):
-            self._console.log(earlier_workers.warning(pids), Level.WARNING)
-
-    async def _log_extension_locks(self) -> None:
-        """Log each lock once that a killed build of a torch extension has left: workers would wait for it for ever."""
-        found = await in_thread(partial(extension_locks.left_over, self._config.environment))
-        for path in found:
-            if path not in self._locks_named:
-                self._locks_named.add(path)
-                self._console.log(extension_locks.warning(path))
+    def first_variables(self, assignment: Assignment) -> Mapping[str, str]:
+        return self._specs.names(assignment)
 
     def _forget_workers(self) -> None:
         """Close what belonged to the workers of the last round: they may have succeeded, and were not stopped."""
@@ -362,12 +325,12 @@ class Agent:
     def _stop_workers(self, stop: StopWorkers) -> None:
         if self._hangs:
             self._hangs.stop()
-        grace_s = self._config.shutdown_timeout_s if stop.grace_s is None else stop.grace_s
+        grace_s = self.config.shutdown_timeout_s if stop.grace_s is None else stop.grace_s
         if self._started is None:
-            assert self._assignment
+            assert self.assignment
             if self._starting:
                 self._starting.cancel()
-            asyncio.get_running_loop().call_soon(self._workers_stopped, self._assignment.round, [])
+            asyncio.get_running_loop().call_soon(self._workers_stopped, self.assignment.round, [])
         elif stop.kill:
             self._started.group.stop(signal.SIGKILL, 0.0)
         else:
@@ -401,15 +364,15 @@ class Agent:
                 succeeded=lambda: self._workers_succeeded(round_),
                 failed=lambda failure: self._worker_failed(round_, failure),
                 stopped=lambda left: self._workers_stopped(round_, left),
-                exited=self._orphans.exited if self._orphans else lambda pid: None,
-                strays=self._orphans.strays if self._orphans else None,
+                exited=self.orphans.exited if self.orphans else lambda pid: None,
+                strays=self.orphans.strays if self.orphans else None,
             )
         except BaseException:
             progress.close()
             raise
         self._started = StartedWorkers(group, readable, progress, notices)
-        if self._orphans:
-            self._orphans.started(group.pids)
+        if self.orphans:
+            self.orphans.started(group.pids)
         if self._hangs and self.has_workers:
             self._hangs.start(assignment.ranks, assignment.world_size, self._runner.machine.answer_gap_s)
         for observer in self._observers:
@@ -420,33 +383,27 @@ class Agent:
             observer.first_output(assignment)
 
     def _notice_board(self, assignment: Assignment) -> NoticeBoard | None:
-        if not self._config.gives_notices:
+        if not self.config.gives_notices:
             return None
         if not self._temp_dir.is_made:
             folder = self._temp_dir.folder
-            self._console.log(f"the workers cannot be told of notices: {folder} could not be made", Level.WARNING)
+            self.console.log(f"the workers cannot be told of notices: {folder} could not be made", Level.WARNING)
             return None
-        return NoticeBoard(self._temp_dir, assignment.round, assignment.local_world_size, self._config.notice_signal)
-
-    def _log(self, said: Log) -> None:
-        if not (self._live_line and said.event == WAITING):
-            self._console.log(said.text, said.level, said.event)
-        if self._manager:
-            self._manager.status(said.text)
+        return NoticeBoard(self._temp_dir, assignment.round, assignment.local_world_size, self.config.notice_signal)
 
     def _write_failure_report(self, effect: WriteFailureReport) -> None:
         from node_agent.failures import error_file, report
 
         if effect.finish:
-            report.show(effect.finish, self._config, self._logs.kept_path, self._console)
+            report.show(effect.finish, self.config, self._logs.kept_path, self.console)
         own = self._own_error_file(effect.failure)
         problems: list[str] = []
-        leave = partial(error_file.leave, effect.error, effect.failure, own, self._config.environment, problems.append)
+        leave = partial(error_file.leave, effect.error, effect.failure, own, self.config.environment, problems.append)
 
         async def log_problems() -> None:
             await in_thread(leave)
             for problem in problems:
-                self._console.log(problem)
+                self.console.log(problem)
 
         self._leaving_error = spawn(log_problems())
 
@@ -462,7 +419,7 @@ class Agent:
 
     def _own_error_file(self, failure: Failure | None) -> str:
         """Path of the failed worker's error file; empty unless it was a worker of this node."""
-        if self._started is None or failure is None or failure.node_id != self._config.join.node_id:
+        if self._started is None or failure is None or failure.node_id != self.config.join.node_id:
             return ""
         return self._started.group.error_file(failure.pid)
 
@@ -473,11 +430,11 @@ class Agent:
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
         for observer in self._observers:
             observer.answered(answer)
+        for feature in self._features:
+            feature.answered(answer)
         match answer:
-            case Reply(directive=Wait() as wait) if self._live_line:
-                self._live_line.show(wait)
             case Reply(directive=Start(assignment=assignment)):
-                self._console.context.update({"round": assignment.round, "group_rank": assignment.group_rank})
+                self.console.context.update({"round": assignment.round, "group_rank": assignment.group_rank})
 
     def _ended(self, exit_code: ExitCode) -> None:
         self._tell_of_the_end()
@@ -490,7 +447,7 @@ class Agent:
         from traceback import format_exception
 
         text = f"this is a bug, please report it:\n{''.join(format_exception(error)).rstrip()}"
-        self._console.log(text, Level.ERROR)
+        self.console.log(text, Level.ERROR)
 
     def abort(self) -> None:
         if not self._exit_code.done():
@@ -502,7 +459,7 @@ class Agent:
         """State of this agent, for its metrics."""
         from node_agent.output.metrics import Facts
 
-        assignment, group, join = self._assignment, self._started and self._started.group, self._config.join
+        assignment, group, join = self.assignment, self._started and self._started.group, self.config.join
         return Facts(
             run_id=join.run_id,
             node_id=join.node_id,
@@ -524,16 +481,16 @@ class Agent:
 
     async def _watch_timers(self) -> None:
         """Serve torch's file timer from the first round on, if the user wants it."""
-        if self._file_timer is None and self._config.environment.get(ENABLE_FILE_TIMER) == "1":
+        if self._file_timer is None and self.config.environment.get(ENABLE_FILE_TIMER) == "1":
             from node_agent.workers.file_timer import FileTimer, open_pipe
 
             path, report = self._specs.timer_file, self._timer_expired if self._hangs else None
             try:
                 pipe = await in_thread(partial(open_pipe, path), OPENED_WITHIN_S, os.close)
             except OSError as error:
-                self._console.log(f"no file timer: {error}")
+                self.console.log(f"no file timer: {error}")
             else:
-                self._file_timer = FileTimer(path, pipe, self._console.log, self._is_worker, report)
+                self._file_timer = FileTimer(path, pipe, self.console.log, self._is_worker, report)
 
     def _is_worker(self, pid: int) -> bool:
         return self._local_rank(pid) is not None
@@ -557,8 +514,8 @@ class Agent:
         def read() -> "Mapping[int, Reading]":
             return self._started.progress.read() if self._started else {}
 
-        environment, warn = self._config.environment, self._console.log
-        return HangWatch(self._config.hangs, self._by_local_rank, read, self._suspected, environment, warn)
+        environment, warn = self.config.environment, self.console.log
+        return HangWatch(self.config.hangs, self._by_local_rank, read, self._suspected, environment, warn)
 
     def _timer_expired(self, pid: int, reason: str) -> None:
         local_rank = self._local_rank(pid)
@@ -566,15 +523,15 @@ class Agent:
             self._hangs.timer_expired(local_rank, reason)
 
     def _suspected(self, told: "Suspicion") -> None:
-        if self._assignment:
-            ranks = tuple(self._assignment.first_rank + rank for rank in told.local_ranks)
+        if self.assignment:
+            ranks = tuple(self.assignment.first_rank + rank for rank in told.local_ranks)
             source = told.source[:LONGEST_NAME]
-            round_ = self._assignment.round
+            round_ = self.assignment.round
             self._runner.feed(Suspected(round_, source, told.reason, ranks, told.silent_s, told.limit_s))
 
     def _workers_succeeded(self, round_: int) -> None:
-        if self._orphans:
-            self._orphans.end()
+        if self.orphans:
+            self.orphans.end()
         notices = self._started.notices if self._started else None
         if notices and notices.is_given:
             spawn(self._succeed_after_notice(round_, notices))
@@ -601,24 +558,24 @@ class Agent:
         def matched(judged: Failure, problem: str) -> None:
             self._rule_match = None
             if problem:
-                self._console.log(f"warning: {problem}", Level.WARNING)
+                self.console.log(f"warning: {problem}", Level.WARNING)
             self._runner.feed(RulesMatched(round_, judged))
 
         if self._rule_match:
             self._rule_match.close()
         try:
-            self._rule_match = rules.RuleMatch(self._config.failure_rules, failure, self._config.environment, matched)
+            self._rule_match = rules.RuleMatch(self.config.failure_rules, failure, self.config.environment, matched)
         except OSError as error:
             problem = rules.unmatched(f"failed: {error}")
             asyncio.get_running_loop().call_soon(matched, failure, problem)
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         for pid in left:
-            self._console.log(given_up(pid))
+            self.console.log(given_up(pid))
         if self._started:
             self._started.progress.close()
-        if self._orphans:
-            self._orphans.end()
+        if self.orphans:
+            self.orphans.end()
         self._store_host.close()
         if self._file_timer:
             self._file_timer.clear()
@@ -626,17 +583,17 @@ class Agent:
 
     def _fail(self, reason: str) -> None:
         """Report that the workers cannot go on, or not begin, without something that the agent does for them."""
-        assert self._assignment
+        assert self.assignment
         failure = Failure(
-            node_id=self._config.join.node_id,
-            rank=self._assignment.first_rank,
+            node_id=self.config.join.node_id,
+            rank=self.assignment.first_rank,
             local_rank=0,
             pid=0,
             exit_code=1,
             cause=reason,
             failed_at=time.time(),
         )
-        self._worker_failed(self._assignment.round, failure)
+        self._worker_failed(self.assignment.round, failure)
 
 
 def _preloads_torch(config: AgentConfig) -> bool:
@@ -679,11 +636,3 @@ def _observers(config: AgentConfig, console: Console, metrics: "AgentMetrics | N
 
         observers.append(EventLog(config, lambda line: console.write(ERR, f"{line}\n".encode())))
     return observers
-
-
-def _live_line(console: Console) -> "LiveLine | None":
-    if not console.has_live_line:
-        return None
-    from node_agent.output.live_line import LiveLine
-
-    return LiveLine(console)

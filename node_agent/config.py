@@ -1,8 +1,8 @@
 """Launch plan of one agent: what its workers run, where it meets the others, and as whom."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from msgspec import Struct, field
 from rdzv_protocol.log_lines import LineFormat
@@ -57,6 +57,34 @@ class FailureRules(Struct, frozen=True):
     retry: tuple[str, ...] = ()
 
 
+class Options(Struct, frozen=True, kw_only=True):
+    """Options of one feature. A field with a `Flag` is a flag: it is declared here, and nowhere else."""
+
+    feature: ClassVar[str]
+    """The feature, as `module:Class`. It is imported only if it is on."""
+    after: ClassVar[str]
+    """Argument after whose flag these stand in --help."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the agent has the feature."""
+        return self != type(self)()
+
+    def completed(self, plan: "LaunchPlan", source: Callable[[str], str]) -> Self:
+        """Return the options with what follows from the plan, in which features are missing.
+
+        `source`: gives the flag, variable or field that has given an argument. Raises `UsageError`.
+        """
+        return self
+
+    def notes(self, plan: "LaunchPlan", source: Callable[[str], str]) -> Iterable[str]:
+        """Lines for the user before anything happens."""
+        return ()
+
+
+O = TypeVar("O", bound=Options)  # noqa: E741
+
+
 class AgentConfig(Struct, frozen=True, kw_only=True):
     """The command line, checked. Durations are seconds."""
 
@@ -88,10 +116,6 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Signal to each worker with a notice."""
     gives_notices: bool = False
     """Whether workers are given the files of notices."""
-    preemption_file: str | None = None
-    """File whose appearance makes the agent leave."""
-    preemption_poll: tuple[str, str] | None = None
-    """Cloud whose metadata service is asked whether it takes this machine back, and an address instead of its own."""
     connect_timeout_s: float = 300.0
     """Wait for the first answer of the server, which may be started after the agents."""
     server_lost_timeout_s: float = inf
@@ -124,6 +148,12 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Environment that the workers inherit."""
     worker_variables: Mapping[str, str] = field(default_factory=dict)
     """Variables that each worker has besides, each with the torchrun variable whose value it gets."""
+    features: tuple[Options, ...] = ()
+    """Options of features. A feature that is left out has none of its flags."""
+
+    def options(self, kind: type[O]) -> O:
+        """The options of a feature."""
+        return next((each for each in self.features if isinstance(each, kind)), None) or kind()
 
 
 class Target(Struct, frozen=True):

@@ -22,7 +22,6 @@ from node_agent.api.loop_thread import ApiConsole, LoopThread
 from node_agent.api.signals import SignalWatch
 from node_agent.config import AgentConfig, UsageError
 from node_agent.core.effects import StopWorkers, WriteFailureReport
-from node_agent.core.events import Signalled
 from node_agent.failures import error_file
 from node_agent.failures.report import paint, report
 from node_agent.output.console import Console
@@ -220,16 +219,12 @@ class LaunchedAgent(Agent):
     @property
     def first_rank(self) -> int:
         """The global rank of local rank 0 in the last round."""
-        return self._assignment.first_rank if self._assignment else 0
+        return self.assignment.first_rank if self.assignment else 0
 
     @property
     def is_done(self) -> bool:
         """Whether the agent has come to its end; then it has no workers."""
         return self._exit_code.done()
-
-    def leave(self, signal_name: str) -> None:
-        """Stop the workers with this signal and leave the run; the second time, kill them."""
-        self._runner.feed(Signalled(signal_name))
 
     def _write_failure_report(self, effect: WriteFailureReport) -> None:
         """Keep the report for the program, which gets an exception and decides itself what to write anywhere."""
@@ -244,7 +239,7 @@ class LaunchedAgent(Agent):
 
     def error(self) -> Exception:
         """Exception that says why the run failed: `ChildFailedError` for workers of any node, else `LaunchError`."""
-        told, title = self.failure_report, self._config.command.title
+        told, title = self.failure_report, self.config.command.title
         if told is None:
             return LaunchError("this node has left the run")
         if told.finish is None or told.finish.failure is None:

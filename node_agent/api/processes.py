@@ -471,7 +471,7 @@ def checked_texts(given: Mapping[int, str] | None, what: str) -> Mapping[int, st
 def _signals() -> tuple[str, ...]:
     """Signals that the program shall hear of; none where an event loop sees to them."""
     from node_agent.cli.plan import SIGNALS_VARIABLE
-    from node_agent.cli.values import known_signals, signals
+    from node_agent.flags import known_signals, signals
 
     with suppress(RuntimeError):
         asyncio.get_running_loop()

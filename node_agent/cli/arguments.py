@@ -1,5 +1,7 @@
 """Arguments of one agent: each of them once, with its flag, its `--rdzv-conf` key, its reader and its default.
 
+Those of a feature are declared with it, in its `Options`; the other ones here.
+
 The command line, a program's `LaunchConfig` and torchrun's parameters all fill `Arguments`, through `make`. A flag's
 first name is torchrun's where torchrun has the flag; names that follow are ours. Each `--a-b` may be written `--a_b`,
 and falls back to the variable `PET_A_B`.
@@ -7,7 +9,6 @@ and falls back to the variable `PET_A_B`.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Annotated, cast
 
 from msgspec import Struct
@@ -15,13 +16,17 @@ from msgspec.structs import replace
 from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
 
-from node_agent.cli.values import (
+from node_agent.config import SIGNALS, Options, UsageError
+from node_agent.core.hang import LogRule, ProgressLimits
+from node_agent.core.log_options import Std
+from node_agent.features.table import OPTIONS
+from node_agent.flags import (
     BACKENDS,
     PLACES,
+    Flag,
     Nodes,
-    Read,
+    a_switch,
     checks,
-    cloud,
     codes,
     filters,
     host_or_none,
@@ -32,6 +37,9 @@ from node_agent.cli.values import (
     nodes,
     number,
     one_of,
+    only_key,
+    our_switch,
+    ours,
     pairs,
     patterns,
     place,
@@ -46,74 +54,12 @@ from node_agent.cli.values import (
     text,
     whole,
 )
-from node_agent.config import SIGNALS, UsageError
-from node_agent.core.hang import LogRule, ProgressLimits
-from node_agent.core.log_options import Std
 
 Given = Mapping[str, tuple[str, object]]
 """Giver (for messages) and text or value of each argument that was given, by the argument's name."""
 SHORTEST_SILENCE_S = 1.0
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 1.0, 1e9
-
-
-class Flag(Struct, frozen=True):
-    """Ways to give an argument: by a flag of its own name, a variable, and perhaps a key of `--rdzv-conf`."""
-
-    metavar: str
-    """Word for the flag's value in --help; empty: the flag is a switch."""
-    read: Read
-    help: str
-    """Line of --help; empty: there is no flag, only a key of `--rdzv-conf`."""
-    short: str = ""
-    """torchrun's short name, such as -r."""
-    alias: str = ""
-    """Another name of the flag, which torchrun does not have."""
-    is_ours: bool = False
-    """Whether torchrun has no such flag, or not yet."""
-    is_key: bool = False
-    """Whether the argument is a key of `--rdzv-conf`, too, though torchrun has it; what is ours is one anyway."""
-    is_commands: bool = False
-    """Whether the flag is about the program node-agent or its command, so that a program's `LaunchConfig` has no use
-    for it."""
-    has_variable: bool = True
-    """Whether the flag falls back to a variable `PET_...`, as under torchrun."""
-    variable: str = ""
-    """Variable of torch's that the flag falls back to besides."""
-    is_for_one: bool = False
-    """Whether the variable is for this agent only: launchers that its workers start must not read it."""
-    repeats: bool = False
-    """Whether the flag may be given several times; its reader gets a list of the texts."""
-    argument: str = ""
-    """Name of the argument."""
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the flag with dashes: the short one, the argument's own and the alias."""
-        return [each for each in (self.short, "--" + self.argument.replace("_", "-"), self.alias) if each]
-
-    @property
-    def variables(self) -> list[str]:
-        """Variables that the flag falls back to, the first one first."""
-        words = [self.argument, self.alias.removeprefix("--").replace("-", "_")] if self.has_variable else []
-        return [*(f"PET_{word.upper()}" for word in words if word), *([self.variable] if self.variable else [])]
-
-    @property
-    def spellings(self) -> list[str]:
-        """Each name with dashes and with underscores."""
-        both = ((name, name[:2] + name[2:].replace("-", "_")) for name in self.names)
-        return list(dict.fromkeys(spelling for pair in both for spelling in pair))
-
-    @property
-    def torchruns(self) -> list[str]:
-        """The spellings that torchrun has, too."""
-        return [] if self.is_ours else replace(self, alias="").spellings
-
-
-_own = partial(Flag, is_ours=True)
-_key = partial(_own, "", help="")
-_switch = partial(Flag, "", switch)
-_own_switch = partial(_switch, is_ours=True)
 
 
 class Arguments(Struct, frozen=True):
@@ -126,7 +72,7 @@ class Arguments(Struct, frozen=True):
         "many nodes there are, which one this is, and the run's id; auto@HOST:PORT: all of that but where. "
         "--rdzv-endpoint: as in torchrun, the place where --rdzv-backend hosts or finds a server",
         alias="--endpoint")] = ""
-    standalone: Annotated[bool, _switch(
+    standalone: Annotated[bool, a_switch(
         "this node alone, with a server in the agent. This is also what happens without an endpoint and without "
         "several nodes")] = False
     rdzv_backend: Annotated[str | None, Flag(
@@ -146,63 +92,63 @@ class Arguments(Struct, frozen=True):
     rdzv_conf: Annotated[Mapping[str, object], Flag(
         "K=V,K=V", pairs, "torchrun's settings: join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
         "keep_alive_max_attempt, timeout, read_timeout, is_host")] = {}
-    connect_timeout: Annotated[float | None, _own(
+    connect_timeout: Annotated[float | None, ours(
         "S", seconds(), "how long the server's first answer may take; it may start after the agents (default: "
         "300)")] = None
-    server_lost_timeout: Annotated[float | None, _own(
+    server_lost_timeout: Annotated[float | None, ours(
         "S", seconds(), "how long to go on without a server that is gone (default: for ever while workers run, and "
         "without any as long as --connect-timeout; always that long with c10d and static, where a node of the run "
         "hosts it)")] = None
 
-    token_file: Annotated[str | None, _own(
+    token_file: Annotated[str | None, ours(
         "FILE", text, "bear the token in this file, as rdzv-server asks; read again when the server does not know it "
         "any more")] = None
-    tls_ca: Annotated[str | None, _own(
+    tls_ca: Annotated[str | None, ours(
         "FILE|system", text, "speak TLS to rdzv-server, whose certificate one of these authorities (PEM), or of those "
         "that the system trusts, must vouch for")] = None
-    tls_cert: Annotated[str | None, _own(
+    tls_cert: Annotated[str | None, ours(
         "FILE", text, "show this certificate (PEM), as rdzv-server --tls-client-ca asks")] = None
-    tls_key: Annotated[str | None, _own("FILE", text, "its key (PEM, not encrypted)")] = None
-    allow_log_reads: Annotated[bool, _own_switch(
+    tls_key: Annotated[str | None, ours("FILE", text, "its key (PEM, not encrypted)")] = None
+    allow_log_reads: Annotated[bool, our_switch(
         "show the last lines of the workers' log files, which -r or -t has them write, to who may act on the run: "
         "rdzvctl logs RUN RANK")] = False
-    no_status_page: Annotated[bool, _own_switch(
+    no_status_page: Annotated[bool, our_switch(
         "no page on this machine's loopback that shows the run's status, with --standalone; every user of the machine "
         "could look at it")] = False
 
     nproc_per_node: Annotated[int | str, Flag(
         "N", whole(1, 4096, PLACES), "workers on this node, or one for each of its CPUs (cpu), GPUs (gpu) or XPUs "
         "(xpu); auto: GPUs, else XPUs, else CPUs (default: 1)", alias="--nproc")] = 1
-    node_id: Annotated[str | None, _own("NAME", name, "this node's name (default: the host name)")] = None
+    node_id: Annotated[str | None, ours("NAME", name, "this node's name (default: the host name)")] = None
     node_rank: Annotated[int | None, Flag(
         "R", whole(0, 10**7), "ask for this group rank (default with static: 0). With c10d it is a wish: another rank "
         "is given if it is taken", is_key=True)] = None
     local_addr: Annotated[str, Flag(
         "ADDR", host_or_none, "where other nodes reach this one (default: the address from which it reaches the "
         "server)")] = ""
-    metrics_port: Annotated[tuple[str, int] | None, _own(
+    metrics_port: Annotated[tuple[str, int] | None, ours(
         "[HOST:]PORT", place, "show this agent's metrics to Prometheus at this port, of loopback unless a host is "
         "named (0: a free one, which it prints)", is_for_one=True)] = None
-    ready_file: Annotated[str | None, _own(
+    ready_file: Annotated[str | None, ours(
         "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
         "standing by: for readiness probes (test -e FILE)", is_for_one=True)] = None
-    check: Annotated[Mapping[str, float | None], _own(
+    check: Annotated[Mapping[str, float | None], ours(
         "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended; one that is "
         "unfit leaves the run, with exit code 71: gpus (there, and of one kind; gpus=8: so many), ecc, xid (errors "
         "since boot), disk, shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
         "network (MB/s to and from another node that the server chooses; default: 10)")] = {}
-    pre_join_check: Annotated[str, _own(
+    pre_join_check: Annotated[str, ours(
         "CMD", text, "the same by a command of your own, for a shell. Exit code 0: fit; 71: unfit; another: the check "
         "is broken, and the node joins. What it writes is the evidence")] = ""
-    pre_join_check_timeout: Annotated[float, _own(
+    pre_join_check_timeout: Annotated[float, ours(
         "S", seconds(0.1, 3_600), "a check that takes longer is killed, and the node unfit (default: 60)")] = 60.0
-    check_only: Annotated[bool, _own_switch(
+    check_only: Annotated[bool, our_switch(
         "check this node now, show a table, and exit with 0 or 71; no SCRIPT is needed", is_commands=True)] = False
-    exit_when_excluded: Annotated[bool, _own_switch(
+    exit_when_excluded: Annotated[bool, our_switch(
         "exit with 71 while rdzv-server --exclude-after keeps this node out, so that a scheduler replaces it (default: "
         "stand by until its time is over)")] = False
     role: Annotated[str, Flag("NAME", name_or_none, "name of the workers' role (default: default)")] = "default"
-    virtual_local_rank: Annotated[bool, _switch(
+    virtual_local_rank: Annotated[bool, a_switch(
         "each worker has LOCAL_RANK 0 and sees its own GPU alone, as device 0")] = False
     numa_binding: Annotated[str | None, Flag(
         "HOW", one_of("node", "socket", "exclusive", "core-complex"), "keep each worker on the CPUs near its GPU: "
@@ -214,98 +160,92 @@ class Arguments(Struct, frozen=True):
         "NAME,NAME", signals, "signals that make the agent leave; its workers get the same (default: "
         f"{','.join(SIGNALS)})")] = SIGNALS
 
-    notice_timeout: Annotated[float | None, _own(
+    notice_timeout: Annotated[float | None, ours(
         "S", seconds(), "before a node leaves, because of a signal, a drain or --preemption-file, tell the workers of "
         "all nodes, and wait up to S seconds until they have saved; never longer than four fifths of "
         "--shutdown-timeout (default: workers are stopped at once, as under torchrun)")] = None
-    notice_signal: Annotated[str | None, _own(
+    notice_signal: Annotated[str | None, ours(
         "NAME", signal_name, "with a notice, send this signal to each worker, and wait for every one (default: only "
         "those that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK, are waited for)")] = None
-    preemption_file: Annotated[str | None, _own(
-        "FILE", text, "leave, as with SIGTERM, when this file appears: schedulers and daemons that know of a "
-        "preemption write one")] = None
-    preemption_poll: Annotated[tuple[str, str] | None, _own(
-        "CLOUD", cloud, "leave, as with SIGTERM, when this cloud's metadata service says that it takes the machine "
-        "back: aws (spot), gcp or azure; CLOUD=http://HOST:PORT asks at another address than the cloud's")] = None
-    exit_with_run: Annotated[bool, _own_switch(
+    exit_with_run: Annotated[bool, our_switch(
         "if this agent is killed: stay until the run has ended without it, and exit as the run does. For schedulers "
         "that call a whole job failed when one of its processes is", is_commands=True)] = False
 
     max_restarts: Annotated[int | None, Flag(
         "N", whole(0, 10**7), "restarts after worker failures; membership changes are free (default: 0)")] = None
-    restart_window: Annotated[float | None, _own(
+    restart_window: Annotated[float | None, ours(
         "S", seconds(SHORTEST_WINDOW_S, LONGEST_WINDOW_S), "restarts longer ago than this count no more against "
         "--max-restarts: for runs of weeks (default: every restart counts)")] = None
-    restart_backoff: Annotated[float | None, _own(
+    restart_backoff: Annotated[float | None, ours(
         "S", seconds(), "when charged restarts follow each other, wait S seconds before the second one, and twice as "
         "long before each further one; progress, or a round that lasts, begins anew (default: 0, no wait)")] = None
-    restart_backoff_max: Annotated[float | None, _own(
+    restart_backoff_max: Annotated[float | None, ours(
         "S", seconds(), "longest of these waits; a round of twice this time counts as one that lasts (default: "
         "300)")] = None
-    max_restarts_without_progress: Annotated[int | None, _own(
+    max_restarts_without_progress: Annotated[int | None, ours(
         "N", whole(1, 10**7), "end the run, with exit code 70, when N restarts in a row have brought it to no higher "
         "step and no later checkpoint, as node_agent.progress tells (default: only --max-restarts counts)")] = None
-    fatal_exit_codes: Annotated[tuple[int, ...] | None, _own(
+    fatal_exit_codes: Annotated[tuple[int, ...] | None, ours(
         "N,N", codes, "exit codes that fail the run at once")] = None
-    fatal_rule: Annotated[tuple[str, ...], _own(
+    fatal_rule: Annotated[tuple[str, ...], ours(
         "PATTERN", patterns, "the same for workers whose error, traceback or last lines on stderr have a match of this "
         "regular expression, may be repeated", repeats=True)] = ()
-    retry_rule: Annotated[tuple[str, ...], _own(
+    retry_rule: Annotated[tuple[str, ...], ours(
         "PATTERN", patterns, "likewise: a restart that costs nothing, however often, such as for a file system that is "
         "away for a while; --restart-backoff sets a pace", repeats=True)] = ()
-    fail_when_hopeless: Annotated[bool | None, _own(
+    fail_when_hopeless: Annotated[bool | None, ours(
         "", switch, "fail the run at once when a restart is known not to help: a syntax or import error at the very "
         "start, GPU memory that runs out at the same step again (default: a hint says so)")] = None
-    join_timeout: Annotated[float | None, _own("S", seconds(), "wait for MIN nodes (default: 600)")] = None
-    node_unit: Annotated[int | None, _own(
+    join_timeout: Annotated[float | None, ours("S", seconds(), "wait for MIN nodes (default: 600)")] = None
+    node_unit: Annotated[int | None, ours(
         "N", whole(1, 100_000), "run on a multiple of N nodes alone; those that are over stand by (default: 1)")] = None
-    shrink_after: Annotated[float | None, _own(
+    shrink_after: Annotated[float | None, ours(
         "S", seconds(), "after the loss of a node, wait so long for a replacement before going on with fewer (default: "
         "0, go on at once)")] = None
-    fixed_nodes: Annotated[int | None, _own(
+    fixed_nodes: Annotated[int | None, ours(
         "N", whole(1, 100_000), "the run will never have more nodes than N, as in a scheduler's job: it ends, with "
         "the reason, once too few of them can be fit (default: it waits for others until --join-timeout)")] = None
-    last_call_timeout: Annotated[float | None, _own(
+    last_call_timeout: Annotated[float | None, ours(
         "S", seconds(), "wait for more after MIN (default: until none has come for 5 s, at most 30)")] = None
-    lease: Annotated[float | None, _own(
+    lease: Annotated[float | None, ours(
         "S", seconds(SHORTEST_LEASE_S, LONGEST_LEASE_S), "silence after which a node is lost (default: 10)")] = None
-    disconnect_grace: Annotated[float | None, _own(
+    disconnect_grace: Annotated[float | None, ours(
         "S", seconds(0, 3_600), "time to come back after the connection closed (default: 1)")] = None
-    scale_up: Annotated[ScaleUp | None, _own(
+    scale_up: Annotated[ScaleUp | None, ours(
         "WHEN", one_of("immediate", "cooldown", "manual", "on-notice"), "when an arrival restarts the run: immediate, "
         "cooldown, manual, or on-notice (when the workers have saved) (default: immediate)")] = None
-    rank_policy: Annotated[RankPolicy | None, _own(
+    rank_policy: Annotated[RankPolicy | None, ours(
         "HOW", one_of("sticky", "topology", "fill-gaps"), "group ranks of each round: sticky (nodes keep theirs, in "
         "their order), topology (by --topology or the scheduler's network, so that neighbours stay together), "
         "fill-gaps (of fewer nodes only the last ones move) (default: sticky)")] = None
-    topology: Annotated[str, _own(
+    topology: Annotated[str, ours(
         "PLACE", name_or_none, "this node's place in the network, such as spine1.rack07.node3: nodes get their ranks "
         "in this order (default: the scheduler's, with --endpoint auto)")] = ""
-    progress_timeout: Annotated[ProgressLimits | None, _own(
+    progress_timeout: Annotated[ProgressLimits | None, ours(
         "S|auto|K=S,..", progress_limits, "treat workers as hung after S seconds without progress "
         "(node_agent.progress), or after start=S,step=S,checkpoint=S; auto: after twice the longest time of each kind "
         "(factor=2), and after 600 s while a kind has not been seen (unseen=S)")] = None
-    silence_timeout: Annotated[float | None, _own(
+    silence_timeout: Annotated[float | None, ours(
         "S", seconds(SHORTEST_SILENCE_S), "the run hangs if no worker of any node has written anything for so "
         "long")] = None
-    log_rule: Annotated[tuple[LogRule, ...], _own(
+    log_rule: Annotated[tuple[LogRule, ...], ours(
         "HOW: PATTERN", log_rules, "what lines mean, may be repeated: first=S,every=S: rank 0 must write such a line "
         "in time; most=X,least=X,points=N: limits of the number in parentheses; fault: such a line is one; stop: all "
         "is done", repeats=True)] = ()
-    on_hang: Annotated[OnHang | None, _own(
+    on_hang: Annotated[OnHang | None, ours(
         "WHAT", one_of("restart", "fail", "report"), "what follows a hang: restart, which is charged, fail or report "
         "(default: restart)")] = None
-    max_hang_restarts: Annotated[int | None, _own(
+    max_hang_restarts: Annotated[int | None, ours(
         "N", whole(0, 10**7), "restarts after hangs, apart from --max-restarts (default: charged "
         "there)")] = None
-    straggler_factor: Annotated[float | None, _own(
+    straggler_factor: Annotated[float | None, ours(
         "F", number(1.1, 100), "a node is slow if its workers take F times as long for a step as those of the "
         "others (the median) for a while (default: 1.5)")] = None
-    replace_stragglers: Annotated[bool, _own_switch(
+    replace_stragglers: Annotated[bool, our_switch(
         "when a node is slow (--straggler-factor), let one that stands by take its place, by a restart that is free, "
         "after a notice with --notice-timeout; node_agent.progress tells how long steps take "
         "(docs/hangs.md#stragglers)")] = False
-    rerun: Annotated[bool, _own_switch("begin again a run that has already succeeded")] = False
+    rerun: Annotated[bool, our_switch("begin again a run that has already succeeded")] = False
 
     log_dir: Annotated[str, Flag(
         "DIR", text, "where log files go: DIR/<run id>_<random>/attempt_<n>/<local rank>/ (default: a temporary "
@@ -317,35 +257,35 @@ class Arguments(Struct, frozen=True):
         "WHAT", streams, "streams that go to a file and to the console, likewise (default: 0)", short="-t")] = Std.NONE
     local_ranks_filter: Annotated[frozenset[int] | None, Flag(
         "R,R", ranks, "show the output of these local ranks alone; files hold all")] = None
-    ranks_filter: Annotated[frozenset[int] | None, _own("R,R", ranks, "show the output of these ranks alone")] = None
+    ranks_filter: Annotated[frozenset[int] | None, ours("R,R", ranks, "show the output of these ranks alone")] = None
     duplicate_stdout_filters: Annotated[tuple[str, ...], Flag(
         "TEXT,TEXT", filters, "lines with one of these texts go to filtered_stdout.log, too; a double comma stands for "
         "a comma")] = ()
     duplicate_stderr_filters: Annotated[tuple[str, ...], Flag("TEXT,TEXT", filters, "the same for stderr")] = ()
-    log_prefix: Annotated[str | None, _own(
+    log_prefix: Annotated[str | None, ours(
         "TEMPLATE", template, "what every line on the console begins with, such as '[${role_name}${rank}]: '")] = None
-    log_line_prefix_template: Annotated[str | None, _own(
+    log_line_prefix_template: Annotated[str | None, ours(
         "TEMPLATE", text, "what teed lines alone begin with (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else "
         "[<role><local rank>]:)")] = None
     logs_specs: Annotated[str | None, Flag(
         "NAME", text, "a torchrun.logs_specs entry point that decides about files instead", has_variable=False)] = None
-    log_format: Annotated[str, _own(
+    log_format: Annotated[str, ours(
         "NAME", one_of(*LOG_FORMATS), "the agent's own lines: text, or json for collectors of logs; LOGLEVEL=WARNING "
         "leaves out what is routine (default: text)", is_commands=True)] = "text"
-    otel: Annotated[bool, _own_switch(
+    otel: Annotated[bool, our_switch(
         "export OpenTelemetry spans of this node's way into each round: join, wait, spawn, first output, as OTEL_* "
         "variables say (OTLP over HTTP; docs/tracing.md)")] = False
     event_log_handler: Annotated[str, Flag(
         "NAME", one_of("null", "console"), "torchrun's events: null or console")] = "null"
 
-    module: Annotated[bool, _switch("SCRIPT is a module, as with python -m", short="-m")] = False
-    no_python: Annotated[bool, _switch("SCRIPT is a program, not a Python script")] = False
-    run_path: Annotated[bool, _switch("run SCRIPT with runpy.run_path, as __main__; goes before --no-python")] = False
-    preload: Annotated[tuple[str, ...], _own(
+    module: Annotated[bool, a_switch("SCRIPT is a module, as with python -m", short="-m")] = False
+    no_python: Annotated[bool, a_switch("SCRIPT is a program, not a Python script")] = False
+    run_path: Annotated[bool, a_switch("run SCRIPT with runpy.run_path, as __main__; goes before --no-python")] = False
+    preload: Annotated[tuple[str, ...], ours(
         "MODULE,MODULE", modules, "import these once, and fork workers that have them: a restart then takes no import. "
         "For Python scripts; not for modules that start threads or open a GPU when they are imported",
         is_commands=True)] = ()
-    use_env: Annotated[bool, _switch(
+    use_env: Annotated[bool, a_switch(
         "pass no --local-rank to the script, which is the default except for python -m node_agent.launch")] = False
 
     monitor_interval: Annotated[float, Flag(
@@ -353,17 +293,17 @@ class Arguments(Struct, frozen=True):
     start_method: Annotated[str, Flag(
         "HOW", one_of("spawn", "fork", "forkserver"), "workers are programs of their "
         "own", has_variable=False)] = "spawn"
-    exit_barrier_timeout: Annotated[float | None, _own(
+    exit_barrier_timeout: Annotated[float | None, ours(
         "S", seconds(), "a node whose workers are done waits for the others as long as the run "
         "lasts", variable="TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT")] = None
 
-    timeout: Annotated[float | None, _key(seconds())] = None
-    read_timeout: Annotated[float | None, _key(seconds())] = None
-    close_timeout: Annotated[float | None, _key(seconds())] = None
-    keep_alive_interval: Annotated[float, _key(seconds())] = 5.0
-    keep_alive_max_attempt: Annotated[int, _key(whole(1, 10**6))] = 3
-    is_host: Annotated[bool | None, _key(switch)] = None
-    cas_backoff_max_seconds: Annotated[float | None, _key(seconds())] = None
+    timeout: Annotated[float | None, only_key(seconds())] = None
+    read_timeout: Annotated[float | None, only_key(seconds())] = None
+    close_timeout: Annotated[float | None, only_key(seconds())] = None
+    keep_alive_interval: Annotated[float, only_key(seconds())] = 5.0
+    keep_alive_max_attempt: Annotated[int, only_key(whole(1, 10**6))] = 3
+    is_host: Annotated[bool | None, only_key(switch)] = None
+    cas_backoff_max_seconds: Annotated[float | None, only_key(seconds())] = None
     # fmt: on
 
     script: str = ""
@@ -375,10 +315,21 @@ class Arguments(Struct, frozen=True):
     """Giver of each value: the flag as it was spelled, the variable, or a program's field."""
     terms: Mapping[str, str] = {}
     """Names of arguments where they are not flags, for messages."""
+    features: tuple[Options, ...] = tuple(kind() for kind in OPTIONS)
+    """Options of each feature."""
+
+    def value(self, argument: str) -> object:
+        """Value of an argument, also of a feature's."""
+        owner = next((each for each in self.features if argument in each.__struct_fields__), self)
+        return getattr(owner, argument)
 
     def filled(self, values: Mapping[str, object], sources: Mapping[str, str]) -> "Arguments":
         """Return these arguments and further ones, which their readers have read, with the givers of them."""
-        return replace(self, **values, sources={**self.sources, **sources})
+        own, features = dict(values), []
+        for each in self.features:
+            given = {name: own.pop(name) for name in each.__struct_fields__ if name in own}
+            features.append(replace(each, **given) if given else each)
+        return replace(self, **own, features=tuple(features), sources={**self.sources, **sources})
 
     def source(self, argument: str) -> str:
         """The flag, variable or field that gave the value, or would have to."""
@@ -398,11 +349,25 @@ class Arguments(Struct, frozen=True):
         return not _is_variable(self.sources.get(argument, "PET_"))
 
 
-ALL: dict[str, Flag] = {
-    argument: replace(annotation.__metadata__[0], argument=argument)
-    for argument, annotation in Arguments.__annotations__.items()
-    if hasattr(annotation, "__metadata__")
-}
+def _flags(kind: type[Struct]) -> dict[str, Flag]:
+    return {
+        argument: replace(annotation.__metadata__[0], argument=argument)
+        for argument, annotation in kind.__annotations__.items()
+        if hasattr(annotation, "__metadata__")
+    }
+
+
+def _all() -> dict[str, Flag]:
+    """All arguments, in the order of --help."""
+    found, order = _flags(Arguments), list(Arguments.__annotations__)
+    for kind in OPTIONS:
+        found |= (flags := _flags(kind))
+        place = order.index(kind.after) + 1
+        order[place:place] = flags
+    return {argument: found[argument] for argument in order if argument in found}
+
+
+ALL: dict[str, Flag] = _all()
 FLAGS: dict[str, Flag] = {argument: flag for argument, flag in ALL.items() if flag.help}
 SETTINGS: dict[str, Flag] = {argument: flag for argument, flag in ALL.items() if flag.is_ours or flag.is_key}
 """Arguments that `--rdzv-conf`, or a program's `rdzv_configs`, may give under their own names."""

@@ -19,12 +19,12 @@ from rdzv_protocol.text import count, did_you_mean
 
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import ALL, FLAGS, LONGEST_LEASE_S, SETTINGS, SHORTEST_LEASE_S, Arguments
-from node_agent.cli.values import Nodes, known_signals, sort_key
 from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.effects import Level
 from node_agent.core.hang import HangOptions
 from node_agent.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
+from node_agent.flags import Nodes, known_signals, sort_key
 from node_agent.output.folder import why_unusable
 from node_agent.output.routing import streams_to_files
 from node_agent.workers import nesting
@@ -109,7 +109,15 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     lines, complaint = _own_lines(arguments, environment)
     config = replace(config, lines=lines)
     torchruns = not rendezvous.is_our_endpoint(arguments) and not arguments.terms
-    return LaunchPlan(config, target, credentials(arguments, target), (*notes, *complaint), torchruns)
+    plan = LaunchPlan(config, target, credentials(arguments, target), (*notes, *complaint), torchruns)
+    return _with_features(plan, arguments)
+
+
+def _with_features(plan: LaunchPlan, arguments: Arguments) -> LaunchPlan:
+    """The plan with the options of the features, checked beside it. Raises `UsageError`."""
+    features = tuple(each.completed(plan, arguments.source) for each in arguments.features)
+    notes = [note for each in features for note in each.notes(plan, arguments.source)]
+    return replace(plan, config=replace(plan.config, features=features), notes=(*plan.notes, *notes))
 
 
 def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
@@ -169,8 +177,6 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         notice_s=_notice_s(arguments),
         notice_signal=arguments.notice_signal,
         gives_notices=arguments.notice_timeout is not None or arguments.scale_up == "on-notice",
-        preemption_file=arguments.preemption_file,
-        preemption_poll=arguments.preemption_poll,
         connect_timeout_s=connect_timeout_s,
         server_lost_timeout_s=first(arguments.server_lost_timeout, lost_after_s),
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
@@ -214,9 +220,6 @@ def _notice_s(arguments: Arguments) -> float | None:
 
 
 def _check_notices(arguments: Arguments, config: AgentConfig) -> None:
-    path = arguments.preemption_file
-    if path is not None and not os.path.isdir(os.path.dirname(path) or "."):
-        raise UsageError(f"{arguments.source('preemption_file')}: {path!r} is no file in a folder that is there")
     if arguments.notice_signal and not config.gives_notices:
         raise UsageError(f"{arguments.source('notice_signal')}: needs --notice-timeout S, or --scale-up on-notice")
     if arguments.notice_signal in config.signals and arguments.notice_signal in ("SIGTERM", "SIGINT"):

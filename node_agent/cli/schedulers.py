@@ -16,8 +16,8 @@ from rdzv_protocol import flag_values
 
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import Arguments, read
-from node_agent.cli.values import sort_key
 from node_agent.config import Target, UsageError
+from node_agent.flags import sort_key
 
 Environment = Mapping[str, str]
 FIRST_PORT, PORTS = 20_480, 8_192

@@ -14,7 +14,7 @@ import yaml
 from uv import find_uv_bin
 
 from node_agent.cli.parser import read
-from node_agent.cli.values import Nodes
+from node_agent.flags import Nodes
 from rdzv_server.cli import parse
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster

@@ -19,6 +19,7 @@ from node_agent import agent as agent_module
 from node_agent.api.errors import LaunchError
 from node_agent.api.processes import PContext
 from node_agent.core.log_options import LogOptions, Std
+from node_agent.features.preemption import Preemption
 from node_agent.output import logs as logs_module
 from node_agent.output import ready_file as ready_file_module
 from node_agent.output import threads as threads_module
@@ -123,7 +124,7 @@ async def test_a_preemption_file_on_a_hung_disk_is_looked_for_when_it_answers(tm
     path = tmp_path / "disk" / "preempted"
     path.touch()
     disk.holds_up(os.path, "exists")
-    async with rig(preemption_file=str(path)) as agent:
+    async with rig(features=(Preemption(preemption_file=str(path)),)) as agent:
         await agent.server.answers(start(local_world_size=1))
         await polls_while_it_hangs(agent, disk)
         disk.answers.set()

@@ -85,16 +85,16 @@ def test_every_flag_of_ours_is_a_key_a_variable_and_an_option_of_rdzv_conf(
     flag, text = FLAGS[key], GOOD[key]
     value = flag.read(text)
     if "," not in text and text == text.strip():
-        assert getattr(read([f"--rdzv-conf={key}={text}", "train.py"], {}), key) == value
+        assert read([f"--rdzv-conf={key}={text}", "train.py"], {}).value(key) == value
     if flag.is_commands:
         with pytest.raises(UsageError, match=rf"^rdzv_configs: {key} is for the program node-agent"):
             arguments_of(LaunchConfig(1, 1, 1, rdzv_configs={key: text}), DefaultLogsSpecs())
         return
     given = arguments_of(LaunchConfig(1, 1, 1, rdzv_configs={key: text}), DefaultLogsSpecs())
-    assert (getattr(given, key), given.ignored) == (value, ())
+    assert (given.value(key), given.ignored) == (value, ())
     if flag.is_ours and not flag.variable:
         monkeypatch.setenv(flag.variables[0], text)
-        assert getattr(arguments_of(LaunchConfig(1, 1, 1), DefaultLogsSpecs()), key) == (
+        assert arguments_of(LaunchConfig(1, 1, 1), DefaultLogsSpecs()).value(key) == (
             None if key == "log_line_prefix_template" else value
         )
 

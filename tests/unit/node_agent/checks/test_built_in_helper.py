@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from node_agent.checks.pre_join import built_in
-from node_agent.cli.values import checks
 from node_agent.config import NodeCheck
+from node_agent.flags import checks
 from tests.support.programs import Program
 
 UNFIT = os.EX_OSERR

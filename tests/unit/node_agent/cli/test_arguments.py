@@ -1,10 +1,10 @@
 """Every argument: what its flag, its variable and its key of `--rdzv-conf` take, and the line that refuses the rest."""
 
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 from rdzv_protocol.flag_values import node_counts
 
-from node_agent.cli import values
+from node_agent import flags as values
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments, make
 from node_agent.cli.parser import read
 from node_agent.cli.plan import SAME_NAMES, settings
@@ -12,7 +12,7 @@ from node_agent.config import UsageError
 from node_agent.core.log_options import Std
 from tests.unit.node_agent.command_lines import complaint, plan
 
-DEFAULTS = asdict(Arguments())
+DEFAULTS = {argument: Arguments().value(argument) for argument in FLAGS}
 LISTS = ("duplicate_stdout_filters", "duplicate_stderr_filters")
 NAME = "1 to 128 printable characters, not "
 SECONDS = "a number of seconds from 0 to 1e+06, not "
@@ -202,7 +202,7 @@ def test_a_setting_is_asked_for_by_the_flag_of_its_name(setting, argument):
 def test_every_flag_falls_back_to_its_variable(argument):
     variable = f"PET_{argument.upper()}"
     asked = read(["train.py"], {variable: GOOD[argument]})
-    assert getattr(asked, argument) == FLAGS[argument].read(GOOD[argument]) != DEFAULTS[argument]
+    assert asked.value(argument) == FLAGS[argument].read(GOOD[argument]) != DEFAULTS[argument]
     assert asked.source(argument) == variable
     assert not asked.is_written(argument)
 
@@ -212,7 +212,7 @@ def test_a_flag_goes_before_its_variable(argument):
     flag = FLAGS[argument]
     given = [flag.names[0], GOOD[argument]] if flag.metavar else [flag.names[0]]
     asked = read([*given, "train.py"], {f"PET_{argument.upper()}": "1" if flag.metavar else "0"})
-    assert getattr(asked, argument) == flag.read(GOOD[argument])
+    assert asked.value(argument) == flag.read(GOOD[argument])
     assert asked.source(argument) == flag.names[0]
 
 
@@ -230,7 +230,7 @@ def test_torchrun_reads_the_same_variables(monkeypatch):
             patched.setenv(variable, text)
             value = getattr(get_args_parser().parse_args(["train.py"]), dest)
         value = FLAGS[dest].read(value) if isinstance(value, str) else tuple(value) if dest in LISTS else value
-        assert getattr(read(["train.py"], {variable: text}), dest) == value, dest
+        assert read(["train.py"], {variable: text}).value(dest) == value, dest
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_torchrun_reads_the_same_variables(monkeypatch):
 def test_of_several_variables_torchruns_goes_first(environment, argument, source):
     asked = read(["train.py"], environment)
     assert asked.source(argument) == source
-    assert getattr(asked, argument) == FLAGS[argument].read(environment[source])
+    assert asked.value(argument) == FLAGS[argument].read(environment[source])
 
 
 @pytest.mark.parametrize("variable", ["PET_START_METHOD", "PET_LOGS_SPECS", "PET_NUMA_BINDING", "PET_SHOP", "PET_"])

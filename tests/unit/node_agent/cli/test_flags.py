@@ -4,14 +4,13 @@ import argparse
 import re
 
 import pytest
-from msgspec.structs import asdict
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.arguments import FLAGS, Arguments
 from node_agent.cli.parser import Parser
 from node_agent.config import UsageError
 
-DEFAULTS = asdict(Arguments())
+DEFAULTS = {argument: Arguments().value(argument) for argument in FLAGS}
 DEPENDS = ("rdzv_id", "master_addr")
 """Arguments whose default follows from others."""
 

@@ -15,6 +15,7 @@ from node_agent.config import AgentConfig, FailureRules, LaunchPlan, NodeCheck, 
 from node_agent.core.command import Command
 from node_agent.core.hang import HangOptions, LogRule, ProgressLimits
 from node_agent.core.log_options import LogOptions, Std
+from node_agent.features.table import OPTIONS
 from tests.unit.node_agent.command_lines import complaint, plan
 
 
@@ -137,16 +138,19 @@ THE_AGENTS_OWN |= {"hosts_store", "drains", "queries", "log_dir"}
 
 
 def test_every_setting_of_an_agent_has_a_case_here():
-    parts = {"": AgentConfig, "join.": JoinRequest, "join.settings.": RequestedSettings, "logs.": LogOptions}
-    known = {f"{prefix}{name}" for prefix, kind in parts.items() for name in kind.__struct_fields__}
+    parts = [("", AgentConfig), ("join.", JoinRequest), ("join.settings.", RequestedSettings), ("logs.", LogOptions)]
+    parts += [("", kind) for kind in OPTIONS]
+    known = {f"{prefix}{name}" for prefix, kind in parts for name in kind.__struct_fields__}
     settings = {f"join.settings.{name}" for name in WITHOUT_A_FLAG | SAME_NAMES.keys()}
     others = {f"join.{name}" for name in THE_AGENTS_OWN}
-    assert {name for name, *_ in LANDS} | settings | others == known - {"join"}
+    assert {name for name, *_ in LANDS} | settings | others == known - {"join", "features"}
 
 
 @pytest.mark.parametrize(("name", "value", "flags"), LANDS, ids=[name for name, *_ in LANDS])
 def test_a_flag_lands_where_it_should(name, value, flags):
-    assert attrgetter(name)(config(*flags)) == value
+    asked = config(*flags)
+    owner = next((each for each in asked.features if name in each.__struct_fields__), asked)
+    assert attrgetter(name)(owner) == value
 
 
 def test_the_port_of_the_workers_master(unused_tcp_port):

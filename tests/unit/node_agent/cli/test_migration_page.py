@@ -12,7 +12,7 @@ import pytest
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments
 from node_agent.cli.parser import Parser, read
-from node_agent.cli.values import BACKENDS, Nodes
+from node_agent.flags import BACKENDS, Nodes
 from rdzv_server.cli import make_parser
 
 ROOT = Path(__file__).parents[4]

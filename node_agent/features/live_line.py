@@ -5,9 +5,12 @@ import os
 from contextlib import suppress
 
 from msgspec.structs import replace
-from rdzv_protocol.messages import Wait
+from rdzv_protocol.errors import ProtocolError
+from rdzv_protocol.messages import Reply, Wait
 
-from node_agent.output.console import ERR, Console
+from node_agent.core.effects import WAITING, Log, OwnEffect
+from node_agent.features.feature import Feature, Kernel
+from node_agent.output.console import ERR
 
 EVERY_S = 1.0
 FEWEST_COLUMNS, USUAL_COLUMNS = 20, 80
@@ -15,15 +18,29 @@ MARGIN = 3
 """Columns at the end of a line that stay free: for ^C, and the last one, in which some terminals begin a new line."""
 
 
-class LiveLine:
+class LiveLine(Feature):
     """The line of an agent that waits. It runs a timer while it is shown, and only then."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._console = kernel.console
         self._loop = asyncio.get_running_loop()
         self._wait: Wait | None = None
         self._ends_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+
+    def performing(self, effect: OwnEffect) -> bool:
+        if isinstance(effect, Log):
+            return effect.event == WAITING
+        self.clear()
+        return False
+
+    def answered(self, answer: Reply | ProtocolError) -> None:
+        if isinstance(answer, Reply) and isinstance(answer.directive, Wait):
+            self.show(answer.directive)
+
+    async def close(self) -> None:
+        self.clear()
 
     def show(self, wait: Wait) -> None:
         """Show this in the place of what was shown."""

@@ -4,15 +4,16 @@ import asyncio
 import os
 import pty
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.messages import Wait
 
 from node_agent.core.effects import Level
-from node_agent.output import live_line
+from node_agent.features import live_line
+from node_agent.features.live_line import LiveLine, fitted, width
 from node_agent.output.console import ERR, OUT, Console
-from node_agent.output.live_line import LiveLine, fitted, width
 
 WAIT = Wait(reason="waiting for 1 more node: 3 of 4 joined (a, b, c)", remaining_s=583.0, ending="gives_up")
 
@@ -82,7 +83,7 @@ async def writes_over(terminal, monkeypatch):
     monkeypatch.setattr(live_line, "_is_in_foreground", lambda: True)
     console = Console(LineFormat("node-agent"), asyncio.get_running_loop())
     assert console.has_live_line
-    line = LiveLine(console)
+    line = LiveLine(SimpleNamespace(console=console))
     line.show(Wait(reason="waiting"))
     drawn = b"node-agent: waiting"
     erased = b"\r" + b" " * (len(drawn) + 2) + b"\r"

@@ -4,8 +4,35 @@
 removes it at the end (`FileBaton`, torch 2.13). A build that is killed, as with its worker at a restart, leaves it.
 """
 
+import asyncio
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
+
+from rdzv_protocol.messages import Assignment
+
+from node_agent.features.feature import Feature, Kernel
+from node_agent.output.threads import in_thread
+from node_agent.transport.base import spawn
+
+
+class ExtensionLocks(Feature):
+    """Look for such locks beside each start of workers. Each lock is logged once."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._named: set[str] = set()
+        self._looking: asyncio.Task[None] | None = None
+
+    def starting(self, assignment: Assignment) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = spawn(self._look())
+
+    async def _look(self) -> None:
+        for path in await in_thread(partial(left_over, self.kernel.config.environment)):
+            if path not in self._named:
+                self._named.add(path)
+                self.kernel.console.log(warning(path))
 
 
 def left_over(environment: Mapping[str, str]) -> list[str]:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from node_agent.workers import earlier_workers
-from node_agent.workers.earlier_workers import still_running
+from node_agent.features import earlier_workers
+from node_agent.features.earlier_workers import still_running
 
 OWN = {
     "NODE_AGENT_ID": "new", "TORCHELASTIC_RUN_ID": f"run-{os.getpid()}", "MASTER_ADDR": "a", "MASTER_PORT": "2",

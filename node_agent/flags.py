@@ -1,15 +1,17 @@
-"""Readers of arguments: from a flag's text, or a program's value, to the value.
+"""Flags: the ways to give an argument, and the readers of its value, from a flag's text or a program's value.
 
-Each raises `ValueError` with one line that says what the argument takes.
+A reader raises `ValueError` with one line that says what the argument takes.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rdzv_protocol.flag_values import checked_counts, is_host, node_counts
 from rdzv_protocol.text import did_you_mean
 from rdzv_protocol.visible import is_visible
@@ -76,19 +78,6 @@ def checks(given: object) -> dict[str, float | None]:
             raise ValueError(f"names of checks ({', '.join(CHECKS)}), such as gpus or disk=20, not {each!r:.60}")
         found[name] = float(limit) if has_limit else None
     return found
-
-
-CLOUDS = ("aws", "gcp", "azure")
-
-
-def cloud(given: object) -> tuple[str, str]:
-    """Name of a cloud, and the address of its metadata service, http://HOST:PORT, empty if it is the usual one."""
-    which, has_base, base = text(given).partition("=")
-    match = re.fullmatch(r"http://[A-Za-z0-9.-]+(?::([1-9]\d{0,4}))?", base)
-    is_base = match is not None and int(match[1] or 80) <= 65_535
-    if which not in CLOUDS or (has_base and not is_base):
-        raise ValueError(f"{', '.join(CLOUDS)}, or one of them as CLOUD=http://HOST:PORT, not {given!r:.80}")
-    return which, base
 
 
 def name_or_none(given: object) -> str:
@@ -369,3 +358,64 @@ def template(given: object) -> str:
     if unknown := [each for each in parsed.get_identifiers() if each not in PREFIX_NAMES]:
         raise ValueError(f"there is no ${{{unknown[0]}}}: a template may use {known}")
     return given
+
+
+class Flag(Struct, frozen=True):
+    """Ways to give an argument: by a flag of its own name, a variable, and perhaps a key of `--rdzv-conf`."""
+
+    metavar: str
+    """Word for the flag's value in --help; empty: the flag is a switch."""
+    read: Read
+    help: str
+    """Line of --help; empty: there is no flag, only a key of `--rdzv-conf`."""
+    short: str = ""
+    """torchrun's short name, such as -r."""
+    alias: str = ""
+    """Another name of the flag, which torchrun does not have."""
+    is_ours: bool = False
+    """Whether torchrun has no such flag, or not yet."""
+    is_key: bool = False
+    """Whether the argument is a key of `--rdzv-conf`, too, though torchrun has it; what is ours is one anyway."""
+    is_commands: bool = False
+    """Whether the flag is about the program node-agent or its command, so that a program's `LaunchConfig` has no use
+    for it."""
+    has_variable: bool = True
+    """Whether the flag falls back to a variable `PET_...`, as under torchrun."""
+    variable: str = ""
+    """Variable of torch's that the flag falls back to besides."""
+    is_for_one: bool = False
+    """Whether the variable is for this agent only: launchers that its workers start must not read it."""
+    repeats: bool = False
+    """Whether the flag may be given several times; its reader gets a list of the texts."""
+    argument: str = ""
+    """Name of the argument."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the flag with dashes: the short one, the argument's own and the alias."""
+        return [each for each in (self.short, "--" + self.argument.replace("_", "-"), self.alias) if each]
+
+    @property
+    def variables(self) -> list[str]:
+        """Variables that the flag falls back to, the first one first."""
+        words = [self.argument, self.alias.removeprefix("--").replace("-", "_")] if self.has_variable else []
+        return [*(f"PET_{word.upper()}" for word in words if word), *([self.variable] if self.variable else [])]
+
+    @property
+    def spellings(self) -> list[str]:
+        """Each name with dashes and with underscores."""
+        both = ((name, name[:2] + name[2:].replace("-", "_")) for name in self.names)
+        return list(dict.fromkeys(spelling for pair in both for spelling in pair))
+
+    @property
+    def torchruns(self) -> list[str]:
+        """The spellings that torchrun has, too."""
+        return [] if self.is_ours else replace(self, alias="").spellings
+
+
+ours = partial(Flag, is_ours=True)
+"""Flag that torchrun does not have."""
+only_key = partial(ours, "", help="")
+"""Key of `--rdzv-conf` without a flag."""
+a_switch = partial(Flag, "", switch)
+our_switch = partial(a_switch, is_ours=True)

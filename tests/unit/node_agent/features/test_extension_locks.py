@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from node_agent.workers.extension_locks import left_over, warning
+from node_agent.features.extension_locks import left_over, warning
 
 HOLD = "import os, sys; fd = os.open(sys.argv[1], os.O_CREAT | os.O_EXCL); print('held', flush=True); sys.stdin.read()"
 """Program that holds a lock as `torch.utils.file_baton.FileBaton` does."""

@@ -9,9 +9,9 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from node_agent.cli import values
-from node_agent.transport import cloud_metadata
-from node_agent.transport.cloud_metadata import CLOUDS, PreemptionPoll
+from node_agent.features import preemption
+from node_agent.features.preemption import cloud_metadata
+from node_agent.features.preemption.cloud_metadata import CLOUDS, PreemptionPoll
 
 LONG_S = 60.0
 TOKEN, ETAG = "AQAEAtoken==", "411261ca6c9e4a2b"
@@ -180,4 +180,4 @@ async def test_a_machine_of_no_cloud_is_told_so() -> None:
 
 
 def test_the_clouds_of_the_command_line_are_those_of_the_table() -> None:
-    assert tuple(CLOUDS) == values.CLOUDS
+    assert tuple(CLOUDS) == preemption.CLOUDS

@@ -4,16 +4,52 @@ Workers end with their agent. But an agent that hangs, or is slow to stop its wo
 agent. Its workers then hold the GPUs and ports that the new agent's workers want.
 """
 
+import asyncio
 import os
 from collections.abc import Iterator, Mapping
 
+from rdzv_protocol.messages import Assignment
+
+from node_agent.core.effects import Level
+from node_agent.features.feature import Feature, Kernel
+from node_agent.transport.base import spawn
 from node_agent.workers.orphans import MARK
 
+LOOK_S = 2.0
+"""Seconds after the agent's first start of workers at which it looks for those of an earlier agent: not in its way."""
 MOST_NAMED = 8
 """Most pids that a warning names."""
 _JOB, _TIMES = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
 _RUN, _MASTER = "TORCHELASTIC_RUN_ID", ("MASTER_ADDR", "MASTER_PORT")
 _COUNTED = tuple(f"{name}=".encode() for name in (MARK, _RUN, *_MASTER, _JOB, _TIMES))
+
+
+class EarlierWorkers(Feature):
+    """Warn of such workers, a moment after the agent has started its own for the first time."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._has_begun = False
+        self._look: asyncio.TimerHandle | None = None
+
+    def starting(self, assignment: Assignment) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_for_them, assignment)
+
+    async def close(self) -> None:
+        if self._look:
+            self._look.cancel()
+
+    def _look_for_them(self, assignment: Assignment) -> None:
+        if self.kernel.assignment is assignment:
+            spawn(self._warn(self.kernel.first_variables(assignment)))
+
+    async def _warn(self, own: Mapping[str, str]) -> None:
+        """Warn of them. A thread looks at all processes."""
+        is_named = self.kernel.config.join.explicit_run_id
+        if pids := await asyncio.to_thread(still_running, own, has_named_run=is_named):
+            self.kernel.console.log(warning(pids), Level.WARNING)
 
 
 def still_running(own: Mapping[str, str], *, has_named_run: bool) -> list[int]:

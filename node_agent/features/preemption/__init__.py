@@ -1,0 +1,43 @@
+"""Preemption: the agent leaves when a file or a cloud's metadata service says that its machine is taken back."""
+
+import os
+import re
+from collections.abc import Callable
+from typing import Annotated
+
+from node_agent.config import LaunchPlan, Options, UsageError
+from node_agent.flags import ours, text
+
+CLOUDS = ("aws", "gcp", "azure")
+
+
+def cloud(given: object) -> tuple[str, str]:
+    """Name of a cloud, and the address of its metadata service, http://HOST:PORT, empty if it is the usual one."""
+    which, has_base, base = text(given).partition("=")
+    match = re.fullmatch(r"http://[A-Za-z0-9.-]+(?::([1-9]\d{0,4}))?", base)
+    is_base = match is not None and int(match[1] or 80) <= 65_535
+    if which not in CLOUDS or (has_base and not is_base):
+        raise ValueError(f"{', '.join(CLOUDS)}, or one of them as CLOUD=http://HOST:PORT, not {given!r:.80}")
+    return which, base
+
+
+class Preemption(Options, frozen=True, kw_only=True):
+    """Signs of a preemption."""
+
+    feature = "node_agent.features.preemption.feature:Preemption"
+    after = "notice_signal"
+
+    # fmt: off
+    preemption_file: Annotated[str | None, ours(
+        "FILE", text, "leave, as with SIGTERM, when this file appears: schedulers and daemons that know of a "
+        "preemption write one")] = None
+    preemption_poll: Annotated[tuple[str, str] | None, ours(
+        "CLOUD", cloud, "leave, as with SIGTERM, when this cloud's metadata service says that it takes the machine "
+        "back: aws (spot), gcp or azure; CLOUD=http://HOST:PORT asks at another address than the cloud's")] = None
+    # fmt: on
+
+    def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Preemption":
+        path = self.preemption_file
+        if path is not None and not os.path.isdir(os.path.dirname(path) or "."):
+            raise UsageError(f"{source('preemption_file')}: {path!r} is no file in a folder that is there")
+        return self
