@@ -1,12 +1,12 @@
 """Settings of a run. The first agent's settings become the run's; later agents must agree.
 
-`RequestedSettings` is what one agent asks for, with `None` for "whatever the run has";
-`RunSettings` is what the run has. Both have the same fields, in the same order.
+`RunSettings` is what the run has. `RequestedSettings` is what one agent asks for, with `None` for "whatever the run
+has": its fields are made of those of `RunSettings`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct, defstruct, structs
 
 from rdzv_protocol.constraints import Count, NodeCount, Seconds, WorkerExitCode
 
@@ -88,35 +88,8 @@ class RunSettings(Struct, frozen=True, kw_only=True):
     """Whether a node that stands by takes the place of a straggler, by a free restart."""
 
 
-class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Settings that an agent asks for; `None` takes the run's own."""
-
-    min_nodes: NodeCount | None = None
-    max_nodes: NodeCount | None = None
-    node_unit: NodeCount | None = None
-    legal_sizes: LegalSizes | None = None
-    max_restarts: Count | None = None
-    restart_window_s: Window | None = None
-    restart_backoff_s: Seconds | None = None
-    restart_backoff_max_s: Seconds | None = None
-    max_restarts_without_progress: Tries | None = None
-    join_timeout_s: Seconds | None = None
-    last_call_timeout_s: Seconds | None = None
-    shrink_after_s: Seconds | None = None
-    fixed_nodes: NodeCount | None = None
-    lease_s: Lease | None = None
-    disconnect_grace_s: Seconds | None = None
-    scale_up: ScaleUp | None = None
-    scale_up_window_s: Seconds | None = None
-    scale_up_cooldown_s: Seconds | None = None
-    fatal_exit_codes: Codes | None = None
-    fail_when_hopeless: bool | None = None
-    notice_timeout_s: Seconds | None = None
-    rank_policy: RankPolicy | None = None
-    on_hang: OnHang | None = None
-    max_hang_restarts: Count | None = None
-    straggler_factor: Factor | None = None
-    replace_stragglers: bool | None = None
 
     def resolve(self) -> RunSettings:
         """Settings of a run that this request creates."""
@@ -133,6 +106,28 @@ class RequestedSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def _asked(self) -> dict[str, Any]:
         return {name: value for name, value in structs.asdict(self).items() if value is not None}
+
+
+if TYPE_CHECKING:
+
+    class RequestedSettings(_Request, frozen=True):
+        """Settings that an agent asks for: the fields of `RunSettings`; `None` takes the run's own."""
+
+        def __init__(self, **asked: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    RequestedSettings = defstruct(
+        "RequestedSettings",
+        [(name, kind | None, None) for name, kind in RunSettings.__annotations__.items()],
+        bases=(_Request,),
+        module=__name__,
+        namespace={"__doc__": _Request.__doc__},
+        frozen=True,
+        kw_only=True,
+        omit_defaults=True,
+    )
 
 
 def _differences(asked: dict[str, Any], run: RunSettings) -> list[str]:
