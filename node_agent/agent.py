@@ -1,22 +1,24 @@
-"""Life of an agent with workers of its own: launch plan in, exit code out."""
+"""Life of an agent with workers of its own: launch plan in, exit code out.
+
+It knows what every agent does. What only some do, or what is done beside that, is a feature: see `node_agent.features`.
+"""
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
-from rdzv_protocol import VERSION
 from rdzv_protocol.constraints import MAX_ITEMS
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Progress, Reply, Start
 
-from node_agent.config import PROGRAM, AgentConfig, LaunchPlan
+from node_agent.config import AgentConfig, LaunchPlan
 from node_agent.core.effects import (
     Ask,
     CheckNode,
@@ -31,7 +33,6 @@ from node_agent.core.effects import (
 )
 from node_agent.core.events import (
     Answer,
-    Event,
     GaveUp,
     NodeChecked,
     RulesMatched,
@@ -42,40 +43,34 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from node_agent.features.table import features_of
+from node_agent.core.machine import AgentMachine
+from node_agent.core.progress import Reading
+from node_agent.features.feature import StartedWorkers
+from node_agent.features.table import Features
 from node_agent.leave_signals import LeaveSignals
-from node_agent.output.console import ERR, Console
-from node_agent.output.logs import OPENED_WITHIN_S, AgentLogs, ReadableLogs, RoundLogs
+from node_agent.output.console import Console
+from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
 from node_agent.output.routing import PluginFailed
+from node_agent.output.sinks import Sink
 from node_agent.output.threads import in_thread
-from node_agent.queries import Queries, StartedWorkers, known
+from node_agent.queries import Queries
 from node_agent.runner import CRASH_MARGIN_S, Runner
 from node_agent.server_modes import server_of
 from node_agent.transport.base import Transport, spawn
 from node_agent.workers import temp_dir
-from node_agent.workers.environment import ENABLE_FILE_TIMER, defaults, omp_warning
+from node_agent.workers.environment import omp_warning
 from node_agent.workers.group import WorkerGroup
-from node_agent.workers.notice_board import NoticeBoard
 from node_agent.workers.orphans import Orphans
 from node_agent.workers.ports import ReservedPort
 from node_agent.workers.process import given_up
 from node_agent.workers.progress_files import ProgressFiles
 from node_agent.workers.spec import SpecMaker
-from node_agent.workers.store import StoreHost
 from node_agent.workers.temp_dir import REMOVED_WITHIN_S, TempDir
 
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
 
-    from node_agent.checks.pre_join import PreJoinCheck
     from node_agent.core.hang import Suspicion
-    from node_agent.core.progress import Reading
-    from node_agent.failures.rules import RuleMatch
-    from node_agent.output.metrics import AgentMetrics, Facts
-    from node_agent.output.observer import Observer
-    from node_agent.workers.file_timer import FileTimer
-    from node_agent.workers.hang_watch import HangWatch
-    from node_agent.workers.warm.pool import WarmPool
 
 
 LONGEST_NAME = 128
@@ -98,81 +93,76 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None", forwarded: in
     console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
-    metrics = await open_metrics(config, console)
+    agent = Agent(config, console, orphans, manager, forwarded)
     try:
+        await agent.open()
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
-            return await Agent(config, make_transport, where, console, orphans, manager, metrics, forwarded).run()
+            return await agent.run(make_transport, where)
     finally:
-        if metrics:
-            await metrics.shutdown()
+        await agent.close()
         for pid in orphans.close():
             console.log(given_up(pid))
         console.close()
 
 
 class Agent:
-    """Agent of one node, from its join to its leave, with workers of its own.
-
-    `where` names the server for people, `make_transport` opens a connection to it.
-    """
+    """Agent of one node, from its join to its leave, with workers of its own."""
 
     def __init__(
         self,
         config: AgentConfig,
-        make_transport: Callable[[], Transport],
-        where: str,
         console: Console,
         orphans: Orphans | None = None,
         manager: "ServiceManager | None" = None,
-        metrics: "AgentMetrics | None" = None,
         forwarded: int = -1,
     ) -> None:
-        loop = asyncio.get_running_loop()
-        self._manager = manager
-        self.orphans = orphans
         self.config = config
         self.console = console
-        self._temp_dir = TempDir()
-        self._warm = _warm_pool(config, console)
-        if orphans and self._warm:
-            orphans.expects = self._warm.expects
-        self._specs = SpecMaker(config, self._temp_dir, self._warm.start_worker if self._warm else None)
-        self._observers = _observers(config, console, metrics)
-        self._hangs = self._hang_watch() if config.hangs.is_on else None
-        self._logs = AgentLogs(
-            config,
-            console,
-            self._temp_dir,
-            lambda reason: self._runner.feed(GaveUp(reason)),
-            self._first_output if config.traces else None,
-            self._hangs.sink if self._hangs else None,
-        )
-        self._store_host = StoreHost(config.environment, self._fail, at_once=_preloads_torch(config))
-        self._signals = LeaveSignals(config.signals, self.leave, forwarded)
-        self._port: ReservedPort | None = None
+        self.orphans = orphans
+        self.temp_dir = TempDir()
+        self.port: ReservedPort | None = None
         self.assignment: Assignment | None = None
-        self._started: StartedWorkers | None = None
+        self.started: StartedWorkers | None = None
+        self._manager = manager
+        self._features = Features(self)
+        start_worker = next((each.start_worker for each in self._features if each.start_worker), None)
+        self._specs = SpecMaker(config, self.temp_dir, start_worker)
+        self._logs = AgentLogs(
+            config, console, self.temp_dir, lambda reason: self._runner.feed(GaveUp(reason)), self._sinks
+        )
+        self._signals = LeaveSignals(config.signals, self.leave, forwarded)
         self._starting: asyncio.Task[None] | None = None
         """Start of workers, which waits for their files, a plug-in's word about them, and until they can be warm."""
+        self._judging: asyncio.Task[None] | None = None
         self._leaving_error: asyncio.Task[None] | None = None
-        self._file_timer: FileTimer | None = None
-        self._check: PreJoinCheck | None = None
-        self._rule_match: RuleMatch | None = None
-        self._exit_code: asyncio.Future[ExitCode] = loop.create_future()
-        joining = replace(config, join=replace(config.join, log_dir=self._logs.announced_path))
-        self._runner = Runner(
-            joining, make_transport, where, self, loop, hosts_store=self._store_host.is_available, queries=known(config)
-        )
-        self._queries = Queries(
-            config, self._specs, console.log, lambda: self._started, lambda *answer: self._runner.feed(Answer(*answer))
-        )
-        self._features = features_of(self)
-        if metrics:
-            metrics.read = self._facts
+        self._exit_code: asyncio.Future[ExitCode] = asyncio.get_running_loop().create_future()
+        self._runner: Runner
+        self._queries = Queries(config.join.node_id, self._features, lambda *answer: self._runner.feed(Answer(*answer)))
+        self._is_closed = False
 
-    async def run(self) -> ExitCode:
-        """Join, supervise, and return the process's exit code."""
+    async def open(self) -> None:
+        """Take what must be there before the agent asks for a server. Raises `UsageError`; `close` it all the same."""
+        for feature in self._features:
+            await feature.open()
+
+    async def run(self, make_transport: Callable[[], Transport], where: str) -> ExitCode:
+        """Join, supervise, and return the process's exit code.
+
+        `where` names the server for people, `make_transport` opens a connection to it.
+        """
         loop = asyncio.get_running_loop()
+        self._runner = Runner(
+            replace(self.config, join=replace(self.config.join, log_dir=self._logs.announced_path)),
+            make_transport,
+            where,
+            self,
+            loop,
+            hosts_store=any(each.hosts_store for each in self._features),
+            queries=self._features.queries,
+            checks=self._features.overriding("unfit"),
+            has_rules=self._features.overriding("judged"),
+            notice_s=next((each.leave_notice_s for each in self._features if each.leave_notice_s is not None), None),
+        )
         self._signals.listen()
         spawn(self._warn_of_tmpdir())
         if self._manager:
@@ -181,34 +171,31 @@ class Agent:
             feature.began()
         loop.call_soon(self._runner.feed, Started())
         if self.orphans:  # soon: while the server is asked
-            loop.call_soon(self.orphans.guard, self.config.environment, self._temp_dir.folder)
+            loop.call_soon(self.orphans.guard, self.config.environment, self.temp_dir.folder)
         try:
             return await self._exit_code
         finally:
             async with AsyncExitStack() as closing:  # all of it, whatever fails
-                closing.push_async_callback(self._remove_temp_dir)
-                closing.push_async_callback(self._error_file_left)
-                for observer in self._observers:
-                    closing.push_async_callback(asyncio.to_thread, observer.close)
-                for feature in reversed(self._features):
-                    closing.push_async_callback(feature.close)
-                if self._port:
-                    closing.callback(self._port.release)
-                if self._file_timer:
-                    closing.callback(self._file_timer.close)
-                if self._warm:
-                    closing.callback(self._warm.close)
-                if self._hangs:
-                    closing.callback(self._hangs.close)
-                closing.callback(self._forget_workers)
-                if self._check:
-                    closing.callback(self._check.close)
-                if self._rule_match:
-                    closing.callback(self._rule_match.close)
-                closing.callback(self._store_host.shutdown)
+                closing.push_async_callback(self.close)
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
                 closing.callback(self._queries.close)
+
+    async def close(self) -> None:
+        """Give back what the agent holds, also if it has not run. May be repeated."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        async with AsyncExitStack() as closing:  # all of it, whatever fails
+            closing.push_async_callback(self._remove_temp_dir)
+            closing.push_async_callback(self._error_file_left)
+            if self.port:
+                closing.callback(self.port.release)
+            for feature in reversed(self._features):
+                closing.push_async_callback(feature.close)
+            if self._judging:
+                closing.callback(self._judging.cancel)
+            closing.callback(self._forget_workers)
 
     async def _warn_of_tmpdir(self) -> None:
         if warning := await in_thread(temp_dir.warning):
@@ -217,11 +204,7 @@ class Agent:
     def leave(self, signal_name: str, reason: str = "") -> None:
         """Leave the run because of this signal; each further one is more pressing."""
         self._tell_of_the_end()
-        self.feed(Signalled(signal_name, reason))
-
-    def feed(self, event: Event) -> None:
-        """Tell the machine what happened."""
-        self._runner.feed(event)
+        self._runner.feed(Signalled(signal_name, reason))
 
     def _tell_of_the_end(self) -> None:
         if self._manager:
@@ -231,26 +214,25 @@ class Agent:
 
     def open_port(self) -> int:
         """Reserve the MASTER_PORT of the next round: a fresh one each round, unless the user chose one."""
-        for observer in self._observers:
-            observer.joining()
-        self._store_host.close()  # that of a round whose workers have succeeded here is no longer needed anywhere
-        if self._port is None or self.config.master_port is None:
-            used, self._port = self._port, ReservedPort(self.config.master_port or 0)
+        for feature in self._features:
+            feature.joining()
+        if self.port is None or self.config.master_port is None:
+            used, self.port = self.port, ReservedPort(self.config.master_port or 0)
             if used:
                 used.release()  # after the new one was reserved, so that the two differ
-        return self._port.number
+        return self.port.number
 
     def progress(self) -> Progress | None:
-        if self._started:  # a message is about to be sent: the agent is awake anyway
-            self._started.group.look()
+        if self.started:  # a message is about to be sent: the agent is awake anyway
+            self.started.group.look()
             if self.orphans:
                 self.orphans.look()
-        return self._started.progress.summary(asyncio.get_running_loop().time()) if self._started else None
+        return self.started.progress.summary(asyncio.get_running_loop().time()) if self.started else None
 
     def finished(self) -> FinishedWorkers | None:
-        if self._started is None or self.assignment is None:
+        if self.started is None or self.assignment is None:
             return None
-        group, assignment = self._started.group, self.assignment
+        group, assignment = self.started.group, self.assignment
         if not group.pids or not 0 < len(group.finished_at) <= MAX_ITEMS:
             return None
         ago_s = asyncio.get_running_loop().time() - max(group.finished_at.values())
@@ -270,9 +252,11 @@ class Agent:
             case StopWorkers():
                 self._stop_workers(effect)
             case MatchRules(round_, failure):
-                self._match_rules(round_, failure)
+                if self._judging:
+                    self._judging.cancel()
+                self._judging = spawn(self._judge(round_, failure))
             case CheckNode(after_failure):
-                self._check_node(after_failure)
+                spawn(self._check_node(after_failure))
             case Log(text, level, event):
                 self.console.log(text, level, event)
             case WriteFailureReport():
@@ -282,24 +266,21 @@ class Agent:
             case Exit(code):
                 self._ended(code)
 
-    def _check_node(self, after_failure: bool) -> None:
-        from node_agent.checks.pre_join import PreJoinCheck
+    async def _check_node(self, after_failure: bool) -> None:
+        for feature in self._features:
+            if unfit := await feature.unfit(after_failure):
+                break
+        self._runner.feed(NodeChecked(unfit))
 
-        if self._check is None:
-            assert self.config.node_check
-            node_id, environment = self.config.join.node_id, self.config.environment
-            self._check = PreJoinCheck(self.config.node_check, node_id, environment, self.console.log)
-        self._check.start(after_failure, lambda unfit: self._runner.feed(NodeChecked(unfit)))
+    async def _judge(self, round_: int, failure: Failure) -> None:
+        for feature in self._features:
+            failure = await feature.judged(failure)
+        self._runner.feed(RulesMatched(round_, failure))
 
     def _start_workers(self, assignment: Assignment) -> None:
         if self.assignment is None:
             self._log_first_start(assignment)
         self.assignment = assignment
-        for observer in self._observers:
-            observer.starting(assignment)
-        if assignment.agent_store and assignment.group_rank == 0:
-            assert self._port
-            self._store_host.open(self._port.socket)
         for feature in self._features:
             feature.starting(assignment)
         self._forget_workers()
@@ -314,41 +295,45 @@ class Agent:
             self.console.log(text, Level.NOTICE)
 
     def first_variables(self, assignment: Assignment) -> Mapping[str, str]:
+        """Environment of the node's first worker, as far as the assignment and the node make it."""
         return self._specs.names(assignment)
+
+    def kept_folder(self, error_file: str) -> str:
+        """Folder of a worker's error file, if it stays when the agent goes; empty: it does not."""
+        return self._specs.kept_folder(error_file)
 
     def _forget_workers(self) -> None:
         """Close what belonged to the workers of the last round: they may have succeeded, and were not stopped."""
-        if self._started:
-            self._started.close()
-            self._started = None
+        if self.started:
+            self.started.close()
+            self.started = None
 
     def _stop_workers(self, stop: StopWorkers) -> None:
-        if self._hangs:
-            self._hangs.stop()
+        for feature in self._features:
+            feature.stopping()
         grace_s = self.config.shutdown_timeout_s if stop.grace_s is None else stop.grace_s
-        if self._started is None:
+        if self.started is None:
             assert self.assignment
             if self._starting:
                 self._starting.cancel()
             asyncio.get_running_loop().call_soon(self._workers_stopped, self.assignment.round, [])
         elif stop.kill:
-            self._started.group.stop(signal.SIGKILL, 0.0)
+            self.started.group.stop(signal.SIGKILL, 0.0)
         else:
-            self._started.group.stop(signal.Signals[stop.signal_name], grace_s)
+            self.started.group.stop(signal.Signals[stop.signal_name], grace_s)
 
     async def _prepare_and_start(self, assignment: Assignment) -> None:
         try:
-            if self._warm:
-                await self._warm.full()
             if self._logs.plugin:
                 logs = await self._logs.ask(assignment, self._specs.environments(assignment))
             else:
                 logs = await self._logs.open(assignment)
         except PluginFailed as error:
-            self._fail(str(error))
+            self.fail(str(error))
             return
         try:
-            await self._watch_timers()
+            for feature in self._features:
+                await feature.preparing(assignment)
             self._start_group(assignment, logs)
         finally:
             logs.close_files()
@@ -357,10 +342,9 @@ class Agent:
         round_ = assignment.round
         readable = ReadableLogs(assignment, logs, self._logs.readable_path)
         progress = ProgressFiles(round_, assignment.local_world_size)
-        notices = self._notice_board(assignment)
         try:
             group = WorkerGroup(
-                self._specs.specs(assignment, logs, progress, notices),
+                self._specs.specs(assignment, logs, progress, partial(self._variables, assignment)),
                 succeeded=lambda: self._workers_succeeded(round_),
                 failed=lambda failure: self._worker_failed(round_, failure),
                 stopped=lambda left: self._workers_stopped(round_, left),
@@ -370,26 +354,17 @@ class Agent:
         except BaseException:
             progress.close()
             raise
-        self._started = StartedWorkers(group, readable, progress, notices)
+        self.started = StartedWorkers(group, readable, progress)
         if self.orphans:
             self.orphans.started(group.pids)
-        if self._hangs and self.has_workers:
-            self._hangs.start(assignment.ranks, assignment.world_size, self._runner.machine.answer_gap_s)
-        for observer in self._observers:
-            observer.started(assignment, group.pids)
+        for feature in self._features:
+            feature.started(assignment, group.pids)
 
-    def _first_output(self, assignment: Assignment) -> None:
-        for observer in self._observers:
-            observer.first_output(assignment)
+    def _variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
+        return {k: v for each in self._features for k, v in each.variables(assignment, local_rank).items()}
 
-    def _notice_board(self, assignment: Assignment) -> NoticeBoard | None:
-        if not self.config.gives_notices:
-            return None
-        if not self._temp_dir.is_made:
-            folder = self._temp_dir.folder
-            self.console.log(f"the workers cannot be told of notices: {folder} could not be made", Level.WARNING)
-            return None
-        return NoticeBoard(self._temp_dir, assignment.round, assignment.local_world_size, self.config.notice_signal)
+    def _sinks(self, local_rank: int, is_shown: bool) -> Sequence[Sink]:
+        return [sink for each in self._features for sink in each.sinks(local_rank, is_shown=is_shown)]
 
     def _write_failure_report(self, effect: WriteFailureReport) -> None:
         from node_agent.failures import error_file, report
@@ -415,21 +390,17 @@ class Agent:
     async def _remove_temp_dir(self) -> None:
         """Remove the temporary folder; an agent that ends does not wait for ever for its disk."""
         with suppress(OSError):
-            await in_thread(self._temp_dir.remove, REMOVED_WITHIN_S)
+            await in_thread(self.temp_dir.remove, REMOVED_WITHIN_S)
 
     def _own_error_file(self, failure: Failure | None) -> str:
         """Path of the failed worker's error file; empty unless it was a worker of this node."""
-        if self._started is None or failure is None or failure.node_id != self.config.join.node_id:
+        if self.started is None or failure is None or failure.node_id != self.config.join.node_id:
             return ""
-        return self._started.group.error_file(failure.pid)
+        return self.started.group.error_file(failure.pid)
 
     def answered(self, answer: Reply | ProtocolError) -> None:
-        if self._hangs and isinstance(answer, Reply):
-            self._hangs.server_answered()
         if self._manager and isinstance(answer, Reply):
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
-        for observer in self._observers:
-            observer.answered(answer)
         for feature in self._features:
             feature.answered(answer)
         match answer:
@@ -438,8 +409,8 @@ class Agent:
 
     def _ended(self, exit_code: ExitCode) -> None:
         self._tell_of_the_end()
-        for observer in self._observers:
-            observer.ended(exit_code)
+        for feature in self._features:
+            feature.ended(exit_code)
         if not self._exit_code.done():
             self._exit_code.set_result(exit_code)
 
@@ -452,136 +423,66 @@ class Agent:
     def abort(self) -> None:
         if not self._exit_code.done():
             self._exit_code.set_result(ExitCode.FAILED)
-        if self._started:
-            self._started.group.stop(signal.SIGKILL, 0.0)
-
-    def _facts(self) -> "Facts":
-        """State of this agent, for its metrics."""
-        from node_agent.output.metrics import Facts
-
-        assignment, group, join = self.assignment, self._started and self._started.group, self.config.join
-        return Facts(
-            run_id=join.run_id,
-            node_id=join.node_id,
-            is_member=self._runner.machine.is_member,
-            round=self._runner.round,
-            world_size=assignment.world_size if assignment else 0,
-            restart_count=assignment.restart_count if assignment else 0,
-            workers=assignment.local_world_size if assignment else 0,
-            workers_running=len(group.pids) if group else 0,
-            last_output_at=group.last_output_at if group else None,
-            silent_s=self._runner.machine.outages.silent_s(asyncio.get_running_loop().time()),
-        )
+        if self.started:
+            self.started.group.stop(signal.SIGKILL, 0.0)
 
     # What happens to the workers.
 
     @property
     def has_workers(self) -> bool:
-        return self._started is not None and bool(self._started.group.pids)
+        return self.started is not None and bool(self.started.group.pids)
 
-    async def _watch_timers(self) -> None:
-        """Serve torch's file timer from the first round on, if the user wants it."""
-        if self._file_timer is None and self.config.environment.get(ENABLE_FILE_TIMER) == "1":
-            from node_agent.workers.file_timer import FileTimer, open_pipe
+    def workers(self) -> Mapping[int, int]:
+        """Pids of the workers that run, by local rank."""
+        return self.started.group.by_local_rank if self.started else {}
 
-            path, report = self._specs.timer_file, self._timer_expired if self._hangs else None
-            try:
-                pipe = await in_thread(partial(open_pipe, path), OPENED_WITHIN_S, os.close)
-            except OSError as error:
-                self.console.log(f"no file timer: {error}")
-            else:
-                self._file_timer = FileTimer(path, pipe, self.console.log, self._is_worker, report)
+    def progress_readings(self) -> Mapping[int, Reading]:
+        """Progress that each worker has told of, by local rank."""
+        return self.started.progress.read() if self.started else {}
 
-    def _is_worker(self, pid: int) -> bool:
-        return self._local_rank(pid) is not None
+    @property
+    def machine(self) -> AgentMachine:
+        """The agent's machine, once the agent runs."""
+        return self._runner.machine
 
-    def _local_rank(self, pid: int) -> int | None:
-        """Local rank of the worker that this process is, or whose session it belongs to; None if it is gone."""
-        try:
-            leader = os.getsid(pid)
-        except ProcessLookupError:
-            return None
-        workers = self._by_local_rank().items()
-        return next((local_rank for local_rank, worker in workers if worker == leader), None)
-
-    def _by_local_rank(self) -> Mapping[int, int]:
-        """Pids of the workers that run."""
-        return self._started.group.by_local_rank if self._started else {}
-
-    def _hang_watch(self) -> "HangWatch":
-        from node_agent.workers.hang_watch import HangWatch
-
-        def read() -> "Mapping[int, Reading]":
-            return self._started.progress.read() if self._started else {}
-
-        environment, warn = self.config.environment, self.console.log
-        return HangWatch(self.config.hangs, self._by_local_rank, read, self._suspected, environment, warn)
-
-    def _timer_expired(self, pid: int, reason: str) -> None:
-        local_rank = self._local_rank(pid)
-        if self._hangs and local_rank is not None:
-            self._hangs.timer_expired(local_rank, reason)
-
-    def _suspected(self, told: "Suspicion") -> None:
+    def suspect(self, told: "Suspicion") -> None:
+        """Report that workers may hang."""
         if self.assignment:
             ranks = tuple(self.assignment.first_rank + rank for rank in told.local_ranks)
-            source = told.source[:LONGEST_NAME]
-            round_ = self.assignment.round
+            source, round_ = told.source[:LONGEST_NAME], self.assignment.round
             self._runner.feed(Suspected(round_, source, told.reason, ranks, told.silent_s, told.limit_s))
 
     def _workers_succeeded(self, round_: int) -> None:
         if self.orphans:
             self.orphans.end()
-        notices = self._started.notices if self._started else None
-        if notices and notices.is_given:
-            spawn(self._succeed_after_notice(round_, notices))
+        asked = [told for feature in self._features if (told := feature.interruption())]
+        if asked:
+            spawn(self._succeed_after(round_, asked))
         else:
             self._runner.feed(WorkersSucceeded(round_, False))
 
-    async def _succeed_after_notice(self, round_: int, notices: NoticeBoard) -> None:
-        self._runner.feed(WorkersSucceeded(round_, await notices.is_acknowledged()))
+    async def _succeed_after(self, round_: int, asked: list[Awaitable[bool]]) -> None:
+        self._runner.feed(WorkersSucceeded(round_, any([await each for each in asked])))
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         if not self._logs.keeps_error_files:
             failure = replace(failure, error_file="")
-        if self._file_timer and (late := self._file_timer.killed.get(failure.pid)):
-            from node_agent.failures.diagnose import by_timer
-
-            failure = by_timer(failure, late)
-        for observer in self._observers:
-            observer.failed(failure)
+        for feature in self._features:
+            failure = feature.failed(failure)
         self._runner.feed(WorkerFailed(round_, failure))
-
-    def _match_rules(self, round_: int, failure: Failure) -> None:
-        from node_agent.failures import rules
-
-        def matched(judged: Failure, problem: str) -> None:
-            self._rule_match = None
-            if problem:
-                self.console.log(f"warning: {problem}", Level.WARNING)
-            self._runner.feed(RulesMatched(round_, judged))
-
-        if self._rule_match:
-            self._rule_match.close()
-        try:
-            self._rule_match = rules.RuleMatch(self.config.failure_rules, failure, self.config.environment, matched)
-        except OSError as error:
-            problem = rules.unmatched(f"failed: {error}")
-            asyncio.get_running_loop().call_soon(matched, failure, problem)
 
     def _workers_stopped(self, round_: int, left: list[int]) -> None:
         for pid in left:
             self.console.log(given_up(pid))
-        if self._started:
-            self._started.progress.close()
+        if self.started:
+            self.started.progress.close()
         if self.orphans:
             self.orphans.end()
-        self._store_host.close()
-        if self._file_timer:
-            self._file_timer.clear()
+        for feature in self._features:
+            feature.stopped()
         self._runner.feed(WorkersStopped(round_))
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """Report that the workers cannot go on, or not begin, without something that the agent does for them."""
         assert self.assignment
         failure = Failure(
@@ -594,45 +495,3 @@ class Agent:
             failed_at=time.time(),
         )
         self._worker_failed(self.assignment.round, failure)
-
-
-def _preloads_torch(config: AgentConfig) -> bool:
-    return "torch" in {name.partition(".")[0] for name in config.preload}
-
-
-def _warm_pool(config: AgentConfig, console: Console) -> "WarmPool | None":
-    if not config.preload:
-        return None
-    from node_agent.workers.warm.pool import WarmPool
-
-    workers = config.join.local_world_size
-    environment = {**config.environment, **defaults(config.environment, workers)}
-    return WarmPool(config.preload, config.command, environment, workers, console.log)
-
-
-async def open_metrics(config: AgentConfig, console: Console) -> "AgentMetrics | None":
-    """Metrics of the agent, if the user asked for a port. Raises `UsageError` if it cannot be bound."""
-    if config.metrics_port is None:
-        return None
-    from node_agent.output.metrics import AgentMetrics
-
-    metrics = AgentMetrics(config.metrics_port, console.log)
-    await metrics.open()
-    return metrics
-
-
-def _observers(config: AgentConfig, console: Console, metrics: "AgentMetrics | None") -> "list[Observer]":
-    """Observers that the user asked for."""
-    observers: list[Observer] = [metrics] if metrics else []
-    if config.traces:
-        from rdzv_protocol.tracing import Attributes, SpanExport
-
-        from node_agent.output.round_trace import RoundTrace
-
-        about: Attributes = {"service.version": VERSION, "host.name": config.join.node_id, "process.pid": os.getpid()}
-        observers.append(RoundTrace(config, SpanExport(PROGRAM, about, console.log)))
-    if config.event_log == "console":
-        from node_agent.output.event_log import EventLog
-
-        observers.append(EventLog(config, lambda line: console.write(ERR, f"{line}\n".encode())))
-    return observers

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import cast
 
 from msgspec import Struct
@@ -16,7 +15,6 @@ from rdzv_protocol.flag_values import checked_counts, is_host, node_counts
 from rdzv_protocol.text import did_you_mean
 from rdzv_protocol.visible import is_visible
 
-from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import Std
 
 Read = Callable[[object], object]
@@ -64,20 +62,6 @@ def modules(given: object) -> tuple[str, ...]:
 def sort_key(place: str) -> str:
     """Text by which nodes are sorted, of a place such as rack7.node12: its numbers count as numbers."""
     return re.sub(r"\d+", lambda digits: digits[0].zfill(8), place)[:LONGEST_SORT_KEY]
-
-
-CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "network")
-
-
-def checks(given: object) -> dict[str, float | None]:
-    """Built-in checks, with commas, each perhaps with a limit: `disk`, `disk=20`."""
-    found: dict[str, float | None] = {}
-    for each in map(str.strip, text(given).split(",") if given else ()):
-        name, has_limit, limit = each.partition("=")
-        if name not in CHECKS or (has_limit and re.fullmatch(r"\d{1,7}(\.\d{1,3})?", limit) is None):
-            raise ValueError(f"names of checks ({', '.join(CHECKS)}), such as gpus or disk=20, not {each!r:.60}")
-        found[name] = float(limit) if has_limit else None
-    return found
 
 
 def name_or_none(given: object) -> str:
@@ -133,94 +117,27 @@ def seconds(low: float = 0, high: float = 10**6) -> Read:
     return number(low, high, "of seconds")
 
 
-_LIMITS = {
-    "start": "start_s",
-    "step": "step_s",
-    "checkpoint": "checkpoint_s",
-    "unseen": "unseen_s",
-    "factor": "factor",
-}
 LONGEST_PATTERN = 512
-_RULE = r"([a-z]+(?:=[^,:\s]+)?(?:,[a-z]+(?:=[^,:\s]+)?)*):\s*(\S.*)"
-_RULE_KEYS: dict[str, tuple[str, Read]] = {
-    "first": ("first_s", seconds(0.1)),
-    "every": ("every_s", seconds(0.1)),
-    "rank": ("rank", whole(0, 10**7)),
-    "least": ("least", number(-inf, inf)),
-    "most": ("most", number(-inf, inf)),
-    "points": ("points", whole(1, 10**6)),
-    "fault": ("is_fault", switch),
-    "stop": ("is_stop", switch),
-}
-"""Keys of a log rule: the field that each fills, and how its value is read. A switch has none."""
-
-
-def progress_limits(given: object) -> ProgressLimits:
-    """Seconds for every phase, `auto`, or some of start, step, checkpoint, unseen and factor."""
-    if given == "auto":
-        return ProgressLimits()
-    with suppress(ValueError):
-        every = seconds(0.1)(given)
-        return ProgressLimits(start_s=every, step_s=every, checkpoint_s=every)  # type: ignore[arg-type]
-    found = {}
-    for part in text(given).split(","):
-        key, _, limit = part.partition("=")
-        try:
-            found[_LIMITS[key]] = number(1 if key == "factor" else 0.1, 10**6)(limit)
-        except (KeyError, ValueError):
-            raise ValueError(
-                f"auto, seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {part!r:.60}"
-            ) from None
-    return ProgressLimits(**found)  # type: ignore[arg-type]
-
-
-def log_rules(given: object) -> tuple[LogRule, ...]:
-    """Rules, a line each: `first=600,every=60: step (\\d+)`."""
-    return tuple(map(_log_rule, _lines(given)))
-
-
-def _log_rule(line: str) -> LogRule:
-    match = re.fullmatch(_RULE, line)
-    if match is None:
-        raise ValueError(_no_rule(line))
-    found: dict[str, object] = {"pattern": _pattern(match[2])}
-    for part in match[1].split(","):
-        key, _, value = part.partition("=")
-        if key not in _RULE_KEYS or bool(value) == (key in ("fault", "stop")):
-            raise ValueError(f"first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not {part!r:.60}")
-        field, read = _RULE_KEYS[key]
-        try:
-            found[field] = read(value or "true")
-        except ValueError as error:
-            raise ValueError(f"{key} of {line!r:.80}: {error}") from None
-    return LogRule(**found)  # type: ignore[arg-type]
-
-
-def _no_rule(line: str) -> str:
-    """Advice about a line that is no rule; if it begins with a key, only its pattern is missing."""
-    how = line.strip().rstrip(":")
-    if how.partition("=")[0] in _RULE_KEYS and re.fullmatch(_RULE, f"{how}: x"):
-        return f"{line!r:.80} has no pattern: add one after a colon, such as '{how:.40}: loss ([0-9.]+)'"
-    return f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}"
 
 
 def patterns(given: object) -> tuple[str, ...]:
     """Regular expressions, a line each."""
-    found = tuple(map(_pattern, _lines(given)))
-    if long := [pattern for pattern in found if len(pattern.encode()) > LONGEST_PATTERN]:
+    found = tuple(map(pattern, lines(given)))
+    if long := [each for each in found if len(each.encode()) > LONGEST_PATTERN]:
         raise ValueError(f"a regular expression of at most {LONGEST_PATTERN} bytes, not of {len(long[0].encode())}")
     return found
 
 
-def _pattern(pattern: str) -> str:
+def pattern(given: str) -> str:
+    """A regular expression."""
     try:
-        re.compile(pattern)
+        re.compile(given)
     except re.error as error:
-        raise ValueError(f"{pattern!r:.80} is no regular expression: {error}") from None
-    return pattern
+        raise ValueError(f"{given!r:.80} is no regular expression: {error}") from None
+    return given
 
 
-def _lines(given: object) -> list[str]:
+def lines(given: object) -> list[str]:
     """Lines of a text, or of several, that are not blank."""
     texts = [given] if isinstance(given, str) else map(text, _parts(given))
     return [line.strip() for each in texts for line in each.splitlines() if line.strip()]
@@ -385,6 +302,8 @@ class Flag(Struct, frozen=True):
     """Variable of torch's that the flag falls back to besides."""
     is_for_one: bool = False
     """Whether the variable is for this agent only: launchers that its workers start must not read it."""
+    needs_script: bool = True
+    """Whether SCRIPT must follow."""
     repeats: bool = False
     """Whether the flag may be given several times; its reader gets a list of the texts."""
     argument: str = ""

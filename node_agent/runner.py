@@ -32,7 +32,7 @@ from rdzv_protocol.messages import (
 from rdzv_protocol.queries import Query
 from rdzv_protocol.text import clip, printable
 
-from node_agent.config import AgentConfig, FailureRules
+from node_agent.config import AgentConfig
 from node_agent.core import events, wording
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Effect, Exit, Level, Log, OwnEffect
@@ -96,8 +96,11 @@ class Runner:
         *,
         hosts_store: bool,
         queries: tuple[type[Query], ...] = (),
+        checks: bool = False,
+        has_rules: bool = False,
+        notice_s: float | None = None,
     ) -> None:
-        """`queries`: the kinds that the host answers."""
+        """`queries`: the kinds that the host answers. `checks`, `has_rules`, `notice_s`: see `AgentMachine`."""
         self.machine = AgentMachine(
             replace(
                 config.join,
@@ -112,10 +115,10 @@ class Runner:
             server=where,
             connect_timeout_s=config.connect_timeout_s,
             server_lost_timeout_s=config.server_lost_timeout_s,
-            checks=config.node_check is not None,
-            has_rules=config.failure_rules != FailureRules(),
+            checks=checks,
+            has_rules=has_rules,
             exits_when_excluded=config.exits_when_excluded,
-            notice_s=config.notice_s,
+            notice_s=notice_s,
             stop_s=config.shutdown_timeout_s,
         )
         self._client = RetryingClient(

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
-from node_agent.agent import ERROR_FILE_S, Agent, open_metrics
+from node_agent.agent import ERROR_FILE_S, Agent
 from node_agent.api.default_logs_specs import LogsSpecs, by_logs_specs
 from node_agent.api.entrypoint import Command, Entry, make_entry, with_local_rank
 from node_agent.api.errors import ChildFailedError, LaunchError, SignalException, in_torchs_terms, process_failure
@@ -24,16 +24,13 @@ from node_agent.config import AgentConfig, UsageError
 from node_agent.core.effects import StopWorkers, WriteFailureReport
 from node_agent.failures import error_file
 from node_agent.failures.report import paint, report
+from node_agent.features.event_log.feature import EventLog
 from node_agent.output.console import Console
-from node_agent.output.event_log import EventLog
 from node_agent.output.routing import PluginFailed, Routing
 from node_agent.output.threads import in_thread
 from node_agent.server_modes import server_of
-from node_agent.transport.base import Transport, spawn
+from node_agent.transport.base import spawn
 from node_agent.workers.spec import SpecMaker
-
-if TYPE_CHECKING:
-    from node_agent.output.metrics import AgentMetrics
 
 R = TypeVar("R")
 
@@ -158,18 +155,14 @@ class _Launch:
 
     async def _run_agent(self, console: Console) -> _Result:
         launch = self._plan.launch
-        metrics = await open_metrics(launch.config, console)
+        agent = LaunchedAgent(launch.config, console, self._entry, self._plan.custom_logs, self._plan.events)
         try:
+            await agent.open()
             async with server_of(launch, console, page=False) as (make_transport, where):
-                agent = LaunchedAgent(
-                    launch.config, make_transport, where, console, self._entry, self._plan.custom_logs, metrics,
-                    self._plan.events,
-                )  # fmt: skip
                 self._agent = agent
-                exit_code = await agent.run()
+                exit_code = await agent.run(make_transport, where)
         finally:
-            if metrics:
-                await metrics.shutdown()
+            await agent.close()
         if exit_code:
             return self._not_started(agent) or agent.error()
         return {agent.first_rank + rank: value for rank, value in self._entry.values().items()}
@@ -196,21 +189,18 @@ class LaunchedAgent(Agent):
     def __init__(
         self,
         config: AgentConfig,
-        make_transport: Callable[[], Transport],
-        where: str,
         console: Console,
         entry: Entry,
         custom_logs: LogsSpecs | None,
-        metrics: "AgentMetrics | None" = None,
         events: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(config, make_transport, where, console, metrics=metrics)
+        super().__init__(config, console)
         self._entry = entry
-        self._specs = SpecMaker(config, self._temp_dir, entry.start)
+        self._specs = SpecMaker(config, self.temp_dir, entry.start)
         if custom_logs is not None:
             self._logs.plugin = _CustomLogs(custom_logs)
         if events is not None:
-            self._observers.append(EventLog(config, events))
+            self._features.append(EventLog(self, write=events))
         self.failure_report: WriteFailureReport | None = None
         """Reason for which the run, or this agent, has failed."""
         self.recorded: dict[str, Any] | None = None
@@ -251,9 +241,9 @@ class LaunchedAgent(Agent):
             failures.setdefault(failure.rank, process_failure(failure))
         return in_torchs_terms(ChildFailedError)(title, failures, f"\n{text}")
 
-    def _by_local_rank(self) -> Mapping[int, int]:
+    def workers(self) -> Mapping[int, int]:
         """Return the pids of workers that run, and have not returned: to wait for the others is no hang."""
-        workers = super()._by_local_rank().items()
+        workers = super().workers().items()
         return {local_rank: pid for local_rank, pid in workers if local_rank not in self._entry.returned}
 
     def _stop_workers(self, stop: StopWorkers) -> None:

@@ -41,8 +41,9 @@ from node_agent.output.console import ERR, OUT
 from node_agent.output.log_files import LogFiles
 from node_agent.output.logs import RoundLogs, default_prefix
 from node_agent.output.threads import in_thread
-from node_agent.workers.group import ProcessGroup, Worker, WorkerSpec
+from node_agent.workers.group import ProcessGroup, Worker
 from node_agent.workers.process import KILL_TIMEOUT_S, given_up
+from node_agent.workers.spec import WorkerSpec
 from node_agent.workers.temp_dir import REMOVED_WITHIN_S, TempDir
 
 STOP_TIMEOUT_S = 30.0

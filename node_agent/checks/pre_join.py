@@ -3,21 +3,21 @@
 Each is a child in a session of its own, tied to the agent's life, with a time limit. Exit code 0: the node is fit. 71
 (`ExitCode.NODE_UNFIT`), or no end within the limit: it is unfit, for a health check that hangs is itself a sign of a
 broken node. Any other code says that the check is broken, which says nothing about the node: that is warned of, and the
-node joins. `--check-only` has a person see the checks, and nothing else (`run_by_hand`).
+node joins. `--check-only` has a person see the checks, and nothing else (`node_agent.features.checks`).
 """
 
 import asyncio
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
+from msgspec import Struct
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
-from node_agent.config import AgentConfig, NodeCheck
+from node_agent.config import Endpoint
 from node_agent.core.effects import WAITING, Level
 from node_agent.failures.diagnose import exit_status
 from node_agent.workers.bounded_command import BoundedCommand
@@ -27,6 +27,24 @@ QUIET_S = 2.0
 TAIL_LINES, EVIDENCE_BYTES = 8, 700
 """Most lines and bytes of a check's output that become evidence."""
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_helper.py")
+
+
+class NodeCheck(Struct, frozen=True, kw_only=True):
+    """Checks of this node before it joins; see `node_agent.checks`. Durations are seconds."""
+
+    built_in: Mapping[str, float | None] = {}
+    """Built-in checks by name, each with its limit; None: the check's own."""
+    command: str = ""
+    """The user's own check, for a shell; empty: none."""
+    limit_s: float = 60.0
+    """Longest time of the built-in checks, and of the user's own."""
+    server: Endpoint | None = None
+    """Server whose clock is compared with this node's."""
+    tls: tuple[str, str | None, str | None] | None = None
+    """Files for a server that speaks TLS: its authorities ("system": those that the system trusts), this node's
+    certificate, and its key."""
+    folder: str = ""
+    """Folder of the workers' log files; empty: a temporary one."""
 
 
 def commands(check: NodeCheck, *, is_brief: bool = True) -> Iterator[tuple[str, Sequence[str]]]:
@@ -42,23 +60,6 @@ def built_in(check: NodeCheck, *, is_brief: bool = False) -> Sequence[str]:
     """Command of the built-in checks. `is_brief`: it writes only of checks that do not pass."""
     asked = {**msgspec.to_builtins(check), "is_brief": is_brief}
     return (sys.executable, "-IS", PROGRAM, msgspec.json.encode(asked).decode())
-
-
-def run_by_hand(config: AgentConfig) -> ExitCode:
-    """Run the checks, which write a table on stdout, and say what follows from it: `--check-only`."""
-    check, is_unfit = config.node_check, False
-    assert check
-    for _, command in commands(check, is_brief=False):
-        try:
-            code = subprocess.run(command, env=config.environment, timeout=check.limit_s).returncode
-        except subprocess.TimeoutExpired:
-            print(f"node-agent: a check took more than {check.limit_s:g} s")  # noqa: T201
-            code = ExitCode.NODE_UNFIT.value
-        is_unfit |= code == ExitCode.NODE_UNFIT
-        if code not in (0, ExitCode.NODE_UNFIT):
-            print(f"node-agent: a check is broken, which says nothing about this node: exit code {code}")  # noqa: T201
-    print(f"node {config.join.node_id} is {'unfit: replace it' if is_unfit else 'fit'}")  # noqa: T201
-    return ExitCode.NODE_UNFIT if is_unfit else ExitCode.SUCCEEDED
 
 
 class PreJoinCheck:

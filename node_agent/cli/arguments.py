@@ -17,7 +17,6 @@ from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
 
 from node_agent.config import SIGNALS, Options, UsageError
-from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import Std
 from node_agent.features.table import OPTIONS
 from node_agent.flags import (
@@ -26,12 +25,9 @@ from node_agent.flags import (
     Flag,
     Nodes,
     a_switch,
-    checks,
     codes,
     filters,
     host_or_none,
-    log_rules,
-    modules,
     name,
     name_or_none,
     nodes,
@@ -41,12 +37,8 @@ from node_agent.flags import (
     our_switch,
     ours,
     pairs,
-    patterns,
-    place,
-    progress_limits,
     ranks,
     seconds,
-    signal_name,
     signals,
     streams,
     switch,
@@ -57,7 +49,6 @@ from node_agent.flags import (
 
 Given = Mapping[str, tuple[str, object]]
 """Giver (for messages) and text or value of each argument that was given, by the argument's name."""
-SHORTEST_SILENCE_S = 1.0
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 1.0, 1e9
 
@@ -109,9 +100,6 @@ class Arguments(Struct, frozen=True):
     tls_cert: Annotated[str | None, ours(
         "FILE", text, "show this certificate (PEM), as rdzv-server --tls-client-ca asks")] = None
     tls_key: Annotated[str | None, ours("FILE", text, "its key (PEM, not encrypted)")] = None
-    allow_log_reads: Annotated[bool, our_switch(
-        "show the last lines of the workers' log files, which -r or -t has them write, to who may act on the run: "
-        "rdzvctl logs RUN RANK")] = False
     no_status_page: Annotated[bool, our_switch(
         "no page on this machine's loopback that shows the run's status, with --standalone; every user of the machine "
         "could look at it")] = False
@@ -126,24 +114,9 @@ class Arguments(Struct, frozen=True):
     local_addr: Annotated[str, Flag(
         "ADDR", host_or_none, "where other nodes reach this one (default: the address from which it reaches the "
         "server)")] = ""
-    metrics_port: Annotated[tuple[str, int] | None, ours(
-        "[HOST:]PORT", place, "show this agent's metrics to Prometheus at this port, of loopback unless a host is "
-        "named (0: a free one, which it prints)", is_for_one=True)] = None
     ready_file: Annotated[str | None, ours(
         "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
         "standing by: for readiness probes (test -e FILE)", is_for_one=True)] = None
-    check: Annotated[Mapping[str, float | None], ours(
-        "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended; one that is "
-        "unfit leaves the run, with exit code 71: gpus (there, and of one kind; gpus=8: so many), ecc, xid (errors "
-        "since boot), disk, shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
-        "network (MB/s to and from another node that the server chooses; default: 10)")] = {}
-    pre_join_check: Annotated[str, ours(
-        "CMD", text, "the same by a command of your own, for a shell. Exit code 0: fit; 71: unfit; another: the check "
-        "is broken, and the node joins. What it writes is the evidence")] = ""
-    pre_join_check_timeout: Annotated[float, ours(
-        "S", seconds(0.1, 3_600), "a check that takes longer is killed, and the node unfit (default: 60)")] = 60.0
-    check_only: Annotated[bool, our_switch(
-        "check this node now, show a table, and exit with 0 or 71; no SCRIPT is needed", is_commands=True)] = False
     exit_when_excluded: Annotated[bool, our_switch(
         "exit with 71 while rdzv-server --exclude-after keeps this node out, so that a scheduler replaces it (default: "
         "stand by until its time is over)")] = False
@@ -160,13 +133,6 @@ class Arguments(Struct, frozen=True):
         "NAME,NAME", signals, "signals that make the agent leave; its workers get the same (default: "
         f"{','.join(SIGNALS)})")] = SIGNALS
 
-    notice_timeout: Annotated[float | None, ours(
-        "S", seconds(), "before a node leaves, because of a signal, a drain or --preemption-file, tell the workers of "
-        "all nodes, and wait up to S seconds until they have saved; never longer than four fifths of "
-        "--shutdown-timeout (default: workers are stopped at once, as under torchrun)")] = None
-    notice_signal: Annotated[str | None, ours(
-        "NAME", signal_name, "with a notice, send this signal to each worker, and wait for every one (default: only "
-        "those that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK, are waited for)")] = None
     exit_with_run: Annotated[bool, our_switch(
         "if this agent is killed: stay until the run has ended without it, and exit as the run does. For schedulers "
         "that call a whole job failed when one of its processes is", is_commands=True)] = False
@@ -187,12 +153,6 @@ class Arguments(Struct, frozen=True):
         "step and no later checkpoint, as node_agent.progress tells (default: only --max-restarts counts)")] = None
     fatal_exit_codes: Annotated[tuple[int, ...] | None, ours(
         "N,N", codes, "exit codes that fail the run at once")] = None
-    fatal_rule: Annotated[tuple[str, ...], ours(
-        "PATTERN", patterns, "the same for workers whose error, traceback or last lines on stderr have a match of this "
-        "regular expression, may be repeated", repeats=True)] = ()
-    retry_rule: Annotated[tuple[str, ...], ours(
-        "PATTERN", patterns, "likewise: a restart that costs nothing, however often, such as for a file system that is "
-        "away for a while; --restart-backoff sets a pace", repeats=True)] = ()
     fail_when_hopeless: Annotated[bool | None, ours(
         "", switch, "fail the run at once when a restart is known not to help: a syntax or import error at the very "
         "start, GPU memory that runs out at the same step again (default: a hint says so)")] = None
@@ -221,17 +181,6 @@ class Arguments(Struct, frozen=True):
     topology: Annotated[str, ours(
         "PLACE", name_or_none, "this node's place in the network, such as spine1.rack07.node3: nodes get their ranks "
         "in this order (default: the scheduler's, with --endpoint auto)")] = ""
-    progress_timeout: Annotated[ProgressLimits | None, ours(
-        "S|auto|K=S,..", progress_limits, "treat workers as hung after S seconds without progress "
-        "(node_agent.progress), or after start=S,step=S,checkpoint=S; auto: after twice the longest time of each kind "
-        "(factor=2), and after 600 s while a kind has not been seen (unseen=S)")] = None
-    silence_timeout: Annotated[float | None, ours(
-        "S", seconds(SHORTEST_SILENCE_S), "the run hangs if no worker of any node has written anything for so "
-        "long")] = None
-    log_rule: Annotated[tuple[LogRule, ...], ours(
-        "HOW: PATTERN", log_rules, "what lines mean, may be repeated: first=S,every=S: rank 0 must write such a line "
-        "in time; most=X,least=X,points=N: limits of the number in parentheses; fault: such a line is one; stop: all "
-        "is done", repeats=True)] = ()
     on_hang: Annotated[OnHang | None, ours(
         "WHAT", one_of("restart", "fail", "report"), "what follows a hang: restart, which is charged, fail or report "
         "(default: restart)")] = None
@@ -272,19 +221,10 @@ class Arguments(Struct, frozen=True):
     log_format: Annotated[str, ours(
         "NAME", one_of(*LOG_FORMATS), "the agent's own lines: text, or json for collectors of logs; LOGLEVEL=WARNING "
         "leaves out what is routine (default: text)", is_commands=True)] = "text"
-    otel: Annotated[bool, our_switch(
-        "export OpenTelemetry spans of this node's way into each round: join, wait, spawn, first output, as OTEL_* "
-        "variables say (OTLP over HTTP; docs/tracing.md)")] = False
-    event_log_handler: Annotated[str, Flag(
-        "NAME", one_of("null", "console"), "torchrun's events: null or console")] = "null"
 
     module: Annotated[bool, a_switch("SCRIPT is a module, as with python -m", short="-m")] = False
     no_python: Annotated[bool, a_switch("SCRIPT is a program, not a Python script")] = False
     run_path: Annotated[bool, a_switch("run SCRIPT with runpy.run_path, as __main__; goes before --no-python")] = False
-    preload: Annotated[tuple[str, ...], ours(
-        "MODULE,MODULE", modules, "import these once, and fork workers that have them: a restart then takes no import. "
-        "For Python scripts; not for modules that start threads or open a GPU when they are imported",
-        is_commands=True)] = ()
     use_env: Annotated[bool, a_switch(
         "pass no --local-rank to the script, which is the default except for python -m node_agent.launch")] = False
 

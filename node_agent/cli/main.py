@@ -25,10 +25,9 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     try:
         arguments = read(words, os.environ)
         plan = plan_launch(arguments, os.environ, use_env=use_env)
-        if arguments.check_only:
-            from node_agent.checks.pre_join import run_by_hand
-
-            return run_by_hand(plan.config)
+        for options in plan.config.features:
+            if (code := options.run_instead(plan.config)) is not None:
+                return code
         if arguments.exit_with_run:
             from node_agent import supervisor
 

@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
             names = (error.argument_name or "").split("/")
             given = [name for word in flags if (name := word.partition("=")[0]) in names]
             self.error(f"{[*given, *names][0]}: {error.message}")
-        if not command and not hasattr(namespace, "check_only"):
+        if not command and all(FLAGS[name].needs_script for name in FLAGS.keys() & vars(namespace)):
             self.error(f"the following arguments are required: SCRIPT, ...{self._taken(flags)}")
         if command and not command[0]:
             self.error("SCRIPT is empty: is a variable of the shell not set?")

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from time import time
+from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol.credentials import Credentials, TlsFiles, TlsNames
@@ -19,24 +20,19 @@ from rdzv_protocol.text import count, did_you_mean
 
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import ALL, FLAGS, LONGEST_LEASE_S, SETTINGS, SHORTEST_LEASE_S, Arguments
-from node_agent.config import PROGRAM, AgentConfig, FailureRules, LaunchPlan, NodeCheck, Target, UsageError
+from node_agent.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.core.command import LOCAL_RANK, Command
 from node_agent.core.effects import Level
-from node_agent.core.hang import HangOptions
 from node_agent.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
 from node_agent.flags import Nodes, known_signals, sort_key
 from node_agent.output.folder import why_unusable
 from node_agent.output.routing import streams_to_files
 from node_agent.workers import nesting
-from node_agent.workers.environment import UNINTERRUPTIBLE
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """Variable by which torchrun tells its workers the value of `--signals-to-handle`."""
-AGENT_FILES, WORKER_FILES, WARM_FILES = 15, 4, 2
-"""Descriptors of the agent itself; of a worker: its process, its progress, and a pipe or a file for each stream; of a
-process that `--preload` holds ready: itself and the way to it."""
-NOTICE_SHARE = 0.8
-"""Part of `--shutdown-timeout` that a notice may take: what a scheduler gives between SIGTERM and SIGKILL is all."""
+AGENT_FILES, WORKER_FILES = 15, 4
+"""Descriptors of the agent itself; of a worker: its process, its progress, and a pipe or a file for each stream."""
 CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
 """Default of `--rdzv-id`; torchrun's."""
@@ -74,9 +70,9 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     use_env = use_env or arguments.use_env
     if arguments.no_python and not use_env:
         raise UsageError("--no-python needs --use-env here: other programs are given no --local-rank")
-    if arguments.preload and arguments.no_python and not arguments.run_path:
+    if arguments.value("preload") and arguments.no_python and not arguments.run_path:
         raise UsageError(f"{arguments.source('preload')}: is for Python scripts, not with --no-python")
-    if arguments.preload and arguments.script.startswith("-") and arguments.script != "-c":
+    if arguments.value("preload") and arguments.script.startswith("-") and arguments.script != "-c":
         raise UsageError(
             f"{arguments.source('preload')}: workers begin in a Python that runs already, which cannot take "
             f"{arguments.script}: name a script, or leave --preload out"
@@ -100,9 +96,7 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         config = replace(config, join=join, worker_variables=found.workers)
     _check_devices(arguments, config)
     _check_ready_file(arguments)
-    _check_notices(arguments, config)
-    _check_tracing(arguments)
-    _check_descriptors(config)
+    _check_descriptors(arguments, config)
     _check_port(arguments, config)
     notes = [found.line] if found else rendezvous.notes(arguments, target, environment)
     notes += _void(arguments, config)
@@ -127,13 +121,6 @@ def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
         meant = "".join(did_you_mean(each, SETTINGS, 0.75) for each in words)
         if words:
             yield f"{arguments.source(argument)}: {', '.join(words)} means nothing here and is left alone{meant}"
-    asked, given = arguments.notice_timeout, config.notice_s
-    if asked is not None and given is not None and given < asked:
-        needed = f"{asked / NOTICE_SHARE:g}"
-        yield (
-            f"{arguments.source('notice_timeout')} {asked:g}: this node gives its workers {given:g} s when it leaves, "
-            f"four fifths of --shutdown-timeout {arguments.shutdown_timeout:g}; --shutdown-timeout {needed} allows all"
-        )
 
 
 def _config(arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command) -> AgentConfig:
@@ -165,76 +152,22 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
             after_round=0,
             port=0,
         ),
-        preload=arguments.preload,
         master_port=target.master_port,
         logs=_log_options(arguments),
         virtual_local_rank=arguments.virtual_local_rank,
-        hangs=_hangs(arguments, environment),
-        failure_rules=FailureRules(arguments.fatal_rule, arguments.retry_rule),
         cpus=cpus,
         signals=names,
         shutdown_timeout_s=arguments.shutdown_timeout,
-        notice_s=_notice_s(arguments),
-        notice_signal=arguments.notice_signal,
-        gives_notices=arguments.notice_timeout is not None or arguments.scale_up == "on-notice",
         connect_timeout_s=connect_timeout_s,
         server_lost_timeout_s=first(arguments.server_lost_timeout, lost_after_s),
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
         backend="c10d" if target.has_id_of_its_own else rendezvous.backend(arguments),
-        event_log=arguments.event_log_handler,
-        metrics_port=arguments.metrics_port,
-        traces=arguments.otel,
-        node_check=_node_check(arguments, target),
         exits_when_excluded=arguments.exit_when_excluded,
         ready_file=arguments.ready_file,
-        allow_log_reads=arguments.allow_log_reads,
         status_page=not arguments.no_status_page,
         servers=(target.endpoint, *target.others) if target.endpoint else (),
         environment={**inherited, **added},
     )
-
-
-def _node_check(arguments: Arguments, target: Target) -> NodeCheck | None:
-    """Checks of this node. A server that this node hosts itself has the node's clock."""
-    if not arguments.check and not arguments.pre_join_check:
-        if arguments.check_only:
-            source = arguments.source("check_only")
-            raise UsageError(f"{source} needs --check or --pre-join-check: what is to be checked")
-        return None
-    tls = _tls(arguments, target)
-    return NodeCheck(
-        built_in=arguments.check,
-        command=arguments.pre_join_check,
-        limit_s=arguments.pre_join_check_timeout,
-        server=None if target.hosts else target.endpoint,
-        tls=(tls.ca, tls.cert, tls.key) if tls else None,
-        folder=arguments.log_dir if arguments.log_dir != NO_FILES else "",
-    )
-
-
-def _notice_s(arguments: Arguments) -> float | None:
-    """Seconds that a leaving agent gives the workers to save; the rest of its own time is for their end."""
-    if arguments.notice_timeout is None:
-        return None
-    return min(arguments.notice_timeout, arguments.shutdown_timeout * NOTICE_SHARE)
-
-
-def _check_notices(arguments: Arguments, config: AgentConfig) -> None:
-    if arguments.notice_signal and not config.gives_notices:
-        raise UsageError(f"{arguments.source('notice_signal')}: needs --notice-timeout S, or --scale-up on-notice")
-    if arguments.notice_signal in config.signals and arguments.notice_signal in ("SIGTERM", "SIGINT"):
-        raise UsageError(
-            f"{arguments.source('notice_signal')} {arguments.notice_signal}: that stops workers; take another, "
-            "such as SIGUSR2"
-        )
-
-
-def _check_tracing(arguments: Arguments) -> None:
-    if arguments.otel:
-        from rdzv_protocol.tracing import missing
-
-        if what := missing():
-            raise UsageError(f"{arguments.source('otel')} {what}")
 
 
 def _own_lines(arguments: Arguments, environment: Mapping[str, str]) -> tuple[LineFormat, list[str]]:
@@ -257,7 +190,8 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
     """The run's settings as far as this node asks for any. Raises `UsageError`."""
     nodes = Nodes(1, 1) if alone else arguments.nnodes
     _check_unit(arguments, nodes)
-    asked = RequestedSettings(**{name: getattr(arguments, argument) for name, argument in SAME_NAMES.items()})
+    given: dict[str, Any] = {name: arguments.value(argument) for name, argument in SAME_NAMES.items()}
+    asked = RequestedSettings(**given)
     return replace(
         asked,
         min_nodes=nodes and nodes.least,
@@ -267,19 +201,6 @@ def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
         join_timeout_s=arguments.timeout if asked.join_timeout_s is None else asked.join_timeout_s,
         lease_s=_lease_s(arguments),
         replace_stragglers=asked.replace_stragglers or None,
-    )
-
-
-def _hangs(arguments: Arguments, environment: Mapping[str, str]) -> HangOptions:
-    """Sources by which hangs are noticed. torch's variable is none if it has no positive number, as under torchrun."""
-    uninterruptible_s = 0.0
-    with suppress(ValueError):
-        uninterruptible_s = float(environment.get(UNINTERRUPTIBLE, ""))
-    return HangOptions(
-        progress=arguments.progress_timeout,
-        silence_s=arguments.silence_timeout,
-        log_rules=arguments.log_rule,
-        uninterruptible_s=uninterruptible_s if 0 < uninterruptible_s < inf else None,
     )
 
 
@@ -350,7 +271,7 @@ def _check_ready_file(arguments: Arguments) -> None:
         )
 
 
-def _check_descriptors(config: AgentConfig) -> None:
+def _check_descriptors(arguments: Arguments, config: AgentConfig) -> None:
     """Refuse a limit of open files that is too low for the workers, before any is started."""
     import resource
 
@@ -359,8 +280,7 @@ def _check_descriptors(config: AgentConfig) -> None:
     copies = bool(config.logs.stdout_filters) + bool(config.logs.stderr_filters)
     files = AGENT_FILES + workers * (WORKER_FILES + copies)
     files += streams_to_files(config.logs, workers)  # open twice until the workers run: to write and to read
-    if config.preload:
-        files += (workers + 1) * WARM_FILES  # the next round's workers, the fork server
+    files += sum(each.descriptors(workers) for each in arguments.features)
     try:
         needed = len(os.listdir("/proc/self/fd")) + files
     except OSError:  # not even one more

@@ -22,11 +22,12 @@ class ExtensionLocks(Feature):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         self._named: set[str] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self.looking: asyncio.Task[None] | None = None
+        """The last look, perhaps still under way."""
 
     def starting(self, assignment: Assignment) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = spawn(self._look())
+        if self.looking is None or self.looking.done():
+            self.looking = spawn(self._look())
 
     async def _look(self) -> None:
         for path in await in_thread(partial(left_over, self.kernel.config.environment)):

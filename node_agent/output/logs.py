@@ -17,7 +17,7 @@ from node_agent.output.console import ERR, OUT, Console
 from node_agent.output.folder import RunFolder, wants_files
 from node_agent.output.log_files import LogFile, LogFiles, OpenedFile
 from node_agent.output.routing import Plugin, Route, Routing, by_flags, narrowed, without_files
-from node_agent.output.sinks import AsItComes, Filtered, Lines, Noticed, Sink, Tail
+from node_agent.output.sinks import AsItComes, Filtered, Lines, Sink, Tail
 from node_agent.output.streams import Relay, Stream, pipe_bytes
 from node_agent.output.threads import in_thread
 from node_agent.workers.temp_dir import TempDir
@@ -26,6 +26,10 @@ OPENED_WITHIN_S = 30.0
 """Longest time that workers wait for their files: a busy network disk takes seconds."""
 MOST_ANNOUNCED = 1_024
 """Characters of a path that fit into a join."""
+
+
+Sinks = Callable[[int, bool], Sequence[Sink]]
+"""Gives sinks for a stream of the worker with a local rank; it is told whether the console shows the stream."""
 
 
 class RoundLogs:
@@ -41,15 +45,13 @@ class RoundLogs:
         prefix: Callable[[int, bool], str],
         console: Console,
         files: LogFiles,
-        on_output: Callable[[], None] | None = None,
-        watch: Callable[[int], Sink] | None = None,
+        further: Sinks | None = None,
     ) -> None:
-        self._watch = watch
+        self._further = further
         self._workers = routing.workers
         self._prefix = prefix
         self._console = console
         self._files = files
-        self._on_output = on_output
         self._one_is_shown = sum(worker.is_shown for worker in self._workers) == 1
         filters = (
             (OUT, routing.filtered_stdout, options.stdout_filters),
@@ -119,13 +121,9 @@ class RoundLogs:
             prefix = self._prefix(local_rank, route.prefixed)
             alone = self._one_is_shown and not prefix
             sinks.append(AsItComes(self._console, fd, self) if alone else Lines(prefix, self._console, fd))
-            if self._on_output:
-                sinks.append(Noticed(self._on_output))
         if fd in self.filtered:
             sinks.append(Filtered(*self.filtered[fd], self._prefix(local_rank, True), self._files.copy))
-        if self._watch:
-            sinks.append(self._watch(local_rank))
-        return sinks
+        return [*sinks, *self._further(local_rank, route.shown)] if self._further else sinks
 
 
 class ReadableLogs(Struct, frozen=True):
@@ -141,9 +139,7 @@ class ReadableLogs(Struct, frozen=True):
 class AgentLogs:
     """Opens the logs of each round. Trouble with files stops no run: it is said once, and the console shows the output.
 
-    With `--logs-specs`, `on_error` gets one line if the plug-in cannot do its work. `on_output` is told of a round when
-    one of its workers that are shown has written something, and perhaps again. `watch` gives a further sink for all
-    that the worker with a local rank writes.
+    With `--logs-specs`, `on_error` gets one line if the plug-in cannot do its work. `further` gives further sinks.
     """
 
     def __init__(
@@ -152,11 +148,9 @@ class AgentLogs:
         console: Console,
         temp_dir: TempDir,
         on_error: Callable[[str], None],
-        on_output: Callable[[Assignment], None] | None = None,
-        watch: Callable[[int], Sink] | None = None,
+        further: Sinks | None = None,
     ) -> None:
-        self._watch = watch
-        self._on_output = on_output
+        self._further = further
         self._config = config
         self._options = config.logs
         self._console = console
@@ -244,8 +238,7 @@ class AgentLogs:
 
     def _round(self, assignment: Assignment, routing: Routing) -> RoundLogs:
         prefix = partial(line_prefix, self._config, assignment)
-        on_output = partial(self._on_output, assignment) if self._on_output else None
-        return RoundLogs(routing, self._options, prefix, self._console, self._files, on_output, self._watch)
+        return RoundLogs(routing, self._options, prefix, self._console, self._files, self._further)
 
     def _start_plugin(self, on_error: Callable[[str], None]) -> Plugin:
         from node_agent.output.logs_specs import LogsPlugin

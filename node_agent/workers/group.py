@@ -8,20 +8,19 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
 from node_agent.config import SIGNALS
 from node_agent.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.output.log_files import End
-from node_agent.output.streams import Stream
 from node_agent.output.threads import in_thread
-from node_agent.workers.process import KILL_TIMEOUT_S, Start, outlasts, signal_group
+from node_agent.workers.process import KILL_TIMEOUT_S, outlasts, signal_group
 from node_agent.workers.remains import Remains, Strays
+from node_agent.workers.spec import WorkerSpec
 from node_agent.workers.told import Told, rest_is_told_after_s
 
 if TYPE_CHECKING:
@@ -40,23 +39,6 @@ LOOK_S = 1.0
 TOLD_TO_END = frozenset(signal.Signals[name] for name in SIGNALS)
 HANDLED = TOLD_TO_END - {signal.SIGINT}
 """Signals whose handler is the program's own decision: every Python program catches SIGINT."""
-
-
-class WorkerSpec(Struct, frozen=True, kw_only=True):
-    """One worker to start."""
-
-    node_id: str
-    rank: int
-    local_rank: int
-    title: str
-    """Name of what is executed, for a person."""
-    start: Start
-    open_streams: Callable[[], tuple[Stream, Stream]]
-    """Opens the worker's stdout and stderr; called when it is about to start."""
-    error_file: str = ""
-    """File to which torch's `@record` writes the error; empty: none."""
-    evidence: Mapping[str, str] = {}
-    """Variables of its environment that name the places where it can be asked what it does."""
 
 
 class Worker:

@@ -4,13 +4,14 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+from msgspec import Struct
 from rdzv_protocol.messages import Assignment
 
 from node_agent.config import AgentConfig
 from node_agent.output.logs import RoundLogs
+from node_agent.output.streams import Stream
 from node_agent.workers import nesting
 from node_agent.workers.environment import (
-    ENABLE_FILE_TIMER,
     ERROR_FILE,
     EVIDENCE,
     FR_BUFFER_SIZE,
@@ -18,21 +19,34 @@ from node_agent.workers.environment import (
     FR_ENTRIES,
     LONGEST_SOCKET_PATH,
     NCCL_PIPE,
-    STACKS_FILE,
-    TIMER_FILE,
     WORKER_SERVER,
     defaults,
     own_device,
 )
-from node_agent.workers.group import WorkerSpec
-from node_agent.workers.notice_board import NoticeBoard
-from node_agent.workers.process import CommandProcess, Process
+from node_agent.workers.process import CommandProcess, Process, Start
 from node_agent.workers.progress_files import ProgressFiles
 from node_agent.workers.temp_dir import TempDir
 
 StartWorker = Callable[[int, Mapping[str, str], Collection[int], int, int], Process]
 """Starts the worker with this local rank, in this environment, on these CPUs (none: on any), with this stdout and this
 stderr. Raises `OSError` with one line that says why not."""
+
+
+class WorkerSpec(Struct, frozen=True, kw_only=True):
+    """One worker to start."""
+
+    node_id: str
+    rank: int
+    local_rank: int
+    title: str
+    """Name of what is executed, for a person."""
+    start: Start
+    open_streams: Callable[[], tuple[Stream, Stream]]
+    """Opens the worker's stdout and stderr; called when it is about to start."""
+    error_file: str = ""
+    """File to which torch's `@record` writes the error; empty: none."""
+    evidence: Mapping[str, str] = {}
+    """Variables of its environment that name the places where it can be asked what it does."""
 
 
 class SpecMaker:
@@ -43,16 +57,6 @@ class SpecMaker:
         self._start = start or self._execute
         self._temp_dir = temp_dir
         self._environment = dict(config.environment)
-        self._given: dict[str, str] = {}
-        """Variables that every worker has of its agent, and that launchers which it starts must not use."""
-        if config.environment.get(ENABLE_FILE_TIMER) == "1" and TIMER_FILE not in config.environment:
-            self._given = {TIMER_FILE: temp_dir.path("timer")}
-            self._environment |= self._given
-
-    @property
-    def timer_file(self) -> str:
-        """Path of the file timer, if the user has enabled it."""
-        return self._environment[TIMER_FILE]
 
     def environments(self, assignment: Assignment) -> list[dict[str, str]]:
         """Environment of each local rank, but for what belongs to its logs: the agent's own, and the worker's place.
@@ -62,15 +66,18 @@ class SpecMaker:
         return [self._place(assignment, local_rank) for local_rank in range(assignment.local_world_size)]
 
     def specs(
-        self, assignment: Assignment, logs: RoundLogs, progress: ProgressFiles, notices: NoticeBoard | None = None
+        self,
+        assignment: Assignment,
+        logs: RoundLogs,
+        progress: ProgressFiles,
+        further: Callable[[int], Mapping[str, str]] = lambda local_rank: {},
     ) -> list[WorkerSpec]:
-        """Specs of the workers, one for each local rank."""
+        """Specs of the workers, one for each local rank. `further`: gives variables that a worker has besides."""
         specs = []
         for local_rank, environment in enumerate(self.environments(assignment)):
             environment |= logs.environment(local_rank)
-            given = {**self._given, **progress.environment(local_rank)}
+            given = {**progress.environment(local_rank), **further(local_rank)}
             given |= self._evidence_variables(assignment, local_rank, environment[ERROR_FILE])
-            given |= notices.environment(local_rank) if notices else {}
             run_id, servers = self._config.join.run_id, self._config.servers
             environment |= {**given, **nesting.variables(self._environment, run_id, servers, given)}
             cpus = self._config.cpus[local_rank] if self._config.cpus else ()
@@ -134,8 +141,6 @@ class SpecMaker:
         rank, values = assignment.first_rank + local_rank, {}
         if len(os.fsencode(server := f"{beginning}{rank}.server")) <= LONGEST_SOCKET_PATH:
             values[WORKER_SERVER] = server
-        if self._config.preload:
-            values[STACKS_FILE] = f"{beginning}{rank}.stacks"
         if folder := self.kept_folder(error_file):
             values[FR_DUMP] = f"{folder}/flight_recorder_rank_"
             values[NCCL_PIPE], values[FR_BUFFER_SIZE] = f"{beginning}nccl_", str(FR_ENTRIES)

@@ -86,6 +86,6 @@ async def test_a_port_that_is_taken_is_said_before_anything_starts() -> None:
 
 
 def test_an_agent_without_metrics_loads_nothing_for_them() -> None:
-    needless = {"prometheus_client", "node_agent.output.metrics", "rdzv_protocol.exposition"}
+    needless = {"prometheus_client", "node_agent.features.metrics.feature", "rdzv_protocol.exposition"}
     program = f"import sys, node_agent.agent; print(sorted({needless} & {{*sys.modules}}))"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[]\n"

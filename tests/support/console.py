@@ -10,8 +10,8 @@ from node_agent.core.effects import Level
 from node_agent.output.console import ERR
 from node_agent.output.sinks import Lines, Tail
 from node_agent.output.streams import Relay
-from node_agent.workers.group import WorkerSpec
 from node_agent.workers.process import CommandProcess
+from node_agent.workers.spec import WorkerSpec
 
 PATIENCE_S = 10.0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rdzv_protocol.exposition import Metric
 
-from node_agent.output import metrics as agent
+from node_agent.features.metrics import feature as agent
 from rdzv_server.http.metrics import METRICS
 from tests.support.prometheus import promtool
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import (
@@ -27,6 +27,7 @@ from tests.support.console import FakeConsole
 from tests.support.process_info import subreaper
 from tests.unit.node_agent.story import join
 
+F = TypeVar("F")
 PATIENCE_S = 10.0
 Fate = Directive | ProtocolError | Unreachable
 
@@ -115,8 +116,8 @@ class Rig:
         self.server = PlayedServer()
         self.console = FakeConsole()
         self.config = AgentConfig(**(given | config))
-        self.agent = make(self.config, self.server.transport, "server:1", self.console)
-        self.end = asyncio.create_task(self.agent.run())
+        self.agent = make(self.config, self.console)
+        self.end = asyncio.create_task(self.agent.run(self.server.transport, "server:1"))
 
     async def exit_code(self) -> int:
         async with asyncio.timeout(PATIENCE_S):
@@ -125,8 +126,12 @@ class Rig:
     @property
     def pids(self) -> list[int]:
         """Workers that run."""
-        started = self.agent._started
+        started = self.agent.started
         return started.group.pids if started else []
+
+    def feature(self, kind: type[F]) -> F:
+        """The agent's feature of this kind."""
+        return next(each for each in self.agent._features if isinstance(each, kind))
 
     async def close(self) -> None:
         if not self.end.done():

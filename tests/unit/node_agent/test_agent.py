@@ -15,11 +15,16 @@ from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
 
-from node_agent.config import FailureRules
 from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.core.command import Command
 from node_agent.core.events import Signalled
-from node_agent.core.hang import HangOptions
+from node_agent.features.extension_locks import ExtensionLocks
+from node_agent.features.file_timer import WorkerTimers
+from node_agent.features.hangs import Hangs
+from node_agent.features.notices import Notices
+from node_agent.features.rules import FailureRules
+from node_agent.features.store import Store
+from node_agent.features.warm import WarmWorkers
 from node_agent.workers.process import own_children
 from tests.support.process_info import until
 from tests.unit.node_agent.rig import Rig, rig
@@ -107,7 +112,7 @@ async def test_a_failure_is_reported_with_its_evidence_and_the_next_round_starts
 
 async def test_rounds_leave_no_descriptors_whether_their_workers_failed_succeeded_or_were_stopped():
     before, kept = len(memory_files()), set()
-    async with rig("exit $(( TORCHELASTIC_RESTART_COUNT % 2 ))", gives_notices=True) as agent:
+    async with rig("exit $(( TORCHELASTIC_RESTART_COUNT % 2 ))", features=(Notices(gives_notices=True),)) as agent:
         for round_ in range(1, 5):
             await agent.server.answers(one_worker(round_, restart_count=round_))
             await agent.server.hears(ReportRequest, round_)
@@ -119,10 +124,10 @@ async def test_rounds_leave_no_descriptors_whether_their_workers_failed_succeede
 
 
 async def test_torchs_file_timer_is_a_sign_of_a_hang_and_a_process_that_is_gone_is_none():
-    async with rig(environment=timed(), hangs=HangOptions(silence_s=1_000.0)) as agent:
+    async with rig(environment=timed(), features=(Hangs(silence_timeout=1_000.0),)) as agent:
         await has_workers(agent)
         (pid,) = agent.pids
-        write(agent.agent._specs.timer_file, expired_timer(gone()) + expired_timer(pid))
+        write(agent.feature(WorkerTimers).path, expired_timer(gone()) + expired_timer(pid))
         suspected = await agent.server.hears(SuspectRequest)
         assert (suspected.source, suspected.ranks) == ("timer", (0,))
         assert suspected.reason == f"timer 'forward' of process {pid} has expired"
@@ -133,7 +138,7 @@ async def test_a_worker_that_a_timer_killed_is_reported_so():
     async with rig("sleep 1000", environment=timed()) as agent:
         await has_workers(agent)
         (pid,) = agent.pids
-        write(agent.agent._specs.timer_file, expired_timer(pid, signal.SIGKILL))
+        write(agent.feature(WorkerTimers).path, expired_timer(pid, signal.SIGKILL))
         failure = (await agent.server.hears(ReportRequest)).failure
         assert failure.cause == f"signal 9 (SIGKILL): timer 'forward' of process {pid} has expired"
         assert failure.hint.startswith("the code that the timer guards took longer than it allows")
@@ -142,9 +147,9 @@ async def test_a_worker_that_a_timer_killed_is_reported_so():
 
 
 async def test_a_worker_that_ends_in_the_instant_in_which_its_timer_expires_ends_no_agent():
-    async with rig(environment=timed(), hangs=HangOptions(silence_s=1_000.0)) as agent:
+    async with rig(environment=timed(), features=(Hangs(silence_timeout=1_000.0),)) as agent:
         await has_started(agent)
-        agent.agent._timer_expired(gone(), "timer 'forward' has expired")
+        agent.feature(WorkerTimers).expired(gone(), "timer 'forward' has expired")
         await agent.server.answers(finish())
         assert await agent.exit_code() == 0
         assert agent.server.of(SuspectRequest) == []
@@ -167,10 +172,10 @@ async def test_a_report_that_the_server_refuses_ends_the_agent_unless_its_round_
 
 
 async def test_a_suspicion_that_the_server_refuses_is_logged_and_ends_nothing():
-    async with rig(hangs=HangOptions(silence_s=1_000.0)) as agent:
+    async with rig(environment=timed(), features=(Hangs(silence_timeout=1_000.0),)) as agent:
         agent.server.refusal = MalformedMessage("no such path")
         await has_workers(agent)
-        agent.agent._timer_expired(agent.pids[0], "timer 'forward' has expired")
+        agent.feature(WorkerTimers).expired(agent.pids[0], "timer 'forward' has expired")
         await agent.server.hears(SuspectRequest)
         said = "rdzv-server did not take it that workers may hang: no such path"
         await agent.console.until(lambda: said in agent.console.lines)
@@ -254,13 +259,13 @@ def slow(tmp_path: Path) -> Path:
 
 def warm_rig(pipe: Path, program: str, **config: object) -> AbstractAsyncContextManager[Rig]:
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(pipe.parent)}
-    return rig(command=python(program), preload=("slow",), environment=environment, **config)
+    return rig(command=python(program), features=(WarmWorkers(preload=("slow",)),), environment=environment, **config)
 
 
 @pytest.mark.parametrize("preload", [(), ("json",)], ids=["cold", "warm"])
 async def test_each_worker_of_each_round_has_the_environment_of_its_place(preload):
     two = {"local_world_size": 2, "group_rank": 0}
-    async with rig(command=python(PLACE), workers=2, preload=preload) as agent:
+    async with rig(command=python(PLACE), workers=2, features=(WarmWorkers(preload=preload),)) as agent:
         for round_, ranks in ((1, "23"), (2, "45")):
             await agent.server.answers(start(round_, first_rank=int(ranks[0]), **two))
             assert (await agent.server.hears(ReportRequest, round_)).failure is None
@@ -302,7 +307,7 @@ async def test_a_signal_while_workers_wait_to_be_warm_ends_the_agent_and_what_wa
 
 
 async def test_workers_start_cold_when_nothing_can_be_kept_warm():
-    async with rig(command=python(WARM), preload=("no_such_module",)) as agent:
+    async with rig(command=python(WARM), features=(WarmWorkers(preload=("no_such_module",)),)) as agent:
         await agent.server.answers(one_worker())
         assert (await agent.server.hears(ReportRequest)).failure is None
         assert any(line.startswith("workers start cold, without --preload: ") for line in agent.console.lines)
@@ -378,7 +383,7 @@ async def test_an_exception_when_the_workers_have_stopped(monkeypatch):
     async with rig() as agent:
         await has_started(agent)
         with monkeypatch.context() as broken:
-            broken.setattr(agent.agent._store_host, "close", boom)
+            broken.setattr(agent.feature(Store), "stopped", boom)
             await agent.server.answers(stop(1))
             await agent.server.hears(LeaveRequest)
         await is_reported(agent)
@@ -405,7 +410,7 @@ async def test_workers_that_cannot_be_stopped_in_order_are_killed(monkeypatch):
 
 async def test_what_goes_wrong_while_the_agent_cleans_up_leaves_nothing_behind(monkeypatch):
     async with rig("exit 0") as agent:
-        folder = Path(agent.agent._temp_dir.path("x"))
+        folder = Path(agent.agent.temp_dir.path("x"))
         monkeypatch.setattr(agent.agent._logs, "close", boom)
         await agent.server.answers(finish())
         with pytest.raises(BrokenPipeError):
@@ -461,7 +466,7 @@ async def test_a_lock_that_a_killed_build_has_left_is_named_once_in_all_rounds(t
         await until(lambda: any(str(lock) in line for line in agent.console.lines))
         await agent.server.answers(stop(1))
         await agent.server.answers(one_worker(2))
-        await until(lambda: agent.agent._looking_for_locks.done())
+        await until(lambda: agent.feature(ExtensionLocks).looking.done())
         assert sum(str(lock) in line for line in agent.console.lines) == 1
 
 
@@ -502,8 +507,8 @@ async def test_a_failure_that_cannot_be_compared_with_the_rules_is_reported_all_
     def full(*args: object, **kwargs: object) -> None:
         raise OSError("no more processes")
 
-    monkeypatch.setattr("node_agent.failures.rules.BoundedCommand", full)
-    async with rig("exit 3", failure_rules=FailureRules(fatal=("exit code 3",))) as agent:
+    monkeypatch.setattr("node_agent.features.rules.feature.BoundedCommand", full)
+    async with rig("exit 3", features=(FailureRules(fatal_rule=("exit code 3",)),)) as agent:
         await agent.server.answers(one_worker())
         failure = (await agent.server.hears(ReportRequest)).failure
         assert (failure.exit_code, failure.verdict, failure.rule) == (3, "count", "")

@@ -19,6 +19,8 @@ from node_agent import agent as agent_module
 from node_agent.api.errors import LaunchError
 from node_agent.api.processes import PContext
 from node_agent.core.log_options import LogOptions, Std
+from node_agent.features.notices import Notices
+from node_agent.features.notices.notice_board import NoticeBoard
 from node_agent.features.preemption import Preemption
 from node_agent.output import logs as logs_module
 from node_agent.output import ready_file as ready_file_module
@@ -27,7 +29,6 @@ from node_agent.output.threads import in_thread
 from node_agent.transport.base import ThreadLoop
 from node_agent.workers import group as group_module
 from node_agent.workers.environment import ERROR_FILE
-from node_agent.workers.notice_board import NoticeBoard
 from node_agent.workers.temp_dir import TempDir
 from tests.support.process_info import until
 from tests.unit.node_agent.rig import PATIENCE_S, Rig, rig
@@ -213,7 +214,7 @@ def tmpdir_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_workers_get_by_without_a_temporary_folder(disk: HungDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs_module, "OPENED_WITHIN_S", 0.05)
     disk.holds_up(os, "mkdir")
-    async with rig("echo here; exit 0", gives_notices=True) as agent:
+    async with rig("echo here; exit 0", features=(Notices(gives_notices=True),)) as agent:
         await agent.server.answers(start(local_world_size=1))
         await polls_while_it_hangs(agent, disk)
         await until(lambda: b"here" in agent.console.text())

@@ -14,6 +14,8 @@ from node_agent.api.launch_config import Plan, arguments_of, make_plan
 from node_agent.cli.arguments import FLAGS, SETTINGS
 from node_agent.cli.parser import read
 from node_agent.config import AgentConfig, UsageError
+from node_agent.features.event_log import EventLog
+from node_agent.features.hangs import Hangs
 from tests.unit.node_agent.cli.test_arguments import GOOD
 
 
@@ -67,7 +69,8 @@ def test_every_field_reaches_the_agent(tmp_path: Path) -> None:
     assert (settings.disconnect_grace_s, settings.fatal_exit_codes) == (2, (3, -9))
     assert (logs.log_dir, logs.redirects, logs.tee) == (str(tmp_path), {0: Std.OUT}, Std.ERR)
     assert (logs.local_ranks, logs.stdout_filters, logs.stderr_filters) == (frozenset({1}), ("a,b", "c"), ("d",))
-    assert (config.event_log, config.shutdown_timeout_s, made.signals) == ("console", 7, ("SIGUSR1",))
+    assert config.options(EventLog).event_log_handler == "console"
+    assert (config.shutdown_timeout_s, made.signals) == (7, ("SIGUSR1",))
     assert config.environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] == "<${rank}>"
     assert config.environment["PATH"] == os.environ["PATH"]
 
@@ -101,8 +104,8 @@ def test_every_flag_of_ours_is_a_key_a_variable_and_an_option_of_rdzv_conf(
 
 def test_what_a_program_says_goes_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PET_SILENCE_TIMEOUT", "600")
-    assert agent().hangs.silence_s == 600
-    assert agent(rdzv_configs={"silence_timeout": 60}).hangs.silence_s == 60
+    assert agent().options(Hangs).silence_timeout == 600
+    assert agent(rdzv_configs={"silence_timeout": 60}).options(Hangs).silence_timeout == 60
 
 
 @pytest.mark.parametrize("key", ["endpoint", "run_id", "nproc"])

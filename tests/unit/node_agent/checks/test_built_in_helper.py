@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node_agent.checks.pre_join import built_in
-from node_agent.config import NodeCheck
-from node_agent.flags import checks
+from node_agent.checks.pre_join import NodeCheck, built_in
+from node_agent.features.checks import checks
 from tests.support.programs import Program
 
 UNFIT = os.EX_OSERR

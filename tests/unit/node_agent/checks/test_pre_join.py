@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.checks.pre_join import EVIDENCE_BYTES, PreJoinCheck, evidence
-from node_agent.config import NodeCheck
+from node_agent.checks.pre_join import EVIDENCE_BYTES, NodeCheck, PreJoinCheck, evidence
 from node_agent.core.effects import Level
 from tests.support.process_info import ended, until
 

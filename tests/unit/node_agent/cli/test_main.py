@@ -11,9 +11,9 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.cli import main
 from node_agent.cli.plan import SAME_NAMES
-from node_agent.config import AgentConfig, FailureRules, LaunchPlan, NodeCheck, UsageError
+from node_agent.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.core.command import Command
-from node_agent.core.hang import HangOptions, LogRule, ProgressLimits
+from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.features.table import OPTIONS
 from tests.unit.node_agent.command_lines import complaint, plan
@@ -57,6 +57,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("connect_timeout_s", 8.0, ["--rdzv-conf", "read_timeout=8"]),
     ("connect_timeout_s", 7.0, ["--rdzv-conf", "read_timeout=8", "--connect-timeout", "7"]),
     ("server_lost_timeout_s", 9.0, ["--server-lost-timeout", "9"]),
+    ("notice_timeout", 20.0, ["--notice-timeout", "20"]),
     ("notice_s", 20.0, ["--notice-timeout", "20"]),
     ("notice_s", 24.0, ["--notice-timeout", "60"]),
     ("notice_s", 60.0, ["--notice-timeout", "60", "--shutdown-timeout", "75"]),
@@ -70,21 +71,26 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("metrics_port", ("127.0.0.1", 9400), ["--metrics-port", "9400"]),
     ("metrics_port", ("::", 0), ["--metrics-port", "[::]:0"]),
     ("ready_file", "/tmp/ready", ["--ready-file", "/tmp/ready"]),
-    ("node_check", None, []),
+    ("check", {}, []),
+    ("check_only", False, []),
     ("exits_when_excluded", True, ["--exit-when-excluded"]),
-    ("node_check", NodeCheck(built_in={"disk": 20, "shm": None}, folder="logs"),
-     ["--check", "disk=20,shm", "--log-dir", "logs"]),
-    ("node_check", NodeCheck(command="exit 0", limit_s=9.0, server=("host", 1)),
-     ["--pre-join-check", "exit 0", "--pre-join-check-timeout", "9", "--endpoint", "host:1"]),
+    ("check", {"disk": 20, "shm": None}, ["--check", "disk=20,shm"]),
+    ("pre_join_check", "exit 0", ["--pre-join-check", "exit 0"]),
+    ("pre_join_check_timeout", 9.0, ["--pre-join-check", "exit 0", "--pre-join-check-timeout", "9"]),
+    ("folder", "logs", ["--check", "disk", "--log-dir", "logs"]),
+    ("folder", "", ["--check", "disk", "--log-dir", "/dev/null"]),
+    ("server", ("host", 1), ["--check", "clock", "--endpoint", "host:1"]),
+    ("server", None, ["--check", "clock"]),
+    ("tls", None, ["--check", "clock"]),
     ("status_page", False, ["--no-status-page"]),
     ("allow_log_reads", True, ["--allow-log-reads"]),
     ("lines", LineFormat("node-agent", is_json=True), ["--log-format", "json"]),
-    ("traces", True, ["--otel"]),
+    ("otel", True, ["--otel"]),
     ("backend", "c10d", ["--standalone"]),
     ("backend", "static", ["--rdzv-endpoint", "localhost:0"]),
     ("backend", "etcd", ["--rdzv-backend", "etcd", "--rdzv-endpoint", "host:1"]),
     ("backend", "rdzv-server", ["--endpoint", "host:1"]),
-    ("event_log", "console", ["--event-log-handler", "console"]),
+    ("event_log_handler", "console", ["--event-log-handler", "console"]),
     ("command", Command((sys.executable, "-u", "train.py"), name="train.py"), []),
     ("join.settings", RequestedSettings(min_nodes=1, max_nodes=1, max_restarts=1), ["--max-restarts", "1"]),
     ("logs", LogOptions(tee=Std.ALL), ["--tee", "3"]),
@@ -105,18 +111,17 @@ LANDS = [  # what an agent, its run and its output are told by which flags
         ("straggler_factor", 2.0, ["--rdzv-conf", "straggler_factor=2"]),
     ]),
 
-    ("failure_rules", FailureRules(), []),
-    ("failure_rules", FailureRules(fatal=("bad, record", "x"), retry=("store",)),
-     ["--fatal-rule", "bad, record", "--fatal-rule=x", "--retry-rule", "store"]),
-    ("hangs", HangOptions(), []),
-    ("hangs", HangOptions(progress=ProgressLimits()), ["--progress-timeout", "auto"]),
-    ("hangs", HangOptions(progress=ProgressLimits(start_s=9, step_s=9, checkpoint_s=9)), ["--progress-timeout", "9"]),
-    ("hangs", HangOptions(progress=ProgressLimits(step_s=9, factor=3)), ["--progress-timeout", "step=9,factor=3"]),
-    ("hangs", HangOptions(progress=ProgressLimits(unseen_s=60)), ["--progress-timeout", "unseen=60"]),
-    ("hangs", HangOptions(silence_s=60), ["--silence-timeout", "60"]),
-    ("hangs", HangOptions(log_rules=(
-        LogRule(pattern="NaN", is_fault=True), LogRule(pattern=r"loss: (\S+)", most=9.0, points=3),
-    )), ["--log-rule", "fault: NaN", "--log-rule", r"most=9,points=3: loss: (\S+)"]),
+    ("fatal_rule", ("bad, record", "x"), ["--fatal-rule", "bad, record", "--fatal-rule=x"]),
+    ("retry_rule", ("store",), ["--retry-rule", "store"]),
+    ("progress_timeout", None, []),
+    ("progress_timeout", ProgressLimits(), ["--progress-timeout", "auto"]),
+    ("progress_timeout", ProgressLimits(start_s=9, step_s=9, checkpoint_s=9), ["--progress-timeout", "9"]),
+    ("progress_timeout", ProgressLimits(step_s=9, factor=3), ["--progress-timeout", "step=9,factor=3"]),
+    ("progress_timeout", ProgressLimits(unseen_s=60), ["--progress-timeout", "unseen=60"]),
+    ("silence_timeout", 60, ["--silence-timeout", "60"]),
+    ("uninterruptible_s", None, []),
+    ("log_rule", (LogRule(pattern="NaN", is_fault=True), LogRule(pattern=r"loss: (\S+)", most=9.0, points=3)),
+     ["--log-rule", "fault: NaN", "--log-rule", r"most=9,points=3: loss: (\S+)"]),
     ("logs.log_dir", "logs", ["--log-dir", "logs"]),
     ("logs.log_dir", "/dev/null", ["--log-dir", "/dev/null"]),
     ("logs.log_dir", None, ["--log-dir", ""]),

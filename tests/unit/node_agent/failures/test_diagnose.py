@@ -12,7 +12,7 @@ from rdzv_protocol.messages import Failure, ReportRequest
 from node_agent.failures import diagnose
 from node_agent.failures.diagnose import examine, exit_status, look_at_disk
 from node_agent.failures.error_file import ErrorFile
-from node_agent.workers.group import WorkerSpec
+from node_agent.workers.spec import WorkerSpec
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: boom")
 WHOLE = ("All of it", "KeyError")

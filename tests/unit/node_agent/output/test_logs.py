@@ -17,8 +17,9 @@ from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.core.log_options import NO_FILES, PREFIX_NAMES, PREFIX_TEMPLATE, LogOptions, Std
 from node_agent.output.logs import AgentLogs
-from node_agent.workers.group import WorkerGroup, WorkerSpec
+from node_agent.workers.group import WorkerGroup
 from node_agent.workers.process import CommandProcess
+from node_agent.workers.spec import WorkerSpec
 from node_agent.workers.temp_dir import TempDir
 from tests.support.console import PATIENCE_S, FakeConsole
 from tests.unit.node_agent.story import an_assignment, join

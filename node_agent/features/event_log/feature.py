@@ -11,16 +11,17 @@ from typing import Any
 
 from rdzv_protocol.messages import Assignment, Failure
 
-from node_agent.config import AgentConfig
-from node_agent.output.observer import Observer
+from node_agent.features.feature import Feature, Kernel
+from node_agent.output.console import ERR
 
 
-class EventLog(Observer):
-    """Writes this agent's events. `write` takes one line."""
+class EventLog(Feature):
+    """Writes this agent's events. `write` takes one line; None: they go to the console's stderr."""
 
-    def __init__(self, config: AgentConfig, write: Callable[[str], None]) -> None:
-        self._config = config
-        self._write = write
+    def __init__(self, kernel: Kernel, options: object = None, write: Callable[[str], None] | None = None) -> None:
+        super().__init__(kernel)
+        self._config = kernel.config
+        self._write = write or (lambda line: kernel.console.write(ERR, f"{line}\n".encode()))
         self._began = time.monotonic()
         self._joined_at = self._began
         self._assignment: Assignment | None = None
@@ -37,8 +38,9 @@ class EventLog(Observer):
         for local_rank, pid in enumerate(pids):
             self._record("START", local_rank, pid=pid)
 
-    def failed(self, failure: Failure) -> None:
+    def failed(self, failure: Failure) -> Failure:
         self._failure = failure
+        return failure
 
     def ended(self, exit_code: int) -> None:
         state, failure = "FAILED" if exit_code else "SUCCEEDED", self._failure

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from node_agent.core.hang import LineMatch, LogRule
-from node_agent.workers import log_rules_helper
+from node_agent.features.hangs import log_rules_helper
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import STDERR, CommandProcess
 

@@ -7,9 +7,8 @@ goes wrong here is said and disturbs no worker.
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import h11
 import rdzv_protocol
@@ -22,7 +21,8 @@ from rdzv_protocol.paths import METRICS as PATH
 
 from node_agent.config import UsageError
 from node_agent.core.effects import Level
-from node_agent.output.observer import Observer
+from node_agent.features import metrics
+from node_agent.features.feature import Feature, Kernel
 
 MOST_CONNECTIONS = 8
 """Most connections at a time; further ones are closed at once."""
@@ -54,58 +54,46 @@ METRICS = (
 )  # fmt: skip
 
 
-class Facts(NamedTuple):
-    """State of an agent. Times are the event loop's; None: never."""
+class AgentMetrics(Feature):
+    """Counters of one agent, and the port at which Prometheus scrapes them."""
 
-    run_id: str
-    node_id: str
-    is_member: bool
-    round: int
-    world_size: int
-    restart_count: int
-    workers: int
-    workers_running: int
-    last_output_at: float | None
-    silent_s: float
-    """Time for which the server has not answered by now."""
-
-
-class AgentMetrics(Observer):
-    """Counters of one agent, and the port at which Prometheus scrapes them.
-
-    `log` is told of the port, and of what goes wrong. Raises `UsageError` if the port cannot be had.
-    """
-
-    def __init__(self, place: tuple[str, int], log: Callable[[str, Level], None]) -> None:
-        self.read: Callable[[], Facts] | None = None
-        """Function that gives the agent's state; None before there is an agent."""
+    def __init__(self, kernel: Kernel, options: metrics.Metrics) -> None:
+        super().__init__(kernel)
+        assert options.metrics_port
+        self._place = options.metrics_port
+        self._log = kernel.console.log
+        self._has_begun = False
         self._rounds = self._failures = 0
         self._spawn = Histogram(SPAWN_BOUNDS_S)
         self._told_to_start_at = 0.0
         self._lost_s = 0.0
         self._answered_at: float | None = None
-        self._log = log
         self._connections: set[asyncio.Task[None]] = set()
-        self._socket = _bind(*place)
+        self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Begin to answer scrapes."""
+        """Begin to answer scrapes. Raises `UsageError` if the port cannot be had."""
+        self._socket = _bind(*self._place)
         self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEADER_BYTES)
         host, port = self._socket.getsockname()[:2]
         self._log(f"metrics: http://{address(host, port)}{PATH}", Level.ROUTINE)
 
-    async def shutdown(self) -> None:
+    def began(self) -> None:
+        self._has_begun = True
+
+    async def close(self) -> None:
         """Answer no more scrapes, and give the port back."""
         if self._server:
             self._server.close()
-        self._socket.close()
+        if self._socket:
+            self._socket.close()
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def answered(self, answer: Reply | ProtocolError) -> None:
-        self._lost_s += self.read().silent_s if self.read else 0.0
+        self._lost_s += self._silent_s
         self._answered_at = asyncio.get_running_loop().time()
 
     def starting(self, assignment: Assignment) -> None:
@@ -115,27 +103,35 @@ class AgentMetrics(Observer):
         self._rounds += 1
         self._spawn.observe(asyncio.get_running_loop().time() - self._told_to_start_at)
 
-    def failed(self, failure: Failure) -> None:
+    def failed(self, failure: Failure) -> Failure:
         self._failures += 1
+        return failure
 
     def samples(self) -> list[Sample]:
         counted = [Sample(ROUNDS, self._rounds), Sample(FAILURES, self._failures), Sample(SPAWN, self._spawn.read())]
-        if self.read is None:
+        if not self._has_begun:
             return counted
-        facts = self.read()
+        machine, assignment, join = self.kernel.machine, self.kernel.assignment, self.kernel.config.join
+        group = self.kernel.started and self.kernel.started.group
+        workers, running = assignment.local_world_size if assignment else 0, len(group.pids) if group else 0
         return [
             *counted,
-            Sample(INFO, 1, (rdzv_protocol.VERSION, facts.run_id, facts.node_id)),
-            Sample(MEMBER, facts.is_member),
-            Sample(WORKERS, facts.workers_running, ("running",)),
-            Sample(WORKERS, facts.workers - facts.workers_running, ("exited",)),
-            Sample(ROUND, facts.round),
-            Sample(WORLD_SIZE, facts.world_size),
-            Sample(RESTARTS, facts.restart_count),
-            Sample(LAST_OUTPUT, _wall_clock(facts.last_output_at)),
+            Sample(INFO, 1, (rdzv_protocol.VERSION, join.run_id, join.node_id)),
+            Sample(MEMBER, machine.is_member),
+            Sample(WORKERS, running, ("running",)),
+            Sample(WORKERS, workers - running, ("exited",)),
+            Sample(ROUND, machine.round),
+            Sample(WORLD_SIZE, assignment.world_size if assignment else 0),
+            Sample(RESTARTS, assignment.restart_count if assignment else 0),
+            Sample(LAST_OUTPUT, _wall_clock(group.last_output_at if group else None)),
             Sample(LAST_ANSWER, _wall_clock(self._answered_at)),
-            Sample(SERVER_LOST, self._lost_s + facts.silent_s),
+            Sample(SERVER_LOST, self._lost_s + self._silent_s),
         ]
+
+    @property
+    def _silent_s(self) -> float:
+        """Seconds for which the server, once known, has not answered."""
+        return self.kernel.machine.outages.silent_s(asyncio.get_running_loop().time())
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MOST_CONNECTIONS:

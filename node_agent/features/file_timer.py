@@ -9,13 +9,17 @@ import asyncio
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct, json
+from rdzv_protocol.messages import Assignment, Failure
 
-from node_agent.output.threads import leave_to_thread
+from node_agent.features.feature import Feature, Kernel
+from node_agent.features.hangs import Hangs
+from node_agent.output.logs import OPENED_WITHIN_S
+from node_agent.output.threads import in_thread, leave_to_thread
 from node_agent.workers.environment import TIMER_FILE
 
 READ_BYTES = 1 << 16
@@ -30,6 +34,65 @@ class Request(Struct, frozen=True):
     scope_id: str
     expiration_time: float
     signal: CInt
+
+
+class WorkerTimers(Feature):
+    """The file timer of an agent's workers, from the first round on. A timer that expires is a sign of a hang, too."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        given = kernel.config.environment.get(TIMER_FILE)
+        self.path = given if given is not None else kernel.temp_dir.path("timer")
+        self._own = {TIMER_FILE: self.path} if given is None else {}
+        self._timer: FileTimer | None = None
+
+    def variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
+        return self._own
+
+    async def preparing(self, assignment: Assignment) -> None:
+        if self._timer:
+            return
+        try:
+            pipe = await in_thread(partial(open_pipe, self.path), OPENED_WITHIN_S, os.close)
+        except OSError as error:
+            self.kernel.console.log(f"no file timer: {error}")
+        else:
+            report = self.expired if self.kernel.config.options(Hangs).is_on else None
+            self._timer = FileTimer(self.path, pipe, self.kernel.console.log, self._is_worker, report)
+
+    def failed(self, failure: Failure) -> Failure:
+        late = self._timer.killed.get(failure.pid) if self._timer else None
+        if not late:
+            return failure
+        from node_agent.failures.diagnose import by_timer
+
+        return by_timer(failure, late)
+
+    def stopped(self) -> None:
+        if self._timer:
+            self._timer.clear()
+
+    async def close(self) -> None:
+        if self._timer:
+            self._timer.close()
+
+    def expired(self, pid: int, reason: str) -> None:
+        """Suspect the worker of this process, unless that is gone, because its timer has expired."""
+        from node_agent.core.hang import Suspicion
+
+        if (local_rank := self._local_rank(pid)) is not None:
+            self.kernel.suspect(Suspicion("timer", reason, (local_rank,)))
+
+    def _is_worker(self, pid: int) -> bool:
+        return self._local_rank(pid) is not None
+
+    def _local_rank(self, pid: int) -> int | None:
+        """Local rank of the worker that this process is, or whose session it belongs to; None if it is gone."""
+        try:
+            leader = os.getsid(pid)
+        except ProcessLookupError:
+            return None
+        return next((local_rank for local_rank, worker in self.kernel.workers().items() if worker == leader), None)
 
 
 class FileTimer:

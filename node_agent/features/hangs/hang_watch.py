@@ -11,8 +11,8 @@ from math import inf
 
 from node_agent.core.hang import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
 from node_agent.core.progress import Reading
+from node_agent.features.hangs.log_rules import Line, LineMatcher
 from node_agent.output.sinks import Sink
-from node_agent.workers.log_rules import Line, LineMatcher
 from node_agent.workers.process import state
 
 LONGEST_LINE = 1 << 16
@@ -79,10 +79,6 @@ class HangWatch:
         if self._detector:
             self._detector.server_answered(self._loop.time())
             self._arm()
-
-    def timer_expired(self, local_rank: int, reason: str) -> None:
-        """Take note of a timer, set by a worker by torch's file timer, that is over."""
-        self._suspect(Suspicion("timer", reason, (local_rank,)))
 
     def sink(self, local_rank: int) -> Sink:
         """Sink for what a worker writes to one of its streams."""

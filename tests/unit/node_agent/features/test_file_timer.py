@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.workers.file_timer import FileTimer, open_pipe
+from node_agent.features.file_timer import FileTimer, open_pipe
 from tests.support.console import PATIENCE_S
 from tests.support.process_info import until
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 from rdzv_protocol.queries import Notice, Noticed
 
-from node_agent.workers.notice_board import NoticeBoard
+from node_agent.features.notices.notice_board import NoticeBoard
 from node_agent.workers.temp_dir import TempDir
 
 NOTICE = Notice(number=1, round=1, remaining_s=500.0, source="node_drained", node_id="a", reason="drained")

@@ -1,23 +1,30 @@
 """`--otel`: this node's way into each round, as spans: join, wait, spawn, first output."""
 
+import asyncio
+import os
 import time
 from collections.abc import Sequence
+from functools import partial
 
+from rdzv_protocol import VERSION
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Reply
 from rdzv_protocol.tracing import Attributes, Part, SpanExport, TracedRound, node_part
 
-from node_agent.config import AgentConfig
-from node_agent.output.observer import Observer
+from node_agent.config import PROGRAM
+from node_agent.features import tracing
+from node_agent.features.feature import Feature, Kernel
+from node_agent.output.sinks import Noticed, Sink
 
 
-class RoundTrace(Observer):
+class RoundTrace(Feature):
     """Trace of a node's way into a round: notes each step, and exports all of them once the round's trace is known."""
 
-    def __init__(self, config: AgentConfig, spans: SpanExport) -> None:
-        self._run_id = config.join.run_id
-        self._node_id = config.join.node_id
-        self._spans = spans
+    def __init__(self, kernel: Kernel, options: tracing.Tracing) -> None:
+        super().__init__(kernel)
+        self._run_id, self._node_id = kernel.config.join.run_id, kernel.config.join.node_id
+        about: Attributes = {"service.version": VERSION, "host.name": self._node_id, "process.pid": os.getpid()}
+        self._spans = SpanExport(PROGRAM, about, kernel.console.log)
         self._joined_at = self._answered_at = self._began_at = self._spawned_at = 0.0
         self._assignment: Assignment | None = None
 
@@ -38,13 +45,16 @@ class RoundTrace(Observer):
         self._spawned_at = time.time()
         self._step("spawn", self._began_at, self._spawned_at)
 
-    def first_output(self, assignment: Assignment) -> None:
-        if assignment is self._assignment:
+    def sinks(self, local_rank: int, *, is_shown: bool) -> list[Sink]:
+        return [Noticed(partial(self._first_output, self._assignment))] if is_shown else []
+
+    def _first_output(self, assignment: Assignment | None) -> None:
+        if assignment and assignment is self._assignment:
             self._step("first_output", self._spawned_at, time.time())
             self._assignment = None
 
-    def close(self) -> None:
-        self._spans.close()
+    async def close(self) -> None:
+        await asyncio.to_thread(self._spans.close)  # which may block
 
     def _step(self, name: str, began_at: float, ended_at: float) -> None:
         if (assignment := self._assignment) is None:

@@ -6,6 +6,7 @@ own matches them, beside whatever else the agent does, and is killed after a whi
 other.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -16,7 +17,9 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip, one_line
 
-from node_agent.config import FailureRules
+from node_agent.core.effects import Level
+from node_agent.features import rules
+from node_agent.features.feature import Feature, Kernel
 from node_agent.workers.bounded_command import BoundedCommand
 
 CPU_S = 2
@@ -34,6 +37,35 @@ print(next((at for at, pattern in enumerate(patterns) if any(map(re.compile(patt
 _TOO_LONG = (None, -signal.SIGXCPU)
 
 
+class FailureRules(Feature):
+    """Verdicts about failures, one at a time."""
+
+    def __init__(self, kernel: Kernel, options: rules.FailureRules) -> None:
+        super().__init__(kernel)
+        self._options = options
+
+    async def judged(self, failure: Failure) -> Failure:
+        told: asyncio.Future[tuple[Failure, str]] = asyncio.get_running_loop().create_future()
+        environment = self.kernel.config.environment
+
+        def tell(judged: Failure, problem: str) -> None:
+            if not told.done():  # not cancelled in this moment
+                told.set_result((judged, problem))
+
+        try:
+            match = RuleMatch(self._options, failure, environment, tell)
+        except OSError as error:
+            tell(failure, unmatched(f"failed: {error}"))
+        try:
+            judged, problem = await told
+        except asyncio.CancelledError:
+            match.close()
+            raise
+        if problem:
+            self.kernel.console.log(f"warning: {problem}", Level.WARNING)
+        return judged
+
+
 class RuleMatch:
     """One failure that is being compared with the rules, for `MATCHED_WITHIN_S` at most.
 
@@ -43,7 +75,7 @@ class RuleMatch:
 
     def __init__(
         self,
-        rules: FailureRules,
+        rules: rules.FailureRules,
         failure: Failure,
         environment: Mapping[str, str],
         matched: Callable[[Failure, str], None],
@@ -54,7 +86,7 @@ class RuleMatch:
         asked = os.memfd_create("rules")
         try:
             with open(asked, "w", closefd=False) as file:
-                json.dump(((*rules.fatal, *rules.retry), lines, CPU_S), file)
+                json.dump(((*rules.fatal_rule, *rules.retry_rule), lines, CPU_S), file)
             os.lseek(asked, 0, os.SEEK_SET)
             command = (sys.executable, "-I", "-S", "-W", "ignore", "-c", _MATCH)
             self._command = BoundedCommand(command, environment, MATCHED_WITHIN_S, self._ended, stdin=asked)
@@ -80,8 +112,8 @@ class RuleMatch:
         """The failure that the pattern at this position fits; -1: none does."""
         if at < 0:
             return self._failure
-        patterns = (*self._rules.fatal, *self._rules.retry)
-        verdict = "fatal" if at < len(self._rules.fatal) else "retry"
+        patterns = (*self._rules.fatal_rule, *self._rules.retry_rule)
+        verdict = "fatal" if at < len(self._rules.fatal_rule) else "retry"
         return replace(self._failure, verdict=verdict, rule=clip(patterns[at], RULE_BYTES))
 
 

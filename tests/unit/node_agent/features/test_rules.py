@@ -8,9 +8,9 @@ import resource
 import pytest
 from rdzv_protocol.messages import Failure
 
-from node_agent.config import FailureRules
-from node_agent.failures import rules
-from node_agent.failures.rules import RuleMatch
+from node_agent.features.rules import FailureRules
+from node_agent.features.rules import feature as rules
+from node_agent.features.rules.feature import RuleMatch
 from tests.support.scenario import a_failure
 
 FAILED = a_failure(
@@ -42,7 +42,7 @@ async def matched(failure: Failure, given: FailureRules) -> tuple[Failure, str]:
     ids=["no match", "the error", "stderr", "the exit code in words", "fatal goes first", "one that Python warns of"],
 )
 async def test_the_first_rule_that_a_line_fits(fatal, retry, verdict, rule):
-    found, problem = await matched(FAILED, FailureRules(fatal, retry))
+    found, problem = await matched(FAILED, FailureRules(fatal_rule=fatal, retry_rule=retry))
     assert (found.verdict, found.rule, problem) == (verdict, rule, "")
 
 
@@ -61,7 +61,7 @@ async def test_a_pattern_that_takes_for_ever_is_given_up_and_nobody_waits_for_it
             took_turns += 1
 
     other = asyncio.create_task(take_turns())
-    found, problem = await matched(failure, FailureRules((r"^(a+)+$",)))
+    found, problem = await matched(failure, FailureRules(fatal_rule=(r"^(a+)+$",)))
     other.cancel()
     assert found == failure and took_turns > 100, "the loop was held up"
     assert re.search(rf"took longer than {limit_s} s: nested repeats such as \(a\+\)\+ take", problem)
@@ -76,7 +76,7 @@ async def test_one_that_is_given_up_leaves_no_core_dump(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
     try:
-        _, problem = await matched(a_failure("a", error="a" * 60 + "!"), FailureRules((r"^(a+)+$",)))
+        _, problem = await matched(a_failure("a", error="a" * 60 + "!"), FailureRules(fatal_rule=(r"^(a+)+$",)))
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, limits)
     assert "took longer" in problem and list(tmp_path.iterdir()) == []
@@ -84,11 +84,11 @@ async def test_one_that_is_given_up_leaves_no_core_dump(monkeypatch, tmp_path):
 
 async def test_a_process_that_fails_gives_no_verdict(monkeypatch):
     monkeypatch.setattr(rules, "_MATCH", "raise SystemExit('no memory')")
-    found, problem = await matched(FAILED, FailureRules(("shard",)))
+    found, problem = await matched(FAILED, FailureRules(fatal_rule=("shard",)))
     assert found == FAILED and problem.endswith("matching them failed with exit code 1: no memory")
 
 
 async def test_a_process_that_cannot_be_started_is_no_match(monkeypatch):
     monkeypatch.setattr(rules.sys, "executable", "/no/such/python")
     with pytest.raises(OSError, match="No such file or directory"):
-        await matched(FAILED, FailureRules(("x",)))
+        await matched(FAILED, FailureRules(fatal_rule=("x",)))

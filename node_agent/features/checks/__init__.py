@@ -1,0 +1,86 @@
+"""Node checks: whether this node is fit, before it joins and when its workers have ended."""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+from msgspec.structs import replace
+from rdzv_protocol.queries import PairTest, Query
+
+from node_agent.config import AgentConfig, Endpoint, LaunchPlan, Options, UsageError
+from node_agent.core.log_options import NO_FILES
+from node_agent.flags import our_switch, ours, seconds, text
+
+CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "network")
+NETWORK = "network"
+"""Check that the server has two nodes make together, by a query."""
+
+
+def checks(given: object) -> dict[str, float | None]:
+    """Built-in checks, with commas, each perhaps with a limit: `disk`, `disk=20`."""
+    found: dict[str, float | None] = {}
+    for each in map(str.strip, text(given).split(",") if given else ()):
+        name, has_limit, limit = each.partition("=")
+        if name not in CHECKS or (has_limit and re.fullmatch(r"\d{1,7}(\.\d{1,3})?", limit) is None):
+            raise ValueError(f"names of checks ({', '.join(CHECKS)}), such as gpus or disk=20, not {each!r:.60}")
+        found[name] = float(limit) if has_limit else None
+    return found
+
+
+class NodeChecks(Options, frozen=True, kw_only=True):
+    """Checks of this node, and what they need to know."""
+
+    feature = "node_agent.features.checks.feature:NodeChecks"
+    after = "ready_file"
+
+    # fmt: off
+    check: Annotated[Mapping[str, float | None], ours(
+        "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended; one that is "
+        "unfit leaves the run, with exit code 71: gpus (there, and of one kind; gpus=8: so many), ecc, xid (errors "
+        "since boot), disk, shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
+        "network (MB/s to and from another node that the server chooses; default: 10)")] = {}
+    pre_join_check: Annotated[str, ours(
+        "CMD", text, "the same by a command of your own, for a shell. Exit code 0: fit; 71: unfit; another: the check "
+        "is broken, and the node joins. What it writes is the evidence")] = ""
+    pre_join_check_timeout: Annotated[float, ours(
+        "S", seconds(0.1, 3_600), "a check that takes longer is killed, and the node unfit (default: 60)")] = 60.0
+    check_only: Annotated[bool, our_switch(
+        "check this node now, show a table, and exit with 0 or 71; no SCRIPT is needed", is_commands=True,
+        needs_script=False)] = False
+    # fmt: on
+    server: Endpoint | None = None
+    """Server whose clock is compared with this node's. One that this node hosts has the node's own."""
+    tls: tuple[str, str | None, str | None] | None = None
+    """Files for a server that speaks TLS: its authorities ("system": those that the system trusts), this node's
+    certificate, and its key."""
+    folder: str = ""
+    """Folder of the workers' log files; empty: a temporary one."""
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self.check or self.pre_join_check)
+
+    @property
+    def answers(self) -> tuple[type[Query], ...]:
+        return (PairTest,) if NETWORK in self.check else ()
+
+    def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "NodeChecks":
+        if not self.is_on:
+            if self.check_only:
+                asks = f"{source('check_only')} needs --check or --pre-join-check"
+                raise UsageError(f"{asks}: what is to be checked")
+            return self
+        tls, log_dir = plan.credentials.tls, plan.config.logs.log_dir
+        return replace(
+            self,
+            server=None if plan.target.hosts else plan.target.endpoint,
+            tls=(tls.ca, tls.cert, tls.key) if tls else None,
+            folder=log_dir if log_dir and log_dir != NO_FILES else "",
+        )
+
+    def run_instead(self, config: AgentConfig) -> int | None:
+        if not self.check_only:
+            return None
+        from node_agent.features.checks.feature import node_check, run_by_hand
+
+        return run_by_hand(node_check(self), config)

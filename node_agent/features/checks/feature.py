@@ -1,0 +1,80 @@
+"""Feature: this node is checked when the machine asks for it, and tests the network with another one."""
+
+import asyncio
+import subprocess
+
+from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.queries import PairTest, PairTested, Query
+
+from node_agent.checks.pre_join import NodeCheck, PreJoinCheck, commands
+from node_agent.config import AgentConfig
+from node_agent.core.effects import Level
+from node_agent.features import checks
+from node_agent.features.checks import NETWORK
+from node_agent.features.feature import Feature, Kernel
+
+LEAST_MB_PER_S = 10.0
+"""Limit of the network test where the user gives none: less is a broken link, or one of 100 Mbit/s at most."""
+
+
+class NodeChecks(Feature):
+    """Checks of this node."""
+
+    def __init__(self, kernel: Kernel, options: checks.NodeChecks) -> None:
+        super().__init__(kernel)
+        self._options = options
+        node_id, environment = kernel.config.join.node_id, kernel.config.environment
+        self._check = PreJoinCheck(node_check(options), node_id, environment, kernel.console.log)
+
+    async def unfit(self, after_failure: bool) -> str:
+        told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def tell(unfit: str) -> None:
+            if not told.done():  # not cancelled in this moment
+                told.set_result(unfit)
+
+        self._check.start(after_failure, tell)
+        return await told
+
+    async def answer(self, query: Query) -> PairTested:
+        """Bandwidth and latency to another node, measured."""
+        from node_agent.checks.network import measure
+
+        assert isinstance(query, PairTest)
+        limit = self._options.check[NETWORK]
+        tested = await measure(query, LEAST_MB_PER_S if limit is None else limit)
+        figures = f"{tested.mb_per_s:.0f} MB/s" + (f", {tested.latency_s * 1000:.2f} ms" if tested.latency_s else "")
+        level = Level.WARNING if tested.problem else Level.ROUTINE
+        self.kernel.console.log(f"network test with node {query.peer}: {tested.problem or figures}", level)
+        return tested
+
+    async def close(self) -> None:
+        self._check.close()
+
+
+def node_check(options: checks.NodeChecks) -> NodeCheck:
+    """The check that the options ask for."""
+    return NodeCheck(
+        built_in=options.check,
+        command=options.pre_join_check,
+        limit_s=options.pre_join_check_timeout,
+        server=options.server,
+        tls=options.tls,
+        folder=options.folder,
+    )
+
+
+def run_by_hand(check: NodeCheck, config: AgentConfig) -> ExitCode:
+    """Run the checks, which write a table on stdout, and say what follows from it: `--check-only`."""
+    is_unfit = False
+    for _, command in commands(check, is_brief=False):
+        try:
+            code = subprocess.run(command, env=config.environment, timeout=check.limit_s).returncode
+        except subprocess.TimeoutExpired:
+            print(f"node-agent: a check took more than {check.limit_s:g} s")  # noqa: T201
+            code = ExitCode.NODE_UNFIT.value
+        is_unfit |= code == ExitCode.NODE_UNFIT
+        if code not in (0, ExitCode.NODE_UNFIT):
+            print(f"node-agent: a check is broken, which says nothing about this node: exit code {code}")  # noqa: T201
+    print(f"node {config.join.node_id} is {'unfit: replace it' if is_unfit else 'fit'}")  # noqa: T201
+    return ExitCode.NODE_UNFIT if is_unfit else ExitCode.SUCCEEDED

@@ -1,0 +1,18 @@
+"""Event log: what torchrun records as events."""
+
+from typing import Annotated
+
+from node_agent.config import Options
+from node_agent.flags import Flag, one_of
+
+
+class EventLog(Options, frozen=True, kw_only=True):
+    """Destination of events."""
+
+    feature = "node_agent.features.event_log.feature:EventLog"
+    after = "otel"
+
+    # fmt: off
+    event_log_handler: Annotated[str, Flag(
+        "NAME", one_of("null", "console"), "torchrun's events: null or console")] = "null"
+    # fmt: on

@@ -1,0 +1,120 @@
+"""Hangs: how workers that do nothing any more are noticed; not at all by default."""
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec.structs import replace
+
+from node_agent.config import LaunchPlan, Options
+from node_agent.flags import Read, lines, number, ours, pattern, seconds, switch, text, whole
+from node_agent.workers.environment import UNINTERRUPTIBLE
+
+if TYPE_CHECKING:
+    from node_agent.core.hang import LogRule, ProgressLimits
+
+SHORTEST_SILENCE_S = 1.0
+_LIMITS = {
+    "start": "start_s",
+    "step": "step_s",
+    "checkpoint": "checkpoint_s",
+    "unseen": "unseen_s",
+    "factor": "factor",
+}
+_RULE = r"([a-z]+(?:=[^,:\s]+)?(?:,[a-z]+(?:=[^,:\s]+)?)*):\s*(\S.*)"
+_RULE_KEYS: dict[str, tuple[str, Read]] = {
+    "first": ("first_s", seconds(0.1)),
+    "every": ("every_s", seconds(0.1)),
+    "rank": ("rank", whole(0, 10**7)),
+    "least": ("least", number(-inf, inf)),
+    "most": ("most", number(-inf, inf)),
+    "points": ("points", whole(1, 10**6)),
+    "fault": ("is_fault", switch),
+    "stop": ("is_stop", switch),
+}
+"""Keys of a log rule: the field that each fills, and how its value is read. A switch has none."""
+
+
+def progress_limits(given: object) -> "ProgressLimits":
+    """Seconds for every phase, `auto`, or some of start, step, checkpoint, unseen and factor."""
+    from node_agent.core.hang import ProgressLimits
+
+    if given == "auto":
+        return ProgressLimits()
+    with suppress(ValueError):
+        every = seconds(0.1)(given)
+        return ProgressLimits(start_s=every, step_s=every, checkpoint_s=every)  # type: ignore[arg-type]
+    found = {}
+    for part in text(given).split(","):
+        key, _, limit = part.partition("=")
+        try:
+            found[_LIMITS[key]] = number(1 if key == "factor" else 0.1, 10**6)(limit)
+        except (KeyError, ValueError):
+            raise ValueError(
+                f"auto, seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {part!r:.60}"
+            ) from None
+    return ProgressLimits(**found)  # type: ignore[arg-type]
+
+
+def rules(given: object) -> "tuple[LogRule, ...]":
+    """Rules, a line each: `first=600,every=60: step (\\d+)`."""
+    return tuple(map(_log_rule, lines(given)))
+
+
+def _log_rule(line: str) -> "LogRule":
+    match = re.fullmatch(_RULE, line)
+    if match is None:
+        raise ValueError(_no_rule(line))
+    found: dict[str, object] = {"pattern": pattern(match[2])}
+    for part in match[1].split(","):
+        key, _, value = part.partition("=")
+        if key not in _RULE_KEYS or bool(value) == (key in ("fault", "stop")):
+            raise ValueError(f"first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not {part!r:.60}")
+        field, read = _RULE_KEYS[key]
+        try:
+            found[field] = read(value or "true")
+        except ValueError as error:
+            raise ValueError(f"{key} of {line!r:.80}: {error}") from None
+    from node_agent.core.hang import LogRule
+
+    return LogRule(**found)  # type: ignore[arg-type]
+
+
+def _no_rule(line: str) -> str:
+    """Advice about a line that is no rule; if it begins with a key, only its pattern is missing."""
+    how = line.strip().rstrip(":")
+    if how.partition("=")[0] in _RULE_KEYS and re.fullmatch(_RULE, f"{how}: x"):
+        return f"{line!r:.80} has no pattern: add one after a colon, such as '{how:.40}: loss ([0-9.]+)'"
+    return f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}"
+
+
+class Hangs(Options, frozen=True, kw_only=True):
+    """Sources by which hangs are noticed."""
+
+    feature = "node_agent.features.hangs.feature:Hangs"
+    after = "topology"
+
+    # fmt: off
+    progress_timeout: Annotated["ProgressLimits | None", ours(
+        "S|auto|K=S,..", progress_limits, "treat workers as hung after S seconds without progress "
+        "(node_agent.progress), or after start=S,step=S,checkpoint=S; auto: after twice the longest time of each kind "
+        "(factor=2), and after 600 s while a kind has not been seen (unseen=S)")] = None
+    silence_timeout: Annotated[float | None, ours(
+        "S", seconds(SHORTEST_SILENCE_S), "the run hangs if no worker of any node has written anything for so "
+        "long")] = None
+    log_rule: Annotated["tuple[LogRule, ...]", ours(
+        "HOW: PATTERN", rules, "what lines mean, may be repeated: first=S,every=S: rank 0 must write such a line "
+        "in time; most=X,least=X,points=N: limits of the number in parentheses; fault: such a line is one; stop: all "
+        "is done", repeats=True)] = ()
+    # fmt: on
+    uninterruptible_s: float | None = None
+    """Seconds in uninterruptible sleep after which a worker hangs; torch's variable says so."""
+
+    def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Hangs":
+        """torch's variable is no source if it has no positive number, as under torchrun."""
+        uninterruptible_s = 0.0
+        with suppress(ValueError):
+            uninterruptible_s = float(plan.config.environment.get(UNINTERRUPTIBLE, ""))
+        return replace(self, uninterruptible_s=uninterruptible_s if 0 < uninterruptible_s < inf else None)

@@ -1,0 +1,25 @@
+"""Feature: the end of a worker's log file, for the server's queries."""
+
+from rdzv_protocol.queries import LogTail, Query, Refused, TailLog
+
+from node_agent.features import log_reads
+from node_agent.features.feature import Feature, Kernel
+from node_agent.features.log_reads.log_tail import LogReader
+
+
+class LogReads(Feature):
+    """Answers to `TailLog`."""
+
+    def __init__(self, kernel: Kernel, options: log_reads.LogReads) -> None:
+        super().__init__(kernel)
+        self._is_allowed = options.allow_log_reads
+        self._reader = LogReader(kernel.config.join.node_id)
+
+    async def answer(self, query: Query) -> LogTail | Refused:
+        assert isinstance(query, TailLog)
+        node = f"node {self.kernel.config.join.node_id}"
+        if not self._is_allowed:
+            return Refused(reason=f"{node} shows no logs: its agent runs without --allow-log-reads")
+        if (started := self.kernel.started) is None:
+            return Refused(reason=f"{node} has started no worker yet")
+        return await self._reader.tail(query, started.logs)

@@ -1,0 +1,62 @@
+"""Notices: the workers are told that their round ends, so that they save their work."""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+from msgspec.structs import replace
+from rdzv_protocol.queries import Notice, Query
+
+from node_agent.config import LaunchPlan, Options, UsageError
+from node_agent.flags import ours, seconds, signal_name
+
+SHARE = 0.8
+"""Part of `--shutdown-timeout` that a notice may take: what a scheduler gives between SIGTERM and SIGKILL is all."""
+
+
+class Notices(Options, frozen=True, kw_only=True):
+    """Notices to the workers."""
+
+    feature = "node_agent.features.notices.feature:Notices"
+    after = "signals_to_handle"
+
+    # fmt: off
+    notice_timeout: Annotated[float | None, ours(
+        "S", seconds(), "before a node leaves, because of a signal, a drain or --preemption-file, tell the workers of "
+        "all nodes, and wait up to S seconds until they have saved; never longer than four fifths of "
+        "--shutdown-timeout (default: workers are stopped at once, as under torchrun)")] = None
+    notice_signal: Annotated[str | None, ours(
+        "NAME", signal_name, "with a notice, send this signal to each worker, and wait for every one (default: only "
+        "those that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK, are waited for)")] = None
+    # fmt: on
+    notice_s: float | None = None
+    """Time for which this agent, told to leave, waits until the workers of all nodes have saved; None: it does not.
+    The rest of its own time is for their end."""
+    gives_notices: bool = False
+    """Whether workers are given the files of notices."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.gives_notices
+
+    @property
+    def answers(self) -> tuple[type[Query], ...]:
+        return (Notice,)
+
+    def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Notices":
+        asked, name = self.notice_timeout, self.notice_signal
+        gives_notices = asked is not None or plan.config.join.settings.scale_up == "on-notice"
+        if name and not gives_notices:
+            raise UsageError(f"{source('notice_signal')}: needs --notice-timeout S, or --scale-up on-notice")
+        if name in plan.config.signals and name in ("SIGTERM", "SIGINT"):
+            raise UsageError(f"{source('notice_signal')} {name}: that stops workers; take another, such as SIGUSR2")
+        notice_s = None if asked is None else min(asked, plan.config.shutdown_timeout_s * SHARE)
+        return replace(self, notice_s=notice_s, gives_notices=gives_notices)
+
+    def notes(self, plan: LaunchPlan, source: Callable[[str], str]) -> Iterator[str]:
+        asked, given = self.notice_timeout, self.notice_s
+        if asked is not None and given is not None and given < asked:
+            yield (
+                f"{source('notice_timeout')} {asked:g}: this node gives its workers {given:g} s when it leaves, "
+                f"four fifths of --shutdown-timeout {plan.config.shutdown_timeout_s:g}; "
+                f"--shutdown-timeout {asked / SHARE:g} allows all"
+            )

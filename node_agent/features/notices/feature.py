@@ -1,0 +1,62 @@
+"""Feature: a notice board for the workers of each round, and answers to the server's notices."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+
+from rdzv_protocol.messages import Assignment
+from rdzv_protocol.queries import Notice, Noticed, Query
+
+from node_agent.core.effects import Level
+from node_agent.features import notices
+from node_agent.features.feature import Feature, Kernel
+from node_agent.features.notices.notice_board import NoticeBoard
+
+
+class Notices(Feature):
+    """Board of one round after another."""
+
+    def __init__(self, kernel: Kernel, options: notices.Notices) -> None:
+        super().__init__(kernel)
+        self._options = options
+        self.leave_notice_s = options.notice_s
+        self._board: NoticeBoard | None = None
+
+    def starting(self, assignment: Assignment) -> None:
+        self._close_board()
+
+    async def preparing(self, assignment: Assignment) -> None:
+        temp_dir = self.kernel.temp_dir
+        if temp_dir.is_made:
+            workers, signal_name = assignment.local_world_size, self._options.notice_signal
+            self._board = NoticeBoard(temp_dir, assignment.round, workers, signal_name)
+        else:
+            text = f"the workers cannot be told of notices: {temp_dir.folder} could not be made"
+            self.kernel.console.log(text, Level.WARNING)
+
+    def variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
+        return self._board.environment(local_rank) if self._board else {}
+
+    def interruption(self) -> Awaitable[bool] | None:
+        return self._board.is_acknowledged() if self._board and self._board.is_given else None
+
+    async def answer(self, query: Query) -> Noticed:
+        """Tell the workers of the round that it ends, and wait until they have saved."""
+        assert isinstance(query, Notice)
+        started, board = self.kernel.started, self._board
+        if not started or not board or started.logs.assignment.round != query.round:
+            return Noticed(listening=0, acknowledged=0)
+        loop, log = asyncio.get_running_loop(), self.kernel.console.log
+        told_at = loop.time()
+        answer = await board.give(query, lambda: started.group.by_local_rank, log)
+        if answer.listening:
+            of = f"{answer.acknowledged} of {answer.listening} workers that listen"
+            log(f"{query.reason}: {of} have saved after {loop.time() - told_at:.1f} s", Level.NOTICE, "noticed")
+        return answer
+
+    async def close(self) -> None:
+        self._close_board()
+
+    def _close_board(self) -> None:
+        if self._board:
+            self._board.close()
+            self._board = None

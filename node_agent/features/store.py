@@ -1,0 +1,31 @@
+"""Feature: the workers' store is beside this agent in each round in which its group rank is 0."""
+
+from rdzv_protocol.messages import Assignment
+
+from node_agent.features.feature import Feature, Kernel
+from node_agent.features.warm import WarmWorkers
+from node_agent.workers.store import StoreHost
+
+
+class Store(Feature):
+    """Store of one round after another."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        at_once = kernel.config.options(WarmWorkers).has_torch
+        self._host = StoreHost(kernel.config.environment, kernel.fail, at_once=at_once)
+        self.hosts_store = self._host.is_available
+
+    def joining(self) -> None:
+        self._host.close()  # that of a round whose workers have succeeded here is no longer needed anywhere
+
+    def starting(self, assignment: Assignment) -> None:
+        if assignment.agent_store and assignment.group_rank == 0:
+            assert self.kernel.port
+            self._host.open(self.kernel.port.socket)
+
+    def stopped(self) -> None:
+        self._host.close()
+
+    async def close(self) -> None:
+        self._host.shutdown()

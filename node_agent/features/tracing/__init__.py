@@ -1,0 +1,28 @@
+"""Tracing: OpenTelemetry spans of a node's way into each round."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from node_agent.config import LaunchPlan, Options, UsageError
+from node_agent.flags import our_switch
+
+
+class Tracing(Options, frozen=True, kw_only=True):
+    """Whether spans are exported."""
+
+    feature = "node_agent.features.tracing.feature:RoundTrace"
+    after = "log_format"
+
+    # fmt: off
+    otel: Annotated[bool, our_switch(
+        "export OpenTelemetry spans of this node's way into each round: join, wait, spawn, first output, as OTEL_* "
+        "variables say (OTLP over HTTP; docs/tracing.md)")] = False
+    # fmt: on
+
+    def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Tracing":
+        if self.otel:
+            from rdzv_protocol.tracing import missing
+
+            if what := missing():
+                raise UsageError(f"{source('otel')} {what}")
+        return self

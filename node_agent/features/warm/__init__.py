@@ -1,0 +1,31 @@
+"""Warm workers: they are forked from a process that has imported their modules already."""
+
+from typing import Annotated
+
+from node_agent.config import Options
+from node_agent.flags import modules, ours
+
+FILES = 2
+"""Descriptors of a process that is held ready: itself and the way to it."""
+
+
+class WarmWorkers(Options, frozen=True, kw_only=True):
+    """Modules that workers need not import."""
+
+    feature = "node_agent.features.warm.feature:WarmWorkers"
+    after = "run_path"
+
+    # fmt: off
+    preload: Annotated[tuple[str, ...], ours(
+        "MODULE,MODULE", modules, "import these once, and fork workers that have them: a restart then takes no import. "
+        "For Python scripts; not for modules that start threads or open a GPU when they are imported",
+        is_commands=True)] = ()
+    # fmt: on
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether workers have torch when they start."""
+        return "torch" in {name.partition(".")[0] for name in self.preload}
+
+    def descriptors(self, workers: int) -> int:
+        return FILES * (workers + 1) if self.preload else 0  # the next round's workers, the fork server

@@ -1,0 +1,36 @@
+"""Feature: workers are started warm, from a pool."""
+
+from collections.abc import Mapping
+
+from rdzv_protocol.messages import Assignment
+
+from node_agent.features import warm
+from node_agent.features.feature import Feature, Kernel
+from node_agent.workers.environment import STACKS_FILE, defaults
+from node_agent.workers.warm.pool import WarmPool
+
+
+class WarmWorkers(Feature):
+    """Pool of processes for the workers of one round after another."""
+
+    def __init__(self, kernel: Kernel, options: warm.WarmWorkers) -> None:
+        super().__init__(kernel)
+        config, workers = kernel.config, kernel.config.join.local_world_size
+        environment = {**config.environment, **defaults(config.environment, workers)}
+        self._pool = WarmPool(options.preload, config.command, environment, workers, kernel.console.log)
+        self.start_worker = self._pool.start_worker
+        if kernel.orphans:
+            kernel.orphans.expects = self._pool.expects
+
+    async def preparing(self, assignment: Assignment) -> None:
+        await self._pool.full()
+
+    def variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
+        """File to which the worker writes its stacks when it is asked to."""
+        if not self.kernel.temp_dir.is_made or STACKS_FILE in self.kernel.config.environment:
+            return {}
+        rank = assignment.first_rank + local_rank
+        return {STACKS_FILE: self.kernel.temp_dir.path(f"round_{assignment.round}_{rank}.stacks")}
+
+    async def close(self) -> None:
+        self._pool.close()
