@@ -573,7 +573,7 @@ class Simulation:
         if self.takes_part(node):
             self._stuck[node.index] = self.now
 
-    def operate(self, event: events.NodeFact) -> None:
+    def operate(self, event: events.NodeOperation) -> None:
         with suppress(ProtocolError):  # the node is part of no run
             self._tell(event)
 

@@ -12,7 +12,7 @@ acts is not in the message: the server knows it from the token and the connectio
 see.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -252,5 +252,15 @@ UNCORDON = Action(
 )  # fmt: skip
 ACTIONS = (STOP, RESTART, RESIZE, ADMIT, FORGET, DRAIN, CORDON, UNCORDON)
 """All actions, in the order of `rdzvctl --help`."""
+ActionKind = Literal[
+    "node_drained",
+    "node_cordoned",
+    "node_uncordoned",
+    "nodes_admitted",
+    "run_restarted",
+    "run_resized",
+    "run_stopped",
+]
+"""Kinds of the events that say what an operator did: see `events`."""
 ActionRequest = RunAction | NodeAction
 """Message of any action."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from rdzv_protocol.actions import ActionKind
 from rdzv_protocol.constraints import Count, Id, Line, Name, Rank, Round, Seconds, Sentence, WallClock
 from rdzv_protocol.messages import Failure, RunningTime, RunTime
 from rdzv_protocol.text import count, printable
@@ -24,13 +25,7 @@ EventKind = Literal[
     "run_succeeded",
     "run_failed",
     "warning",
-    "node_drained",
-    "node_cordoned",
-    "node_uncordoned",
-    "nodes_admitted",
-    "run_restarted",
-    "run_resized",
-    "run_stopped",
+    ActionKind,
     "hang_suspected",
     "hang_found",
     "straggler_found",

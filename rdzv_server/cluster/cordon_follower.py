@@ -55,12 +55,12 @@ class CordonFollower:
             await self.catch_up_at_last(driver)
 
 
-def differences(decided: Cordons, known: Cordons, wall_now: float) -> list[events.NodeFact]:
+def differences(decided: Cordons, known: Cordons, wall_now: float) -> list[events.NodeOperation]:
     """Facts by which this shard's `known` cordons follow those that shard 0 has `decided`, by another clock.
 
     A node that this shard excludes by itself stays so until its time is over, or until an operator has uncordoned it.
     """
-    facts: list[events.NodeFact] = [
+    facts: list[events.NodeOperation] = [
         events.NodeUncordoned(node_id=node_id)
         for node_id, cordon in known.by_node.items()
         if node_id not in decided.by_node
@@ -74,7 +74,7 @@ def differences(decided: Cordons, known: Cordons, wall_now: float) -> list[event
     return facts
 
 
-def _repeated(cordon: events.Cordon, wall_now: float) -> events.NodeFact:
+def _repeated(cordon: events.Cordon, wall_now: float) -> events.NodeOperation:
     given: dict[str, Any] = {
         "reason": cordon.reason, "by": cordon.by, "request_id": cordon.request_id, "node_id": cordon.node_id,
         "wall_at": cordon.wall_at, "wall_until": cordon.wall_until, "general": cordon.general,

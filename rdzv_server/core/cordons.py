@@ -28,7 +28,7 @@ MOST_ANSWERS = 256
 """Latest requests whose repetition is recognized."""
 
 
-Given = TypeVar("Given", bound=Cordon | events.NodeFact)
+Given = TypeVar("Given", bound=Cordon | events.NodeOperation)
 
 
 class CordonStatus(Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class Cordons:
         self.answers: dict[str, str] = {}
         """Ids of the latest requests about nodes, and of forgotten runs, each with the sentence that answered it."""
 
-    def check_room(self, event: events.NodeFact) -> None:
+    def check_room(self, event: events.NodeOperation) -> None:
         """Raise `ServerUnavailable` if the event would be one cordon too many."""
         is_new = isinstance(event, events.NodeCordoned) and event.node_id not in self.by_node
         if is_new and len(self.by_node) >= MOST_CORDONS:
@@ -99,17 +99,16 @@ class Cordons:
                 self.history.restore(fact.history)
             case events.NodeBlamed():
                 self.history.note(fact.node_id, Incident(at, fact.fault, fact.run_id, fact.reason, fact.wall_at))
-            case events.NodeDrained():
-                self._keep(fact, operations.drained(fact), at)
             case events.NodeCordoned():
-                self._keep(fact, operations.cordoned(fact), at)
+                self._keep(fact, at)
             case events.NodeUncordoned():
                 self.by_node.pop(fact.node_id, None)
                 if fact.by:
                     self._forgive(fact)
-                self._answer(fact, operations.uncordoned(fact))
             case events.RunForgotten():
                 self._answer(fact, f"run {fact.run_id} is forgotten")
+        if isinstance(fact, events.NodeOperation):
+            self._answer(fact, operations.BY_FACT[type(fact)].says(fact))
         self._next_deadline = min(
             (cordon.until for cordon in self.by_node.values() if cordon.until is not None), default=None
         )
@@ -125,11 +124,10 @@ class Cordons:
     def snapshot(self, life: Life) -> CordonsKept:
         return CordonsKept(tuple(self.by_node.values()), self.answers, life, self.history.by_node, self.lifted)
 
-    def _keep(self, fact: events.NodeCordoned, sentence: str, at: float) -> None:
+    def _keep(self, fact: events.NodeCordoned, at: float) -> None:
         self.by_node[fact.node_id] = operations.cordon_of(fact, at)
         if fact.by == EXCLUDER:
             self.history.note(fact.node_id, Incident(at, "excluded", "", fact.reason, fact.wall_at))
-        self._answer(fact, sentence)
 
     def _forgive(self, fact: events.NodeUncordoned) -> None:
         self.history.forgive(fact.node_id)

@@ -47,4 +47,14 @@ class QueryClosed(Struct, frozen=True):
     answer: QueryAnswer | StackSummary | None
 
 
-Effect = Record | WakeAgents | Happened | ForgetRun | QueryClosed
+class Answered(Struct, frozen=True):
+    """Answer an operator's action, with the sentence about what it has done, or had done before.
+
+    `is_untold`: it has done something of which no event tells.
+    """
+
+    sentence: str
+    is_untold: bool
+
+
+Effect = Record | WakeAgents | Happened | ForgetRun | QueryClosed | Answered

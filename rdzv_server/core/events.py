@@ -255,7 +255,10 @@ class CauseNotFound(Struct, frozen=True):
 
 
 class Operation(Struct, frozen=True):
-    """An operator's action. `by`: who, the role of a token and an address; `request_id`: empty for none."""
+    """An operator's action. `by`: who, the role of a token and an address; `request_id`: empty for none.
+
+    Those that only their own effect knows stand beside it, in `operations`.
+    """
 
     reason: str = ""
     by: str = ""
@@ -268,17 +271,6 @@ class ArrivalsAdmitted(Operation, frozen=True):
 
 class RunStopped(Operation, frozen=True):
     """An operator ended the run."""
-
-
-class RunRestarted(Operation, frozen=True):
-    """An operator has the workers of every node restarted."""
-
-
-class RunResized(Operation, frozen=True, kw_only=True):
-    """An operator gave the run other limits of its number of nodes."""
-
-    min_nodes: int
-    max_nodes: int
 
 
 class RunForgotten(Operation, frozen=True, kw_only=True):
@@ -430,8 +422,6 @@ class TimePassed(Struct, frozen=True):
     """A deadline may have come."""
 
 
-NodeFact = NodeCordoned | NodeDrained | NodeUncordoned
-OperatorsFact = ArrivalsAdmitted | RunStopped | RunRestarted | RunResized | RunForgotten | NodeFact
 Fact = (
     NodeJoined
     | NodeLost
@@ -455,7 +445,7 @@ Fact = (
     | JoinTimedOut
     | CauseNotFound
     | StacksAsked
-    | OperatorsFact
+    | Operation
     | EventsDropped
     | WallClockSet
     | RunSuperseded

@@ -1,16 +1,20 @@
-"""Operators' actions on a run: what is refused, and what each one changes.
+"""Effects of operators' actions: the fact that each one is, what is refused, and what it changes.
 
-A check gives the fact to be recorded, or None for a request that was carried out before. Whatever a transition does
-stands in one sentence: the event's, which answers the request, too, and answers it again if it is repeated.
+`RULES` has one for each action of `rdzv_protocol.actions`; the machine's dispatch and the kinds of stored records are
+made of it. A check gives the fact to be recorded, or None for a request that was carried out before. Whatever a
+transition does stands in one sentence: the event's, which answers the request, too, and answers it again if it is
+repeated.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
+from rdzv_protocol import actions
+from rdzv_protocol.actions import ActionKind, ActionRequest
 from rdzv_protocol.errors import MalformedMessage, NobodyWaits, RunEnded
-from rdzv_protocol.events import EventKind
 from rdzv_protocol.settings import RunSettings
-from rdzv_protocol.text import clip
+from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import admission, completion, events, legal_sizes, notices
 from rdzv_server.core.events import EXCLUDER, Cordon
@@ -25,10 +29,21 @@ REASON_BYTES, EVIDENCE_BYTES = 128, 192
 """Most bytes of the reason of an operator's cordon, of which there may be a thousand, and of the server's own."""
 
 
+class RunRestarted(events.Operation, frozen=True):
+    """An operator has the workers of every node restarted."""
+
+
+class RunResized(events.Operation, frozen=True, kw_only=True):
+    """An operator gave the run other limits of its number of nodes."""
+
+    min_nodes: int
+    max_nodes: int
+
+
 # Checks.
 
 
-def check(machine: "RunMachine", event: events.OperatorsFact, now: float) -> events.Fact | None:
+def check(machine: "RunMachine", event: events.Operation, now: float) -> events.Fact | None:
     """Refuse an action on a run that is over. Raises `RunEnded`."""
     run = machine.run
     if event.request_id in run.answers:
@@ -38,7 +53,13 @@ def check(machine: "RunMachine", event: events.OperatorsFact, now: float) -> eve
     return event
 
 
-def check_resize(machine: "RunMachine", event: events.RunResized, now: float) -> events.Fact | None:
+def check_size(wanted: actions.ResizeRequest) -> None:
+    """Refuse limits that no number of nodes keeps. Raises `MalformedMessage`."""
+    if wanted.min_nodes > wanted.max_nodes:
+        raise MalformedMessage(f"min_nodes {wanted.min_nodes} is above max_nodes {wanted.max_nodes}: ask for MIN:MAX")
+
+
+def check_resize(machine: "RunMachine", event: RunResized, now: float) -> events.Fact | None:
     """Refuse limits with no legal size between them. Raises `MalformedMessage`."""
     settings = _resized(machine.run, event)
     if event.request_id not in machine.run.answers and not legal_sizes.largest(settings):
@@ -46,7 +67,7 @@ def check_resize(machine: "RunMachine", event: events.RunResized, now: float) ->
     return check(machine, event, now)
 
 
-def _resized(run: Run, event: events.RunResized) -> RunSettings:
+def _resized(run: Run, event: RunResized) -> RunSettings:
     return replace(run.settings, min_nodes=event.min_nodes, max_nodes=event.max_nodes)
 
 
@@ -64,7 +85,7 @@ def check_admission(machine: "RunMachine", event: events.ArrivalsAdmitted, now: 
     return event
 
 
-def check_node(machine: "RunMachine", event: events.NodeFact, now: float) -> events.Fact | None:
+def check_node(machine: "RunMachine", event: events.NodeOperation, now: float) -> events.Fact | None:
     """Ignore an action on a node in a run that is over, or that has been carried out before."""
     return None if machine.run.stage.is_end or event.request_id in machine.run.answers else event
 
@@ -83,7 +104,7 @@ def stop(machine: "RunMachine", fact: events.RunStopped, now: float) -> None:
     machine.end(Stage.FAILED, sentence, None, now)
 
 
-def restart(machine: "RunMachine", fact: events.RunRestarted, now: float) -> None:
+def restart(machine: "RunMachine", fact: RunRestarted, now: float) -> None:
     """Restart the running round. While a round forms, the workers are stopped already: then a back-off ends."""
     sentence = f"restarted by {AN_OPERATOR}{_because(fact)}"
     _tell(machine, "run_restarted", fact, sentence, now)
@@ -99,7 +120,7 @@ def admit(machine: "RunMachine", fact: events.ArrivalsAdmitted, now: float) -> N
     machine.open_round(Cause.NODE_ARRIVED, sentence, now)
 
 
-def resize(machine: "RunMachine", fact: events.RunResized, now: float) -> None:
+def resize(machine: "RunMachine", fact: RunResized, now: float) -> None:
     """Set the limits. Too many participants go on with fewer at once, unless some have finished their work."""
     run = machine.run
     run.settings = _resized(run, fact)
@@ -224,7 +245,7 @@ def _because(fact: events.Operation) -> str:
 
 def _tell(
     machine: "RunMachine",
-    kind: EventKind,
+    kind: ActionKind,
     fact: events.Operation,
     sentence: str,
     now: float,
@@ -233,3 +254,43 @@ def _tell(
     """Note the action as an event, and as the answer to its request."""
     machine.run.answer(fact.request_id, sentence)
     machine.tell(kind, sentence, now, by=fact.by, request_id=fact.request_id or None, node_id=node_id)
+
+
+# The table.
+
+
+class Rule(NamedTuple):
+    """Effect of an action: how it is recorded, checked and carried out."""
+
+    fact: type[events.Operation]
+    """Fact that is recorded. It has the fields of the action's message that it needs, by the same names."""
+    check: Callable[["RunMachine", Any, float], events.Fact | None]
+    apply: Callable[["RunMachine", Any, float], None]
+    """Transition of each run that the action is about."""
+    says: Callable[[Any], str] = lambda fact: ""
+    """Sentence about an action on a node, which answers the request whether or not a run has the node."""
+    refuse: Callable[[Any], None] = lambda wanted: None
+    """Check of the message by itself. Raises `MalformedMessage`."""
+
+
+RULES: Mapping[type[ActionRequest], Rule] = {
+    actions.StopRequest: Rule(events.RunStopped, check_stop, stop),
+    actions.RestartRequest: Rule(RunRestarted, check, restart),
+    actions.ResizeRequest: Rule(RunResized, check_resize, resize, refuse=check_size),
+    actions.AdmitRequest: Rule(events.ArrivalsAdmitted, check_admission, admit),
+    actions.ForgetRequest: Rule(events.RunForgotten, check_forgotten, forget),
+    actions.DrainRequest: Rule(events.NodeDrained, check_node, drain, drained),
+    actions.CordonRequest: Rule(events.NodeCordoned, check_node, cordon, cordoned),
+    actions.UncordonRequest: Rule(events.NodeUncordoned, check_node, uncordon, uncordoned),
+}
+"""Rules of all actions, by the types of their messages."""
+BY_FACT = {rule.fact: rule for rule in RULES.values()}
+
+
+def fact_of(wanted: ActionRequest, by: str, request_id: str, wall_at: float) -> events.Operation:
+    """Fact for an operator's message. `wall_at`: present wall-clock time. Raises `MalformedMessage`."""
+    rule = RULES[type(wanted)]
+    rule.refuse(wanted)
+    more = {"reason": printable(wanted.reason), "by": by, "request_id": request_id, "wall_at": wall_at}
+    given = asdict(wanted) | more
+    return rule.fact(**{name: given[name] for name in rule.fact.__struct_fields__ if name in given})

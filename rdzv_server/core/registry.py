@@ -39,7 +39,7 @@ from rdzv_server.core import (
     used_numbers,
 )
 from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS, MOST_OF_RUN, Cordons
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
+from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import (
     EXCLUDER,
     CordonsKept,
@@ -136,19 +136,17 @@ class Registry:
     def handle(self, run_id: str, event: Event, now: float) -> tuple[RunMachine | None, list[Effect]]:
         """Apply an event; return its effects, and the machine that took it if it is about one run.
 
-        Raises `ProtocolError`, with nothing changed, if it is refused.
+        The last effect of an operator's action is its answer. Raises `ProtocolError`, with nothing changed, if it is
+        refused.
         """
+        if isinstance(event, events.Operation):
+            return self._operate(run_id, event, now)
         effects: list[Effect] = []
         if isinstance(event, NodeJoined):
             machine, effects = self._machine_to_join(event, now)
             cordon = self.cordons.by_node.get(event.join.node_id)
             if cordon and cordon.node_id not in machine.run.cordons:  # else the run knows it in its own words
                 event = replace(event, cordon=cordons.for_others(cordon))
-        elif isinstance(event, events.NodeOperation):
-            effects = self._operate_on_node(event, now)
-            return None, effects + self._judge_all(now)
-        elif isinstance(event, events.RunForgotten):
-            return None, self._forget_run(event, now)
         else:
             machine = self._machine_for(run_id, event)
         effects += self._tell(machine, event, now)
@@ -162,6 +160,22 @@ class Registry:
         effects += self._pass_due(now)
         return effects + self._judge(now)
 
+    def _operate(self, run_id: str, event: events.Operation, now: float) -> tuple[RunMachine | None, list[Effect]]:
+        """Carry an operator's action out, unless it has been before."""
+        machine, effects = None, list[Effect]()
+        was_done = self.answer_to(run_id, event.request_id)
+        if isinstance(event, events.NodeOperation):
+            effects = self._operate_on_node(event, now) + self._judge_all(now)
+        elif isinstance(event, events.RunForgotten):
+            effects = self._forget_run(event, now)
+        else:
+            machine = self._machine_for(run_id, event)
+            effects = self._tell(machine, event, now)
+            effects += self._judge_all(now)
+        sentence = self.answer_to(run_id, event.request_id)
+        is_untold = bool(sentence) and not (was_done or _has_event(effects, event.request_id))
+        return machine, [*effects, Answered(sentence or f"run {run_id} was over before", is_untold)]
+
     def answer_to(self, run_id: str, request_id: str) -> str:
         """Sentence that answered an operator's request; empty if the request is not known."""
         latest = self._latest_machine(run_id)
@@ -169,7 +183,7 @@ class Registry:
         return answer or self.cordons.answers.get(request_id, "")
 
     def _operate_on_node(
-        self, event: events.NodeFact, now: float, blaming: Collection[RunMachine] = (), quoted: str = ""
+        self, event: events.NodeOperation, now: float, blaming: Collection[RunMachine] = (), quoted: str = ""
     ) -> list[Effect]:
         """Act on a node in all its runs, and in the `blaming` ones though the node may be gone from them, then for
         later runs. `quoted`: id of the run that the reason quotes; other runs get the general reason.
@@ -278,7 +292,7 @@ class Registry:
         """Ids of the runs that are set apart, and have not been stopped."""
         return [machine.run.run_id for machine in self._apart if not machine.run.stage.is_end]
 
-    def _keep(self, fact: events.NodeFact | events.RunForgotten, now: float) -> list[Effect]:
+    def _keep(self, fact: events.NodeOperation | events.RunForgotten, now: float) -> list[Effect]:
         self.cordons.apply(fact, now)
         return [Record(JOURNAL, 0, now, fact)]
 
@@ -730,5 +744,10 @@ def _incident(run: Run, blame: Blame, at: float) -> Incident:
     return Incident(at, blame.fault, run.run_id, blame.reason, run.wall_clock(at))
 
 
-def _concerns(event: events.NodeFact, run: Run) -> bool:
+def _has_event(effects: Collection[Effect], request_id: str) -> bool:
+    """Whether an event of a run tells of this request."""
+    return any(isinstance(effect, Happened) and effect.event.request_id == request_id for effect in effects)
+
+
+def _concerns(event: events.NodeOperation, run: Run) -> bool:
     return not run.stage.is_end and (event.node_id in run.node_ids or event.node_id in run.cordons)

@@ -16,21 +16,21 @@ from rdzv_protocol.log_lines import Context
 
 from rdzv_server.core import cordons, operations, set_apart
 from rdzv_server.core.cordons import CordonStatus
-from rdzv_server.core.effects import Effect, Happened, QueryClosed, Record, WakeAgents
+from rdzv_server.core.effects import Answered, Effect, Happened, QueryClosed, Record, WakeAgents
 from rdzv_server.core.events import (
     Event,
     LeaseRenewed,
     LogAsked,
     NodeJoined,
     NodeUncordoned,
-    OperatorsFact,
+    Operation,
     StacksAsked,
 )
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.clock import Clock
-from rdzv_server.service.inbox import Done, Inbox, Pending
+from rdzv_server.service.inbox import Done, Inbox, Pending, Result
 from rdzv_server.service.interface import Observer
 from rdzv_server.service.long_polls import Key, LongPolls
 from rdzv_server.service.measurements import Measurements, RunMeasurements
@@ -165,13 +165,14 @@ class Driver:
     async def submit(self, run_id: str, event: Event) -> RunMachine:
         """Apply an event of a run; returns once its records are written. Raises the `ProtocolError` that refuses it."""
         machine = await self._take(run_id, event)
-        assert machine is not None
+        assert isinstance(machine, RunMachine)
         return machine
 
-    async def act(self, run_id: str, fact: OperatorsFact) -> str:
-        """Carry an operator's action out; return the sentence that answers it. Raises a `ProtocolError`."""
-        await self._take(run_id, fact)
-        return self.registry.answer_to(run_id, fact.request_id)
+    async def act(self, run_id: str, fact: Operation) -> Answered:
+        """Carry an operator's action out, and return its answer. Raises the `ProtocolError` that refuses it."""
+        answered = await self._take(run_id, fact)
+        assert isinstance(answered, Answered)
+        return answered
 
     async def ask_agent(self, run_id: str, asked: LogAsked | StacksAsked) -> QueryClosed:
         """Ask agents an operator's question, and return how it ended. Raises the `ProtocolError` that refuses it."""
@@ -186,7 +187,7 @@ class Driver:
     def cordons(self) -> list[CordonStatus]:
         return [cordons.status(given) for given in self.registry.cordons.by_node.values()]
 
-    async def _take(self, run_id: str, event: Event) -> RunMachine | None:
+    async def _take(self, run_id: str, event: Event) -> Result:
         if self._stopped:
             raise ServerUnavailable(self._stopped)
         if isinstance(event, NodeJoined) and self.unhealthy_reason:
@@ -294,7 +295,7 @@ class Driver:
 
     async def _take_batch(self) -> None:
         effects: list[Effect] = []
-        answers: list[tuple[Pending, RunMachine | ProtocolError | None]] = []
+        answers: list[tuple[Pending, Result | ProtocolError]] = []
         now, hold_up = self._clock.now(), self._clock.held_up()
         if hold_up:
             if hold_up.silent_s > MOST_UNREAD_S / 2:
@@ -309,7 +310,8 @@ class Driver:
                 machine, happened = self.registry.handle(pending.run_id, pending.event, now)
                 effects += happened
                 refusal = set_apart.refusal(machine, pending.event) if machine else None
-                answers.append((pending, refusal or machine))
+                answered = happened[-1] if happened and isinstance(happened[-1], Answered) else None
+                answers.append((pending, refusal or answered or machine))
             except ProtocolError as error:
                 if error.__cause__:
                     log.error("%s", error, exc_info=error.__cause__)
@@ -473,7 +475,7 @@ def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
                 yield run_id, join.agent_id
 
 
-def _answer(done: Done, answer: RunMachine | ProtocolError | None) -> None:
+def _answer(done: Done, answer: Result | ProtocolError) -> None:
     if done.done():
         return
     if isinstance(answer, ProtocolError):

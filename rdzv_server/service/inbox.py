@@ -16,11 +16,13 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from rdzv_server.core.effects import Answered
 from rdzv_server.core.events import AgentDisconnected, Event, LeaseRenewed, LogAsked, NodeJoined, StacksAsked
 from rdzv_server.core.machine import RunMachine
 
-Done = asyncio.Future[RunMachine | None]
-"""Result of an event: the machine that took it, if it is about one run."""
+Result = RunMachine | Answered | None
+"""Result of an event: the answer to an operator's action, else the machine that took it; None: there is none."""
+Done = asyncio.Future[Result]
 _DROPPED = LogAsked | StacksAsked
 """Events that are dropped if no caller waits for them any more."""
 _SIGNS = LeaseRenewed | AgentDisconnected

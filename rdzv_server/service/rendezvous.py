@@ -13,7 +13,6 @@ from msgspec import structs
 from rdzv_protocol import actions, messages
 from rdzv_protocol.errors import (
     AgentFenced,
-    MalformedMessage,
     NoAnswer,
     ProtocolError,
     QueryRefused,
@@ -24,7 +23,7 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
 from rdzv_protocol.timing import hold_s
 
-from rdzv_server.core import admission, events, namesakes
+from rdzv_server.core import admission, events, namesakes, operations
 from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.machine import RunMachine
@@ -139,17 +138,11 @@ class Rendezvous:
 
     async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str) -> actions.Done:
         """Carry an operator's action out. A request without an id gets a new one, as it repeats no other."""
-        fact = _operation(wanted, by, wanted.request_id or os.urandom(8).hex())
-        was_done = self._driver.registry.answer_to(run_id, fact.request_id)
-        sentence = await self._driver.act(run_id, fact)
-        if sentence and not was_done and not self._is_told(fact):
-            log.info("%s (by %s)", sentence, by)
-        return actions.Done(epoch=self.epoch, message=sentence or f"run {run_id} was over before")
-
-    def _is_told(self, fact: events.OperatorsFact) -> bool:
-        """Whether a run has an event for the action: there is none if it concerns no run, or has a run forgotten."""
-        is_forgotten = isinstance(fact, events.RunForgotten)
-        return not is_forgotten and any(fact.request_id in run.answers for run in self._driver.runs())
+        request_id = wanted.request_id or os.urandom(8).hex()
+        answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time()))
+        if answered.is_untold:
+            log.info("%s (by %s)", answered.sentence, by)
+        return actions.Done(epoch=self.epoch, message=answered.sentence)
 
     async def _ask_agents(
         self, run_id: str, asked: events.LogAsked | events.StacksAsked, connection: Connection
@@ -328,28 +321,6 @@ class Rendezvous:
         run_id, agent_id = key
         if not self._closing:  # or it is this server that goes away, and not the agent
             self._driver.notify(run_id, events.AgentDisconnected(agent_id, was_parked))
-
-
-_FACTS: dict[type[actions.ActionRequest], type[events.OperatorsFact]] = {
-    actions.StopRequest: events.RunStopped,
-    actions.RestartRequest: events.RunRestarted,
-    actions.AdmitRequest: events.ArrivalsAdmitted,
-    actions.ForgetRequest: events.RunForgotten,
-    actions.ResizeRequest: events.RunResized,
-    actions.DrainRequest: events.NodeDrained,
-    actions.CordonRequest: events.NodeCordoned,
-    actions.UncordonRequest: events.NodeUncordoned,
-}
-"""Facts by the actions that they follow from, whose fields they have."""
-
-
-def _operation(wanted: actions.ActionRequest, by: str, request_id: str) -> events.OperatorsFact:
-    """Event for an operator's action. Raises `MalformedMessage`."""
-    if isinstance(wanted, actions.ResizeRequest) and wanted.min_nodes > wanted.max_nodes:
-        raise MalformedMessage(f"min_nodes {wanted.min_nodes} is above max_nodes {wanted.max_nodes}: ask for MIN:MAX")
-    more = {"reason": printable(wanted.reason), "by": by, "request_id": request_id, "wall_at": time.time()}
-    kind, given = _FACTS[type(wanted)], structs.asdict(wanted) | more
-    return kind(**{name: given[name] for name in kind.__struct_fields__ if name in given})
 
 
 def _event(request: _Told) -> events.Event:

@@ -14,6 +14,7 @@ from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, NumbersUsed, RunCreated, SnapshotPart
+from rdzv_server.core.operations import BY_FACT
 
 
 class MalformedRecord(Exception):
@@ -25,7 +26,8 @@ class UnknownKind(MalformedRecord):
 
 
 _KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed | NumbersUsed]] = {
-    kind.__name__: kind for kind in (*get_args(Fact), RunCreated, SnapshotPart, CordonsKept, NodeBlamed, NumbersUsed)
+    kind.__name__: kind
+    for kind in (*get_args(Fact), *BY_FACT, RunCreated, SnapshotPart, CordonsKept, NodeBlamed, NumbersUsed)
 }
 
 

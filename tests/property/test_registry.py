@@ -24,9 +24,9 @@ from rdzv_server.core.events import (
     NodeBlamed,
     NodeCordoned,
     NodeDrained,
-    NodeFact,
     NodeJoined,
     NodeLeft,
+    NodeOperation,
     NodeUncordoned,
     WorkersFailed,
     WorkersSucceeded,
@@ -170,7 +170,9 @@ class RegistryStory(RuleBasedStateMachine):
         for_s=st.sampled_from([None, 10.0, 100.0]),
         request_id=st.sampled_from(["", "", "1", "2"]),
     )
-    def an_operator_acts_on_a_node(self, node: str, kind: type[NodeFact], for_s: float | None, request_id: str) -> None:
+    def an_operator_acts_on_a_node(
+        self, node: str, kind: type[NodeOperation], for_s: float | None, request_id: str
+    ) -> None:
         given: dict[str, Any] = {"by": "me", "request_id": request_id, "node_id": node, "wall_at": WALL_AT + self.now}
         given |= {} if kind is NodeUncordoned else {"for_s": for_s}
         given |= {"deadline_s": 30.0} if kind is NodeDrained else {}

@@ -31,22 +31,21 @@ from rdzv_server.core.events import (
     LogAsked,
     NodeCordoned,
     NodeDrained,
-    NodeFact,
     NodeJoined,
     NodeLeft,
     NodeLost,
+    NodeOperation,
     NodeUncordoned,
     ProgressMeasured,
     QueryAnswered,
     RoundCompleted,
     RunCreated,
-    RunResized,
-    RunRestarted,
     TimePassed,
     WorkersFailed,
     WorkersSucceeded,
 )
 from rdzv_server.core.machine import WALL_CLOCK_SLACK_S, RunMachine
+from rdzv_server.core.operations import RunResized, RunRestarted
 from rdzv_server.core.queries import MOST_OPEN
 from rdzv_server.core.run import AgentState, Cause, Run, Seat, Stage
 from rdzv_server.core.snapshot import take
@@ -384,7 +383,7 @@ class RunStory(RuleBasedStateMachine):
             )
 
     @rule(kind=st.sampled_from([NodeCordoned, NodeUncordoned, NodeUncordoned, NodeDrained]), place=places)
-    def an_operator_acts_on_a_node(self, kind: type[NodeFact], place: int) -> None:
+    def an_operator_acts_on_a_node(self, kind: type[NodeOperation], place: int) -> None:
         agent = self.run_.agents.get(self._who(place))
         node, request = agent.node_id if agent else NODES[0], self._request()
         if kind is NodeUncordoned and self.run_.cordons:

@@ -33,8 +33,6 @@ from rdzv_server.core.events import (
     NodeUncordoned,
     QueryAnswered,
     RunCreated,
-    RunResized,
-    RunRestarted,
     RunStopped,
     TimePassed,
     WorkersFailed,
@@ -43,6 +41,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.hangs import SETTLE_S
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.operations import RunResized, RunRestarted
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run, Stage
 from rdzv_server.core.snapshot import take

@@ -6,7 +6,7 @@ import pytest
 from rdzv_protocol.messages import Finish, Wait
 
 from rdzv_server.core.completion import wait
-from rdzv_server.core.events import RunRestarted
+from rdzv_server.core.operations import RunRestarted
 from rdzv_server.core.status_view import view
 from tests.support.scenario import Scenario, running
 

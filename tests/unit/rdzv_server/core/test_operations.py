@@ -3,22 +3,22 @@
 from typing import Any
 
 import pytest
+from rdzv_protocol import actions
 from rdzv_protocol.errors import MalformedMessage, NobodyWaits, RunEnded, SettingsConflict
 from rdzv_protocol.messages import Drain, Start, Stop
 
 from rdzv_server.core.effects import Happened
-from rdzv_server.core.events import (
-    ArrivalsAdmitted,
-    NodeCordoned,
-    NodeDrained,
-    NodeUncordoned,
-    RunResized,
-    RunRestarted,
-    RunStopped,
-)
+from rdzv_server.core.events import ArrivalsAdmitted, NodeCordoned, NodeDrained, NodeUncordoned, RunStopped
+from rdzv_server.core.operations import RULES, RunResized, RunRestarted
 from rdzv_server.core.run import REQUESTS, AgentState, Stage
 from tests.support.scenario import Scenario, running, settings_of
 from tests.support.stories import check, stories
+
+
+def test_every_action_has_a_rule_whose_fact_has_the_fields_of_its_message() -> None:
+    assert RULES.keys() == {action.request for action in actions.ACTIONS}
+    for action in actions.ACTIONS:
+        assert set(action.fields) <= set(RULES[action.request].fact.__struct_fields__)
 
 
 def happened(run: Scenario) -> list[tuple[str, str, str | None]]:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from rdzv_protocol import timing
-from rdzv_protocol.actions import LogsRequest, StacksRequest
+from rdzv_protocol.actions import LogsRequest, RestartRequest, StacksRequest
 from rdzv_protocol.errors import AgentFenced, NoAnswer, NodeRankTaken, QueryRefused, ServerUnavailable
 from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.messages import AnswerRequest, FinishedWorkers, PollRequest, Reply, Start, Wait
@@ -14,6 +14,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core import admission, finishing
 from rdzv_server.core.events import LeaseRenewed
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.run import REQUESTS
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import rendezvous
 from rdzv_server.service.interface import OperatorRequest
@@ -148,6 +149,15 @@ async def test_a_request_whose_connection_is_closed_joins_nothing():
 
 QUESTION = OperatorRequest(LogsRequest(run_id=RUN_ID, rank=0), "admin 10.0.0.7")
 OPERATOR = Connection("operator")
+
+
+async def test_each_of_many_actions_at_once_gets_its_own_answer():
+    """Their number is above that of the ids that a run remembers, and one batch carries them out."""
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        await a_running_agent(server)
+        wanted = [RestartRequest(run_id=RUN_ID, reason=str(number)) for number in range(REQUESTS + 2)]
+        done = await asyncio.gather(*(server.rendezvous.ask(OperatorRequest(each, "me"), OPERATOR) for each in wanted))
+        assert [each.message.rpartition(": ")[2] for each in done] == [each.reason for each in wanted]
 
 
 async def test_an_agent_whose_poll_is_read_after_its_connection_closed_is_absent():
