@@ -299,7 +299,8 @@ class Registry:
     def _pass_due(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for key in self._due(now):
-            effects += self._tell(self._machines[key], TimePassed(), now)
+            if machine := self._machines.get(key):  # else it was forgotten as another one's events took the room
+                effects += self._tell(machine, TimePassed(), now)
         return effects
 
     def _due(self, now: float) -> list[Key]:

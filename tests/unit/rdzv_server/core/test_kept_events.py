@@ -49,6 +49,16 @@ def test_the_run_that_ended_first_loses_its_events_first_and_keeps_its_last_one(
     assert [kept(server)[run_id] for run_id in ("one", "two")] == [(4, 4), (4, 4)]
 
 
+def test_a_run_may_be_forgotten_as_its_events_are_dropped_at_the_moment_of_its_own_deadline(server):
+    server.registry = Registry(RETENTION_S, max_events=6)
+    server.join("a", "two", settings=ALONE)
+    server.succeeds("a", "two")
+    server.join("b", "one", settings=settings_of("2", join_timeout_s=10.0, lease_s=2 * RETENTION_S))
+    late = server.now + RETENTION_S + 1.0
+    server.registry.pass_time(late)
+    assert [(run.run_id, run.ended_at) for run in server.registry.runs()] == [("one", late)]
+
+
 def test_a_run_that_ended_still_tells_how_though_its_events_are_dropped(server):
     server.join("a", "one", settings=ALONE)
     server.succeeds("a", "one")
