@@ -152,7 +152,7 @@ OPERATOR = Connection("operator")
 
 
 async def test_each_of_many_actions_at_once_gets_its_own_answer():
-    """Their number is above that of the ids that a run remembers, and one batch carries them out."""
+    """One batch carries them out, and a run remembers the ids of fewer."""
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await a_running_agent(server)
         wanted = [RestartRequest(run_id=RUN_ID, reason=str(number)) for number in range(REQUESTS + 2)]
