@@ -161,6 +161,7 @@ class Agent:
             queries=self._features.queries,
             checks=self._features.overriding("unfit"),
             has_rules=self._features.overriding("judged"),
+            member=self._is_member,
             notice_s=next((each.leave_notice_s for each in self._features if each.leave_notice_s is not None), None),
         )
         self._signals.listen()
@@ -205,6 +206,10 @@ class Agent:
         """Leave the run because of this signal; each further one is more pressing."""
         self._tell_of_the_end()
         self._runner.feed(Signalled(signal_name, reason))
+
+    def _is_member(self, is_member: bool) -> None:
+        for feature in self._features:
+            feature.member(is_member)
 
     def _tell_of_the_end(self) -> None:
         if self._manager:

@@ -94,8 +94,6 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     """Form of the agent's own lines."""
     exits_when_excluded: bool = False
     """Whether the agent exits, for another node to take its place, if the server keeps it out; else it stands by."""
-    ready_file: str | None = None
-    """File that exists, with the agent's process id, while the agent is part of the run."""
     status_page: bool = True
     """Whether a server in this process shows the run's status page on loopback."""
     servers: tuple[Endpoint, ...] = ()

@@ -37,7 +37,6 @@ from node_agent.core import events, wording
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Effect, Exit, Level, Log, OwnEffect
 from node_agent.core.machine import AgentMachine, State
-from node_agent.output.ready_file import ReadyFile
 from node_agent.transport.base import Transport, spawn
 from node_agent.transport.retrying import RetryingClient
 
@@ -99,8 +98,12 @@ class Runner:
         checks: bool = False,
         has_rules: bool = False,
         notice_s: float | None = None,
+        member: Callable[[bool], None] | None = None,
     ) -> None:
-        """`queries`: the kinds that the host answers. `checks`, `has_rules`, `notice_s`: see `AgentMachine`."""
+        """`queries`: the kinds that the host answers. `checks`, `has_rules`, `notice_s`: see `AgentMachine`.
+
+        `member` is told whether the agent is part of its run, at the start and when that changes.
+        """
         self.machine = AgentMachine(
             replace(
                 config.join,
@@ -127,7 +130,8 @@ class Runner:
             lambda cut: self.feed(events.PollCut(cut)),
         )
         self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
-        self._ready_file = ReadyFile(config.ready_file, self._warn) if config.ready_file else None
+        self._member = member
+        self._was_member: bool | None = None
         self._where = where
         self._host = host
         self._loop = loop
@@ -154,8 +158,9 @@ class Runner:
         """Tell the machine what happened."""
         for effect in self.machine.handle(event, self._loop.time()):
             self._perform(effect)
-        if self._ready_file:
-            self._ready_file.show(self.machine.is_member)
+        if self._member and self._was_member is not self.machine.is_member:
+            self._was_member = self.machine.is_member
+            self._member(self.machine.is_member)
         self._arm()
 
     def crashed(self, error: BaseException) -> None:
@@ -213,8 +218,6 @@ class Runner:
         await asyncio.gather(*leftover, return_exceptions=True)
         await self._client.close()
         await self._side_client.close()
-        if self._ready_file:
-            await self._ready_file.close()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -267,9 +270,6 @@ class Runner:
             self._timer = None
         if (at := self.machine.next_deadline()) is not None:
             self._timer = self._loop.call_at(at, self.feed, events.TimePassed())
-
-    def _warn(self, text: str) -> None:
-        self._host.perform(Log(text, Level.WARNING))
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Exception handler of the loop. A transport's complaint about its peer is logged, and nothing else."""

@@ -114,9 +114,6 @@ class Arguments(Struct, frozen=True):
     local_addr: Annotated[str, Flag(
         "ADDR", host_or_none, "where other nodes reach this one (default: the address from which it reaches the "
         "server)")] = ""
-    ready_file: Annotated[str | None, ours(
-        "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
-        "standing by: for readiness probes (test -e FILE)", is_for_one=True)] = None
     exit_when_excluded: Annotated[bool, our_switch(
         "exit with 71 while rdzv-server --exclude-after keeps this node out, so that a scheduler replaces it (default: "
         "stand by until its time is over)")] = False

@@ -95,7 +95,6 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         join = replace(config.join, sort_key=config.join.sort_key or found.sort_key)
         config = replace(config, join=join, worker_variables=found.workers)
     _check_devices(arguments, config)
-    _check_ready_file(arguments)
     _check_descriptors(arguments, config)
     _check_port(arguments, config)
     notes = [found.line] if found else rendezvous.notes(arguments, target, environment)
@@ -163,7 +162,6 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         close_timeout_s=first(arguments.close_timeout, CLOSE_TIMEOUT_S),
         backend="c10d" if target.has_id_of_its_own else rendezvous.backend(arguments),
         exits_when_excluded=arguments.exit_when_excluded,
-        ready_file=arguments.ready_file,
         status_page=not arguments.no_status_page,
         servers=(target.endpoint, *target.others) if target.endpoint else (),
         environment={**inherited, **added},
@@ -259,15 +257,6 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
         raise UsageError(
             f"{arguments.source('virtual_local_rank')}: {count(workers, 'worker')}, but {name}="
             f"{config.environment[name]} has {count(len(visible), 'GPU')}: list one for each worker"
-        )
-
-
-def _check_ready_file(arguments: Arguments) -> None:
-    """Refuse a ready file that cannot be written: its probe would have the node taken for broken, long after."""
-    path = arguments.ready_file
-    if path is not None and (os.path.isdir(path) or not os.access(os.path.dirname(path) or ".", os.W_OK)):
-        raise UsageError(
-            f"{arguments.source('ready_file')}: {path!r} is not a file in a folder that is there and may be written to"
         )
 
 

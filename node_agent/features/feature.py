@@ -116,6 +116,9 @@ class Feature:
         """
         return ""
 
+    def member(self, is_member: bool) -> None:
+        """Take note that the agent is part of its run now, or is not. Called at the start, too."""
+
     def joining(self) -> None:
         """Take note that the join for the next round is sent."""
 

@@ -13,13 +13,14 @@ from node_agent.features.log_reads import LogReads
 from node_agent.features.metrics import Metrics
 from node_agent.features.notices import Notices
 from node_agent.features.preemption import Preemption
+from node_agent.features.readiness import Readiness
 from node_agent.features.rules import FailureRules
 from node_agent.features.tracing import Tracing
 from node_agent.features.warm import WarmWorkers
 from node_agent.workers.environment import ENABLE_FILE_TIMER
 
 OPTIONS: tuple[type[Options], ...] = (
-    LogReads, Metrics, NodeChecks, Notices, Preemption, FailureRules, Hangs, Tracing, EventLog, WarmWorkers,
+    LogReads, Metrics, Readiness, NodeChecks, Notices, Preemption, FailureRules, Hangs, Tracing, EventLog, WarmWorkers,
 )  # fmt: skip
 """Options of features, each with its flags."""
 UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (

@@ -22,6 +22,7 @@ from node_agent.features.extension_locks import ExtensionLocks
 from node_agent.features.file_timer import WorkerTimers
 from node_agent.features.hangs import Hangs
 from node_agent.features.notices import Notices
+from node_agent.features.readiness import Readiness
 from node_agent.features.rules import FailureRules
 from node_agent.features.store import Store
 from node_agent.features.warm import WarmWorkers
@@ -424,7 +425,7 @@ async def test_what_goes_wrong_while_the_agent_cleans_up_leaves_nothing_behind(m
 async def test_a_ready_file_is_there_while_the_agent_is_part_of_its_run(tmp_path):
     ready = tmp_path / "ready"
     ready.write_text("of an agent that was killed\n")
-    async with rig("exit 0", ready_file=str(ready)) as agent:
+    async with rig("exit 0", features=(Readiness(ready_file=str(ready)),)) as agent:
         await agent.server.hears(JoinRequest)
         await until(lambda: not ready.exists())
         await agent.server.answers(one_worker())
@@ -437,7 +438,7 @@ async def test_a_ready_file_is_there_while_the_agent_is_part_of_its_run(tmp_path
 
 
 async def test_a_ready_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_path):
-    async with rig("exit 0", ready_file=str(tmp_path / "gone" / "ready")) as agent:
+    async with rig("exit 0", features=(Readiness(ready_file=str(tmp_path / "gone" / "ready")),)) as agent:
         await agent.server.answers(one_worker())
         await agent.server.hears(ReportRequest)
         await agent.server.answers(finish())

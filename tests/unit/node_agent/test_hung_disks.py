@@ -22,8 +22,9 @@ from node_agent.core.log_options import LogOptions, Std
 from node_agent.features.notices import Notices
 from node_agent.features.notices.notice_board import NoticeBoard
 from node_agent.features.preemption import Preemption
+from node_agent.features.readiness import Readiness
+from node_agent.features.readiness import ready_file as ready_file_module
 from node_agent.output import logs as logs_module
-from node_agent.output import ready_file as ready_file_module
 from node_agent.output import threads as threads_module
 from node_agent.output.threads import in_thread
 from node_agent.transport.base import ThreadLoop
@@ -322,7 +323,7 @@ async def test_the_ready_file_follows_when_its_disk_answers(tmp_path: Path, disk
     path.write_text("of an agent that was killed")
     for where, name in ((builtins, "open"), (os, "replace"), (os, "remove")):
         disk.holds_up(where, name)
-    async with rig(ready_file=str(path)) as agent:
+    async with rig(features=(Readiness(ready_file=str(path)),)) as agent:
         await agent.server.answers(start(local_world_size=1))
         await polls_while_it_hangs(agent, disk)
         disk.answers.set()
@@ -337,7 +338,7 @@ async def test_an_agent_ends_though_its_ready_file_cannot_be_removed(
 ) -> None:
     monkeypatch.setattr(ready_file_module, "CLOSE_S", 0.05)
     disk.holds_up(os, "remove")
-    async with rig("exit 0", ready_file=str(tmp_path / "disk" / "ready")) as agent:
+    async with rig("exit 0", features=(Readiness(ready_file=str(tmp_path / "disk" / "ready")),)) as agent:
         await agent.server.answers(start(local_world_size=1))
         await agent.server.hears(ReportRequest)
         await agent.server.answers(finish())

@@ -1,10 +1,14 @@
 """The table of features: flags in one place each, and features that are imported only if they are on."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import node_agent
+from node_agent.cli.arguments import FLAGS
 from node_agent.features.feature import Feature, load
 from node_agent.features.table import OPTIONS, UNASKED
 
@@ -30,3 +34,26 @@ def test_an_agent_without_features_imports_none() -> None:
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_feature_is_off_without_its_flags(options: type) -> None:
     assert not options().is_on
+
+
+@pytest.mark.parametrize(
+    "kernel", ["agent.py", "runner.py", "queries.py", "supervisor.py", "cli/main.py", "cli/parser.py"]
+)
+def test_the_agent_names_no_feature(kernel: str) -> None:
+    text = (Path(node_agent.__file__).parent / kernel).read_text()
+    assert set(re.findall(r"node_agent\.features\.(\w+)", text)) <= {"feature", "table"}
+    assert not re.findall(r"config\.options\(", text)
+
+
+@pytest.mark.parametrize("flag", [name for options in OPTIONS for name in options.__annotations__ if name in FLAGS])
+def test_a_flag_of_a_feature_stands_in_two_files_at_most(flag: str) -> None:
+    root = Path(node_agent.__file__).parent
+    word = re.compile(rf"(?<![\w-]){flag}(?!\w)")
+    code = {path for path in root.rglob("*.py") if word.search(_without_texts(path.read_text()))}
+    folders = {path.parent if "features" in path.parts else path for path in code}
+    assert len(folders) <= 2, folders
+
+
+def _without_texts(code: str) -> str:
+    """Code without docstrings and comments, in which a flag may be named."""
+    return re.sub(r'""".*?"""|#.*', "", code, flags=re.S)

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from node_agent.core.effects import Level
+from node_agent.features import readiness
+from node_agent.features.feature import Feature, Kernel
 from node_agent.output.room import in_words
 from node_agent.output.threads import in_thread
 
@@ -13,17 +15,18 @@ CLOSE_S = 2.0
 """Longest time for which an agent waits at its end until the file is removed."""
 
 
-class ReadyFile:
+class ReadyFile(Feature):
     """File with the agent's process id. A thread writes and removes it: its disk may hang."""
 
-    def __init__(self, path: str, warn: Callable[[str], None]) -> None:
-        self._path = path
-        self._warn = warn
+    def __init__(self, kernel: Kernel, options: readiness.Readiness) -> None:
+        super().__init__(kernel)
+        assert options.ready_file
+        self._path = options.ready_file
         self._is_shown = True  # a file that an agent which was killed has left there is removed at once
         self._is_wanted = True
         self._work: asyncio.Task[None] | None = None
 
-    def show(self, is_member: bool) -> None:
+    def member(self, is_member: bool) -> None:
         """Have the file there if the agent is part of its run, and not otherwise."""
         self._is_wanted = is_member
         if self._is_wanted != self._is_shown and (self._work is None or self._work.done()):
@@ -40,7 +43,7 @@ class ReadyFile:
             try:
                 await in_thread(partial(self._put, self._is_shown))
             except OSError as error:
-                self._warn(f"--ready-file {self._path}: {in_words(error)}")
+                self.kernel.console.log(f"--ready-file {self._path}: {in_words(error)}", Level.WARNING)
 
     def _put(self, is_shown: bool) -> None:
         if is_shown:

@@ -1,0 +1,30 @@
+"""Readiness: a file is there while the agent is part of its run."""
+
+import os
+from collections.abc import Callable
+from typing import Annotated
+
+from node_agent.config import LaunchPlan, Options, UsageError
+from node_agent.flags import ours, text
+
+
+class Readiness(Options, frozen=True, kw_only=True):
+    """Place of the file."""
+
+    feature = "node_agent.features.readiness.ready_file:ReadyFile"
+    after = "metrics_port"
+
+    # fmt: off
+    ready_file: Annotated[str | None, ours(
+        "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
+        "standing by: for readiness probes (test -e FILE)", is_for_one=True)] = None
+    # fmt: on
+
+    def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Readiness":
+        """Refuse a file that cannot be written: its probe would have the node taken for broken, long after."""
+        path = self.ready_file
+        if path is not None and (os.path.isdir(path) or not os.access(os.path.dirname(path) or ".", os.W_OK)):
+            raise UsageError(
+                f"{source('ready_file')}: {path!r} is not a file in a folder that is there and may be written to"
+            )
+        return self
