@@ -94,9 +94,13 @@ class ContactRegained(Struct, frozen=True):
 
 
 class RunDeserted(Struct, frozen=True):
-    """No agent of the run was heard for a day, so the run ends. `for_room`: sooner, as a new run needs its place."""
+    """No agent of the run was heard for a day, so the run ends. `for_room`: sooner, as a new run needs its place.
+
+    `for_agents`: as new agents need the places of its agents.
+    """
 
     for_room: bool = False
+    for_agents: bool = False
 
 
 class NodeLeft(Struct, frozen=True):

@@ -121,7 +121,7 @@ class Registry:
         self._apart: list[SetApart] = []
         self._newly_apart: list[tuple[SetApart, Exception]] = []
         self._asked_for_place = float("-inf"), float("-inf")
-        """Times at which new runs began to ask for a place, one after the other, and asked last: a sign."""
+        """Times at which new runs or agents began to ask for a place, one after the other, and asked last: a sign."""
         self.knows_all_runs = knows_all_runs
         """Whether there are no other shards; else all shards have been asked before whether a node is known."""
 
@@ -421,7 +421,7 @@ class Registry:
         latest = self._latest_machine(join.run_id)
         if latest and not self._is_followed(latest, join, now):
             is_full = self._all_places >= self._max_agents and not _has_place(latest.run, join)
-            return latest, self._make_room_for_agent(now) if is_full else []
+            return latest, self._make_room_for_agent(now, latest) if is_full else []
         if join.after_round > 0:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
         if latest is None and join.returning and (end := self._used.end_of(join.run_id)):
@@ -450,42 +450,64 @@ class Registry:
         """
         if ended := self._forgettable(now):
             return self._forget_some(ended, now)
+        full = f"this server holds {self._max_runs} runs, as many as --max-runs allows, and none of them has ended; "
+        longest = next(iter(self._silent(now)), None)
+        self._want_place(longest, f"{full}there is room when one has", full, now)
+        assert longest
+        return self._tell(longest, events.RunDeserted(for_room=True), now)
+
+    def _silent(self, now: float) -> list[RunMachine]:
+        """Attempts that may give their places, the one that has been silent for longest first."""
         silent = [machine for machine in self._machines.values() if unheard.may_give_place(machine.run, now)]
-        longest = min(silent, key=lambda machine: machine.run.unheard_since or 0.0, default=None)
+        return sorted(silent, key=lambda machine: machine.run.unheard_since or 0.0)
+
+    def _want_place(self, giver: RunMachine | None, refusal: str, full: str, now: float) -> None:
+        """Note that a newcomer asks for a place. Raises `ServerUnavailable` unless there is an attempt that gives its
+        own, and newcomers have asked for a while.
+        """
         since, last = self._asked_for_place
         since = since if now <= last + unheard.ASKED_AGAIN_S else now
         self._asked_for_place = since, now
-        if longest is None or now < since + unheard.WANTED_S:
-            what_then = "there is room when one has"
-            if longest is not None:
-                what_then = f"run {longest.run.run_id} is silent, and gives its place in {unheard.WANTED_S:g} s"
-            raise ServerUnavailable(
-                f"this server holds {self._max_runs} runs, as many as --max-runs allows, and none of them has ended; "
-                f"{what_then}"
-            )
-        return self._tell(longest, events.RunDeserted(for_room=True), now)
+        if giver is None:
+            raise ServerUnavailable(refusal)
+        if now < since + unheard.WANTED_S:
+            gives = f"run {giver.run.run_id} is silent, and gives its place in {unheard.WANTED_S:g} s"
+            raise ServerUnavailable(f"{full}{gives}")
 
     @property
     def _is_full(self) -> bool:
         """Whether there is no place for a new run. A run that gave its place is remembered for a minute at most."""
         return sum(not machine.run.gave_place for machine in self._machines.values()) >= self._max_runs
 
-    def _make_room_for_agent(self, now: float) -> list[Effect]:
+    def _make_room_for_agent(self, now: float, joined: RunMachine | None = None) -> list[Effect]:
         """Forget attempts that have ended, if there are too many agents for one more: a run keeps its agents till then.
 
-        Raises `ServerUnavailable` if that makes no room.
+        If that makes no room, end silent runs, other than the one that the agent has `joined`, once new agents have
+        asked for a while. Raises `ServerUnavailable` if there are none, or before.
         """
         if self._all_places < self._max_agents:
             return []
         ended = [each for each in self._forgettable(now) if self._machines[each[-1]].places]
         if self._all_places - sum(self._machines[key].places for *_, key in ended) >= self._max_agents:
-            raise ServerUnavailable(
-                f"this server holds {self._all_places} agents, and --max-agents is {self._max_agents}: there is room "
-                "when some have left"
-            )
+            return self._have_silent_leave(joined, now)
         effects: list[Effect] = []
         while self._all_places >= self._max_agents:
             effects += self._forget_some([each for each in ended if each[-1] in self._machines], now)
+        return effects
+
+    def _have_silent_leave(self, joined: RunMachine | None, now: float) -> list[Effect]:
+        full = f"this server holds {self._all_places} agents, and --max-agents is {self._max_agents}"
+        silent = [machine for machine in self._silent(now) if machine is not joined]
+        surplus, givers = self._all_places - self._max_agents, list[RunMachine]()
+        while silent and surplus >= 0:
+            givers.append(silent.pop(0))
+            surplus -= givers[-1].places
+        giver = givers[0] if surplus < 0 else None
+        self._want_place(giver, f"{full}: there is room when some have left", f"{full}; ", now)
+        effects: list[Effect] = []
+        for machine in givers:
+            effects += self._tell(machine, events.RunDeserted(for_agents=True), now)
+            self._count_places(machine)
         return effects
 
     def _forgettable(self, now: float) -> list[tuple[bool, float, Key]]:
@@ -508,7 +530,7 @@ class Registry:
 
         So newcomers that fill the server keep no run from replacing the nodes that it loses.
         """
-        run, places = machine.run, len(machine.run.agents)
+        run, places = machine.run, 0 if machine.run.gave_place else len(machine.run.agents)
         if run.membership is not None and run.ended_at is None:
             places = max(places, len(run.membership.seats))
         self._all_places += places - machine.places

@@ -7,8 +7,9 @@ is charged, and no hang, arrival or straggler is judged: the run warns, and wait
 - New agents join. They are witnesses, too. An agent of a node of the run replaces its predecessor at once. If as many
   new agents wait as the round has seats, the spared leases are taken back, since those agents have come in its place.
 - `MOST_S` have passed: the workers must be gone, and the run ends.
-- The server is full, and new runs ask for a place. Then the run ends that has been silent for longest, if none of its
-  agents has a connection and none was heard for `GIVES_PLACE_S`. Its agents learn of that when they are back.
+- The server is full of runs or of agents, and new ones ask for a place. Then the run ends that has been silent for
+  longest, if none of its agents has a connection and none was heard for `GIVES_PLACE_S`. Its agents learn of that when
+  they are back.
 
 An operator who restarts the run, resizes it or drains one of its nodes opens a round, which waits for no silent agent.
 """
@@ -26,9 +27,9 @@ MOST_S = 86_400.0
 """Seconds after which a running round ends of which no agent was heard: a day, longer than most repairs take."""
 
 GIVES_PLACE_S = 300.0
-"""Seconds after which a silent run gives its place to a new one: a line that is repaired sooner costs no run."""
+"""Seconds after which a silent run gives its place to new runs or agents: a line repaired sooner costs no run."""
 WANTED_S = 15.0
-"""Seconds for which new runs have to ask for a place: an agent whose server can be reached again is back by then."""
+"""Seconds for which newcomers have to ask for a place: an agent that can reach the server again is back by then."""
 ASKED_AGAIN_S = 60.0
 """Most seconds between two requests for a place that count as one after the other."""
 
@@ -77,8 +78,9 @@ def regained(machine: "RunMachine", fact: events.ContactRegained, now: float) ->
 
 def deserted(machine: "RunMachine", fact: events.RunDeserted, now: float) -> None:
     run, why = machine.run, _for_how_long(machine.run, now)
-    if fact.for_room:
-        why += "; the server was full, so the run gave its place to a new run (--max-runs)"
+    if fact.for_room or fact.for_agents:
+        to = "new agents (--max-agents)" if fact.for_agents else "a new run (--max-runs)"
+        why += f"; the server was full, so the run gave its place to {to}"
         run.gave_place, run.forget_at = True, now + min(run.settings.lease_s, HEARD_OF_S)
     machine.end(Stage.FAILED, why, None, now)
 

@@ -367,3 +367,63 @@ def test_after_a_restart_of_the_server_its_agents_have_as_long_to_be_back(full):
     passes(full, WANTED_S, ("b", "other"))
     full.join("c", "new", settings=settings_of("1"))
     assert stages(full)["silent"] is Stage.FAILED
+
+
+# A run that gives the places of its agents.
+
+
+@pytest.fixture
+def crowded() -> ManyRuns:
+    """A server with as many agents as it may have: two of a run that falls silent, and one of another."""
+    server = ManyRuns()
+    server.registry = Registry(RETENTION_S, max_agents=3)
+    for agent in ("a1", "a2"):
+        server.join(agent, "silent", settings=settings_of("2"))
+    server.join("b", "other", settings=settings_of("1:2"))
+    return server
+
+
+def falls_silent(server: ManyRuns) -> None:
+    for agent in ("a1", "a2"):
+        server.handle("silent", AgentDisconnected(agent))
+    passes(server, GIVES_PLACE_S + 10, ("b", "other"))
+
+
+@pytest.mark.parametrize("run_id", ["new", "other"])
+def test_a_silent_run_gives_the_places_of_its_agents_to_new_ones(crowded: ManyRuns, run_id: str) -> None:
+    full = "this server holds 3 agents, and --max-agents is 3"
+    settings = settings_of("1:2" if run_id == "other" else "1")
+    with pytest.raises(ServerUnavailable, match=f"^{full}: there is room when some have left"):
+        crowded.join("c", run_id, settings=settings)
+    falls_silent(crowded)
+    with pytest.raises(ServerUnavailable, match=f"^{full}; run silent is silent, and gives its place in 15 s"):
+        crowded.join("c", run_id, settings=settings)
+    passes(crowded, WANTED_S, ("b", "other"))
+    crowded.join("c", run_id, settings=settings)
+    assert stages(crowded)["silent"] is Stage.FAILED
+    (run,) = crowded.registry.attempts_of("silent")
+    assert run.end_reason.endswith("the server was full, so the run gave its place to new agents (--max-agents)")
+    crowded.join("d", "third", settings=settings_of("1"))  # the silent run had two agents
+    with pytest.raises(ServerUnavailable, match=f"^{full}: there is room when some have left"):
+        crowded.join("e", "fourth", settings=settings_of("1"))
+    again = Registry(RETENTION_S, max_agents=3)
+    for record in crowded.records:
+        again.replay(record)
+    crowded.registry = again
+    with pytest.raises(ServerUnavailable, match=f"^{full}: there is room when some have left"):
+        crowded.join("e", "fourth", settings=settings_of("1"))
+
+
+def test_a_silent_run_does_not_give_its_place_to_a_newcomer_of_its_own(crowded: ManyRuns) -> None:
+    crowded.registry = Registry(RETENTION_S, max_agents=2)
+    for agent in ("a1", "a2"):
+        crowded.join(agent, "silent", settings=settings_of("1:3"))
+    passes(crowded, 60, ("a1", "silent"), ("a2", "silent"))
+    assert stages(crowded) == {"silent": Stage.RUNNING}
+    for agent in ("a1", "a2"):
+        crowded.handle("silent", AgentDisconnected(agent))
+    crowded.passes(GIVES_PLACE_S + 10)
+    for _ in range(3):
+        with pytest.raises(ServerUnavailable, match="there is room when some have left"):
+            crowded.join("a3", "silent", settings=settings_of("1:3"))
+        crowded.passes(WANTED_S)
