@@ -37,8 +37,19 @@ def decode(kind: type[T], body: bytes) -> T:
 
 
 def decode_own(kind: type[T], body: bytes) -> T:
-    """Message that this program has encoded itself, however large. Raises `MalformedMessage`."""
-    return convert(kind, _unpack(body, len(body)))
+    """Message that this program has encoded itself, however large. Raises `MalformedMessage`.
+
+    Its texts may have characters that an earlier version allowed in names.
+    """
+    value = _unpack(body, len(body))
+    try:
+        return convert(kind, value)
+    except MalformedMessage:
+        from rdzv_protocol.own_texts import convert_own  # for data of an earlier version
+
+        with suppress(msgspec.ValidationError):
+            return convert_own(kind, value)
+        raise
 
 
 def convert(kind: type[T], value: object) -> T:

@@ -7,7 +7,8 @@ a fresh one. Runs that have ended have no snapshot.
 
 from collections.abc import Iterator
 
-from msgspec import msgpack
+from msgspec import ValidationError, msgpack
+from rdzv_protocol.own_texts import convert_own
 
 from rdzv_server.core.events import SnapshotPart
 from rdzv_server.core.run import Run, RunState
@@ -28,7 +29,10 @@ def take(run: Run) -> Iterator[SnapshotPart]:
 
 def restore(run: Run, data: bytes) -> None:
     """Give a run that is as `RunCreated` left it the state of a snapshot, whose joined parts are `data`."""
-    state = msgpack.decode(data, type=RunState)
+    try:
+        state = msgpack.decode(data, type=RunState)
+    except ValidationError:
+        state = convert_own(RunState, msgpack.decode(data))
     for name in RunState.__struct_fields__:
         setattr(run, name, getattr(state, name))
     run.agents = {}

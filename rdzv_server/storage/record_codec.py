@@ -11,6 +11,7 @@ import msgspec
 from rdzv_protocol.codec import decode_own, encode
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
+from rdzv_protocol.own_texts import convert_own
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, NumbersUsed, RunCreated, SnapshotPart
@@ -74,7 +75,10 @@ def pack_events(events: Iterable[RunEvent], most: int) -> Iterator[EventBatch]:
 def unpack_events(body: bytes) -> list[RunEvent]:
     """Decode the events of a batch. Raises `MalformedRecord`."""
     try:
-        return _events.decode(body)
+        try:
+            return _events.decode(body)
+        except msgspec.ValidationError:
+            return convert_own(list[RunEvent], msgspec.msgpack.decode(body))
     except msgspec.DecodeError as error:
         raise MalformedRecord(f"events: {error}") from None
 
