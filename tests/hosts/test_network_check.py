@@ -7,6 +7,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from tests.hosts.cluster import Hosts
+from tests.hosts.network import DEVICE
 from tests.hosts.switch import Switch
 from tests.support.programs import WORKER, Program
 
@@ -18,6 +19,8 @@ FAULTS = {
         switch.cut(other, host) for other in "abc" if other != host
     ],
 }
+JUMBO = 9_000
+"""Bytes of the largest packet: the switch is a Python program, so that with small ones a good link may be too slow."""
 FLAGS = ("--nnodes", "2:3", "--run-id", "r", "--check", "network=2", "--last-call-timeout", "12", "--lease", "60")
 
 
@@ -26,6 +29,7 @@ async def test_the_node_with_a_bad_link_is_named_and_the_others_go_on(hosts: Hos
     hosts.script = WORKER
     fault(hosts.switch, "b")
     for name in "abc":
+        hosts.network[name].namespace.configure(f"link set {DEVICE} mtu {JUMBO}")
         await hosts.node(name, *FLAGS)
     workers = await hosts.hub.group(2)
     bad = hosts.agents.pop("b")
