@@ -316,6 +316,10 @@ class Fleet(Hosts):
         """Return when this node's agent has a place in a round."""
         await self.agents[name].line(r"round \d+: node \d+ of")
 
+    async def has_restarted(self, number: int) -> None:
+        """Return when the run has had so many restarts."""
+        await self._sees(f"restart {number}", lambda view: sum(view["restarts"].values()) >= number)
+
     async def unheard(self) -> None:
         """Return when the server has noticed that no agent is heard."""
         await self._sees("no agent to be heard", lambda view: view["unheard_s"] is not None)

@@ -84,6 +84,10 @@ class Ledger:
             self.entries.append(self._open)
         self._open = None
 
+    def misses(self, view: Mapping[str, Any]) -> bool:
+        """Whether operators see fewer restarts than there must be."""
+        return sum(view["restarts"].values()) < len(self.entries)
+
     def differences(self, view: Mapping[str, Any]) -> list[str]:
         """Differences between the ledger and what operators see of the run. Of a long story it remembers the end."""
         told: list[Mapping[str, Any]] = view["history"]

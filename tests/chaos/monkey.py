@@ -43,6 +43,9 @@ class Monkey:
         """Return when the run works again; its ledger must be the monkey's then."""
         view = await self.fleet.works()
         self.ledger.round_completes()
+        if self.ledger.misses(view):  # the word of it is on its way, for instance over a network that loses frames
+            await self.fleet.has_restarted(len(self.ledger.entries))
+            view = await self.fleet.works()
         assert not (differences := self.ledger.differences(view)), "; ".join(differences)
 
     # Helpers beside workers and agents.

@@ -73,6 +73,12 @@ def test_another_story_is_noticed(view: dict[str, Any]) -> None:
     assert ledger.differences(view)
 
 
+def test_a_restart_that_is_not_told_yet_is_missed() -> None:
+    ledger = ledger_of("node_lost", "worker_failed")
+    assert ledger.misses(told("node_lost"))
+    assert not ledger.misses(told("node_lost", "worker_failure"))
+
+
 def test_the_nodes_that_went_or_came_are_named() -> None:
     ledger = ledger_of("node_lost a, node_lost c", "node_arrived a b")
     assert not ledger.differences(told("node_lost", "node_arrived"))
