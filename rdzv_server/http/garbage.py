@@ -18,11 +18,12 @@ stay, and Python would look through all of them again and again while a large ru
 YOUNG_S = 0.01
 """Seconds after a first request in which the youngest objects are collected: a few thousand at most."""
 FEW = 100
-"""Number of opened and closed connections after which objects are collected that are not old: 30 a connection, so that
-this takes a few milliseconds. After as many closed ones all garbage is collected in a quiet moment: a connection leaves
-1.5 kB in a cycle of its transport, and up to 10 kB if it was refused."""
+"""Number of closed connections after which garbage is collected that is not older than a look: a connection leaves
+1.5 kB in a cycle of its transport, and up to 10 kB if it was refused. After as many all garbage is collected in a quiet
+moment."""
 LOOK_S = 1.0
-"""Seconds after a request or a closed connection in which the process looks whether a full collection is due."""
+"""Seconds after a request or a closed connection in which the process looks whether a full collection is due. Objects
+that are there at a look are old: only a full collection looks through them again."""
 GROWN, GROWN_BYTES = 1.25, 16 << 20
 """Growth of the process, as a ratio and in bytes beside it, since the last full collection, after which one is due."""
 STEADY_BYTES = 1 << 20
@@ -39,7 +40,7 @@ class GarbageCollector:
         self._loop = asyncio.get_running_loop()
         self._young = Timeouts[None](YOUNG_S, lambda _: self._collect_young())
         self._looks = Timeouts[None](LOOK_S, lambda _: self._look())
-        self._connections = self._closings = self._closings_seen = 0
+        self._closings = self._closings_seen = 0
         self._grown_looks = 0
         """Looks at which the process was found grown, since the last full collection."""
         self._before_bytes = self._kept_bytes = resident_bytes()
@@ -48,17 +49,10 @@ class GarbageCollector:
     def request_arrived(self) -> None:
         self._young.start(None)
 
-    def connection_opened(self) -> None:
-        self._count()
-
     def connection_closed(self) -> None:
         self._looks.start(None)
         self._closings += 1
-        self._count()
-
-    def _count(self) -> None:
-        self._connections += 1
-        if self._connections % FEW == 0:
+        if self._closings % FEW == 0:
             gc.collect(1)
 
     def _collect_young(self) -> None:
@@ -67,6 +61,7 @@ class GarbageCollector:
 
     def _look(self) -> None:
         """Make a full collection if one is due, now or at a later look."""
+        gc.freeze()
         size = resident_bytes()
         is_quiet = self._closings == self._closings_seen and size < self._before_bytes + STEADY_BYTES
         self._closings_seen, self._before_bytes = self._closings, size
@@ -79,6 +74,7 @@ class GarbageCollector:
 
     def _collect(self) -> None:
         self._closings = self._closings_seen = self._grown_looks = 0
+        gc.unfreeze()
         gc.collect()
         give_back()
         self._before_bytes = self._kept_bytes = resident_bytes()

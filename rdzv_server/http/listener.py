@@ -209,7 +209,6 @@ class Listener:
         self._open(connection, partial(shake_hands, accepted, connection, tls, self._limits.handshake_s))
 
     def _open(self, connection: HttpConnection, connect: Connect) -> None:
-        self._garbage.connection_opened()
         if connection.opening:
             connection.opening.run(self._opened(connection, connect))
 
