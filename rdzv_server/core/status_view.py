@@ -1,7 +1,7 @@
 """Status of a run as operators see it. Durations are seconds; ages count from now."""
 
 from collections.abc import Collection, Iterator
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank, RoleName, Round, Step, WorkerCount
@@ -10,12 +10,12 @@ from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import (
     admission,
-    completion,
     cordons,
     finishing,
     legal_sizes,
     repeated_hangs,
     restart_budget,
+    run_view,
     stragglers,
     time_ledger,
 )
@@ -32,13 +32,10 @@ from rdzv_server.core.run import (
     Run,
     Stage,
 )
+from rdzv_server.core.run_view import NodeState, Phase
 from rdzv_server.core.time_ledger import Duration, TimeStatus
 
-Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
-NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
 Status = TypeVar("Status", bound=Struct)
-SHORT_ID, HIDDEN = 12, 8
-"""Length up to which ids are shown whole, and number of characters at the end that are hidden of longer ones."""
 
 
 class ProgressStatus(Struct, frozen=True, kw_only=True):
@@ -190,10 +187,10 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
     return RunStatus(
         run_id=run.run_id,
         attempt=run.attempt,
-        phase=phase(run),
-        reason=reason(run, now),
+        phase=run_view.phase(run),
+        reason=run_view.reason(run, now),
         round=run.round,
-        world_size=world_size(run),
+        world_size=run_view.world_size(run),
         min_nodes=run.settings.min_nodes,
         max_nodes=run.settings.max_nodes,
         largest_size=legal_sizes.largest(run.settings),
@@ -204,20 +201,22 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         restarts_left=restart_budget.left(run, now),
         restarts={cause.value: run.restarts.get(cause, 0) for cause in Cause if cause is not Cause.FIRST},
         age_s=_round(now - run.created_at),
-        phase_age_s=_round(now - since(run)),
+        phase_age_s=_round(now - run_view.since(run)),
         time_s=time_ledger.view(run, now),
         deadline_s=_deadline_s(run, now),
         progress=_progress(run.progress.values(), now),
         hang=_hang(run, run.hang, now) if run.hang else None,
         finishing=_finishing(run, now),
         unheard_s=None if run.unheard_since is None else _round(now - run.unheard_since),
-        missing=missing(run),
-        broken_links=broken_links(run),
+        missing=_missing(run),
+        broken_links=[BrokenLinkStatus(**link._asdict()) for link in run_view.broken_links(run)],
         nodes=list(nodes(run, now)) if has_nodes else [],
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
-        end_failure=_failure(run.first_of_round, now) if run.end_failure and run.first_of_round else None,
+        end_failure=_failure(ended, now) if (ended := run_view.end_failure(run)) else None,
         failures=[_failure(record, now) for record in run.failures],
-        departures=[_aged(DepartureStatus, gone, now, agent_id=short(gone.agent_id)) for gone in run.departures],
+        departures=[
+            _aged(DepartureStatus, gone, now, agent_id=run_view.short(gone.agent_id)) for gone in run.departures
+        ],
         history=[_aged(RestartStatus, restart, now) for restart in run.ledger],
         settings=run.settings,
     )
@@ -236,64 +235,20 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
 
 
 def nodes(run: Run, now: float) -> Iterator[NodeStatus]:
-    """Statuses of all agents, in the order of `agents`. The run may change meanwhile."""
-    return (node(run, agent, now) for agent in agents(run))
-
-
-def agents(run: Run) -> list[Agent]:
-    """Agents of the run by group rank, then those without a seat."""
-    seated = [run.agents[agent_id] for agent_id in run.seats if agent_id in run.agents]
-    others = [agent for agent_id, agent in run.agents.items() if agent_id not in run.seats]
-    return seated + sorted(others, key=lambda agent: agent.node_id)
-
-
-def phase(run: Run) -> Phase:
-    """Stage of the run for people: a round that forms again is `restarting`, one that is half done `finishing`.
-
-    A run that is set apart is `unhealthy`.
-    """
-    if run.set_apart and not run.stage.is_end:
-        return "unhealthy"
-    if run.stage is Stage.FORMING and run.membership:
-        return "restarting"
-    if finishing.has_begun(run):
-        return "finishing"
-    return run.stage.value
-
-
-def reason(run: Run, now: float) -> str:
-    """Sentence about the run as it stands."""
-    if run.set_apart and not run.stage.is_end:
-        return run.set_apart
-    if run.stage is Stage.FORMING:
-        return completion.wait(run, now).sentence
-    if run.stage is Stage.RUNNING:
-        limit = repeated_hangs.withheld(run, now)
-        return completion.running_reason(run) + (f"; {limit}" if limit else "")
-    return run.end_reason
-
-
-def missing(run: Run) -> MissingStatus | None:
-    """Nodes that a forming round waits for; None: no round forms."""
-    if run.stage is not Stage.FORMING:
-        return None
-    return MissingStatus(
-        more_nodes=max(0, legal_sizes.smallest(run.settings) - len(run.waiting)),
-        stopping=[agent.node_id for agent in run.stopping.values()],
-        gone=[gone.node_id for gone in completion.vacated(run)],
-    )
-
-
-def since(run: Run) -> float:
-    """Time at which the run last began to form, began to run, or ended."""
-    if run.ended_at is not None:
-        return run.ended_at
-    return run.opening.at if run.stage is Stage.FORMING else run.started_at
+    """Statuses of all agents, in the order of `run_view.agents`. The run may change meanwhile."""
+    return (node(run, agent, now) for agent in run_view.agents(run))
 
 
 def _deadline_s(run: Run, now: float) -> float | None:
-    until = completion.deadline(run) if run.stage is Stage.FORMING and not run.set_apart else None
+    until = run_view.forms_until(run)
     return None if until is None else _round(max(0.0, until - now))
+
+
+def _missing(run: Run) -> MissingStatus | None:
+    found = run_view.missing(run)
+    return found and MissingStatus(
+        more_nodes=found.more_nodes, stopping=found.stopping, gone=[gone.node_id for gone in found.vacated]
+    )
 
 
 def node(run: Run, agent: Agent, now: float) -> NodeStatus:
@@ -302,8 +257,8 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
     renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
     return NodeStatus(
         node_id=agent.node_id,
-        agent_id=short(agent.agent_id),
-        state=state(run, agent),
+        agent_id=run_view.short(agent.agent_id),
+        state=run_view.state(run, agent),
         connected=run.leases.is_connected(agent.agent_id),
         addr=agent.join.addr,
         port=agent.join.port,
@@ -321,17 +276,6 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
         progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
     )
-
-
-def broken_links(run: Run) -> list[BrokenLinkStatus]:
-    """Links that the last network test has found broken; none of a run that has ended."""
-    found = [] if run.stage.is_end else run.broken_links
-    return [BrokenLinkStatus(nodes=_names(run, link.agents), problem=link.problem) for link in found]
-
-
-def _names(run: Run, agents: tuple[str, str]) -> tuple[str, str]:
-    one, other = agents
-    return run.agents[one].node_id, run.agents[other].node_id
 
 
 def _hang(run: Run, hang: Hang, now: float) -> HangStatus:
@@ -372,30 +316,15 @@ def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | N
     )
 
 
-def short(agent_id: str) -> str:
-    """Shorten an agent's id: enough is left to tell agents apart, and too little to speak in an agent's name."""
-    return agent_id if len(agent_id) <= SHORT_ID else agent_id[:-HIDDEN]
-
-
-def state(run: Run, agent: Agent) -> NodeState:
-    if run.stage.is_end:
-        return "succeeded" if run.stage is Stage.SUCCEEDED else "failed"
-    if agent.state is AgentState.WAITING and run.stage is Stage.RUNNING:
-        return "standby"
-    return agent.state.value
-
-
-def world_size(run: Run) -> int:
-    if run.stage is Stage.FORMING or run.membership is None:
-        return 0
-    return run.membership.world_size
-
-
 def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str) -> Status:
     """Status of a departure or a restart, with its age in seconds in place of its time."""
     fields = structs.asdict(record)
     age_s = _round(now - fields.pop("at"))
     return kind(**(fields | shown), age_s=age_s)
+
+
+def _departure(gone: Departure, now: float) -> DepartureStatus:
+    return _aged(DepartureStatus, gone, now, agent_id=run_view.short(gone.agent_id))
 
 
 def _failure(record: FailureRecord, now: float) -> FailureStatus:

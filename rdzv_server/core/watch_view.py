@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import to_builtins
 from rdzv_protocol.timing import hold_s
 
-from rdzv_server.core import completion, finishing, status_view, stragglers, time_ledger
+from rdzv_server.core import finishing, run_view, stragglers, time_ledger
 from rdzv_server.core.events import Cordon
-from rdzv_server.core.run import Agent, FailureRecord, Run, Stage
+from rdzv_server.core.run import Agent, FailureRecord, Run
 
 Clock = Callable[[float], float]
 """Conversion of a time of the run to wall-clock time, seconds since 1970."""
@@ -26,23 +26,23 @@ MOST_MISSING = 256
 
 def summary(run: Run, now: float, clock: Clock) -> Document:
     """Summary of the run: its line in the list of all runs. `ending`: what happens at `deadline_at`."""
-    reason, ending, deadline = _reason(run, now)
+    reason, ending, deadline = run_view.outlook(run, now)
     return known(
         run_id=run.run_id,
         attempt=run.attempt,
-        phase=status_view.phase(run),
+        phase=run_view.phase(run),
         reason=reason,
         ending=ending,
         deadline_at=None if deadline is None else clock(deadline),
         round=run.round,
-        nodes=_present(run),
-        standbys=len(run.waiting) or None if run.stage is Stage.RUNNING else None,
+        nodes=run_view.present(run),
+        standbys=run_view.standbys(run) or None,
         min_nodes=run.settings.min_nodes,
         max_nodes=run.settings.max_nodes,
         restart_count=run.restart_count,
         max_restarts=run.settings.max_restarts,
         created_at=clock(run.created_at),
-        since=clock(status_view.since(run)),
+        since=clock(run_view.since(run)),
         ended_at=None if run.ended_at is None else clock(run.ended_at),
         finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # of the last worker that did
     )
@@ -51,7 +51,7 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
 def view(run: Run, now: float, clock: Clock) -> Document:
     """View of the run without its nodes. Its size does not depend on their number."""
     return summary(run, now, clock) | known(
-        world_size=status_view.world_size(run),
+        world_size=run_view.world_size(run),
         lease_s=run.settings.lease_s,
         disconnect_grace_s=run.settings.disconnect_grace_s,
         quiet_after_s=quiet_after_s(run),
@@ -61,9 +61,9 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         time_in=time_ledger.present(run),  # to which the time since `time_since` is counted
         time_since=clock(run.time.since),
         missing=_missing(run, clock) or None,
-        broken_links=to_builtins(status_view.broken_links(run)) or None,
+        broken_links=[link._asdict() for link in run_view.broken_links(run)] or None,
         first_failure=_failure(run.first_failure, clock),
-        end_failure=_failure(run.first_of_round if run.end_failure else None, clock),
+        end_failure=_failure(run_view.end_failure(run), clock),
     )
 
 
@@ -85,8 +85,8 @@ def node(run: Run, agent: Agent) -> Document:
     seat = run.seat_of(agent.agent_id)
     return known(
         node_id=agent.node_id,
-        agent_id=status_view.short(agent.agent_id),
-        state=status_view.state(run, agent),
+        agent_id=run_view.short(agent.agent_id),
+        state=run_view.state(run, agent),
         addr=agent.join.addr,
         role=agent.join.role,
         local_world_size=agent.join.local_world_size,
@@ -133,31 +133,12 @@ def known(**fields: Any) -> Document:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _present(run: Run) -> int:
-    if run.stage is Stage.FORMING:
-        return len(run.waiting)
-    return run.survivors if run.membership else 0
-
-
-def _reason(run: Run, now: float) -> tuple[str, str | None, float | None]:
-    """Sentence about the run without a countdown, the event at the countdown's end, and the time of that."""
-    if run.set_apart:
-        return status_view.reason(run, now), None, None
-    if run.stage is Stage.FORMING:
-        wait = completion.wait(run, now)
-        return wait.reason, wait.ending, completion.deadline(run)
-    if run.stage is Stage.RUNNING and run.scale_up_at is not None:
-        return status_view.reason(run, now), "ends", run.scale_up_at
-    return status_view.reason(run, now), None, None
-
-
 def _missing(run: Run, clock: Clock) -> Document:
     """Seats that are missing in a forming round, by group rank; of many the latest."""
-    if run.stage is not Stage.FORMING:
-        return {}
+    found = run_view.missing(run)
     return {
         str(gone.group_rank): {"node_id": gone.node_id, "cause": gone.cause, "at": clock(gone.at)}
-        for gone in completion.vacated(run)[-MOST_MISSING:]
+        for gone in (found.vacated[-MOST_MISSING:] if found else ())
     }
 
 

@@ -7,17 +7,16 @@ series of their own up to a limit, the oldest of those that go on first: who beg
 import asyncio
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import get_args
 
 import rdzv_protocol
 from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition, of_process
 
-from rdzv_server.core import finishing, restart_budget, time_ledger
+from rdzv_server.core import finishing, restart_budget, run_view, time_ledger
 from rdzv_server.core.events import EXCLUDER
-from rdzv_server.core.run import AgentState, Cause, Run, Stage
-from rdzv_server.core.status_view import Phase, phase
+from rdzv_server.core.run import AgentState, Cause, Run
 from rdzv_server.http.listener import Listener
 from rdzv_server.service.interface import Service
 from rdzv_server.service.measurements import FIRST
@@ -34,8 +33,6 @@ LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 METRICS: list[Metric] = []
 """All metrics, in the order of the answer."""
 RESTART_CAUSES = tuple(cause for cause in Cause if cause is not Cause.FIRST)
-STANDBY = "standby"
-"""State of agents that wait beside a running round."""
 
 
 def _declare(kind: Kind, name: str, text: str, *labels: str) -> Metric:
@@ -247,8 +244,8 @@ class _Survey:
     def __init__(self) -> None:
         self.listed: set[str] = set()
         """Labels of the runs that have series of their own: two cut ids may be alike."""
-        self._phases = dict.fromkeys(get_args(Phase), 0)
-        self._nodes = dict.fromkeys((*map(str, AgentState), STANDBY), 0)
+        self._phases = dict.fromkeys(get_args(run_view.Phase), 0)
+        self._nodes = dict.fromkeys((*map(str, AgentState), "standby"), 0)
         self._disconnected = self._unlisted = 0
         self._longest_forming_s = 0.0
 
@@ -259,14 +256,14 @@ class _Survey:
 
     def look_at(self, run: Run, now: float) -> None:
         """Count the run, in a time that does not depend on its number of nodes."""
-        self._phases[phase(run)] += 1
+        self._phases[run_view.phase(run)] += 1
         if run.stage.is_end:
             return
         self._unlisted += 1
-        for state, count in _nodes(run):
+        for state, count in run_view.states(run):
             self._nodes[state] += count
         self._disconnected += len(run.leases.absent_since)
-        self._longest_forming_s = max(self._longest_forming_s, _forming_s(run, now))
+        self._longest_forming_s = max(self._longest_forming_s, run_view.forming_s(run, now))
 
     def series_of(self, run: Run, now: float) -> Iterator[Sample]:
         """Series of the run itself; none if another run has the same label."""
@@ -275,12 +272,11 @@ class _Survey:
             return
         self.listed.add(label)
         self._unlisted -= 1
-        world_size = run.membership.world_size if run.membership and run.stage is Stage.RUNNING else 0
-        yield Sample(RUN_INFO, 1, (label, str(run.attempt), phase(run)))
-        yield from (Sample(RUN_NODES, count, (label, state)) for state, count in _nodes(run))
+        yield Sample(RUN_INFO, 1, (label, str(run.attempt), run_view.phase(run)))
+        yield from (Sample(RUN_NODES, count, (label, state)) for state, count in run_view.states(run))
         yield Sample(RUN_ROUND, run.round, (label,))
-        yield Sample(RUN_WORLD_SIZE, world_size, (label,))
-        yield Sample(RUN_FORMING, _forming_s(run, now), (label,))
+        yield Sample(RUN_WORLD_SIZE, run_view.world_size(run), (label,))
+        yield Sample(RUN_FORMING, run_view.forming_s(run, now), (label,))
         yield Sample(RUN_RESTARTS_LEFT, restart_budget.left(run, now), (label,))
         yield Sample(RUN_STRAGGLERS, len(run.stragglers), (label,))
         spent = time_ledger.view(run, now)
@@ -313,14 +309,3 @@ def label_of(run_id: str) -> str:
         return run_id
     digest = hashlib.sha256(run_id.encode()).hexdigest()[:16]
     return f"{run_id[: LONGEST_LABEL - len(digest) - 1]}~{digest}"
-
-
-def _nodes(run: Run) -> Iterable[tuple[str, int]]:
-    """Number of the run's agents in each state."""
-    for state, agents in run.by_state.items():
-        stands_by = state is AgentState.WAITING and run.stage is Stage.RUNNING
-        yield STANDBY if stands_by else state.value, len(agents)
-
-
-def _forming_s(run: Run, now: float) -> float:
-    return max(0.0, now - run.opening.at) if run.stage is Stage.FORMING else 0.0

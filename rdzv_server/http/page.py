@@ -23,7 +23,7 @@ from rdzv_protocol.actions import Action
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
-from rdzv_server.core import status_view, watch_view
+from rdzv_server.core import run_view, status_view, watch_view
 from rdzv_server.core.run import Run
 from rdzv_server.core.status_view import NodeStatus
 from rdzv_server.http import answers
@@ -154,7 +154,7 @@ class Pages:
     def _rows(self, run: Run, first: int) -> Iterator[NodeStatus]:
         """Statuses of at most `ROWS` agents, without those that cannot be read."""
         now = self._service.now(run.run_id)
-        for agent in read(run, lambda: status_view.agents(run), lambda _: [])[first : first + ROWS]:
+        for agent in read(run, lambda: run_view.agents(run), lambda _: [])[first : first + ROWS]:
             if shown := read(run, partial(status_view.node, run, agent, now), lambda _: None):
                 yield shown
 

@@ -7,7 +7,7 @@ import msgspec
 import rdzv_protocol
 from msgspec import Struct, structs
 
-from rdzv_server.core import status_view
+from rdzv_server.core import run_view, status_view
 from rdzv_server.core.run import Agent, Run
 from rdzv_server.core.status_view import NodeStatus, RunStatus
 from rdzv_server.service.interface import ServerState, Service, Shows, state_for
@@ -92,7 +92,7 @@ class StatusView:
 
 def _begin(run: Run, now: float, level: int) -> tuple[list[Agent], bytes]:
     """Agents of a large run, and the run as JSON without them; of any other run no agents, and all of it."""
-    agents = status_view.agents(run)
+    agents = run_view.agents(run)
     is_large = len(agents) > NODES_AT_ONCE
     return agents if is_large else [], _written(status_view.view(run, now, has_nodes=not is_large), level)
 

@@ -6,12 +6,12 @@ In the run that `POISON` names, what follows from a worker's failure raises an e
 
 import os
 
-from rdzv_server.core import machine, status_view
+from rdzv_server.core import machine, run_view
 from rdzv_server.core.events import WorkersFailed
 from rdzv_server.core.run import Run
 
 _check, _apply = machine._EVENTS[WorkersFailed]
-_phase = status_view.phase
+_phase = run_view.phase
 
 
 def _raise_half_way(of_run: machine.RunMachine, fact: WorkersFailed, now: float) -> None:
@@ -20,11 +20,11 @@ def _raise_half_way(of_run: machine.RunMachine, fact: WorkersFailed, now: float)
         raise AssertionError("a contradiction")
 
 
-def _raise_instead(run: Run) -> status_view.Phase:
+def _raise_instead(run: Run) -> run_view.Phase:
     if run.run_id == os.environ.get("UNREADABLE"):
         raise AssertionError("no phase")
     return _phase(run)
 
 
 machine._EVENTS[WorkersFailed] = (_check, _raise_half_way)  # type: ignore[index]
-status_view.phase = _raise_instead
+run_view.phase = _raise_instead

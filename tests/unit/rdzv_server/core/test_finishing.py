@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.messages import FinishedWorkers
 
-from rdzv_server.core import finishing, status_view, watch_view
+from rdzv_server.core import finishing, run_view, status_view, watch_view
 from rdzv_server.core.events import LeaseRenewed
 from rdzv_server.core.finishing import WARNED_AFTER_S
 from rdzv_server.core.run import Stage
@@ -36,7 +36,7 @@ def found(run: Scenario) -> status_view.FinishingStatus | None:
 def test_a_round_in_which_all_run_does_not_finish() -> None:
     run = running("2", "a", "b")
     polls(run, "a")
-    assert found(run) is None and status_view.phase(run.run) == "running" and finishing.deadline(run.run) is None
+    assert found(run) is None and run_view.phase(run.run) == "running" and finishing.deadline(run.run) is None
 
 
 def test_a_node_that_finished_and_one_that_still_runs_are_named_at_once() -> None:
@@ -45,7 +45,7 @@ def test_a_node_that_finished_and_one_that_still_runs_are_named_at_once() -> Non
     run.passes(60.0)
     status = found(run)
     assert status and (status.age_s, status.warned) == (60.0, False)
-    assert status_view.reason(run.run, run.now).endswith("; rank 0 finished; still running: rank 1 on node b")
+    assert run_view.reason(run.run, run.now).endswith("; rank 0 finished; still running: rank 1 on node b")
     assert watch_view.summary(run.run, run.now, lambda at: at)["finished_at"] == 0.0
 
 
@@ -75,7 +75,7 @@ def test_a_node_that_finishes_later_starts_the_time_anew() -> None:
 def test_workers_that_finished_on_a_node_that_still_runs_are_a_sign_with_the_same_consequence() -> None:
     run = with_workers(4, "1", "a")
     polls(run, "a", 0, 2, ago_s=30.0)
-    assert status_view.phase(run.run) == "finishing"
+    assert run_view.phase(run.run) == "finishing"
     run.passes(WARNED_AFTER_S - 30.0)
     assert warnings(run) == ["ranks 0, 2 finished 5 min ago; still running: ranks 1, 3 on node a"]
 

@@ -4,7 +4,7 @@ import pytest
 from rdzv_protocol.errors import RunFailed, ServerUnavailable, UnknownRun
 from rdzv_protocol.messages import Finish, Start
 
-from rdzv_server.core import status_view, used_numbers
+from rdzv_server.core import run_view, used_numbers
 from rdzv_server.core.events import AgentDisconnected, LeaseRenewed, Life, RunForgotten, RunStopped
 from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.registry import Registry
@@ -152,9 +152,9 @@ def test_a_run_of_which_no_agent_is_heard(story):
 def test_the_run_says_so_while_it_lasts():
     run = running("2", "a", "b", lease_s=10)
     run.passes(60.0)
-    assert "no agent of the run is heard" in status_view.reason(run.run, run.now)
+    assert "no agent of the run is heard" in run_view.reason(run.run, run.now)
     run.renews("a")
-    assert "no agent" not in status_view.reason(run.run, run.now)
+    assert "no agent" not in run_view.reason(run.run, run.now)
 
 
 # Attempts.

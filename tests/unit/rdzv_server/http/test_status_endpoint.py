@@ -9,7 +9,7 @@ import pytest
 from rdzv_protocol.messages import LeaveRequest
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core import status_view
+from rdzv_server.core import run_view, status_view
 from rdzv_server.http.status_endpoint import NODES_AT_ONCE, StatusView
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import operator_scheduler
@@ -119,9 +119,9 @@ async def test_others_have_a_turn_after_each_run_however_many_look(server):
 
 
 def raises_over(monkeypatch: pytest.MonkeyPatch, name: str, is_odd: Any) -> None:
-    """Have a function of the status raise an exception if `is_odd` says so of its arguments."""
-    whole = getattr(status_view, name)
-    monkeypatch.setattr(status_view, name, lambda *given: 1 / 0 if is_odd(*given) else whole(*given))
+    """Have a function of the view model raise an exception if `is_odd` says so of its arguments."""
+    whole = getattr(run_view, name)
+    monkeypatch.setattr(run_view, name, lambda *given: 1 / 0 if is_odd(*given) else whole(*given))
 
 
 async def test_a_run_that_cannot_be_read_is_shown_without_details_and_the_others_as_they_are(server, monkeypatch):

@@ -9,7 +9,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core import admission, snapshot, status_view
+from rdzv_server.core import admission, run_view, snapshot
 from rdzv_server.core import machine as machine_module
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import (
@@ -652,7 +652,7 @@ async def test_an_error_in_one_run_sets_it_apart_and_the_others_notice_nothing(s
     assert isinstance(told(server, "other", "b"), Stop)
     assert server.registry.runs_apart == ["poison"] and server.registry.next_deadline() is not None
     poison = server.registry.attempts_of("poison")[0]
-    assert status_view.phase(poison) == "unhealthy" and "a contradiction" in status_view.reason(poison, 0.0)
+    assert run_view.phase(poison) == "unhealthy" and "a contradiction" in run_view.reason(poison, 0.0)
     assert not poison.departures
     events = await server.store.read_events("poison", 1, 0, 100)
     assert [event.number for event in events] == list(range(1, len(events) + 1))

@@ -14,7 +14,7 @@ from rdzv_protocol.actions import CordonRequest
 from rdzv_protocol.errors import ServerUnavailable
 from rdzv_protocol.messages import LeaveRequest, ReportRequest
 
-from rdzv_server.core import status_view
+from rdzv_server.core import run_view
 from rdzv_server.core.watch_view import Document, merge
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import watch as watching
@@ -281,8 +281,8 @@ async def test_a_run_that_cannot_be_read_is_shown_as_such_until_it_can_and_other
         )
 
     with monkeypatch.context() as broken:
-        whole = status_view.reason
-        broken.setattr(status_view, "reason", lambda run, now: 1 / 0 if run.run_id == RUN_ID else whole(run, now))
+        whole = run_view.outlook
+        broken.setattr(run_view, "outlook", lambda run, now: 1 / 0 if run.run_id == RUN_ID else whole(run, now))
         await reader.follow(story.follow(run_id), has_reasons("cannot be shown after an error inside", "round 1 runs"))
     await reader.follow(story.follow(run_id, last=reader.last_event_id), has_reasons("round 1 runs", "round 1 runs"))
 
