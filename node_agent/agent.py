@@ -45,8 +45,8 @@ from node_agent.core.events import (
 )
 from node_agent.core.machine import AgentMachine
 from node_agent.core.progress import Reading
+from node_agent.features.active import Features
 from node_agent.features.feature import StartedWorkers
-from node_agent.features.table import Features
 from node_agent.leave_signals import LeaveSignals
 from node_agent.output.console import Console
 from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs

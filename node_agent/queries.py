@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from rdzv_protocol.queries import Query, QueryAnswer, Refused
 
-from node_agent.features.table import Features
+from node_agent.features.active import Features
 from node_agent.transport.base import spawn
 
 

@@ -9,8 +9,9 @@ import pytest
 
 import node_agent
 from node_agent.cli.arguments import FLAGS
+from node_agent.features.active import UNASKED
 from node_agent.features.feature import Feature, load
-from node_agent.features.table import OPTIONS, UNASKED
+from node_agent.features.table import OPTIONS
 
 HEAVY = [options.feature for options in OPTIONS]
 IMPORTED = """
@@ -31,6 +32,12 @@ def test_an_agent_without_features_imports_none() -> None:
     assert done.stdout.strip() == ""
 
 
+def test_help_needs_no_feature_and_no_event_loop() -> None:
+    heavy = ("asyncio", "node_agent.agent", "node_agent.features.feature")
+    command = [sys.executable, "-c", IMPORTED.replace("node_agent.agent, ", ""), *heavy]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_feature_is_off_without_its_flags(options: type) -> None:
     assert not options().is_on
@@ -41,7 +48,7 @@ def test_a_feature_is_off_without_its_flags(options: type) -> None:
 )
 def test_the_agent_names_no_feature(kernel: str) -> None:
     text = (Path(node_agent.__file__).parent / kernel).read_text()
-    assert set(re.findall(r"node_agent\.features\.(\w+)", text)) <= {"feature", "table"}
+    assert set(re.findall(r"node_agent\.features\.(\w+)", text)) <= {"active", "feature", "table"}
     assert not re.findall(r"config\.options\(", text)
 
 

@@ -1,0 +1,59 @@
+"""Features of one agent: those whose options turn them on, those without flags, and those that only answer queries."""
+
+from collections.abc import Callable
+
+from rdzv_protocol.queries import Examine, Query
+
+from node_agent.config import Options
+from node_agent.features.feature import Feature, Kernel, load
+from node_agent.features.table import OPTIONS
+from node_agent.workers.environment import ENABLE_FILE_TIMER
+
+UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
+    ("node_agent.features.live_line:LiveLine", lambda agent: agent.console.has_live_line),
+    ("node_agent.features.store:Store", lambda agent: True),
+    ("node_agent.features.extension_locks:ExtensionLocks", lambda agent: True),
+    ("node_agent.features.earlier_workers:EarlierWorkers", lambda agent: agent.orphans is not None),
+    (
+        "node_agent.features.file_timer:WorkerTimers",
+        lambda agent: agent.config.environment.get(ENABLE_FILE_TIMER) == "1",
+    ),
+)
+"""Features without flags, each with what says whether an agent has it."""
+ANSWERING: dict[type[Query], str] = {Examine: "node_agent.features.evidence:Evidence"}
+"""Features without flags that only answer queries."""
+
+
+class Features(list[Feature]):
+    """The features of one agent that are on, and beside them those that are imported once the server asks for them."""
+
+    def __init__(self, agent: Kernel) -> None:
+        super().__init__()
+        self._agent = agent
+        self._asked: dict[type[Query], Options | None] = dict.fromkeys(ANSWERING)
+        self._answering: dict[type[Query], Feature] = {}
+        for options in map(agent.config.options, OPTIONS):
+            feature = load(options.feature)(agent, options) if options.is_on else None
+            self.extend([feature] if feature else [])
+            for kind in options.answers:
+                self._asked[kind] = options
+                if feature:
+                    self._answering[kind] = feature
+        self.extend(load(name)(agent) for name, is_on in UNASKED if is_on(agent))
+
+    @property
+    def queries(self) -> tuple[type[Query], ...]:
+        """Kinds of the server's queries that the agent answers."""
+        return tuple(self._asked)
+
+    def overriding(self, hook: str) -> bool:
+        """Whether any feature does something at this hook."""
+        return any(getattr(type(each), hook) is not getattr(Feature, hook) for each in self)
+
+    def answering(self, kind: type[Query]) -> Feature | None:
+        """The feature that answers queries of a kind; None: there is none."""
+        if kind in self._asked and kind not in self._answering:
+            options = self._asked[kind]
+            name = options.feature if options else ANSWERING[kind]
+            self._answering[kind] = load(name)(self._agent, *([options] if options else []))
+        return self._answering.get(kind)
