@@ -21,7 +21,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core import used_numbers
-from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
+from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import (
     Event,
     Life,
@@ -212,7 +212,7 @@ class BatchStory(RuleBasedStateMachine):
             await crash
         crash.cancel()
         for answer in await answers:
-            assert answer is None or isinstance(answer, RunMachine | ProtocolError), repr(answer)
+            assert isinstance(answer, RunMachine | Answered | ProtocolError), repr(answer)
 
     async def _deliver(self) -> None:
         """Deliver to a receiver all that it has not acknowledged, as the webhook does."""
