@@ -85,7 +85,6 @@ class AgentProcess:
             command=Command(()),
             join=join,
             shutdown_timeout_s=STOP_S,
-            notice_s=None if is_old else join.settings.notice_timeout_s,
             exits_when_excluded=exits_when_excluded,
         )
         self.loop.do(self._begin, config)
@@ -94,7 +93,17 @@ class AgentProcess:
 
     def _begin(self, config: AgentConfig) -> None:
         queries = (TailLog,) if self.is_old else (TailLog, Examine, Notice)
-        self.runner = Runner(config, self._transport, "the server", self, self.loop, hosts_store=False, queries=queries)
+        notice_s = None if self.is_old else config.join.settings.notice_timeout_s
+        self.runner = Runner(
+            config,
+            self._transport,
+            "the server",
+            self,
+            self.loop,
+            hosts_store=False,
+            queries=queries,
+            notice_s=notice_s,
+        )
 
     def _transport(self) -> SimulatedTransport:
         self.transports.append(SimulatedTransport(self))
