@@ -5,7 +5,8 @@ from math import isclose
 
 from benchmarks.year.agents import Node
 from benchmarks.year.model import Ledger
-from rdzv_server.core import completion, time_ledger
+from rdzv_server.core import completion
+from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.run import Run, Stage
 
 

@@ -41,9 +41,10 @@ from benchmarks.year.trace import DAY_S, DAYS, Fault
 from node_agent.core import events as agent_events
 from node_agent.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWorkers
 from node_agent.core.effects import Effect as AgentEffect
-from rdzv_server.core import events, time_ledger
+from rdzv_server.core import events
 from rdzv_server.core.effects import Effect, Happened, Record, WakeAgents
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Cause, Run, Stage
 

@@ -133,8 +133,8 @@ def _last_call_ends(run: Run, began_at: float) -> float:
 
 def wait(run: Run, now: float) -> Wait:
     """Directive of an agent of a forming round: what it waits for."""
-    if run.network.pairs is not None:
-        return Wait(reason=f"{_joined(run)}; the network between the nodes is tested")
+    if run.held:
+        return Wait(reason=f"{_joined(run)}; {run.held}")
     enough = run.opening.min_since is not None
     text, ending = (_last_call(run, now), "starts") if enough else (shortfall(run), "gives_up")
     until = deadline(run)

@@ -2,10 +2,8 @@
 
 from msgspec import Struct
 from rdzv_protocol.events import RunEvent
-from rdzv_protocol.queries import QueryAnswer
 
 from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, NumbersUsed, RunCreated, SnapshotPart
-from rdzv_server.core.stack_summary import StackSummary
 
 
 class Record(Struct, frozen=True):
@@ -38,13 +36,12 @@ class ForgetRun(Struct, frozen=True):
 
 
 class QueryClosed(Struct, frozen=True):
-    """Answer an operator's question, named by its `token`: with the node's answer, or a summary of all nodes'; None:
-    its time is over."""
+    """Answer an operator's question, named by its `token`, with the node's or a policy's; None: its time is over."""
 
     token: str
     node_id: str
     round: int
-    answer: QueryAnswer | StackSummary | None
+    answer: Struct | None
 
 
 class Answered(Struct, frozen=True):

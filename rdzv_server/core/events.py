@@ -30,6 +30,10 @@ class RunCreated(Struct, frozen=True):
     """Number of the last event of the attempt before."""
 
 
+class PolicyFact(Struct, frozen=True):
+    """Fact that a policy declares, in its own file: see `policy`."""
+
+
 EXCLUDER = "rdzv-server"
 """Name in `Cordon.by` of a node that the server itself keeps out: see `node_history`."""
 
@@ -149,99 +153,10 @@ class WorkersSucceeded(Struct, frozen=True):
     round: int
 
 
-class HangSuspected(Struct, frozen=True):
-    """An agent suspects that its workers with these ranks hang, by one source; without ranks it takes that back."""
-
-    agent_id: str
-    round: int
-    source: str
-    reason: str
-    ranks: tuple[int, ...]
-    silent_s: float = 0.0
-    """Seconds for which these workers had shown no progress by then."""
-    limit_s: float | None = None
-    """Limit that they had exceeded, in seconds; None: an older agent, or the source is no limit of time."""
-
-
-class HangFound(Struct, frozen=True):
-    """A hang has been judged: the failure names who is to blame, with the evidence."""
-
-    agent_id: str
-    failure: Failure
-    source: str = ""
-    """Source of the suspicion that was judged."""
-    limit_s: float | None = None
-    """Limit in seconds that is the only sign of the hang; None: the evidence proves it, or the source is no limit."""
-
-
-class Straggler(Struct, frozen=True):
-    """A node whose workers take much longer than those of the others: see `stragglers`."""
-
-    agent_id: str
-    node_id: str
-    of: str
-    """Time that is compared: "work", of a step's own work, or "step", of a whole step."""
-    own_s: float
-    usual_s: float
-    """Median of the times of all nodes, in seconds."""
-    at: float
-
-    @property
-    def times(self) -> float:
-        """Ratio of the node's time to the usual one."""
-        return self.own_s / max(self.usual_s, 1e-6)
-
-
-class StragglersFound(Struct, frozen=True):
-    """Stragglers that have been found, and ids of agents whose nodes are stragglers no longer."""
-
-    found: tuple[Straggler, ...]
-    over: tuple[str, ...] = ()
-
-
-class StragglerReplaced(Struct, frozen=True):
-    """A node that stands by is to take the place of this agent's node, a straggler."""
-
-    agent_id: str
-
-
 class WorkersStillRun(Struct, frozen=True):
     """Some workers of the running round finished a while ago, and others still run; `reason` names them."""
 
     reason: str
-
-
-class TrainingBegan(Struct, frozen=True):
-    """Workers of the running round have told their first progress, `starting_s` seconds after the round's start."""
-
-    starting_s: float
-
-
-class ProgressMeasured(Struct, frozen=True):
-    """Progress of the running round, as it was known before something that may end it. Times in seconds."""
-
-    step: int | None = None
-    checkpoint_step: int | None = None
-    checkpointing_s: float = 0.0
-    """Seconds that have gone into checkpoints in this round."""
-    detecting_s: float = 0.0
-    """Seconds since the round last made progress, beyond the usual time of a step: a standstill if a fault ends it."""
-    lost_s: float = 0.0
-    """Seconds of work between the last checkpoint and the last progress."""
-    standstill_s: float = 0.0
-    """Seconds for which the workers have stood still, if they are believed to hang."""
-
-
-class NetworkTested(Struct, frozen=True):
-    """The network between the nodes of the forming round has been tested: `reason` says how that went."""
-
-    reason: str
-    unfit: tuple[tuple[str, str], ...] = ()
-    """Agents whose nodes are unfit, each with the evidence."""
-    warning: str = ""
-    """Warning about a failed test that cannot be put down to one node; empty: none."""
-    broken: tuple[tuple[str, str, str], ...] = ()
-    """Pairs that have failed although both nodes take part: the two agents' ids, and the reason."""
 
 
 class RoundCompleted(Struct, frozen=True):
@@ -401,19 +316,6 @@ class LogAsked(Struct, frozen=True):
     within_s: float
 
 
-class StacksAsked(Struct, frozen=True, kw_only=True):
-    """An operator has the workers of the running round looked at, or one of them: a fact, with who asked and why.
-
-    `token` names the question in its `QueryClosed`, which comes within `within_s` seconds.
-    """
-
-    token: str
-    rank: int | None
-    reason: str
-    by: str
-    within_s: float
-
-
 class QueryAnswered(Struct, frozen=True):
     """An agent has answered one of its open queries."""
 
@@ -437,22 +339,15 @@ Fact = (
     | NoticeEnded
     | WorkersFailed
     | WorkersSucceeded
-    | HangSuspected
-    | HangFound
-    | StragglersFound
-    | StragglerReplaced
     | WorkersStillRun
-    | TrainingBegan
-    | ProgressMeasured
-    | NetworkTested
     | RoundCompleted
     | JoinTimedOut
     | CauseNotFound
-    | StacksAsked
     | Operation
     | EventsDropped
     | WallClockSet
     | RunSuperseded
+    | PolicyFact
 )
 Sign = LeaseRenewed | AgentDisconnected | LogAsked | QueryAnswered | TimePassed
 Event = Fact | Sign

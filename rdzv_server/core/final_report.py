@@ -3,11 +3,12 @@
 It goes to every agent at once and holds what scripts have written: whatever they wrote, it stays below 16 KiB.
 """
 
+from typing import Any
+
 from msgspec.structs import replace
-from rdzv_protocol.messages import Failure, Finish, RestartEntry, RunningTime, RunTime
+from rdzv_protocol.messages import Failure, Finish, RestartEntry
 from rdzv_protocol.text import clip, last_lines
 
-from rdzv_server.core import time_ledger
 from rdzv_server.core.run import FailureRecord, Restart, Run, Stage
 
 OTHERS, RESTARTS = 4, 8
@@ -22,10 +23,9 @@ EVIDENCE_BYTES = 2_520
 EVIDENCE_LINES = 32
 
 
-def finish(run: Run) -> Finish:
-    """Directive that tells the agents how the run has ended."""
+def finish(run: Run, **more: Any) -> Finish:
+    """Directive that tells the agents how the run has ended; `more`: fields that policies fill in."""
     ended_by, first = _ended_by(run), run.first_charged if run.stage is Stage.FAILED else None
-    spent = time_ledger.total(run)
     others = [record.failure for record in run.failures if ended_by and _is_beside(record, ended_by)][:OTHERS]
     return Finish(
         succeeded=run.stage is Stage.SUCCEEDED,
@@ -41,8 +41,7 @@ def finish(run: Run) -> Finish:
         charged_restarts=run.restart_count,
         join_timed_out=run.join_timed_out,
         no_progress=run.no_progress,
-        time=spent if isinstance(spent, RunTime) else None,
-        running_time=spent if isinstance(spent, RunningTime) else None,
+        **more,
     )
 
 

@@ -9,13 +9,13 @@
 An event that is refused raises a `ProtocolError` and changes nothing. A repeated one is accepted and changes nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.events import EventKind, RunEvent
-from rdzv_protocol.messages import Directive, Drain, Failure, JoinRequest, Stop
+from rdzv_protocol.messages import Directive, Drain, Failure, JoinRequest, Progress, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
 from rdzv_protocol.text import count
 
@@ -23,14 +23,11 @@ from rdzv_server.core import (
     admission,
     completion,
     events,
-    examination,
     failed_rounds,
     final_report,
     finishing,
-    hangs,
     legal_sizes,
     namesakes,
-    network_check,
     notices,
     operations,
     progress,
@@ -38,25 +35,23 @@ from rdzv_server.core import (
     rank_assignment,
     restart_budget,
     snapshot,
-    stragglers,
-    time_ledger,
     unheard,
     worker_reports,
 )
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.liveness import NO_BLAME, NOT_HEARD, UNHEARD, Leases, Loss
 from rdzv_server.core.node_history import OF_RUN, Blame, Fault, NodeHistory
+from rdzv_server.core.policies import POLICIES, Policies
+from rdzv_server.core.policy import Hooks, Rule
 from rdzv_server.core.run import (
     Agent,
     AgentState,
     Cause,
     Departure,
-    Examinations,
+    FailureRecord,
     Opening,
     Run,
-    Slowness,
     Stage,
-    TimeLedger,
     remember,
 )
 
@@ -69,9 +64,11 @@ DUE_AT_ONCE = 500
 
 
 class RunMachine:
-    """Mutator of one attempt of a run. Times are the server's, in seconds."""
+    """Mutator of one attempt of a run, and of its policies, by default all. Times are the server's, in seconds."""
 
-    def __init__(self, created: events.RunCreated, now: float, retention_s: float) -> None:
+    def __init__(
+        self, created: events.RunCreated, now: float, retention_s: float, policies: Policies | None = None
+    ) -> None:
         settings: RunSettings = created.settings
         self.run = Run(
             run_id=created.run_id,
@@ -84,7 +81,6 @@ class RunMachine:
             opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
             event_number=created.event_number,
             first_event=created.event_number + 1,
-            time=TimeLedger(since=now),
         )
         # Every agent that is alive asks within a lease, and must hear of the end: else it would form the run anew.
         self._retention_s = max(retention_s, settings.lease_s)
@@ -92,6 +88,8 @@ class RunMachine:
         """Value of `next_deadline` after the last event that was taken."""
         self._effects: list[Effect] = []
         """Effects that are to be returned next: at first that of the run's creation."""
+        self.policies = tuple(policy(self, now) for policy in (POLICIES if policies is None else policies))
+        self._hooks = Hooks(self.policies)
         self.tell("run_created", self.run.opening.reason, now)
         self.agreed: RequestedSettings | None = None
         self.agreed_program = ""
@@ -116,9 +114,14 @@ class RunMachine:
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
-        check, _ = _EVENTS[type(event)]
-        assert check, f"{event} follows from other events, and does not come from outside"
-        if (fact := check(self, event, now)) is not None:
+        rule, owner = _RULES.get(type(event)), self
+        if rule is None:
+            owner, rule = self._rule_for(event)
+        assert rule.check or rule.note, f"{event} follows from other events, and does not come from outside"
+        fact = rule.check(owner, event, now) if rule.check else None
+        if rule.note:
+            fact = rule.note(owner, event, now) or fact
+        if fact is not None:
             self._apply(fact, now)
         self._complete_if_ready(now)
         self._ask_agents(now)
@@ -128,6 +131,12 @@ class RunMachine:
             self._ask_agents(now)
             self.deadline = self.next_deadline()
         return self._taken()
+
+    def _rule_for(self, event: events.Event) -> tuple[Any, Rule]:
+        """Rule of a kind of event, and its owner; a policy that the run has not ignores its events."""
+        if rule := _RULES.get(type(event)):
+            return self, rule
+        return self._hooks.rules.get(type(event), (self, _IGNORED))
 
     def blame(self, node_id: str, fault: Fault, reason: str) -> None:
         """Blame a node for what it has cost the run: no round completes until the registry has judged it."""
@@ -149,8 +158,6 @@ class RunMachine:
         run = self.run
         if notices.may_end(run) or run.notice is not None:
             notices.settle(self, now)
-        if run.hang is not None or run.examined is not None:
-            hangs.attend(self, now)
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
         """Take a `LeaseRenewed` if only a fresh lease follows from it; else return False, with nothing changed.
@@ -164,19 +171,22 @@ class RunMachine:
             return False
         if leases.absent_since:
             return False
-        if event.progress is not None and (stragglers.begins(run, event) or progress.begins(run, event)):
+        if event.progress is not None and self._is_news(agent_id, event.progress):
             return False
         if event.finished is not None and finishing.is_news(run, agent_id, event.finished):
             return False
         self._renewed(event, now)
         return True
 
+    def _is_news(self, agent_id: str, told: Progress) -> bool:
+        return any(is_news(agent_id, told) for is_news in self._hooks.is_news)
+
     def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
         """Apply a recorded fact again, or a part of a snapshot; return the effects of the fact, none for a snapshot."""
         if isinstance(fact, events.SnapshotPart):
             self._snapshot.append(fact.data)
             if fact.is_last:
-                snapshot.restore(self.run, b"".join(self._snapshot))
+                snapshot.restore(self.run, self.policies, b"".join(self._snapshot))
                 self._snapshot.clear()
         else:
             self._transit(fact, at)
@@ -188,8 +198,6 @@ class RunMachine:
             self.run.leases.restart(self.run.agents, now)
         if self.run.unheard_since is not None:
             self.run.leases.suspect_all()
-        for agent in self.run.agents.values():
-            network_check.joined(self.run, agent.join)
 
     def set_wall_clock(self, wall_at: float, now: float) -> list[Effect]:
         """Note what the server's wall clock shows, if a run that has not ended counts otherwise."""
@@ -217,18 +225,20 @@ class RunMachine:
             return self._forget_at(run.ended_at)
         if run.unheard_since is not None:
             return unheard.deadline(run)
-        is_forming = run.stage is Stage.FORMING and run.network.pairs is None  # a test ends by the queries' deadlines
+        is_forming = run.stage is Stage.FORMING and not run.held
         own = completion.deadline(run) if is_forming else run.scale_up_at
         if run.verdict_at is not None and not worker_reports.awaits_loss(run):
             own = run.verdict_at
-        hang = hangs.deadline(run) if run.hang is not None else None
         notice = notices.ends_at(run) if notices.may_end(run) else None
         soonest = run.leases.next_deadline()
         if run.cordons and (cordon := operations.next_uncordoning(run)):
             soonest = cordon.until if soonest is None else min(soonest, cordon.until or 0.0)
         warned = finishing.deadline(run) if run.succeeded or run.finished else None
-        for at in (own, run.queries.next_deadline(), hang, notice, run.slowness.look_at, warned):
+        for at in (own, run.queries.next_deadline(), notice, warned):
             if at is not None and (soonest is None or at < soonest):
+                soonest = at
+        for deadline in self._hooks.deadline:
+            if (at := deadline()) is not None and (soonest is None or at < soonest):
                 soonest = at
         return soonest
 
@@ -236,10 +246,15 @@ class RunMachine:
 
     def _pass_time(self, now: float) -> None:
         for _ in range(DUE_AT_ONCE):
+            for attend in self._hooks.attend:
+                attend(now)
             if late := self.run.queries.expired(now):
                 queries.close(self, self.run.agents[late[0]], late[1], None, now)
             elif fact := self._due(now):
-                self._apply(fact, now)
+                if isinstance(fact, events.RoundCompleted):
+                    self._complete(fact.reason, now)
+                else:
+                    self._apply(fact, now)
             else:
                 break
             self._complete_if_ready(now)
@@ -250,7 +265,7 @@ class RunMachine:
     @property
     def _may_complete(self) -> bool:
         run = self.run
-        is_forming = run.stage is Stage.FORMING and run.network.pairs is None
+        is_forming = run.stage is Stage.FORMING and not run.held
         return is_forming and not self.awaits_verdict
 
     def _forget_at(self, ended_at: float) -> float:
@@ -272,19 +287,19 @@ class RunMachine:
         if forming_until is not None and now >= forming_until:
             if run.opening.min_since is None:
                 return events.JoinTimedOut()
-            if network_check.is_done(self, now):
-                return events.RoundCompleted(completion.expired(run))
+            return events.RoundCompleted(completion.expired(run))
         if run.verdict_at is not None and now >= run.verdict_at and not worker_reports.awaits_loss(run):
             return events.CauseNotFound()
-        if hang := hangs.judge(run, now):
-            return hang
+        for due in self._hooks.due:
+            if concluded := due(now):
+                return concluded
         if ended := notices.over(run, now):
             return ended
         if run.cordons and (own := operations.next_uncordoning(run)) and now >= (own.until or 0.0):
             return events.NodeUncordoned("its time is over", node_id=own.node_id)
         if run.scale_up_at is not None and now >= run.scale_up_at:
             return events.ArrivalsAdmitted()
-        return finishing.due(run, now) or stragglers.look(run, now)
+        return finishing.due(run, now)
 
     def _loss(self, lost: Loss, now: float) -> events.NodeLost:
         """Loss as a fact: blamed on the node unless others vanished or fell silent together with it."""
@@ -302,19 +317,24 @@ class RunMachine:
 
     def _complete_if_ready(self, now: float) -> None:
         """Complete the round if it is ready. Its completion is recorded, the signs of life that decide it are not."""
-        if self.run.network.pairs is not None and (tested := network_check.over(self, now)):
-            self._apply(tested, now)
         if self.run.failed and self._may_complete:
             for agent_id in completion.presumed_lost(self.run, now):
                 excuse = NO_BLAME if self.run.leases.is_suspect(agent_id) else ""
                 self._apply(self._loss(Loss(agent_id, CORROBORATED, excuse), now), now)
-        if self._may_complete and (reason := completion.completes(self.run, now)) and network_check.is_done(self, now):
-            self._apply(events.RoundCompleted(reason), now)
+        if self._may_complete and (reason := completion.completes(self.run, now)):
+            self._complete(reason, now)
 
-    # Checks: each gives the fact that is to be applied, or None if nothing follows from the event but what the check
-    # itself has done to the leases. Raises `ProtocolError`, with nothing changed, if the event is refused.
+    def _complete(self, reason: str, now: float) -> None:
+        """Complete the round, or have the first policy that holds it prepare it."""
+        for holds_round, prepare_round in self._hooks.holders:
+            if holds_round(now):
+                prepare_round(now)
+                return
+        self._apply(events.RoundCompleted(reason), now)
 
-    def _renewed(self, event: events.LeaseRenewed, now: float) -> events.TrainingBegan | None:
+    # Signs, and checks: see `policy.Rule`.
+
+    def _renewed(self, event: events.LeaseRenewed, now: float) -> events.Fact | None:
         if event.agent_id not in self.run.agents or self.run.stage.is_end:
             return None
         self.run.leases.renew(event.agent_id, now)
@@ -323,9 +343,10 @@ class RunMachine:
         if event.progress is None:
             return None
         progress.note(self.run, event.agent_id, event.progress, now)
-        if stragglers.begins(self.run, event):
-            stragglers.begin(self.run, now)
-        return progress.first(self.run, event, now)
+        fact: events.Fact | None = None
+        for progressed in self._hooks.progressed:
+            fact = progressed(event.agent_id, event.progress, now) or fact
+        return fact
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
         if agent := self.run.agents.get(event.agent_id):
@@ -341,16 +362,16 @@ class RunMachine:
 
     def _apply(self, fact: events.Fact, now: float) -> None:
         if self.run.stage is Stage.RUNNING and self._may_end_round(fact):
-            measured = progress.measure(self.run, fact, now)
-            if measured != (self.run.measured or events.ProgressMeasured()):
-                self._transit(measured, now)
+            for before_round_ends in self._hooks.before_round_ends:
+                if before := before_round_ends(fact, now):
+                    self._transit(before, now)
         self._transit(fact, now)
 
     def _transit(self, fact: events.Fact, now: float) -> None:
         self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
-        _, apply = _EVENTS[type(fact)]
-        assert apply
-        apply(self, fact, now)
+        owner, rule = self._rule_for(fact)
+        if rule.apply:
+            rule.apply(owner, fact, now)
         self._settle(now)
 
     def _may_end_round(self, fact: events.Fact) -> bool:
@@ -358,21 +379,18 @@ class RunMachine:
             return len(self.run.succeeded) + 1 == len(self.run.seats)
         if isinstance(fact, events.NodeJoined):
             return bool(fact.replaces)
-        return not isinstance(fact, _ENDING_NO_ROUND)
+        return self._rule_for(fact)[1].may_end_round
 
     def _events_dropped(self, fact: events.EventsDropped, now: float) -> None:
         self.run.first_event = max(self.run.first_event, fact.below)
 
-    def _training_began(self, fact: events.TrainingBegan, now: float) -> None:
-        self.run.time.starting_s, self.run.time.is_told = fact.starting_s, True
-
-    def _measured(self, fact: events.ProgressMeasured, now: float) -> None:
+    def note_steps(self, step: int | None, checkpoint_step: int | None) -> None:
+        """Note the highest step, and checkpoint, that workers of the running round have told; None if none."""
         run = self.run
-        run.measured = fact
-        if fact.checkpoint_step is not None:
-            run.checkpoint_step = max(fact.checkpoint_step, run.checkpoint_step or 0)
-        if fact.step is not None:
-            run.step_of_round, run.highest_step = fact.step, max(fact.step, run.highest_step or 0)
+        if checkpoint_step is not None:
+            run.checkpoint_step = max(checkpoint_step, run.checkpoint_step or 0)
+        if step is not None:
+            run.step_of_round, run.highest_step = step, max(step, run.highest_step or 0)
 
     def _wall_clock_set(self, fact: events.WallClockSet, now: float) -> None:
         remember(self.run.wall_clock_ahead, (now, fact.wall_at - now))
@@ -396,7 +414,6 @@ class RunMachine:
             self.tell("node_joined", f"node {join.node_id} joined", now, node_id=join.node_id)
             run.unfit.pop(join.node_id, None)
         agent.join, agent.server_addr = join, fact.server_addr
-        network_check.joined(run, join)
         if fact.cordon:
             operations.keep_out(self, fact.cordon)
         if agent.node_id in run.cordons:
@@ -506,14 +523,13 @@ class RunMachine:
             self.tell("notice_ended", f"the round ends before all workers have acknowledged: {reason}", now)
         run.notice_since = run.replacement = None
         ending, run.round = run.round, run.round + 1
-        run.stage, run.scale_up_at, run.verdict_at, run.hang = Stage.FORMING, None, None, None
+        run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
         run.unheard_since, run.leases.awaits_witness = None, False
         run.progress.clear()
         run.finished.clear()
         run.still_running = ""
-        run.examinations, run.slowness = Examinations(), Slowness()
-        network_check.forget_results(run, cause)
-        run.stragglers.clear()
+        for round_opened in self._hooks.round_opened:
+            round_opened(cause, now)
         wait_s = failed_rounds.backoff_s(run, now) if cause.is_failure else 0.0
         run.opening = Opening(cause, reason, now, below_since=now, backoff_until=now + wait_s if wait_s else None)
         stopped = [
@@ -539,8 +555,8 @@ class RunMachine:
                 was, run.scale_up_at = run.scale_up_at, admission.next_scale_up(run, now)
                 if was is None and run.scale_up_at is not None and run.settings.scale_up == "on-notice":
                     notices.given(self, completion.arrivals(run), run.scale_up_at - now, now)
-            hangs.settle(self, now)
-        time_ledger.settle(run, now)
+        for settle in self._hooks.settle:
+            settle(now)
 
     def _watch_minimum(self, now: float) -> None:
         opening, enough = self.run.opening, len(self.run.waiting) >= legal_sizes.smallest(self.run.settings)
@@ -549,6 +565,31 @@ class RunMachine:
         elif not enough and opening.min_since is not None:
             opening.min_since, opening.below_since = None, now
 
+    def hold(self, why: str) -> None:
+        """Keep the forming round from completing until `release`; `why`: phrase about what it waits for."""
+        self.run.held = why
+
+    def release(self) -> None:
+        """Let the forming round complete."""
+        self.run.held = ""
+
+    def hear(self, agent_id: str, now: float) -> None:
+        """Take a sign of life of an agent."""
+        self.run.leases.renew(agent_id, now)
+
+    def workers_succeeded(self, agent_id: str) -> None:
+        """Let policies know that all workers of an agent have exited 0."""
+        for workers_succeeded in self._hooks.workers_succeeded:
+            workers_succeeded(agent_id)
+
+    def note_root(self, record: FailureRecord) -> None:
+        """Make a failure that a policy has found the root of its round."""
+        restart_budget.note_root(self.run, record)
+
+    def replace_node(self, node_id: str, why: str, now: float) -> None:
+        """Have a node that stands by take the place of this one; workers get a notice before if they are to."""
+        notices.replace_node(self, node_id, why, now)
+
     def fail(self, failure: Failure, verdict: restart_budget.Verdict, now: float) -> None:
         """End the run over a failure that no restart answers."""
         self.run.no_progress = verdict.no_progress
@@ -556,15 +597,19 @@ class RunMachine:
 
     def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
-        run.stage, run.ended_at, run.scale_up_at, run.verdict_at, run.hang = stage, now, None, None, None
+        run.stage, run.ended_at, run.scale_up_at, run.verdict_at = stage, now, None, None
         run.end_reason, run.notice_since, run.replacement, run.still_running = reason, None, None, ""
-        run.unheard_since = None
+        run.unheard_since, run.held = None, ""
         run.finished.clear()
         run.leaving.clear()
         run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
-        time_ledger.settle(run, now)
+        for run_ended in self._hooks.run_ended:
+            run_ended(now)
         run.leases.clear()
-        finish = final_report.finish(run)
+        more: dict[str, Any] = {}
+        for report in self._hooks.report:
+            more |= report()
+        finish = final_report.finish(run, **more)
         self.direct(run.agents.values(), finish)
         queries.close_all(self, run.agents.values(), f"run {run.run_id} has {stage}: {reason}", now)
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
@@ -627,53 +672,39 @@ class RunMachine:
         return effects
 
 
-_ENDING_NO_ROUND = (
-    events.ContactLost,
-    events.ContactRegained,
-    events.HangSuspected,
-    events.WorkersStillRun,
-    events.TrainingBegan,
-    events.ProgressMeasured,
-    events.StragglersFound,
-    events.StacksAsked,
-    events.EventsDropped,
-)
+def _as_it_is(machine: RunMachine, event: Any, now: float) -> Any:
+    return event
 
-Check = Callable[[RunMachine, Any, float], events.Fact | None]
-Apply = Callable[[RunMachine, Any, float], None]
 
-_EVENTS: dict[type[events.Event], tuple[Check | None, Apply | None]] = {
-    events.NodeJoined: (admission.check_join, RunMachine._joined),
-    events.NodeLost: (None, RunMachine._lost),
-    events.ContactLost: (None, unheard.lost),
-    events.ContactRegained: (None, unheard.regained),
-    events.RunDeserted: (lambda machine, event, now: event, unheard.deserted),
-    events.NodeLeft: (RunMachine._check_leave, RunMachine._left),
-    events.LeaveAnnounced: (notices.check, notices.announced),
-    events.NoticeEnded: (None, notices.ended),
-    events.WorkersFailed: (worker_reports.check_failure, worker_reports.failed),
-    events.WorkersSucceeded: (worker_reports.check_success, worker_reports.succeeded),
-    events.CauseNotFound: (None, worker_reports.cause_not_found),
-    events.HangSuspected: (hangs.check, hangs.suspect),
-    events.HangFound: (None, hangs.found),
-    events.WorkersStillRun: (None, finishing.warned),
-    events.TrainingBegan: (None, RunMachine._training_began),
-    events.ProgressMeasured: (None, RunMachine._measured),
-    events.StragglersFound: (None, stragglers.found),
-    events.StragglerReplaced: (None, stragglers.replaced),
-    events.NetworkTested: (None, network_check.found),
-    events.RoundCompleted: (None, RunMachine._completed),
-    events.JoinTimedOut: (None, RunMachine._timed_out),
-    **{fact: (rule.check, rule.apply) for fact, rule in operations.BY_FACT.items()},
-    events.RunSuperseded: (lambda machine, event, now: event, RunMachine._superseded),
-    events.EventsDropped: (lambda machine, event, now: event, RunMachine._events_dropped),
-    events.WallClockSet: (None, RunMachine._wall_clock_set),
-    events.StacksAsked: (examination.ask_for_stacks, examination.asked_for),
-    events.LogAsked: (queries.ask_for_log, None),
-    events.QueryAnswered: (queries.answered, None),
-    events.LeaseRenewed: (RunMachine._renewed, None),
-    events.AgentDisconnected: (RunMachine._disconnected, None),
-    events.TimePassed: (lambda machine, event, now: None, None),
+def _nothing(machine: RunMachine, event: Any, now: float) -> None:
+    return None
+
+
+_IGNORED = Rule(_nothing)
+
+_RULES: dict[type[events.Event], Rule] = {
+    events.NodeJoined: Rule(admission.check_join, RunMachine._joined),
+    events.NodeLost: Rule(apply=RunMachine._lost),
+    events.ContactLost: Rule(apply=unheard.lost, may_end_round=False),
+    events.ContactRegained: Rule(apply=unheard.regained, may_end_round=False),
+    events.RunDeserted: Rule(_as_it_is, unheard.deserted),
+    events.NodeLeft: Rule(RunMachine._check_leave, RunMachine._left),
+    events.LeaveAnnounced: Rule(notices.check, notices.announced),
+    events.NoticeEnded: Rule(apply=notices.ended),
+    events.WorkersFailed: Rule(worker_reports.check_failure, worker_reports.failed),
+    events.WorkersSucceeded: Rule(worker_reports.check_success, worker_reports.succeeded),
+    events.CauseNotFound: Rule(apply=worker_reports.cause_not_found),
+    events.WorkersStillRun: Rule(apply=finishing.warned, may_end_round=False),
+    events.RoundCompleted: Rule(apply=RunMachine._completed),
+    events.JoinTimedOut: Rule(apply=RunMachine._timed_out),
+    **{fact: Rule(rule.check, rule.apply) for fact, rule in operations.BY_FACT.items()},
+    events.RunSuperseded: Rule(_as_it_is, RunMachine._superseded),
+    events.EventsDropped: Rule(_as_it_is, RunMachine._events_dropped, may_end_round=False),
+    events.WallClockSet: Rule(apply=RunMachine._wall_clock_set),
+    events.LogAsked: Rule(note=queries.ask_for_log),
+    events.QueryAnswered: Rule(note=queries.answered),
+    events.LeaseRenewed: Rule(note=RunMachine._renewed),
+    events.AgentDisconnected: Rule(note=RunMachine._disconnected),
+    events.TimePassed: _IGNORED,
 }
-"""Events, each with its check, None for a fact that follows from other events, and with its transition, which applies
-it both when it happens and when it is replayed, None for a sign."""
+"""Rules of the run's own events; those of policies are in `Hooks.rules`."""

@@ -1,7 +1,7 @@
 """Notices: the workers of a running round are told that it is about to end, so that they save their work first.
 
 A round is about to end because a participant says that it goes (`LeaveAnnounced`), because an operator drains its node,
-because a straggler is replaced, or, with `--scale-up on-notice`, because a node has arrived. Why, and until when, are
+because a slow node is replaced, or, with `--scale-up on-notice`, because a node has arrived. Why, and until when, are
 facts. That the agents have been asked, and what they answered, are signs: after a restart of the server the same agents
 are asked again. As soon as every worker that listens has acknowledged, else at the deadline, `NoticeEnded` ends the
 round. A notice is never taken back, also if whoever was about to leave has succeeded and is gone: a worker that has
@@ -131,14 +131,26 @@ def ended(machine: "RunMachine", fact: events.NoticeEnded, now: float) -> None:
     run.notice_since = None
     machine.tell("notice_ended", fact.reason, now)
     if run.replacement and not run.leaving and completion.has_standby(run):
-        blame_straggler(machine, run.replacement)
+        _blame(machine, run.replacement)
     release(machine, now)
     if run.stage is Stage.RUNNING and soon:  # nobody has left a seat: a node arrived, or who goes had finished
         machine.open_round(Cause(soon.source), soon.reason, now)
 
 
-def blame_straggler(machine: "RunMachine", slow: Replacement) -> None:
-    """Blame a straggler, so that the registry excludes it from the next round."""
+def replace_node(machine: "RunMachine", node_id: str, why: str, now: float) -> None:
+    """Open a round without this node, for whose place another one stands by, after a notice if workers get one."""
+    run, notice_s = machine.run, machine.run.settings.notice_timeout_s
+    slow = Replacement(node_id, why, now + (notice_s or 0.0))
+    if notice_s is None:
+        _blame(machine, slow)
+        machine.open_round(Cause.NODE_DRAINED, slow.reason, now)
+    else:
+        run.replacement = slow
+        given(machine, slow.reason, notice_s, now, node_id)
+
+
+def _blame(machine: "RunMachine", slow: Replacement) -> None:
+    """Blame a node that is to be replaced, so that the registry excludes it from the next round."""
     machine.blame(slow.node_id, "slow", slow.slow)
 
 

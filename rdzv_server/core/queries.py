@@ -19,7 +19,7 @@ from rdzv_server.core import events
 from rdzv_server.core.effects import QueryClosed
 
 if TYPE_CHECKING:
-    from rdzv_server.core.machine import RunMachine
+    from rdzv_server.core.policy import Kernel
     from rdzv_server.core.run import Agent, Run, Seat
 
 MOST_OPEN = 8
@@ -28,8 +28,8 @@ NUMBERS_PER_S = 1_000
 """Query numbers a second: a number is the query's time in these units, or the next free one. So no number repeats one
 of a server before, whose answers may still be under way."""
 
-Closed = Callable[["RunMachine", "Agent", Query, QueryAnswer | None, float], None]
-"""Callback for the end of a query: machine, agent, query, answer (None: its time is over), now."""
+Closed = Callable[["Kernel", "Agent", Query, QueryAnswer | None, float], None]
+"""Callback for the end of a query: kernel, agent, query, answer (None: its time is over), now."""
 
 
 _NOTHING: dict[int, "OpenQuery"] = {}
@@ -95,48 +95,48 @@ def knows(agent: "Agent", kind: type[Query]) -> bool:
 
 
 def ask(
-    machine: "RunMachine", agent: "Agent", kind: type[Query], within_s: float, closed: Closed, now: float, **fields: Any
+    kernel: "Kernel", agent: "Agent", kind: type[Query], within_s: float, closed: Closed, now: float, **fields: Any
 ) -> int:
     """Ask an agent that knows the kind about its last round; `closed` is called at the end, within `within_s` seconds.
 
     Returns the query's number.
     """
-    queries = machine.run.queries
+    queries = kernel.run.queries
     number = queries.next_number(now)
     query = kind(number=number, round=agent.round, remaining_s=within_s, **fields)
     queries.add(agent.agent_id, number, OpenQuery(query, now + within_s, closed))
-    machine.wake([agent])
+    kernel.wake([agent])
     return number
 
 
-def close(machine: "RunMachine", agent: "Agent", number: int, answer: QueryAnswer | None, now: float) -> None:
+def close(kernel: "Kernel", agent: "Agent", number: int, answer: QueryAnswer | None, now: float) -> None:
     """End the query, if it is open, and tell whoever asked."""
-    if opened := machine.run.queries.take(agent.agent_id, number):
-        opened.closed(machine, agent, opened.query, answer, now)
+    if opened := kernel.run.queries.take(agent.agent_id, number):
+        opened.closed(kernel, agent, opened.query, answer, now)
 
 
-def close_all(machine: "RunMachine", agents: "Iterable[Agent]", reason: str, now: float) -> None:
+def close_all(kernel: "Kernel", agents: "Iterable[Agent]", reason: str, now: float) -> None:
     """End all queries of these agents, none of which will answer."""
     for agent in agents:
-        for number in list(machine.run.queries.by_agent.get(agent.agent_id, ())):
-            close(machine, agent, number, Refused(reason=reason), now)
+        for number in list(kernel.run.queries.by_agent.get(agent.agent_id, ())):
+            close(kernel, agent, number, Refused(reason=reason), now)
 
 
-def answered(machine: "RunMachine", event: events.QueryAnswered, now: float) -> None:
+def answered(kernel: "Kernel", event: events.QueryAnswered, now: float) -> None:
     """Take an agent's answer; ignore one that comes too late, again, or from an unknown agent."""
-    if agent := machine.run.agents.get(event.agent_id):
-        close(machine, agent, event.number, event.answer, now)
+    if agent := kernel.run.agents.get(event.agent_id):
+        close(kernel, agent, event.number, event.answer, now)
 
 
 # Operators' questions.
 
 
-def ask_for_log(machine: "RunMachine", event: events.LogAsked, now: float) -> None:
+def ask_for_log(kernel: "Kernel", event: events.LogAsked, now: float) -> None:
     """Ask the agent of a rank for the end of a worker's log.
 
     Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
     """
-    run = machine.run
+    run = kernel.run
     if run.stage.is_end:
         raise RunEnded(
             f"run {run.run_id} is over, it has {run.stage}, and its agents are gone: see the files themselves"
@@ -151,13 +151,13 @@ def ask_for_log(machine: "RunMachine", event: events.LogAsked, now: float) -> No
     if sum(isinstance(each.query, TailLog) for each in asked) >= MOST_OPEN:
         raise TooManyRequests(f"node {agent.node_id} has {MOST_OPEN} queries to answer already: try again")
     fields = {"rank": event.rank, "stream": event.stream, "lines": event.lines, "offset": event.offset}
-    ask(machine, agent, TailLog, event.within_s, partial(_answer_operator, event.token), now, **fields)
+    ask(kernel, agent, TailLog, event.within_s, partial(_answer_operator, event.token), now, **fields)
 
 
 def _answer_operator(
-    token: str, machine: "RunMachine", agent: "Agent", query: Query, answer: QueryAnswer | None, now: float
+    token: str, kernel: "Kernel", agent: "Agent", query: Query, answer: QueryAnswer | None, now: float
 ) -> None:
-    machine.emit(QueryClosed(token, agent.node_id, query.round, answer))
+    kernel.emit(QueryClosed(token, agent.node_id, query.round, answer))
 
 
 def seat_of_rank(run: "Run", rank: int) -> "Seat":

@@ -44,8 +44,8 @@ def note(run: Run, record: FailureRecord) -> None:
     _count(run, record)
 
 
-def note_hang(run: Run, record: FailureRecord) -> None:
-    """Make a hang the root of its round: whatever fails when the workers are stopped follows from it.
+def note_root(run: Run, record: FailureRecord) -> None:
+    """Make a failure the root of its round: whatever fails when the workers are stopped follows from it.
 
     It counts against a node only if its failure singles a worker out.
     """

@@ -1,23 +1,18 @@
 """The state of one run. Only `machine.RunMachine` changes it; everything else reads it."""
 
 from collections import OrderedDict
-from collections.abc import KeysView
 from enum import StrEnum
-from math import inf
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
 from rdzv_protocol.queries import Noticed
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import legal_sizes
-from rdzv_server.core.events import Cordon, ProgressMeasured, Straggler
+from rdzv_server.core.events import Cordon
 from rdzv_server.core.liveness import Leases
-from rdzv_server.core.network_pairs import Figures, NetworkPairs
 from rdzv_server.core.queries import Queries
-from rdzv_server.core.stack_summary import StackSummary
 
 HEARD_OF_S = 60.0
 """Seconds within which a live agent hears that its run has ended, however long its lease is."""
@@ -210,25 +205,6 @@ class Opening(Struct):
     """Time until which the restart waits, as others have come before it in a row; None: it does not wait."""
 
 
-TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
-"""Phase of a run to which its time is counted: see `time_ledger`."""
-
-
-class TimeLedger(Struct):
-    """Seconds that have gone into each phase, up to `since`, when the present one began."""
-
-    phase: TimePhase = "waiting"
-    since: float = float("-inf")
-    spent_s: dict[TimePhase, float] = field(default_factory=dict)
-    restarts_s: dict[Cause, float] = field(default_factory=dict)
-    of_running_s: dict[str, float] = field(default_factory=dict)
-    """Seconds of the running phase without training, by part: see `time_ledger.TimeStatus`."""
-    starting_s: float | None = None
-    """Seconds from the running round's start to the first progress that its workers told; None: they have told none."""
-    is_told: bool = False
-    """Whether workers have told progress, in any round: else how much of the time was training is unknown."""
-
-
 class ProgressSign(Struct, frozen=True):
     """Progress of a node's workers, and the server's time by which it was told."""
 
@@ -243,138 +219,12 @@ class FinishedSign(Struct, frozen=True):
     at: float
 
 
-class Suspicion(Struct, frozen=True):
-    """Workers of a node that seem to hang, by one source: see `hangs`."""
-
-    agent_id: str
-    node_id: str
-    source: str
-    reason: str
-    ranks: tuple[int, ...]
-    at: float
-    silent_since: float = inf
-    """Time since which the workers have shown no progress by this source."""
-    limit_s: float | None = None
-    """Limit that they exceeded, in seconds; None: it is not known, or the source is no limit of time."""
-
-
-SILENCE = "silence"
-"""Source of suspicions that count only if every node has them."""
-
-
-class Hang(Struct, dict=True):
-    """Hang of the running round, as far as it is suspected.
-
-    A whole run may be suspected at once, so indexes answer what every suspicion asks. They are no fields: a snapshot
-    does not contain them, and decoding one makes them anew.
-    """
-
-    since: float
-    suspicions: dict[str, Suspicion] = field(default_factory=dict)
-    judge_at: float | None = None
-    """Time at which the hang becomes a failure; None: no suspicion is believed yet, or the hang has been reported."""
-    is_reported: bool = False
-    charge_at: float | None = None
-    """Time at which a hang that was only reported costs a restart: see `repeated_hangs`; None: it was not withheld."""
-
-    def __post_init__(self) -> None:
-        self._keys: dict[str, dict[str, None]] = {}
-        """Keys of each agent's suspicions."""
-        self._silent = 0
-        """Number of suspicions of silence: one at most for each agent."""
-        for key, suspicion in self.suspicions.items():
-            self._count(key, suspicion)
-
-    def add(self, key: str, suspicion: Suspicion) -> None:
-        self.remove(key)
-        self.suspicions[key] = suspicion
-        self._count(key, suspicion)
-
-    def remove(self, key: str) -> None:
-        """Remove a suspicion, if it is there."""
-        if suspicion := self.suspicions.pop(key, None):
-            self._silent -= suspicion.source == SILENCE
-            keys = self._keys[suspicion.agent_id]
-            del keys[key]
-            if not keys:
-                del self._keys[suspicion.agent_id]
-
-    def remove_agent(self, agent_id: str) -> None:
-        """Remove all suspicions of an agent whose workers no longer run."""
-        for key in list(self._keys.get(agent_id, ())):
-            self.remove(key)
-
-    @property
-    def agent_ids(self) -> KeysView[str]:
-        """Ids of the agents that suspect their workers."""
-        return self._keys.keys()
-
-    def number_of(self, agent_id: str) -> int:
-        """Number of the agent's suspicions."""
-        return len(self._keys.get(agent_id, ()))
-
-    def counts(self, running: int) -> bool:
-        """Whether any suspicion counts, beside `running` agents: silence counts only if all of them are silent."""
-        return len(self.suspicions) > self._silent or self._silent == running > 0
-
-    def believed(self, running: int) -> list[Suspicion]:
-        """Suspicions that count, beside `running` agents."""
-        all_silent = self._silent == running > 0
-        return [each for each in self.suspicions.values() if each.source != SILENCE or all_silent]
-
-    def silent_since(self, running: int) -> float:
-        """Time since which the workers have shown no progress by one source: by the last agent that it comes from."""
-        sources: dict[str, float] = {}
-        for each in self.believed(running):
-            sources[each.source] = max(each.silent_since, sources.get(each.source, each.silent_since))
-        return min(sources.values(), default=inf)
-
-    def _count(self, key: str, suspicion: Suspicion) -> None:
-        self._keys.setdefault(suspicion.agent_id, {})[key] = None
-        self._silent += suspicion.source == SILENCE
-
-    @property
-    def is_believed(self) -> bool:
-        """Whether the workers are taken to hang, whatever follows from that."""
-        return self.judge_at is not None or self.is_reported
-
-
-class RepeatedHangs(Struct):
-    """Restarts in a row by the limit of one source: see `repeated_hangs`."""
-
-    source: str
-    limit_s: float
-    """Limit that found the last of these hangs, in seconds."""
-    since: float
-    """Time of the first hang of the row; `last_at` of the last one."""
-    last_at: float
-    step: int | None
-    """Highest step of the run at `last_at`."""
-    withheld: str = ""
-    """Sentence with which the hangs of this source are only reported; empty: they restart the run."""
-
-
-class Examined(Struct):
-    """Examination of the workers of a hang: a sign. `summary` is None while it lasts."""
-
-    summary: StackSummary | None = None
-    asked: list[tuple[str, int]] = []
-    """Agents that are asked, each with the number of its query."""
-
-
-class Examinations(Struct, frozen=True):
-    """Number of examinations that the running round has had, and the earliest time of the next one."""
-
-    number: int = 0
-    again_at: float = 0.0
-
-
 class Replacement(Struct, frozen=True):
-    """Replacement of a straggler by a node that stands by, and the latest time at which the round ends for it."""
+    """Replacement of a slow node by a node that stands by, and the latest time at which the round ends for it."""
 
     node_id: str
     slow: str
-    """Sentence about how slow the straggler is."""
+    """Sentence about how slow the node is."""
     until: float
 
     @property
@@ -382,22 +232,14 @@ class Replacement(Struct, frozen=True):
         return f"{self.slow}; a node that stands by takes its place"
 
 
-class Slowness(Struct):
-    """Comparisons of the running round's nodes in search of stragglers: signs. Times are the server's."""
+class PolicyState(Struct):
+    """State of a policy that survives a restart of the server.
 
-    look_at: float | None = None
-    """Time of the next comparison; None: no node has told how long a step takes."""
-    steps: dict[str, int] = field(default_factory=dict)
-    """Step of each agent's workers at the last comparison."""
-    looks: dict[str, int] = field(default_factory=dict)
-    """Comparisons in a row that contradict, for each agent, whether it is held to be a straggler."""
+    In a snapshot its fields stand beside the run's, so no two policies have a field of the same name.
+    """
 
-
-class BrokenLink(Struct, frozen=True):
-    """Failed network test of two agents, by their ids, with the reason."""
-
-    agents: tuple[str, str]
-    problem: str
+    def validate(self, run: "Run") -> None:
+        """Raise `AssertionError` if the state contradicts itself or the run's."""
 
 
 class RunState(Struct, kw_only=True):
@@ -446,15 +288,8 @@ class RunState(Struct, kw_only=True):
     """Time since which the workers of the running round have had a notice of its end; None: they have none."""
     verdict_at: float | None = None
     """Time at which a run without restarts left ends over a failure whose cause has not been reported by then."""
-    hang: Hang | None = None
-    repeated_hangs: RepeatedHangs | None = None
-    """Hangs in a row that one limit has found; None: the last restart by a hang was no such one."""
-    stragglers: dict[str, Straggler] = field(default_factory=dict)
-    """Stragglers of the running round, by agent id."""
-    replaced_at: float | None = None
-    """Time at which a straggler was replaced last; None: none was."""
     replacement: Replacement | None = None
-    """Replacement of a straggler of the running round, before which its workers get a notice."""
+    """Replacement of a slow node of the running round, before which its workers get a notice."""
     revision: int = 0
     event_number: int = 0
     """Number of the run's last event, of an earlier attempt if this one has none yet."""
@@ -467,9 +302,6 @@ class RunState(Struct, kw_only=True):
     restarts: dict[Cause, int] = field(default_factory=dict)
     """Number of all restarts, by cause."""
     ledger: list[Restart] = field(default_factory=list)
-    time: TimeLedger = field(default_factory=TimeLedger)
-    measured: ProgressMeasured | None = None
-    """Latest recorded progress of the running round."""
     checkpoint_step: int | None = None
     """Highest step of a complete checkpoint that workers have told, in any round."""
     highest_step: int | None = None
@@ -496,8 +328,6 @@ class RunState(Struct, kw_only=True):
     departures: list[Departure] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
     """Latest nodes that have left as unfit, each with the evidence."""
-    broken_links: list[BrokenLink] = field(default_factory=list)
-    """Pairs of agents between which the last network test has failed, although both take part."""
     departed_ids: dict[str, None] = field(default_factory=dict)
     """Ids of the latest agents that are gone, in the order in which they went."""
     end_reason: str = ""
@@ -531,28 +361,14 @@ class OpenNotice(Struct):
     """Time at which all had answered; None: some have not."""
 
 
-class NetworkTest(Struct):
-    """Test of the network between the nodes of the forming round: signs. Agents by id; times are the server's."""
-
-    able: set[str] = field(default_factory=set)
-    """Ids of the agents that can be tested."""
-    fit: set[str] = field(default_factory=set)
-    tested: set[str] = field(default_factory=set)
-    """Ids of the agents that need no further test: those of `fit`, and those for which it remained undecided."""
-    pairs: NetworkPairs | None = None
-    """Test that is under way; None: none is."""
-    open: int = 0
-    """Number of pairs that have not answered."""
-    until: float | None = None
-    """Time after which no test begins; None: the forming round has had none."""
-    began_at: float = 0.0
-    slowest: Figures | None = None
-
-
 class Run(RunState, kw_only=True):
     """Attempt of a run: its state, the leases of its agents, its signs, and indexes of its agents."""
 
     leases: Leases
+    policies: dict[str, PolicyState] = field(default_factory=dict)
+    """State of each policy, by its name: see `policy`."""
+    signs: dict[str, Struct] = field(default_factory=dict)
+    """Signs of each policy, by its name."""
     queries: Queries = field(default_factory=Queries)
     notice: OpenNotice | None = None
     """Notice of the running round's end that its agents have been asked to pass on."""
@@ -569,14 +385,8 @@ class Run(RunState, kw_only=True):
     """Latest progress of the running round, by agent: a sign, which a restart of the server forgets until the next."""
     finished: dict[str, FinishedSign] = field(default_factory=dict)
     """Workers of the running round that have finished while others of their node run, by agent: signs, latest last."""
-    examined: Examined | None = None
-    """Examination of the hang that is to be judged: a sign, which a restarted server begins anew."""
-    examinations: Examinations = Examinations()
-    """Number and spacing of the running round's examinations: a sign."""
-    stacks_again_at: float = 0.0
-    """Earliest time at which an operator may have the workers examined again: a sign."""
-    slowness: Slowness = field(default_factory=Slowness)
-    network: NetworkTest = field(default_factory=NetworkTest)
+    held: str = ""
+    """Phrase about what the forming round waits for although it could complete; empty if a policy does not hold it."""
     set_apart: str = ""
     """Sentence about an error in the core, after which nothing drives the run: see `set_apart`. Empty if none."""
     unreadable: str = ""
@@ -651,8 +461,6 @@ class Run(RunState, kw_only=True):
             self.agents[agent_id] = agent
             self.node_ids.setdefault(join.node_id, {})[agent_id] = None
         agent.state = state
-        if self.hang is not None and state is not _RUNNING:
-            self.hang.remove_agent(agent_id)
         if self.finished and state is not _RUNNING:
             self.finished.pop(agent_id, None)
         self.by_state[state][agent_id] = agent
@@ -681,15 +489,9 @@ class Run(RunState, kw_only=True):
             del self.node_ranks[node_rank]
         self.survivors -= self.is_survivor(agent)
         self.leaving.pop(agent_id, None)
-        if self.hang is not None:
-            self.hang.remove_agent(agent_id)
         self.leases.drop(agent_id)
         self.progress.pop(agent_id, None)
         self.finished.pop(agent_id, None)
-        self.network.able.discard(agent_id)
-        self.network.fit.discard(agent_id)
-        self.network.tested.discard(agent_id)
-        self.broken_links = [link for link in self.broken_links if agent_id not in link.agents]
         self.note_departed(agent_id)
 
     def note_departed(self, agent_id: str) -> None:
@@ -699,6 +501,8 @@ class Run(RunState, kw_only=True):
     def validate(self) -> None:
         """Raise `AssertionError` if the state contradicts itself: tests check that after every event."""
         agents, leases, membership = self.agents, self.leases, self.membership
+        for state in self.policies.values():
+            state.validate(self)
         assert {agent_id: agent.state for agent_id, agent in agents.items()} == {
             agent_id: state for state, those in self.by_state.items() for agent_id in those
         }
@@ -738,9 +542,6 @@ class Run(RunState, kw_only=True):
         assert self.opening.backoff_until is None or self.opening.cause.is_failure
         most_charged = self.settings.max_restarts + (self.settings.max_hang_restarts or 0)
         assert self.settings.restart_window_s is not None or self.restart_count <= most_charged
-        assert self.hang is None or self.stage is Stage.RUNNING
-        assert self.hang is None or vars(replace(self.hang)) == vars(self.hang)
-        assert self.hang is None or self.hang.agent_ids <= self.running.keys()
         assert len(self.charged_at) <= self.settings.max_restarts
         assert leases.renewed_at.keys() == (set() if self.stage.is_end else agents.keys())
         assert self.stage is Stage.RUNNING or self.unheard_since is None

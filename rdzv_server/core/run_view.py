@@ -7,7 +7,9 @@ decide how a fact is written, not what it is. Times are the run's, in seconds.
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from rdzv_server.core import completion, finishing, legal_sizes, repeated_hangs
+from rdzv_server.core import completion, finishing, legal_sizes
+from rdzv_server.core.policies import network_check
+from rdzv_server.core.policies.hangs import hang_policy
 from rdzv_server.core.run import Agent, AgentState, Departure, FailureRecord, Run, Stage
 
 Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
@@ -77,7 +79,7 @@ def outlook(run: Run, now: float) -> Outlook:
         wait = completion.wait(run, now)
         return Outlook(wait.reason, wait.ending, completion.deadline(run))
     if run.stage is Stage.RUNNING:
-        limit = repeated_hangs.withheld(run, now)
+        limit = hang_policy.withheld(run, now)
         sentence = completion.running_reason(run) + (f"; {limit}" if limit else "")
         return Outlook(sentence) if run.scale_up_at is None else Outlook(sentence, "ends", run.scale_up_at)
     return Outlook(run.end_reason)
@@ -110,7 +112,7 @@ def missing(run: Run) -> Missing | None:
 
 def broken_links(run: Run) -> list[Link]:
     """Links that the last network test has found broken; none of a run that has ended."""
-    found = [] if run.stage.is_end else run.broken_links
+    found = () if run.stage.is_end else network_check.broken_links(run)
     return [Link(_names(run, link.agents), link.problem) for link in found]
 
 

@@ -13,27 +13,27 @@ from rdzv_server.core import (
     cordons,
     finishing,
     legal_sizes,
-    repeated_hangs,
     restart_budget,
     run_view,
-    stragglers,
-    time_ledger,
 )
 from rdzv_server.core.cordons import CordonStatus
+from rdzv_server.core.policies import stragglers, time_ledger
+from rdzv_server.core.policies.hangs import hang_policy
+from rdzv_server.core.policies.hangs.hang_policy import Hangs
+from rdzv_server.core.policies.hangs.suspicions import Hang
+from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
 from rdzv_server.core.run import (
     Agent,
     AgentState,
     Cause,
     Departure,
     FailureRecord,
-    Hang,
     ProgressSign,
     Restart,
     Run,
     Stage,
 )
 from rdzv_server.core.run_view import NodeState, Phase
-from rdzv_server.core.time_ledger import Duration, TimeStatus
 
 Status = TypeVar("Status", bound=Struct)
 
@@ -205,7 +205,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         time_s=time_ledger.view(run, now),
         deadline_s=_deadline_s(run, now),
         progress=_progress(run.progress.values(), now),
-        hang=_hang(run, run.hang, now) if run.hang else None,
+        hang=_hang(run, hang, now) if (hang := Hangs.of(run).hang) else None,
         finishing=_finishing(run, now),
         unheard_s=None if run.unheard_since is None else _round(now - run.unheard_since),
         missing=_missing(run),
@@ -285,7 +285,7 @@ def _hang(run: Run, hang: Hang, now: float) -> HangStatus:
         nodes=list(dict.fromkeys(each.node_id for each in suspicions)),
         reason=suspicions[0].reason if suspicions else "",
         reported=hang.is_reported,
-        withheld=repeated_hangs.withheld(run, now) if hang.charge_at is not None else "",
+        withheld=hang_policy.withheld(run, now) if hang.charge_at is not None else "",
         restarts_in_s=None if hang.charge_at is None else _round(max(0.0, hang.charge_at - now)),
     )
 

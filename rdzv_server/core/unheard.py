@@ -16,7 +16,7 @@ An operator who restarts the run, resizes it or drains one of its nodes opens a 
 
 from typing import TYPE_CHECKING
 
-from rdzv_server.core import events, hangs
+from rdzv_server.core import events
 from rdzv_server.core.node_history import span
 from rdzv_server.core.run import HEARD_OF_S, Run, Stage
 
@@ -63,7 +63,6 @@ def lost(machine: "RunMachine", fact: events.ContactLost, now: float) -> None:
     run = machine.run
     run.unheard_since = fact.heard_at
     run.leases.suspect_all()
-    hangs.suspend(run)
     machine.tell("warning", f"{_for_how_long(run, now)}; the server waits for them", now)
 
 
@@ -71,7 +70,6 @@ def regained(machine: "RunMachine", fact: events.ContactRegained, now: float) ->
     run = machine.run
     assert run.unheard_since is not None
     silent, run.unheard_since = span(round(now - run.unheard_since)), None
-    hangs.resume(run, now)
     others = "; each of the others has a fresh lease" if len(run.agents) > 1 else ""
     machine.tell("warning", f"an agent of the run is heard after {silent}: node {fact.node_id}{others}", now)
 

@@ -10,8 +10,9 @@ from typing import Any
 from msgspec import to_builtins
 from rdzv_protocol.timing import hold_s
 
-from rdzv_server.core import finishing, run_view, stragglers, time_ledger
+from rdzv_server.core import finishing, run_view
 from rdzv_server.core.events import Cordon
+from rdzv_server.core.policies import stragglers, time_ledger
 from rdzv_server.core.run import Agent, FailureRecord, Run
 
 Clock = Callable[[float], float]
@@ -59,7 +60,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         event_number=run.event_number,
         time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run, now).items()} or None,
         time_in=time_ledger.present(run),  # to which the time since `time_since` is counted
-        time_since=clock(run.time.since),
+        time_since=clock(time_ledger.since(run)),
         missing=_missing(run, clock) or None,
         broken_links=[link._asdict() for link in run_view.broken_links(run)] or None,
         first_failure=_failure(run.first_failure, clock),

@@ -83,6 +83,7 @@ def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.Work
 def succeeded(machine: "RunMachine", fact: events.WorkersSucceeded, now: float) -> None:
     run = machine.run
     run.move(machine.agent(fact.agent_id), AgentState.SUCCEEDED)
+    machine.workers_succeeded(fact.agent_id)
     run.succeeded.add(fact.agent_id)
     run.succeeded_at[fact.agent_id] = now
     run.still_running = ""

@@ -14,8 +14,10 @@ from typing import get_args
 import rdzv_protocol
 from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition, of_process
 
-from rdzv_server.core import finishing, restart_budget, run_view, time_ledger
+from rdzv_server.core import finishing, restart_budget, run_view
 from rdzv_server.core.events import EXCLUDER
+from rdzv_server.core.policies import time_ledger
+from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.run import AgentState, Cause, Run
 from rdzv_server.http.listener import Listener
 from rdzv_server.service.interface import Service
@@ -278,7 +280,7 @@ class _Survey:
         yield Sample(RUN_WORLD_SIZE, run_view.world_size(run), (label,))
         yield Sample(RUN_FORMING, run_view.forming_s(run, now), (label,))
         yield Sample(RUN_RESTARTS_LEFT, restart_budget.left(run, now), (label,))
-        yield Sample(RUN_STRAGGLERS, len(run.stragglers), (label,))
+        yield Sample(RUN_STRAGGLERS, len(Stragglers.of(run).stragglers), (label,))
         spent = time_ledger.view(run, now)
         for name in ("running", "forming", "restarting", "waiting"):
             yield Sample(RUN_TIME, getattr(spent, name), (label, name))

@@ -24,9 +24,9 @@ from rdzv_server.core.events import (
     NodeJoined,
     NodeUncordoned,
     Operation,
-    StacksAsked,
 )
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.clock import Clock

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from rdzv_server.core.effects import Answered
-from rdzv_server.core.events import AgentDisconnected, Event, LeaseRenewed, LogAsked, NodeJoined, StacksAsked
+from rdzv_server.core.events import AgentDisconnected, Event, LeaseRenewed, LogAsked, NodeJoined
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.policies.hangs.examination import StacksAsked
 
 Result = RunMachine | Answered | None
 """Result of an event: the answer to an operator's action, else the machine that took it; None: there is none."""

@@ -25,10 +25,11 @@ from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core import admission, events, namesakes, operations
 from rdzv_server.core.effects import QueryClosed
-from rdzv_server.core.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, StacksAsked
+from rdzv_server.core.policies.hangs.stack_summary import StackSummary
+from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.core.run import Run
-from rdzv_server.core.stack_summary import StackSummary
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.fair_scheduler import scheduler
@@ -145,7 +146,7 @@ class Rendezvous:
         return actions.Done(epoch=self.epoch, message=answered.sentence)
 
     async def _ask_agents(
-        self, run_id: str, asked: events.LogAsked | events.StacksAsked, connection: Connection
+        self, run_id: str, asked: events.LogAsked | StacksAsked, connection: Connection
     ) -> QueryClosed:
         asked_at = self._driver.now()
         try:
@@ -157,7 +158,7 @@ class Rendezvous:
         self, wanted: actions.StacksRequest, by: str, connection: Connection
     ) -> actions.WorkerStacks:
         """Ask agents what workers are doing. Raises `NoAnswer` if none can be told of, or as the core refuses."""
-        asked = events.StacksAsked(
+        asked = StacksAsked(
             token=os.urandom(8).hex(), rank=wanted.rank, reason=printable(wanted.reason), by=by,
             within_s=EXAMINED_WITHIN_S,
         )  # fmt: skip
@@ -331,7 +332,7 @@ def _event(request: _Told) -> events.Event:
         case messages.ReportRequest():
             return events.WorkersSucceeded(request.agent_id, request.round)
         case messages.SuspectRequest(source=source, reason=reason):
-            return events.HangSuspected(
+            return HangSuspected(
                 request.agent_id, request.round, printable(source), printable(reason), request.ranks,
                 request.silent_s, request.limit_s,
             )  # fmt: skip

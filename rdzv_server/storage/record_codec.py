@@ -14,8 +14,17 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.own_texts import convert_own
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, NumbersUsed, RunCreated, SnapshotPart
+from rdzv_server.core.events import (
+    CordonsKept,
+    Fact,
+    NodeBlamed,
+    NumbersUsed,
+    PolicyFact,
+    RunCreated,
+    SnapshotPart,
+)
 from rdzv_server.core.operations import BY_FACT
+from rdzv_server.core.policies import POLICIES
 
 
 class MalformedRecord(Exception):
@@ -26,9 +35,11 @@ class UnknownKind(MalformedRecord):
     """Error for a kind of record that this version of the server does not know; a later one may."""
 
 
+_OF_RUN = [kind for kind in get_args(Fact) if kind is not PolicyFact]
+_OF_POLICIES = [kind for policy in POLICIES for kind in policy.rules if issubclass(kind, PolicyFact)]
+_OTHERS = [RunCreated, SnapshotPart, CordonsKept, NodeBlamed, NumbersUsed]
 _KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlamed | NumbersUsed]] = {
-    kind.__name__: kind
-    for kind in (*get_args(Fact), *BY_FACT, RunCreated, SnapshotPart, CordonsKept, NodeBlamed, NumbersUsed)
+    kind.__name__: kind for kind in (*_OF_RUN, *BY_FACT, *_OF_POLICIES, *_OTHERS)
 }
 
 

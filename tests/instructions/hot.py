@@ -17,7 +17,8 @@ from rdzv_protocol import codec, messages
 from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, Reply, ReportRequest, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core.events import HangSuspected, LeaseRenewed, NodeJoined
+from rdzv_server.core.events import LeaseRenewed, NodeJoined
+from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Agent, AgentState
 from rdzv_server.service.driver import Driver

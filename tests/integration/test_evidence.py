@@ -11,7 +11,7 @@ import pytest
 from node_agent.evidence import gather as module
 from node_agent.evidence.gather import Target, gather
 from node_agent.workers.environment import WORKER_SERVER
-from rdzv_server.core.stack_summary import summarise
+from rdzv_server.core.policies.hangs.stack_summary import summarise
 from tests.support.launchers import free_port
 
 pytestmark = pytest.mark.torch

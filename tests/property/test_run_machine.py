@@ -17,15 +17,12 @@ from rdzv_protocol.queries import Notice, Noticed, TailLog
 from rdzv_protocol.queries import Refused as QueryRefusal
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core import time_ledger
 from rdzv_server.core.effects import Happened, QueryClosed, Record
 from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
     ContactRegained,
     Event,
-    HangFound,
-    HangSuspected,
     LeaseRenewed,
     LeaveAnnounced,
     LogAsked,
@@ -36,7 +33,6 @@ from rdzv_server.core.events import (
     NodeLost,
     NodeOperation,
     NodeUncordoned,
-    ProgressMeasured,
     QueryAnswered,
     RoundCompleted,
     RunCreated,
@@ -46,6 +42,10 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.machine import WALL_CLOCK_SLACK_S, RunMachine
 from rdzv_server.core.operations import RunResized, RunRestarted
+from rdzv_server.core.policies import POLICIES, time_ledger
+from rdzv_server.core.policies.hangs.hang_policy import Hangs
+from rdzv_server.core.policies.hangs.suspicions import HangFound, HangSuspected
+from rdzv_server.core.policies.lost_time import ProgressMeasured
 from rdzv_server.core.queries import MOST_OPEN
 from rdzv_server.core.run import AgentState, Cause, Run, Seat, Stage
 from rdzv_server.core.snapshot import take
@@ -118,6 +118,8 @@ def _limits(low: int, more: int, sizes: tuple[int, tuple[int, ...]]) -> dict[str
 class RunStory(RuleBasedStateMachine):
     """Feeds the same events to the core and to the model."""
 
+    policies = POLICIES
+
     @initialize(
         limits=st.builds(
             _limits,
@@ -132,7 +134,7 @@ class RunStory(RuleBasedStateMachine):
         settings = RunSettings(**FIXED, **limits, **chosen)
         self.now, self.wall_ahead_s = 0.0, WALL_AT
         self.created = RunCreated("run", 1, explicit=True, settings=settings, wall_at=WALL_AT)
-        self.machine = RunMachine(self.created, self.now, RETENTION_S)
+        self.machine = RunMachine(self.created, self.now, RETENTION_S, self.policies)
         self.model = Model(settings)
         self.hangs = 0
         self.told_steps = {-1}
@@ -502,7 +504,7 @@ class RunStory(RuleBasedStateMachine):
         """Replace the run, from here on, by the one that its snapshot gives."""
         packed = [pack(Record("run", 1, self.now, kept)) for kept in take(self.run_)]
         self.records = [unpack("run", 1, self.now, *parts) for parts in packed]
-        machine = RunMachine(self.created, 0.0, RETENTION_S)
+        machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         for record in self.records:
             machine.replay(record.fact, record.at)
         unordered = {
@@ -513,21 +515,21 @@ class RunStory(RuleBasedStateMachine):
             "queries",
             "notice",
             "progress",
-            "examined",
-            "examinations",
-            "slowness",
+            "signs",
+            "held",
         }
         assert _without(snapshot(machine.run), unordered) == _without(snapshot(self.run_), unordered)
         assert machine.run.agents == self.run_.agents
         machine.run.leases, machine.run.queries = self.run_.leases, self.run_.queries  # which are not kept
-        machine.run.notice, machine.run.examined = self.run_.notice, self.run_.examined
-        machine.run.examinations, machine.run.slowness = self.run_.examinations, self.run_.slowness
+        machine.run.notice = self.run_.notice
+        for policy, before in zip(machine.policies, self.machine.policies, strict=True):
+            policy.signs = machine.run.signs[policy.name] = before.signs
         self.machine = machine
 
     @precondition(lambda self: not self.run_.stage.is_end)
     @rule()
     def the_server_restarts(self) -> None:
-        self.machine = RunMachine(self.created, 0.0, RETENTION_S)
+        self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         for record in self.records:
             self.machine.replay(record.fact, record.at)
         if not self.records:  # a server writes the creation down with the first join, and tells of it then
@@ -614,7 +616,7 @@ class RunStory(RuleBasedStateMachine):
         if isinstance(event, REQUESTS) and len(self.records) > recorded:
             self.taken.append((event, model))
         if len(self.records) == recorded:
-            silent = {"leases", "revision", "queries", "notice", "progress", "examined", "examinations", "slowness"}
+            silent = {"leases", "revision", "queries", "notice", "progress", "signs", "held"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
 
     def _seats(self) -> dict[str, Seat]:
@@ -670,14 +672,14 @@ class RunStory(RuleBasedStateMachine):
 
     @invariant()
     def a_hang_is_of_the_running_round_and_judged_once(self) -> None:
-        run, model = self.run_, self.model
+        run, model, hang = self.run_, self.model, Hangs.of(self.run_).hang
         assert self.hangs == model.hangs
         if run.stage is Stage.RUNNING:
-            known = {(each.source, each.agent_id) for each in run.hang.suspicions.values()} if run.hang else set()
+            known = {(each.source, each.agent_id) for each in hang.suspicions.values()} if hang else set()
             assert known == model.suspected.keys()
-            assert (run.hang.judge_at if run.hang else None) == model.judge_at
+            assert (hang.judge_at if hang else None) == model.judge_at
         else:
-            assert run.hang is None
+            assert hang is None
         if run.settings.max_hang_restarts is not None:
             assert run.restarts.get(Cause.HANG, 0) <= run.settings.max_hang_restarts
 
@@ -753,7 +755,7 @@ class RunStory(RuleBasedStateMachine):
         parts = [getattr(time_s, part) for part in time_ledger.PARTS]
         rest = time_s.running - sum(parts) if time_s.training is None else time_s.training
         assert sum(parts) + rest == pytest.approx(time_s.running, abs=0.01) and min(*parts, rest) >= -0.01
-        assert (time_s.training is None) == (not self.run_.time.is_told)
+        assert (time_s.training is None) == (not time_ledger.TimeLedger.of(self.run_).time.is_told)
         counted = time_ledger.counted(self.run_, self.now)
         assert all(counted[part] >= self.counted.get(part, 0.0) - 0.01 for part in ("starting", "detecting", "lost"))
         self.counted = counted
@@ -778,7 +780,7 @@ class RunStory(RuleBasedStateMachine):
 
     @invariant()
     def the_records_bring_the_run_back(self) -> None:
-        assert durable(replayed(self.created, self.records)) == durable(self.run_)
+        assert durable(replayed(self.created, self.records, policies=self.policies)) == durable(self.run_)
 
     def _check_blocks(self, formation: dict[str, Assignment]) -> None:
         """Nodes of one block have ranks beside each other."""
@@ -832,6 +834,21 @@ def _number(step: int | None) -> int:
 def _without(plain: dict, keys: set[str]) -> dict:
     return {key: value for key, value in plain.items() if key not in keys}
 
+
+class KernelStory(RunStory):
+    """Stories of a run that has no policies: no agent suspects its workers, and no time is counted."""
+
+    policies = ()
+
+    def _suspect(self, name: str, delay: int, source: str, is_back: bool) -> None:
+        pass
+
+    def the_time_ledger_sums_up_to_the_age_of_the_run(self) -> None:
+        pass
+
+
+TestKernelStory = pytest.mark.timeout(900)(KernelStory.TestCase)
+TestKernelStory.settings = hypothesis_settings(max_examples=25)
 
 TestRunStory = pytest.mark.timeout(900)(RunStory.TestCase)
 """A counterexample takes minutes to shrink, and is worth them."""

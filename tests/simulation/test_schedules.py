@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from rdzv_server.core import machine
 from simulation.faults import Schedule
 
 SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "1000"))
@@ -33,6 +34,13 @@ def play(seed: int) -> None:
             f"{violation}",
             pytrace=False,
         )
+
+
+@pytest.mark.timeout(60 + SCHEDULES)
+def test_whatever_happens_comes_right_without_policies(monkeypatch):
+    monkeypatch.setattr(machine, "POLICIES", ())
+    for seed in range(max(1, SCHEDULES // 20)):
+        play(seed)
 
 
 def test_a_seed_tells_the_same_story_twice(monkeypatch):

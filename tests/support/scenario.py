@@ -22,7 +22,6 @@ from rdzv_server.core.events import (
     AgentDisconnected,
     ArrivalsAdmitted,
     Event,
-    HangSuspected,
     LeaseRenewed,
     LeaveAnnounced,
     Life,
@@ -38,10 +37,12 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
-from rdzv_server.core.hangs import SETTLE_S
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.operations import RunResized, RunRestarted
+from rdzv_server.core.policies import POLICIES, Policies
+from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
+from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run, Stage
 from rdzv_server.core.snapshot import take
@@ -430,9 +431,11 @@ def settings_of(nodes: str, **settings: Any) -> RequestedSettings:
     return RequestedSettings(**(nnodes(nodes) | settings))
 
 
-def replayed(created: RunCreated, records: Iterable[Record], created_at: float = 0.0) -> Run:
+def replayed(
+    created: RunCreated, records: Iterable[Record], created_at: float = 0.0, policies: Policies = POLICIES
+) -> Run:
     """The run that a restarted server makes of the records."""
-    machine = RunMachine(created, created_at, RETENTION_S)
+    machine = RunMachine(created, created_at, RETENTION_S, policies)
     for record in records:
         machine.replay(record.fact, record.at)
     return machine.run
@@ -440,7 +443,7 @@ def replayed(created: RunCreated, records: Iterable[Record], created_at: float =
 
 def durable(run: Run) -> dict[str, Any]:
     """All that a restart of the server must bring back: everything but who was heard when, and who is asked what."""
-    signs = ("leases", "queries", "notice", "progress", "examined", "examinations", "slowness", "network")
+    signs = ("leases", "signs", "held", "queries", "notice", "progress")
     return {name: value for name, value in snapshot(run).items() if name not in signs}
 
 

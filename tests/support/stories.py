@@ -18,9 +18,10 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
 from rdzv_protocol.queries import Notice, PairTest
 
-from rdzv_server.core import time_ledger
+from rdzv_server.core.policies import time_ledger
+from rdzv_server.core.policies.stragglers import Stragglers
+from rdzv_server.core.policies.time_ledger import TimeStatus
 from rdzv_server.core.run import Stage
-from rdzv_server.core.time_ledger import TimeStatus
 from tests.support.scenario import Scenario, durable, replayed, snapshot
 
 Story = tuple[str | Mapping[str, str], ...]
@@ -83,7 +84,7 @@ SEEN: dict[str, Callable[..., str]] = {
     "blamed": lambda run: run.run.first_of_round.agent_id,
     "counted": lambda run: _names(run.run.failures_by_node),
     "first": lambda run: run.run.first_failure.agent_id,
-    "slow": lambda run: _names(each.node_id for each in run.run.stragglers.values()),
+    "slow": lambda run: _names(each.node_id for each in Stragglers.of(run.run).stragglers.values()),
     "unfit": lambda run: "; ".join(run.run.unfit.values()),
     "faults": lambda run: _names(f"{blame.node_id}:{blame.fault}" for blame in run.machine.blamed),
     "reason": lambda run, name: run.reason(name),

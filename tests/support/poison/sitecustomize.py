@@ -10,12 +10,12 @@ from rdzv_server.core import machine, run_view
 from rdzv_server.core.events import WorkersFailed
 from rdzv_server.core.run import Run
 
-_check, _apply = machine._EVENTS[WorkersFailed]
+_rule = machine._RULES[WorkersFailed]
 _phase = run_view.phase
 
 
 def _raise_half_way(of_run: machine.RunMachine, fact: WorkersFailed, now: float) -> None:
-    _apply(of_run, fact, now)
+    _rule.apply(of_run, fact, now)
     if of_run.run.run_id == os.environ.get("POISON"):
         raise AssertionError("a contradiction")
 
@@ -26,5 +26,5 @@ def _raise_instead(run: Run) -> run_view.Phase:
     return _phase(run)
 
 
-machine._EVENTS[WorkersFailed] = (_check, _raise_half_way)  # type: ignore[index]
+machine._RULES[WorkersFailed] = _rule._replace(apply=_raise_half_way)  # type: ignore[index]
 run_view.phase = _raise_instead

@@ -3,7 +3,7 @@
 import pytest
 
 from rdzv_server.core import status_view
-from rdzv_server.core.events import TrainingBegan
+from rdzv_server.core.policies.time_ledger import TrainingBegan
 from tests.support.scenario import running
 
 

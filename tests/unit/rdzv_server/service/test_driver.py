@@ -604,14 +604,14 @@ async def test_an_ended_run_is_forgotten_in_time(started):
 
 def breaks(monkeypatch, kind: type, run_id: str = "poison") -> None:
     """Have the core raise an error in the middle of what follows from an event of this kind, in one run."""
-    check, apply = machine_module._EVENTS[kind]
+    rule = machine_module._RULES[kind]
 
     def raise_half_way(machine, fact, now):
-        apply(machine, fact, now)
+        rule.apply(machine, fact, now)
         if machine.run.run_id == run_id:
             raise AssertionError("a contradiction")
 
-    monkeypatch.setitem(machine_module._EVENTS, kind, (check, raise_half_way))
+    monkeypatch.setitem(machine_module._RULES, kind, rule._replace(apply=raise_half_way))
 
 
 async def join_run(server: Server, run_id: str, *names: str) -> None:

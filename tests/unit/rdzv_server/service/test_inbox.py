@@ -8,16 +8,16 @@ from rdzv_protocol.messages import FinishedWorkers, Progress
 from rdzv_server.core.events import (
     AgentDisconnected,
     Event,
-    HangSuspected,
     LeaseRenewed,
     LogAsked,
     NodeJoined,
     NodeLeft,
     RunStopped,
-    StacksAsked,
     WorkersFailed,
     WorkersSucceeded,
 )
+from rdzv_server.core.policies.hangs.examination import StacksAsked
+from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.service.inbox import Inbox
 from tests.support.scenario import a_failure, a_join
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import msgpack
+from msgspec import msgpack, structs
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import SnapshotPart
+from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.run import RunState
 from rdzv_server.storage import sqlite
 from rdzv_server.storage.base import Store
@@ -53,6 +54,8 @@ async def check(store: Store) -> None:
     (state,) = [record.fact for record in records if record.run_id == STATE]
     assert isinstance(state, SnapshotPart)
     assert msgpack.decode(state.data, type=RunState).agents
+    kept = [policy.name for policy in POLICIES if msgpack.decode(state.data, type=policy.State) != policy.State()]
+    assert {"hangs", "stragglers", "time_ledger"} <= set(kept), "a policy lacks its state"
     await store.close()
 
 
@@ -84,7 +87,9 @@ def test_the_present_format_is_among_them() -> None:
 
 def _records() -> Sequence[Record]:
     kinds = [Record(f"kind-{name}", 1, 1.0, sample(kind)) for name, kind in _KINDS.items()]
-    state = SnapshotPart(msgpack.encode(sample(RunState)), is_last=True)
+    states = [sample(RunState), *(sample(policy.State) for policy in POLICIES)]
+    fields = {name: value for state in states for name, value in structs.asdict(state).items()}
+    state = SnapshotPart(msgpack.encode(fields), is_last=True)
     return [*RECORDS, *kinds, Record(STATE, 1, 1.0, state)]
 
 

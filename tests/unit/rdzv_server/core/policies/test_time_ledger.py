@@ -2,8 +2,8 @@
 
 from rdzv_protocol.messages import RunningTime
 
-from rdzv_server.core import time_ledger
-from rdzv_server.core.examination import EXAMINED_WITHIN_S
+from rdzv_server.core.policies import time_ledger
+from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check, play, stories
 
@@ -229,5 +229,5 @@ def test_the_page_has_the_parts_of_a_round_that_lasts():
 def _shown(run: Scenario) -> dict[str, float]:
     shown = time_ledger.entered(run.run, run.now)
     word = time_ledger.present(run.run)
-    shown[word] = shown.get(word, 0.0) + run.now - run.run.time.since
+    shown[word] = shown.get(word, 0.0) + run.now - time_ledger.since(run.run)
     return {word: seconds for word, seconds in shown.items() if seconds}

@@ -6,7 +6,6 @@ once, within the time that it is given; a node that does not answer is part of t
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,14 +14,12 @@ from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.queries import Examine, Query, QueryAnswer, Refused
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import events, progress, queries
+from rdzv_server.core import progress, queries
 from rdzv_server.core.effects import QueryClosed
-from rdzv_server.core.run import Stage
-from rdzv_server.core.stack_summary import StackSummary, summarise
-
-if TYPE_CHECKING:
-    from rdzv_server.core.machine import RunMachine
-    from rdzv_server.core.run import Agent, Run
+from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.policies.hangs.stack_summary import StackSummary, summarise
+from rdzv_server.core.policy import Kernel
+from rdzv_server.core.run import Agent, Run, Stage
 
 REASON_BYTES = 240
 EXAMINED_WITHIN_S = 10.0
@@ -33,8 +30,8 @@ OPERATORS_PAUSE_S = 10.0
 
 Asked = tuple[str, int]
 """Id of an agent, and the number of the query that it was asked."""
-Done = Callable[["RunMachine", StackSummary, float], None]
-"""Callback that gets the findings, once: machine, summary, now."""
+Done = Callable[[Kernel, StackSummary, float], None]
+"""Callback that gets the findings, once: kernel, summary, now."""
 
 
 class Examination(Struct):
@@ -55,7 +52,7 @@ class Examination(Struct):
 
 
 def begin(
-    machine: "RunMachine",
+    kernel: Kernel,
     reason: str,
     within_s: float,
     done: Done,
@@ -69,7 +66,7 @@ def begin(
     `rank`: the one to examine, instead of all. `hangs`: whether the run hangs; None: nobody knows. Returns the agents
     that were asked, each with its query's number.
     """
-    run = machine.run
+    run = kernel.run
     asked = Examination(done=done, ranks={}, rank=rank, left=0, hangs=hangs, evidence={}, silent={})
     opened = []
     for seat in run.seats.values():
@@ -80,23 +77,23 @@ def begin(
         if not queries.knows(agent, Examine):
             _is_silent(asked, agent)
             continue
-        number = queries.ask(machine, agent, Examine, within_s, partial(_closed, asked), now, reason=reason)
+        number = queries.ask(kernel, agent, Examine, within_s, partial(_closed, asked), now, reason=reason)
         asked.left += 1
         opened.append((agent.agent_id, number))
     if not asked.left:
-        done(machine, StackSummary(sentence="no agent of this run can be asked for stacks"), now)
+        done(kernel, StackSummary(sentence="no agent of this run can be asked for stacks"), now)
     return opened
 
 
-def end(machine: "RunMachine", opened: Iterable[Asked], reason: str, now: float) -> None:
+def end(kernel: Kernel, opened: Iterable[Asked], reason: str, now: float) -> None:
     """End an examination: nobody waits for those who have not answered."""
     for agent_id, number in opened:
-        if agent := machine.run.agents.get(agent_id):
-            queries.close(machine, agent, number, Refused(reason=reason), now)
+        if agent := kernel.run.agents.get(agent_id):
+            queries.close(kernel, agent, number, Refused(reason=reason), now)
 
 
 def _closed(
-    asked: Examination, machine: "RunMachine", agent: "Agent", query: Query, answer: QueryAnswer | None, now: float
+    asked: Examination, kernel: Kernel, agent: Agent, query: Query, answer: QueryAnswer | None, now: float
 ) -> None:
     """Take a node's answer; the last one ends the examination."""
     asked.left -= 1
@@ -109,10 +106,10 @@ def _closed(
         case Refused():
             pass  # its workers have ended, or it has left: both are told otherwise
     if not asked.left:
-        asked.done(machine, summarise(asked.evidence, asked.silent, hangs=asked.hangs), now)
+        asked.done(kernel, summarise(asked.evidence, asked.silent, hangs=asked.hangs), now)
 
 
-def _is_silent(asked: Examination, agent: "Agent") -> None:
+def _is_silent(asked: Examination, agent: Agent) -> None:
     ranks = asked.ranks[agent.agent_id] if asked.rank is None else (asked.rank,)
     asked.silent.setdefault(agent.node_id, []).extend(ranks)
 
@@ -150,26 +147,42 @@ def _only(evidence: Evidence, rank: int | None) -> Evidence:
 # Operators' questions.
 
 
-def ask_for_stacks(machine: "RunMachine", event: events.StacksAsked, now: float) -> events.StacksAsked:
-    """Begin the examination that an operator asks for; return the fact that one did.
+class StacksAsked(PolicyFact, frozen=True, kw_only=True):
+    """An operator has the workers of the running round looked at, or one of them: a fact, with who asked and why.
+
+    `token` names the question in its `QueryClosed`, which comes within `within_s` seconds.
+    """
+
+    token: str
+    rank: int | None
+    reason: str
+    by: str
+    within_s: float
+
+
+def check_stacks(run: Run, event: StacksAsked, again_at: float, now: float) -> StacksAsked:
+    """Return the fact that an operator asks for an examination, which may begin `again_at`.
 
     Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
     """
-    run = machine.run
     _check_can_be_asked(run, event.rank)
-    if (left_s := run.stacks_again_at - now) > 0:
+    if (left_s := again_at - now) > 0:
         raise TooManyRequests(
             f"the workers of run {run.run_id} were looked at just now: again in {max(1.0, left_s):.0f} s"
         )
-    run.stacks_again_at = now + OPERATORS_PAUSE_S
-    reason = f"{event.by} asks{f': {event.reason}' if event.reason else ''}"
-    hangs = True if run.hang else False if progress.goes_on(run) else None
-    done = partial(_answer_operator, event.token, run.round)
-    begin(machine, reason, event.within_s, done, now, event.rank, hangs=hangs)
     return replace(event, token="")
 
 
-def _check_can_be_asked(run: "Run", rank: int | None) -> None:
+def begin_for_operator(kernel: Kernel, event: StacksAsked, now: float, *, is_suspected: bool) -> None:
+    """Begin the examination that an operator asks for. `is_suspected`: whether the workers seem to hang."""
+    run = kernel.run
+    reason = f"{event.by} asks{f': {event.reason}' if event.reason else ''}"
+    hangs = True if is_suspected else False if progress.goes_on(run) else None
+    done = partial(_answer_operator, event.token, run.round)
+    begin(kernel, reason, event.within_s, done, now, event.rank, hangs=hangs)
+
+
+def _check_can_be_asked(run: Run, rank: int | None) -> None:
     if run.stage.is_end:
         raise RunEnded(f"run {run.run_id} is over, it has {run.stage}, and its workers are gone")
     seats = list(run.seats.values()) if rank is None else [queries.seat_of_rank(run, rank)]
@@ -182,12 +195,12 @@ def _check_can_be_asked(run: "Run", rank: int | None) -> None:
         raise QueryRefused(f"the agent of node {agents[0].node_id} is older than this server: it cannot be asked")
 
 
-def _answer_operator(token: str, round_: int, machine: "RunMachine", summary: StackSummary, now: float) -> None:
-    machine.emit(QueryClosed(token, summary.folder_node, round_, summary))
+def _answer_operator(token: str, round_: int, kernel: Kernel, summary: StackSummary, now: float) -> None:
+    kernel.emit(QueryClosed(token, summary.folder_node, round_, summary))
 
 
-def asked_for(machine: "RunMachine", fact: events.StacksAsked, now: float) -> None:
+def asked_for(kernel: Kernel, fact: StacksAsked, now: float) -> None:
     """Tell as an event which operator asked, and why."""
     what = "the workers do" if fact.rank is None else f"the worker of rank {fact.rank} does"
     why = f": {clip(printable(fact.reason), REASON_BYTES)}" if fact.reason else ""
-    machine.tell("stacks_asked", f"an operator looks at what {what}{why}", now, by=fact.by)
+    kernel.tell("stacks_asked", f"an operator looks at what {what}{why}", now, by=fact.by)

@@ -9,8 +9,8 @@ from rdzv_protocol.evidence import Evidence, LastError, StackGroup
 
 from rdzv_server.core import final_report, status_view
 from rdzv_server.core.events import QueryAnswered
-from rdzv_server.core.examination import EXAMINED_WITHIN_S
-from rdzv_server.core.hangs import MOST_SOURCES, SETTLE_S
+from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
+from rdzv_server.core.policies.hangs.hang_policy import MOST_SOURCES, SETTLE_S, Hangs
 from rdzv_server.core.run import Stage
 from tests.support.scenario import HUNG, Scenario, running
 from tests.support.stories import check, stories
@@ -233,6 +233,6 @@ def test_a_restarted_server_still_counts_sources_and_silent_nodes(restart: Calla
         run.suspects("a", 0, source="silence")
     for number in range(MOST_SOURCES):
         run.suspects("a", source=f"log rule {number}")
-    assert run.run.hang and not run.run.hang.is_believed
+    assert (hang := Hangs.of(run.run).hang) and not hang.is_believed
     run.suspects("a", 0, source="silence")
-    assert run.run.hang.is_believed
+    assert Hangs.of(run.run).hang.is_believed

@@ -7,8 +7,8 @@ import pytest
 from rdzv_protocol.queries import Notice
 
 from rdzv_server.core import status_view, watch_view
+from rdzv_server.core.policies.stragglers import LOOKS, REPLACED_AGAIN_AFTER_S, Stragglers
 from rdzv_server.core.run import Stage
-from rdzv_server.core.stragglers import LOOKS, REPLACED_AGAIN_AFTER_S
 from tests.support.scenario import running
 from tests.support.stories import check, stories
 
@@ -118,7 +118,7 @@ def test_a_node_without_new_steps_is_no_straggler() -> None:
 def test_a_run_that_tells_no_steps_is_not_looked_at() -> None:
     run = running("2", "a", "b", lease_s=LEASE_S)
     run.tells("a", lowest_step=3)
-    assert run.run.slowness.look_at is None
+    assert run.run.signs[Stragglers.name].look_at is None
 
 
 def test_a_notice_for_a_straggler_ends_at_its_time_and_outlives_the_server() -> None:

@@ -1,10 +1,10 @@
 """Hangs that one limit finds in each round: three cost a restart, and what follows then."""
 
 from rdzv_server.core import status_view
-from rdzv_server.core.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.failed_rounds import STEADY_BACKOFFS
-from rdzv_server.core.hangs import SETTLE_S
-from rdzv_server.core.repeated_hangs import MOST_IN_ROW, STANDSTILL_S
+from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
+from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S, Hangs
+from rdzv_server.core.policies.hangs.repeated_hangs import MOST_IN_ROW, STANDSTILL_S
 from rdzv_server.core.run import Stage
 from tests.support.scenario import HUNG, Scenario
 from tests.support.stories import check, stories
@@ -143,7 +143,7 @@ def test_the_status_says_why_a_hang_costs_nothing_and_which_setting_to_change() 
 def test_the_workers_are_not_examined_while_the_standstill_lasts() -> None:
     run = withheld()
     run.passes(STANDSTILL_S - EXAMINED_WITHIN_S - 1.0)
-    assert run.stage is Stage.RUNNING and not run.examined() and run.run.examined is None
+    assert run.stage is Stage.RUNNING and not run.examined() and run.run.signs[Hangs.name].examined is None
     run.passes(1.0)
     assert set(run.examined()) == {"a"}
 

@@ -19,7 +19,7 @@ from rdzv_protocol.evidence import (
 )
 from rdzv_protocol.messages import Failure
 
-from rdzv_server.core.stack_summary import (
+from rdzv_server.core.policies.hangs.stack_summary import (
     MOST_CULPRITS,
     RAISED,
     SENTENCE_BYTES,

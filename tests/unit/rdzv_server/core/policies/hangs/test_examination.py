@@ -6,10 +6,10 @@ from rdzv_protocol.evidence import Evidence, LastError, StackGroup, frame
 from rdzv_protocol.queries import LogTail, QueryAnswer
 
 from rdzv_server.core.effects import QueryClosed
-from rdzv_server.core.events import QueryAnswered, RunStopped, StacksAsked
-from rdzv_server.core.examination import OPERATORS_PAUSE_S
-from rdzv_server.core.hangs import SETTLE_S
-from rdzv_server.core.stack_summary import Culprit, StackSummary
+from rdzv_server.core.events import QueryAnswered, RunStopped
+from rdzv_server.core.policies.hangs.examination import OPERATORS_PAUSE_S, StacksAsked
+from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
+from rdzv_server.core.policies.hangs.stack_summary import Culprit, StackSummary
 from tests.support.scenario import HUNG, Scenario, running
 
 WITHIN_S = 5.0

@@ -12,9 +12,10 @@ it, or the agents have learned one. Hangs that the evidence proves, and hangs wi
 `--on-hang fail` and `--max-restarts-without-progress` come first.
 """
 
-from rdzv_server.core import events, failed_rounds
+from rdzv_server.core import failed_rounds
+from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, RepeatedHangs
 from rdzv_server.core.restart_budget import Verdict
-from rdzv_server.core.run import Cause, Hang, RepeatedHangs, Run
+from rdzv_server.core.run import Cause, Run
 
 MOST_IN_ROW = 3
 """Restarts in a row by one source's limit after which its hangs are only reported."""
@@ -23,45 +24,45 @@ STANDSTILL_S = 1_800.0
 _SETTINGS = {"progress": "--progress-timeout", "silence": "--silence-timeout"}
 
 
-def is_withheld(run: Run, fact: events.HangFound, verdict: Verdict | None, now: float) -> bool:
+def is_withheld(run: Run, state: HangsState, fact: HangFound, verdict: Verdict | None, now: float) -> bool:
     """Whether this hang is only reported. `verdict`: how the run would end over it; None: it would restart."""
     is_final = run.settings.on_hang != "restart" or (verdict is not None and verdict.no_progress)
-    has_lasted = run.hang is not None and run.hang.charge_at is not None and now >= run.hang.charge_at
-    return not is_final and not has_lasted and _in_row(run, fact, now) >= MOST_IN_ROW
+    has_lasted = state.hang is not None and state.hang.charge_at is not None and now >= state.hang.charge_at
+    return not is_final and not has_lasted and _in_row(run, state, fact, now) >= MOST_IN_ROW
 
 
-def withhold(run: Run, hang: Hang, fact: events.HangFound, now: float) -> None:
+def withhold(run: Run, state: HangsState, hang: Hang, fact: HangFound, now: float) -> None:
     """Note that a hang is only reported, and when it costs a restart after all."""
-    row = run.repeated_hangs
+    row = state.repeated_hangs
     assert row and fact.limit_s is not None
     row.last_at, row.step, row.limit_s, row.withheld = now, run.highest_step, fact.limit_s, _sentence(fact)
     hang.charge_at = hang.charge_at or now + STANDSTILL_S
 
 
-def restarts(run: Run, fact: events.HangFound, now: float) -> str:
+def restarts(run: Run, state: HangsState, fact: HangFound, now: float) -> str:
     """Note that a hang restarts the run; return a warning if it is the last of its row that does."""
     if fact.limit_s is None:
-        run.repeated_hangs = None
+        state.repeated_hangs = None
         return ""
-    in_row, row = _in_row(run, fact, now), run.repeated_hangs
+    in_row, row = _in_row(run, state, fact, now), state.repeated_hangs
     since = row.since if row and in_row else now
-    run.repeated_hangs = RepeatedHangs(fact.source, fact.limit_s, since=since, last_at=now, step=run.highest_step)
+    state.repeated_hangs = RepeatedHangs(fact.source, fact.limit_s, since=since, last_at=now, step=run.highest_step)
     return _sentence(fact) if in_row + 1 == MOST_IN_ROW else ""
 
 
-def withheld(run: Run, now: float) -> str:
+def withheld(run: Run, state: HangsState, now: float) -> str:
     """Sentence about the limit whose hangs are only reported; empty: there is none, or it has done no harm for long."""
-    row = run.repeated_hangs
+    row = state.repeated_hangs
     if row is None or not row.withheld:
         return ""
     told = [sign.progress.highest_step for sign in run.progress.values() if sign.progress.highest_step is not None]
-    is_over = run.hang is None and _is_over(run, row, max(told, default=run.highest_step), now)
+    is_over = state.hang is None and _is_over(run, row, max(told, default=run.highest_step), now)
     return "" if is_over else row.withheld
 
 
-def _in_row(run: Run, fact: events.HangFound, now: float) -> int:
+def _in_row(run: Run, state: HangsState, fact: HangFound, now: float) -> int:
     """Restarts in a row by the limit that has found this hang."""
-    row = run.repeated_hangs
+    row = state.repeated_hangs
     if row is None or fact.limit_s is None or row.source != fact.source:
         return 0
     if row.withheld and fact.limit_s <= row.limit_s:
@@ -78,7 +79,7 @@ def _is_over(run: Run, row: RepeatedHangs, step: int | None, until: float) -> bo
     return has_got_further and until - row.last_at >= failed_rounds.steady_s(run)
 
 
-def _sentence(fact: events.HangFound) -> str:
+def _sentence(fact: HangFound) -> str:
     return (
         f"{MOST_IN_ROW} restarts in a row ended by {_setting(fact.source)} (limit {fact.limit_s:g} s), which may be "
         f"too short: its hangs are only reported now, unless they last {STANDSTILL_S:g} s longer; raise it if the "

@@ -13,19 +13,43 @@ If the workers have told no progress (`node_agent.progress`) in any round, it is
 was training: then there is no training time and no ratio.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta, Struct
-from rdzv_protocol.messages import RunningTime, RunTime
+from msgspec import Meta, Struct, field
+from rdzv_protocol.messages import Progress, RunningTime, RunTime
 
-from rdzv_server.core import events, legal_sizes, progress
-from rdzv_server.core.run import Cause, Run, Stage, TimePhase
+from rdzv_server.core import legal_sizes, progress
+from rdzv_server.core.events import Fact, PolicyFact
+from rdzv_server.core.policies import lost_time
+from rdzv_server.core.policies.lost_time import ProgressMeasured
+from rdzv_server.core.policy import NoSigns, Policy, Rule, Rules
+from rdzv_server.core.run import Cause, PolicyState, Run, Stage
 
 FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG, Cause.RETRIED)
 """Causes of a round's end that had to be detected; the others are announced."""
 STARTING = "starting"
 PARTS = (STARTING, "checkpointing", "detecting", "lost")
 Duration = Annotated[float, Meta(description="seconds")]
+
+
+TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
+"""Phase of a run to which its time is counted."""
+
+
+class Ledger(Struct):
+    """Seconds that have gone into each phase, up to `since`, when the present one began."""
+
+    phase: TimePhase = "waiting"
+    since: float = 0.0
+    spent_s: dict[TimePhase, float] = field(default_factory=dict)
+    restarts_s: dict[Cause, float] = field(default_factory=dict)
+    of_running_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of the running phase without training, by part: see `TimeStatus`."""
+    starting_s: float | None = None
+    """Seconds from the running round's start to the first progress that its workers told; None: they have told none."""
+    is_told: bool = False
+    """Whether workers have told progress, in any round: else how much of the time was training is unknown."""
 
 
 class TimeStatus(Struct, frozen=True, kw_only=True):
@@ -62,9 +86,85 @@ NOTHING = TimeStatus(
 """Status of a ledger that cannot be read."""
 
 
-def total(run: Run) -> RunTime | RunningTime | None:
+class TimeLedgerState(PolicyState):
+    time: Ledger = field(default_factory=Ledger)
+    measured: ProgressMeasured | None = None
+    """Latest recorded progress of the running round."""
+
+
+class TrainingBegan(PolicyFact, frozen=True):
+    """Workers of the running round have told their first progress, `starting_s` seconds after the round's start."""
+
+    starting_s: float
+
+
+class TimeLedger(Policy[TimeLedgerState, NoSigns]):
+    name = "time_ledger"
+    State = TimeLedgerState
+
+    def first_state(self, now: float) -> TimeLedgerState:
+        return TimeLedgerState(Ledger(since=now))
+
+    def settle(self, now: float) -> None:
+        """Enter the time of the present phase up to now, if another one begins."""
+        run, ledger = self.run, self.state.time
+        now_in = phase(run)
+        if now_in == ledger.phase:
+            return
+        ledger.spent_s[ledger.phase] = ledger.spent_s.get(ledger.phase, 0.0) + now - ledger.since
+        if ledger.phase == "running":
+            for part, seconds in _of_running(run, now - ledger.since).items():
+                ledger.of_running_s[part] = ledger.of_running_s.get(part, 0.0) + seconds
+            self.state.measured = ledger.starting_s = None
+        if now_in in ("running", "ended") and ledger.phase != "running" and run.opening.cause is not Cause.FIRST:
+            cause = run.opening.cause
+            ledger.restarts_s[cause] = ledger.restarts_s.get(cause, 0.0) + now - run.opening.at
+        ledger.phase, ledger.since = now_in, now
+
+    def run_ended(self, now: float) -> None:
+        self.settle(now)
+
+    def report(self) -> Mapping[str, Any]:
+        spent = _total(self.run)
+        return {
+            "time": spent if isinstance(spent, RunTime) else None,
+            "running_time": spent if isinstance(spent, RunningTime) else None,
+        }
+
+    def is_news(self, agent_id: str, told: Progress) -> bool:
+        """Whether this is the first progress of the running round."""
+        return self.state.time.starting_s is None and progress.is_of_running_round(self.run, agent_id, told)
+
+    def progressed(self, agent_id: str, told: Progress, now: float) -> TrainingBegan | None:
+        if not self.is_news(agent_id, told):
+            return None
+        told_s = told.age_s if told.telling_s is None else told.telling_s
+        return TrainingBegan(max(0.0, now - told_s - self.run.started_at))
+
+    def before_round_ends(self, fact: Fact, now: float) -> ProgressMeasured | None:
+        measured = lost_time.measure(self.run, fact, now)
+        return measured if measured != (self.state.measured or ProgressMeasured()) else None
+
+    def _began(self, fact: TrainingBegan, now: float) -> None:
+        self.state.time.starting_s, self.state.time.is_told = fact.starting_s, True
+
+    def _measured(self, fact: ProgressMeasured, now: float) -> None:
+        self.state.measured = fact
+        self.kernel.note_steps(fact.step, fact.checkpoint_step)
+
+    rules: ClassVar[Rules] = {
+        TrainingBegan: Rule(apply=_began, may_end_round=False),
+        ProgressMeasured: Rule(apply=_measured, may_end_round=False),
+    }
+
+
+def _of(run: Run) -> Ledger:
+    return TimeLedger.of(run).time
+
+
+def _total(run: Run) -> RunTime | RunningTime | None:
     """Time of a run that has ended, by what it went into; None if it took none."""
-    spent = view(run, run.ended_at or run.time.since)
+    spent = view(run, run.ended_at or _of(run).since)
     waits = {"forming_s": spent.forming, "restarting_s": spent.restarting, "waiting_s": spent.waiting}
     if spent.ettr is not None and spent.training is not None:
         parts = {f"{part}_s": getattr(spent, part) for part in PARTS}
@@ -86,30 +186,14 @@ def phase(run: Run) -> TimePhase:
     return "forming" if run.membership is None else "restarting"
 
 
-def settle(run: Run, now: float) -> None:
-    """Enter the time of the present phase up to now, if another one begins."""
-    ledger, now_in = run.time, phase(run)
-    if now_in == ledger.phase:
-        return
-    ledger.spent_s[ledger.phase] = ledger.spent_s.get(ledger.phase, 0.0) + now - ledger.since
-    if ledger.phase == "running":
-        for part, seconds in _of_running(run, now - ledger.since).items():
-            ledger.of_running_s[part] = ledger.of_running_s.get(part, 0.0) + seconds
-        run.measured = ledger.starting_s = None
-    if now_in in ("running", "ended") and ledger.phase != "running" and run.opening.cause is not Cause.FIRST:
-        cause = run.opening.cause
-        ledger.restarts_s[cause] = ledger.restarts_s.get(cause, 0.0) + now - run.opening.at
-    ledger.phase, ledger.since = now_in, now
-
-
 def _of_running(run: Run, whole_s: float) -> dict[str, float]:
     """Seconds without training of a round that has ended after `whole_s`, by part; no second counts twice.
 
     A hang that is believed when the round ends counts whatever ends it, unless all workers have succeeded. Any other
     standstill may have been an evaluation: it counts if a fault has ended the round.
     """
-    measured, parts, left_s = run.measured or events.ProgressMeasured(), {}, whole_s
-    known = {STARTING: run.time.starting_s or 0.0, "checkpointing": measured.checkpointing_s}
+    measured, parts, left_s = TimeLedger.of(run).measured or ProgressMeasured(), {}, whole_s
+    known = {STARTING: _of(run).starting_s or 0.0, "checkpointing": measured.checkpointing_s}
     if run.stage is not Stage.SUCCEEDED:
         is_fault = run.stage is Stage.FAILED or run.opening.cause in FAULTS
         stalled_s = measured.detecting_s if is_fault else 0.0
@@ -118,14 +202,19 @@ def _of_running(run: Run, whole_s: float) -> dict[str, float]:
         if taken := min(seconds, left_s):
             parts[part] = taken
             left_s -= taken
-    if run.time.starting_s is None and left_s:
+    if _of(run).starting_s is None and left_s:
         parts[STARTING] = left_s
     return parts
 
 
+def since(run: Run) -> float:
+    """Time from which on the present moment counts to what `present` says."""
+    return _of(run).since
+
+
 def present(run: Run) -> str:
     """Word for what the present moment counts to: the phase, and of the running phase the part if that is known."""
-    ledger = run.time
+    ledger = _of(run)
     if ledger.phase != "running" or not ledger.is_told:
         return ledger.phase
     return STARTING if ledger.starting_s is None else "training"
@@ -137,8 +226,8 @@ def entered(run: Run, now: float) -> dict[str, float]:
     Parts of the running round count already: the word of the `present` moment is below 0 until the seconds of the
     round are added.
     """
-    spent: dict[str, float] = {word: seconds for word, seconds in run.time.spent_s.items() if word != "ended"}
-    rest = "training" if run.time.is_told else "running"
+    spent: dict[str, float] = {word: seconds for word, seconds in _of(run).spent_s.items() if word != "ended"}
+    rest = "training" if _of(run).is_told else "running"
     if "running" in spent:
         spent[rest] = spent.pop("running")
     for word, parts in ((rest, _of_rounds_before(run)), (present(run), _of_this_round(run, now))):
@@ -159,8 +248,8 @@ def counted(run: Run, now: float) -> dict[str, float]:
 
 def _of_rounds_before(run: Run) -> dict[str, float]:
     """Seconds of each part of the rounds that have ended; without progress it is unknown whether it was starting."""
-    parts = run.time.of_running_s
-    return {part: seconds for part, seconds in parts.items() if part != STARTING or run.time.is_told}
+    parts = _of(run).of_running_s
+    return {part: seconds for part, seconds in parts.items() if part != STARTING or _of(run).is_told}
 
 
 def _of_this_round(run: Run, now: float) -> dict[str, float]:
@@ -174,29 +263,29 @@ def _of_this_round(run: Run, now: float) -> dict[str, float]:
 
 def standstill_s(run: Run, now: float) -> float:
     """Seconds of the running round for which its workers, which are believed to hang, have got nowhere."""
-    if run.time.phase != "running":
+    if _of(run).phase != "running":
         return 0.0
-    left_s = now - run.time.since - _started_s(run, now) - _saving_s(run, now)
-    return min(progress.standstill_s(run, now), left_s)
+    left_s = now - _of(run).since - _started_s(run, now) - _saving_s(run, now)
+    return min(lost_time.standstill_s(run, now), left_s)
 
 
 def _started_s(run: Run, now: float) -> float:
     """Seconds that the running round took until its workers told their first progress; 0 until they have."""
-    if run.time.phase != "running":
+    if _of(run).phase != "running":
         return 0.0
-    return min(run.time.starting_s or 0.0, now - run.time.since)
+    return min(_of(run).starting_s or 0.0, now - _of(run).since)
 
 
 def _saving_s(run: Run, now: float) -> float:
-    if run.time.phase != "running":
+    if _of(run).phase != "running":
         return 0.0
     told = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
-    return min(told, now - run.time.since - _started_s(run, now))
+    return min(told, now - _of(run).since - _started_s(run, now))
 
 
 def view(run: Run, now: float) -> TimeStatus:
     """Status of the ledger, with the present phase up to now."""
-    ledger, restarts = run.time, dict(run.time.restarts_s)
+    ledger, restarts = _of(run), dict(_of(run).restarts_s)
     seconds = {"running": 0.0, "forming": 0.0, "restarting": 0.0, "waiting": 0.0} | ledger.spent_s
     if ledger.phase != "ended":
         seconds[ledger.phase] += now - ledger.since
@@ -219,5 +308,5 @@ def _parts(run: Run, now: float) -> dict[str, float]:
     for part, seconds in _of_this_round(run, now).items():
         parts[part] += seconds
     if present(run) == STARTING:
-        parts[STARTING] += now - run.time.since - standstill_s(run, now) - _saving_s(run, now)
+        parts[STARTING] += now - _of(run).since - standstill_s(run, now) - _saving_s(run, now)
     return parts

@@ -1,0 +1,16 @@
+"""Policies of every run, each in a file or folder of its own.
+
+To add a policy, write it here and add it to `POLICIES`. The order is the order in which their facts are due.
+"""
+
+from typing import Any
+
+from rdzv_server.core.policies.hangs.hang_policy import Hangs
+from rdzv_server.core.policies.network_check import NetworkCheck
+from rdzv_server.core.policies.stragglers import Stragglers
+from rdzv_server.core.policies.time_ledger import TimeLedger
+from rdzv_server.core.policy import Policy
+
+Policies = tuple[type[Policy[Any, Any]], ...]
+
+POLICIES: Policies = (NetworkCheck, Hangs, Stragglers, TimeLedger)

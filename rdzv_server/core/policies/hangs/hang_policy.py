@@ -1,0 +1,325 @@
+"""Hangs: from the suspicions of agents to one failure with a name, and to what the run's policy says.
+
+An agent tells which of its workers seem to hang, and by which source. What one node sees is believed, but for silence:
+output of one node alone is no sign, so that every node has to tell of it. Then all participants are asked what their
+workers are doing, as far as they know that query (see `examination`), and for `SETTLE_S` at least further suspicions
+are waited for: in lockstep everybody waits for the one who is to blame. Of all that one `Failure` is made, a fact, that
+names the rank: by the stacks, where they can tell, else by the suspicions.
+
+The examination is a sign: it is begun when the server is live, ends by its own deadline, and is begun anew by the next
+leader, which knows the suspicions.
+
+If neither the stacks nor the suspicions single a rank out, the failure names none, and counts against no node.
+
+After `report` nothing follows in this round, unless the hang ends and comes again.
+"""
+
+from functools import partial
+from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rdzv_protocol.errors import MalformedMessage, StaleRound, TooManyRequests
+from rdzv_protocol.messages import Failure
+from rdzv_protocol.text import clip, printable
+
+from rdzv_server.core import final_report, restart_budget
+from rdzv_server.core.policies.hangs import examination, repeated_hangs
+from rdzv_server.core.policies.hangs.examination import StacksAsked
+from rdzv_server.core.policies.hangs.stack_summary import StackSummary
+from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, HangSuspected, Suspicion
+from rdzv_server.core.policy import AT_ONCE, Kernel, Policy, Rule, Rules
+from rdzv_server.core.run import AgentState, Cause, FailureRecord, Run, Seat, Stage
+
+SETTLE_S = 2.0
+"""Seconds in which other nodes' suspicions may come, after the first one that is believed."""
+EXAMINED_AGAIN_AFTER_S = (0.0, 60.0, 120.0, 300.0)
+"""Seconds between the beginnings of a round's examinations, the last value for all that follow: so an agent that
+suspects and takes it back does not have nodes examined all the time, and a hang that lasts is examined in the end."""
+_SURE = ("uninterruptible", "timer", "log rule")
+"""Beginnings of the names of sources that tell of a worker itself, not of what it waits for."""
+HUNG = 1
+"""Exit code of the failure that stands for a hang: the worker has none."""
+REASON_BYTES = 240
+CAUSE_BYTES = 900
+HINT_BYTES = 900
+ERROR_BYTES = 512
+MOST_SOURCES = 16
+"""Most sources by which one agent may suspect its workers at the same time."""
+
+
+class Examined(Struct):
+    """Examination of the workers of a hang: a sign. `summary` is None while it lasts."""
+
+    summary: StackSummary | None = None
+    asked: list[tuple[str, int]] = []
+    """Agents that are asked, each with the number of its query."""
+
+
+class Examinations(Struct, frozen=True):
+    """Number of examinations that the running round has had, and the earliest time of the next one."""
+
+    number: int = 0
+    again_at: float = 0.0
+
+
+class HangSigns(Struct):
+    """Examinations of a run's workers."""
+
+    examined: Examined | None = None
+    """Examination of the hang that is to be judged; a restarted server begins it anew."""
+    examinations: Examinations = Examinations()
+    """Number and spacing of the running round's examinations."""
+    stacks_again_at: float = 0.0
+    """Earliest time at which an operator may have the workers examined again."""
+
+
+class Hangs(Policy[HangsState, HangSigns]):
+    name = "hangs"
+    State = HangsState
+    Signs = HangSigns
+
+    def settle(self, now: float) -> None:
+        """Schedule the judgement once a suspicion is believed, and forget the hang when none is left.
+
+        While no agent of the run is heard, nothing is judged: none could take its suspicion back. A hang that was
+        withheld is judged once agents have had time to do so.
+        """
+        run, hang = self.run, self.state.hang
+        if hang is None:
+            return
+        if run.unheard_since is not None:
+            hang.judge_at = None
+            return
+        if hang.charge_at is not None and hang.judge_at is None:
+            hang.judge_at = hang.charge_at = max(hang.charge_at, now + SETTLE_S)
+        if not hang.counts(len(run.running)):
+            hang.judge_at, hang.is_reported, hang.charge_at = None, False, None
+        elif (hang.judge_at is None and not hang.is_reported) or self._is_overtaken(hang):
+            hang.judge_at, latest = now + SETTLE_S, hang.believed(len(run.running))[-1]
+            self.kernel.tell("hang_suspected", _sentence(latest), now, node_id=latest.node_id)
+        if not hang.suspicions:
+            self.state.hang = None
+
+    def workers_succeeded(self, agent_id: str) -> None:
+        if self.state.hang is not None:
+            self.state.hang.remove_agent(agent_id)
+
+    def round_opened(self, cause: Cause, now: float) -> None:
+        self.state.hang, self.signs.examinations = None, Examinations()
+
+    def run_ended(self, now: float) -> None:
+        self.state.hang = None
+
+    def attend(self, now: float) -> None:
+        """Begin the examination of a hang that is believed, or end the one of a hang that is over."""
+        signs, hang = self.signs, self.state.hang
+        if hang is None and signs.examined is None:
+            return
+        is_wanted = hang is not None and hang.judge_at is not None and now >= _examine_at(hang.judge_at)
+        if is_wanted and signs.examined is None and now >= signs.examinations.again_at:
+            assert hang
+            examined = signs.examined = Examined()
+            reason = clip(printable(_guilty(self.run, hang).reason), REASON_BYTES)
+            within_s, done = examination.EXAMINED_WITHIN_S, partial(_examined, examined)
+            examined.asked = examination.begin(self.kernel, reason, within_s, done, now)
+            if examined.summary is None:  # else there was nobody to ask, which costs nothing
+                self._space_examinations(now)
+        elif not is_wanted and signs.examined is not None:
+            examined, signs.examined = signs.examined, None
+            examination.end(self.kernel, examined.asked, "the hang is over", now)
+
+    def deadline(self) -> float | None:
+        """Time at which a hang is to be judged, or examined before; an examination that lasts ends itself."""
+        hang, examined = self.state.hang, self.signs.examined
+        if hang is None or hang.judge_at is None:
+            return None if examined is None else AT_ONCE
+        if examined is None:
+            return max(_examine_at(hang.judge_at), self.signs.examinations.again_at)
+        return hang.judge_at if examined.summary else None
+
+    def due(self, now: float) -> HangFound | None:
+        """Hang as a fact, once it is time to judge it."""
+        hang, at = self.state.hang, self.deadline()
+        if hang is None or at is None or now < at:
+            return None
+        summary = self.signs.examined.summary if self.signs.examined else None
+        return None if summary is None else _judge(self.run, hang, summary, now)
+
+    def _is_overtaken(self, hang: Hang) -> bool:
+        """Whether a sure source has found a hang while one that was withheld lasts."""
+        if hang.charge_at is None or hang.judge_at != hang.charge_at:
+            return False
+        return _guilty(self.run, hang).limit_s is None
+
+    def _space_examinations(self, now: float) -> None:
+        so_far = self.signs.examinations
+        pause_s = EXAMINED_AGAIN_AFTER_S[min(so_far.number, len(EXAMINED_AGAIN_AFTER_S) - 1)]
+        self.signs.examinations = Examinations(number=so_far.number + 1, again_at=now + pause_s)
+
+    # Suspicions.
+
+    def _check(self, event: HangSuspected, now: float) -> HangSuspected | None:
+        """Ignore a suspicion that says nothing new. Raises `StaleRound`, `MalformedMessage` or `TooManyRequests`."""
+        run, hang = self.run, self.state.hang
+        agent = run.agents.get(event.agent_id)
+        seat = run.seat_of(event.agent_id)
+        if agent is None or seat is None or run.stage is not Stage.RUNNING or event.round != run.round:
+            raise StaleRound(f"round {event.round} of run {run.run_id} is over")
+        ranks = seat.ranks
+        if foreign := [rank for rank in event.ranks if rank not in ranks]:
+            raise MalformedMessage(f"rank {foreign[0]} is none of node {agent.node_id}'s, {ranks[0]} to {ranks[-1]}")
+        known = hang is not None and _key(event) in hang.suspicions
+        if hang and not known and event.ranks and hang.number_of(event.agent_id) >= MOST_SOURCES:
+            raise TooManyRequests(f"node {agent.node_id} suspects its workers by {MOST_SOURCES} sources already")
+        return event if known != bool(event.ranks) and agent.state is AgentState.RUNNING else None
+
+    def _heard(self, event: HangSuspected, now: float) -> None:
+        self.kernel.hear(event.agent_id, now)
+
+    def _suspect(self, fact: HangSuspected, now: float) -> None:
+        """Enter a suspicion, or take it back; `settle` draws the conclusions."""
+        run, key = self.run, _key(fact)
+        hang = self.state.hang = self.state.hang or Hang(since=now)
+        if not fact.ranks:
+            hang.remove(key)
+            return
+        node_id = run.agents[fact.agent_id].node_id
+        since = max(now - fact.silent_s, run.started_at)
+        told = Suspicion(fact.agent_id, node_id, fact.source, fact.reason, fact.ranks, now, since, fact.limit_s)
+        hang.add(key, told)
+
+    # The verdict.
+
+    def _found(self, fact: HangFound, now: float) -> None:
+        """Tell the hang as an event, and do what the run's policy `on_hang` says."""
+        run, failure, hang = self.run, fact.failure, self.state.hang
+        assert hang
+        verdict, withheld = restart_budget.verdict_on_hang(run, now), ""
+        if is_withheld := repeated_hangs.is_withheld(run, self.state, fact, verdict, now):
+            repeated_hangs.withhold(run, self.state, hang, fact, now)
+            withheld = f"; {repeated_hangs.withheld(run, self.state, now)}"
+        hang.judge_at, hang.is_reported = hang.charge_at if is_withheld else None, True
+        seat = run.seat_of(fact.agent_id)
+        self.kernel.tell(
+            "hang_found", f"{failure.sentence}{withheld}", now, failure=final_report.details(failure),
+            node_id=failure.node_id if failure.singled_out else None,
+            group_rank=seat.group_rank if seat and failure.singled_out else None,
+        )  # fmt: skip
+        if run.settings.on_hang == "report" or is_withheld:
+            return
+        self.kernel.note_root(FailureRecord(run.round, fact.agent_id, now, failure))
+        if verdict:
+            self.kernel.fail(failure, verdict, now)
+        else:
+            if warning := repeated_hangs.restarts(run, self.state, fact, now):
+                self.kernel.tell("warning", warning, now)
+            self.kernel.open_round(Cause.HANG, failure.sentence, now)
+
+    # Operators' questions.
+
+    def _check_stacks(self, event: StacksAsked, now: float) -> StacksAsked:
+        return examination.check_stacks(self.run, event, self.signs.stacks_again_at, now)
+
+    def _begin_stacks(self, event: StacksAsked, now: float) -> None:
+        self.signs.stacks_again_at = now + examination.OPERATORS_PAUSE_S
+        examination.begin_for_operator(self.kernel, event, now, is_suspected=self.state.hang is not None)
+
+    def _stacks_asked(self, fact: StacksAsked, now: float) -> None:
+        examination.asked_for(self.kernel, fact, now)
+
+    rules: ClassVar[Rules] = {
+        HangSuspected: Rule(_check, _suspect, _heard, may_end_round=False),
+        HangFound: Rule(apply=_found),
+        StacksAsked: Rule(_check_stacks, _stacks_asked, _begin_stacks, may_end_round=False),
+    }
+
+
+def withheld(run: Run, now: float) -> str:
+    """Sentence about the limit whose hangs are only reported; empty: there is none, or it has done no harm for long."""
+    return repeated_hangs.withheld(run, Hangs.of(run), now)
+
+
+def _examine_at(judge_at: float) -> float:
+    """Earliest time at which the workers are examined for a judgement: at once, unless the hang was withheld."""
+    return judge_at - examination.EXAMINED_WITHIN_S
+
+
+def _examined(examined: Examined, kernel: Kernel, summary: StackSummary, now: float) -> None:
+    examined.summary = summary
+
+
+def _judge(run: Run, hang: Hang, summary: StackSummary, now: float) -> HangFound:
+    guilty = _guilty(run, hang)
+    seat, rank = run.seat_of(guilty.agent_id), guilty.ranks[0]
+    culprits, is_sure = [culprit.rank for culprit in summary.culprits], guilty.source.startswith(_SURE)
+    is_one_of_them = rank in culprits and not summary.stack  # else the first one's stack tells people more
+    if culprits and not is_one_of_them and not is_sure:
+        rank = culprits[0]
+        seat = run.seat_of_rank(rank) or seat
+    failure = _failure(run, guilty, seat, rank, summary, now)
+    failure = replace(failure, singled_out=is_sure or bool(culprits) or _is_alone(run, hang, guilty))
+    limit_s = None if summary.proves_hang else guilty.limit_s
+    return HangFound(seat.agent_id if seat else guilty.agent_id, failure, guilty.source, limit_s)
+
+
+def _is_alone(run: Run, hang: Hang, guilty: Suspicion) -> bool:
+    """Whether the suspicions alone single out the rank: no other one is suspected, or its step is the lowest."""
+    suspected = {rank for each in hang.believed(len(run.running)) for rank in each.ranks}
+    return len(suspected) == 1 or (len(guilty.ranks) == 1 and _is_behind(run, guilty.agent_id))
+
+
+def _is_behind(run: Run, agent_id: str) -> bool:
+    """Whether this agent's workers are known to be at a lower step than those of all other nodes."""
+    steps = {other: sign.progress.lowest_step for other in run.running if (sign := run.progress.get(other))}
+    own = steps.pop(agent_id, None)
+    others = [step for step in steps.values() if step is not None]
+    return own is not None and len(others) == len(run.running) - 1 and all(own < step for step in others)
+
+
+def _guilty(run: Run, hang: Hang) -> Suspicion:
+    """Suspicion that the hang is put down to, by the suspicions alone."""
+    return min(hang.believed(len(run.running)), key=lambda each: _order(run, each))
+
+
+def _key(suspected: HangSuspected) -> str:
+    return f"{suspected.source}\n{suspected.agent_id}"
+
+
+def _order(run: Run, suspicion: Suspicion) -> tuple[bool, int, float, int]:
+    """Sort key of suspicions: first by a source that is sure, then by the lowest step, then by time."""
+    sign = run.progress.get(suspicion.agent_id)
+    step = sign.progress.lowest_step if sign else None
+    return not suspicion.source.startswith(_SURE), -1 if step is None else step, suspicion.at, suspicion.ranks[0]
+
+
+def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary: StackSummary, now: float) -> Failure:
+    evidence = f"; {summary.sentence}" if summary.has_stacks else ""
+    is_first = bool(summary.culprits) and summary.culprits[0].rank == rank
+    return Failure(
+        node_id=seat.node_id if seat else guilty.node_id,
+        rank=rank,
+        local_rank=rank - seat.first_rank if seat else 0,
+        pid=0,
+        exit_code=HUNG,
+        cause=clip(f"hang: {clip(printable(guilty.reason), REASON_BYTES)}{printable(evidence)}", CAUSE_BYTES),
+        error=clip(summary.error, ERROR_BYTES) if is_first else "",
+        traceback=(summary.traceback or summary.stack) if is_first else (),
+        hint=clip(_where_to_look(summary), HINT_BYTES),
+        failed_at=run.wall_clock(now),
+    )
+
+
+def _where_to_look(summary: StackSummary) -> str:
+    """Advice: the folder with the evidence, or why there is none."""
+    if summary.folder:
+        return f"read the evidence, in {summary.folder} on node {summary.folder_node}"
+    return "; ".join(summary.problems[:1])
+
+
+def _sentence(suspicion: Suspicion) -> str:
+    return printable(f"{_who(suspicion.ranks)} on node {suspicion.node_id} may hang: {suspicion.reason}")
+
+
+def _who(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks ({ranks[0]} ...)"

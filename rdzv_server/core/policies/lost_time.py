@@ -1,0 +1,85 @@
+"""Measurement of a running round before something that may end it: its steps, and the time that it loses.
+
+Signs are old by up to a keep-alive. What is made of them says so little that it holds all the same: unless the workers
+are believed to hang, time counts as spent on detecting only if the sign itself was of workers that had got nowhere for
+`progress.STALLED` steps.
+"""
+
+from collections.abc import Iterable
+from math import inf
+
+from rdzv_server.core import events
+from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.policies.hangs.hang_policy import Hangs
+from rdzv_server.core.progress import STALLED, pace
+from rdzv_server.core.run import ProgressSign, Run
+
+
+class ProgressMeasured(PolicyFact, frozen=True):
+    """Progress of the running round, as it was known before something that may end it. Times in seconds."""
+
+    step: int | None = None
+    checkpoint_step: int | None = None
+    checkpointing_s: float = 0.0
+    """Seconds that have gone into checkpoints in this round."""
+    detecting_s: float = 0.0
+    """Seconds since the round last made progress, beyond the usual time of a step: a standstill if a fault ends it."""
+    lost_s: float = 0.0
+    """Seconds of work between the last checkpoint and the last progress."""
+    standstill_s: float = 0.0
+    """Seconds for which the workers have stood still, if they are believed to hang."""
+
+
+def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
+    """Progress of the running round before this fact, by the latest signs."""
+    signs = list(run.progress.values())
+    told = [sign.progress for sign in signs]
+    step = max((each.highest_step for each in told if each.highest_step is not None), default=None)
+    checkpoint_step = max((each.checkpoint_step for each in told if each.checkpoint_step is not None), default=None)
+    step_s, stepped_at = pace(signs)
+    standstill = standstill_s(run, now)
+    detecting_s = max(_stalled_s(signs, now), _unheard_s(run, fact, now))
+    saved = run.checkpoint_step if checkpoint_step is None else checkpoint_step
+    lost_s = 0.0
+    if step is not None and saved is not None and stepped_at is not None:
+        lost_s = max(0.0, (step - saved) * (step_s or 0.0) + now - stepped_at - max(detecting_s, standstill))
+    checkpoint_s = max((each.checkpoint_s for each in told), default=0.0)
+    return ProgressMeasured(step, checkpoint_step, checkpoint_s, detecting_s, lost_s, standstill)
+
+
+def standstill_s(run: Run, now: float) -> float:
+    """Seconds for which workers that are believed to hang have got nowhere; 0 if no hang is believed.
+
+    Their steps tell it or, without steps, what their agents suspect them for.
+    """
+    hang = Hangs.of(run).hang
+    if hang is None or not hang.is_believed:
+        return 0.0
+    step_s, stepped_at = pace(list(run.progress.values()))
+    since = hang.silent_since(len(run.running)) if stepped_at is None else stepped_at + (step_s or 0.0)
+    return 0.0 if since == inf else max(0.0, now - since)
+
+
+def _stalled_s(signs: list[ProgressSign], now: float) -> float:
+    step_s, stepped_at = pace(signs)
+    if step_s is None or stepped_at is None or any(sign.progress.age_s <= STALLED * step_s for sign in signs):
+        return 0.0
+    return max(0.0, now - stepped_at - step_s)
+
+
+def _unheard_s(run: Run, fact: events.Fact, now: float) -> float:
+    """Seconds since the lost participant was last heard, or its connection closed; 0 for any other fact.
+
+    If no agent of the run is heard, whatever ends the round: seconds since one was.
+    """
+    if run.unheard_since is not None and not run.leases.is_any_certain:
+        return max(0.0, now - run.unheard_since)
+    match fact:
+        case events.NodeLost(agent_id=agent_id):
+            lost: Iterable[str] = (agent_id,)
+        case events.NodeJoined(replaces=replaces):
+            lost = replaces
+        case _:
+            return 0.0
+    heard_at = [run.leases.missed_since(agent_id, now) for agent_id in lost if run.seat_of(agent_id)]
+    return max(0.0, now - min(heard_at, default=now))

@@ -1,0 +1,272 @@
+"""Network test of the nodes that would get a seat, in pairs, before the round starts: see `network_pairs`.
+
+Agents that know the query `PairTest` are tested once, and again after a round that a lost node, a failure or a hang has
+ended. Which pairs were asked, and what they answered, are signs; the result is a fact, `NetworkTested`. A node that
+is unfit leaves like one that a check of its own has found unfit. The round waits for that, for `LONGEST_S` at most, and
+for what is under way by then.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from hashlib import sha256
+from hmac import new as hmac
+from itertools import islice
+from typing import ClassVar
+
+from msgspec import Struct, field
+from rdzv_protocol.queries import PairTest, PairTested, Query, QueryAnswer, Refused
+from rdzv_protocol.text import clip, count, printable
+
+from rdzv_server.core import admission, completion, queries, rank_assignment
+from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.policies.network_pairs import Figures, NetworkPairs, Pair
+from rdzv_server.core.policy import AT_ONCE, Kernel, Policy, Rule, Rules
+from rdzv_server.core.run import Agent, Cause, PolicyState, Run
+
+LIMIT_S = 8.0
+"""Longest time of one pair's test in seconds, at both agents."""
+ANSWERED_WITHIN_S = LIMIT_S + 2.0
+LONGEST_S = 30.0
+"""Seconds from the first test of a forming round after which no further one begins."""
+PROBLEM_BYTES = 240
+MOST_BROKEN = 8
+"""Most failed pairs that one test records."""
+_TAG = PairTest.__struct_config__.tag
+_CAUSES_OF_KNOWN_NODES = (Cause.NODE_LEFT, Cause.NODE_ARRIVED, Cause.NODE_DRAINED, Cause.RUN_RESIZED)
+"""Causes of a new round that say nothing about the network."""
+
+
+class NetworkTested(PolicyFact, frozen=True):
+    """The network between the nodes of the forming round has been tested: `reason` says how that went."""
+
+    reason: str
+    unfit: tuple[tuple[str, str], ...] = ()
+    """Agents whose nodes are unfit, each with the evidence."""
+    warning: str = ""
+    """Warning about a failed test that cannot be put down to one node; empty: none."""
+    broken: tuple[tuple[str, str, str], ...] = ()
+    """Pairs that have failed although both nodes take part: the two agents' ids, and the reason."""
+
+
+class Measured(Struct):
+    """Answers so far of a pair whose test is under way."""
+
+    test: NetworkPairs
+    pair: Pair
+    left: int = 2
+    answers: dict[str, PairTested] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    is_void: bool = False
+    """Whether the test says nothing: one of the two nodes is gone, or could not measure."""
+
+
+class BrokenLink(Struct, frozen=True):
+    """Failed network test of two agents, by their ids, with the reason."""
+
+    agents: tuple[str, str]
+    problem: str
+
+
+class NetworkState(PolicyState):
+    broken_links: list[BrokenLink] = field(default_factory=list)
+    """Pairs of agents between which the last network test has failed, although both take part."""
+
+
+class NetworkTest(Struct):
+    """Test of the network between the nodes of the forming round. Agents by id; times are the server's."""
+
+    fit: set[str] = field(default_factory=set)
+    tested: set[str] = field(default_factory=set)
+    """Ids of the agents that need no further test: those of `fit`, and those for which it remained undecided."""
+    pairs: NetworkPairs | None = None
+    """Test that is under way; None: none is."""
+    open: int = 0
+    """Number of pairs that have not answered."""
+    until: float | None = None
+    """Time after which no test begins; None: the forming round has had none."""
+    began_at: float = 0.0
+    slowest: Figures | None = None
+    result: NetworkTested | None = None
+    """Result of a test that is over, until it is applied."""
+
+
+class NetworkCheck(Policy[NetworkState, NetworkTest]):
+    name = "network_check"
+    State = NetworkState
+    Signs = NetworkTest
+
+    def holds_round(self, now: float) -> bool:
+        """Whether nodes that would get a seat need a test, for which there is time."""
+        until = self.signs.until
+        if until is not None and now >= until:
+            return False
+        able = _able(self.run)
+        return len(able) > 1 and not self.signs.tested.issuperset(able)
+
+    def prepare_round(self, now: float) -> None:
+        """Begin a test of the nodes that would get a seat."""
+        signs = self.signs
+        if signs.until is None:
+            signs.until = now + LONGEST_S
+        signs.pairs, signs.began_at, signs.slowest = NetworkPairs(_able(self.run), signs.fit), now, None
+        self.kernel.hold("the network between the nodes is tested")
+        self._ask(signs.pairs, signs.pairs.next_pairs(), now)  # there are some: not all are fit
+
+    def attend(self, now: float) -> None:
+        """Begin a further step of the test if one is needed, or conclude it."""
+        signs, run = self.signs, self.run
+        pairs = signs.pairs
+        if pairs is None or signs.open:
+            return
+        for agent_id in [each for each in pairs.order if each not in run.waiting]:
+            pairs.forget(agent_id)
+        if signs.until is not None and now < signs.until and (further := pairs.next_pairs()):
+            self._ask(pairs, further, now)
+            return
+        signs.pairs = None
+        signs.fit |= pairs.fit
+        signs.tested |= set(pairs.order)
+        unfit = tuple((each, _unfit(run, pairs, each)) for each in pairs.unfit)
+        sentence = _sentence(pairs, now - signs.began_at, signs.slowest)
+        signs.result = NetworkTested(sentence, unfit, _warning(run, pairs), tuple(islice(pairs.broken(), MOST_BROKEN)))
+
+    def deadline(self) -> float | None:
+        """Deadline of a step that is over: at once. A step ends by the deadlines of its queries."""
+        signs = self.signs
+        return AT_ONCE if signs.result or (signs.pairs and not signs.open) else None
+
+    def due(self, now: float) -> NetworkTested | None:
+        return self.signs.result
+
+    def round_opened(self, cause: Cause, now: float) -> None:
+        """Have the nodes of a new round tested again, unless its cause says nothing about the network."""
+        before = self.signs
+        self.begin_signs()
+        if cause in _CAUSES_OF_KNOWN_NODES:
+            self.signs.fit = {each for each in before.fit if each in self.run.agents}
+            self.signs.tested = {each for each in before.tested if each in self.run.agents}
+        else:
+            self.state.broken_links.clear()
+
+    def run_ended(self, now: float) -> None:
+        self.begin_signs()
+
+    # Signs.
+
+    def _ask(self, test: NetworkPairs, pairs: list[Pair], now: float) -> None:
+        for pair in pairs:
+            listener, other = (self.run.agents[each] for each in pair.both)
+            closed = partial(self._closed, Measured(test, pair))
+            self.signs.open += 1
+            for agent, peer in ((listener, other), (other, listener)):
+                queries.ask(
+                    self.kernel, agent, PairTest, ANSWERED_WITHIN_S, closed, now,
+                    listens=agent is listener, peer=peer.node_id, addr=listener.join.addr, port=listener.join.port,
+                    nonce=_nonce(listener, other, now), limit_s=LIMIT_S,
+                )  # fmt: skip
+
+    def _closed(
+        self, measured: Measured, kernel: Kernel, agent: Agent, query: Query, answer: QueryAnswer | None, now: float
+    ) -> None:
+        """Take the answer of one of the two; that of the second is the pair's result."""
+        measured.left -= 1
+        match answer:
+            case PairTested(problem=""):
+                measured.answers[agent.agent_id] = answer
+            case PairTested(problem=problem):
+                at = len(measured.problems) if agent.agent_id == measured.pair.listens else 0  # who connects knows more
+                measured.problems.insert(at, clip(printable(problem), PROBLEM_BYTES))
+            case Refused():
+                measured.is_void = True
+            case _:
+                measured.problems.append(f"node {agent.node_id} did not answer within {ANSWERED_WITHIN_S:g} s")
+        if not measured.left and measured.test is self.signs.pairs:
+            self._conclude(measured)
+
+    def _conclude(self, measured: Measured) -> None:
+        run, signs, pair = self.run, self.signs, measured.pair
+        signs.open -= 1
+        if measured.is_void or not all(each in run.agents for each in pair.both):
+            return
+        measured.test.note(pair, measured.problems[0] if measured.problems else "")
+        if not measured.problems:
+            figures = Figures(
+                min(each.mb_per_s for each in measured.answers.values()),
+                max(each.latency_s for each in measured.answers.values()),
+                " and ".join(run.agents[each].node_id for each in pair.both),
+            )
+            if signs.slowest is None or figures.mb_per_s < signs.slowest.mb_per_s:
+                signs.slowest = figures
+
+    # The result.
+
+    def _tested(self, fact: NetworkTested, now: float) -> None:
+        """Tell the result, and have the agents of unfit nodes leave."""
+        self.signs.result = None
+        self.kernel.release()
+        self.kernel.tell("network_tested", fact.reason, now)
+        if fact.warning:
+            self.kernel.tell("warning", fact.warning, now)
+        self.state.broken_links = [
+            *broken_links(self.run), *(BrokenLink((one, other), why) for one, other, why in fact.broken)
+        ]  # fmt: skip
+        for agent_id, why in fact.unfit:
+            if agent := self.run.agents.get(agent_id):
+                self.kernel.tell("node_unfit", why, now, node_id=agent.node_id)
+                self.kernel.note_unfit(agent.node_id, why)
+                self.kernel.drain(agent, now, Cause.NODE_LEFT, why, now, unfit=True)
+
+    rules: ClassVar[Rules] = {NetworkTested: Rule(apply=_tested)}
+
+
+def broken_links(run: Run) -> Iterator[BrokenLink]:
+    """Yield the failed pairs of the last test of which both agents are still part of the run."""
+    links = NetworkCheck.of(run).broken_links
+    return (link for link in links if all(each in run.agents for each in link.agents))
+
+
+def _able(run: Run) -> list[str]:
+    """Agents that would get a seat and can be tested, in the order of their ranks."""
+    asked = (agent.join for agent in run.agents.values() if agent.join.queries)  # nearly always all, or none
+    able = {join.agent_id for join in asked if join.secret and _TAG in join.queries}
+    if len(able) < 2:
+        return []
+    return [agent.agent_id for agent in rank_assignment.order(run, admission.choose(run)) if agent.agent_id in able]
+
+
+def _nonce(listener: Agent, other: Agent, now: float) -> str:
+    """Nonce with which the connection of this test begins: nobody can guess it."""
+    return hmac(listener.join.secret.encode(), f"{other.agent_id} {now}".encode(), sha256).hexdigest()[:32]
+
+
+# Words.
+
+
+def _sentence(pairs: NetworkPairs, took_s: float, slowest: Figures | None) -> str:
+    text = f"network tested between {count(len(pairs.order))}, in pairs, in {took_s:.1f} s"
+    if slowest is None:
+        return f"{text}: no pair passed"
+    figures = f"{slowest.mb_per_s:.0f} MB/s, {slowest.latency_s * 1000:.2f} ms"
+    return printable(f"{text}; slowest of those that passed: {slowest.between} ({figures})")
+
+
+def _unfit(run: Run, pairs: NetworkPairs, agent_id: str) -> str:
+    with_peers = [f"with node {run.agents[peer].node_id}: {why}" for peer, why in pairs.failed[agent_id].items()]
+    node_id = run.agents[agent_id].node_id
+    return printable(f"node {node_id} is unfit: its network test failed {'; and '.join(with_peers)}")
+
+
+def _warning(run: Run, pairs: NetworkPairs) -> str:
+    if not pairs.undecided:
+        broken = next(pairs.broken(), None)
+        return _path_warning(run, *broken) if broken else ""
+    who = completion.names({each: run.agents[each] for each in pairs.undecided})
+    why = next(iter(pairs.failed[pairs.undecided[0]].values()))
+    return printable(
+        f"the network test failed between {who} ({why}), and it cannot be told whose fault that is: they take part"
+    )
+
+
+def _path_warning(run: Run, one: str, other: str, why: str) -> str:
+    names = " and ".join(run.agents[each].node_id for each in (one, other))
+    return printable(f"the network test failed between {names} ({why}); each has passed with another node")

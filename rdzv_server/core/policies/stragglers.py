@@ -1,0 +1,214 @@
+"""Stragglers: nodes of a running round whose workers take much longer than those of the others, for a while.
+
+What is compared is the time of a step that goes into each node's own work (`Progress.work_s`), where all nodes tell it,
+else the time that a whole step takes. In lockstep whole steps take equally long everywhere, since all wait for the
+slowest: there only own work can tell.
+
+The run is looked at once in a lease, as long as its workers tell steps. A node is a straggler once it has been beyond
+the limit at `LOOKS` looks in a row with new steps, and is none any more after as many looks below it. The limit is
+`straggler_factor` times the median, or more in a run whose nodes differ anyway: `SPREAD` times their usual distance
+from the median above it. How often a node was slow is a sign; that it is a straggler is a fact.
+"""
+
+from collections.abc import Collection
+from typing import ClassVar
+
+from msgspec import Struct, field
+from rdzv_protocol.messages import Progress
+from rdzv_protocol.text import printable
+
+from rdzv_server.core import completion
+from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.policy import AT_ONCE, Policy, Rule, Rules
+from rdzv_server.core.run import Cause, PolicyState, Run, Stage
+
+SPREAD = 6.0
+LEAST_S = 0.01
+"""Least difference in seconds that counts, however short the steps are."""
+LOOKS = 6
+MOST_FOUND = 32
+"""Most stragglers that are found at one comparison: further ones are found later."""
+REPLACED_AGAIN_AFTER_S = 600.0
+"""Least time between two replacements in seconds: each costs a restart."""
+
+
+class Straggler(Struct, frozen=True):
+    """A node whose workers take much longer than those of the others."""
+
+    agent_id: str
+    node_id: str
+    of: str
+    """Time that is compared: "work", of a step's own work, or "step", of a whole step."""
+    own_s: float
+    usual_s: float
+    """Median of the times of all nodes, in seconds."""
+    at: float
+
+    @property
+    def times(self) -> float:
+        """Ratio of the node's time to the usual one."""
+        return self.own_s / max(self.usual_s, 1e-6)
+
+    @property
+    def sentence(self) -> str:
+        """The straggler in one line, for people."""
+        what = "a step's own work" if self.of == "work" else "a step"
+        times = f"{self.own_s:.3g} s, {self.times:.1f} times as long as usual ({self.usual_s:.3g} s)"
+        return printable(f"node {self.node_id} is slow: {what} takes {times}")
+
+
+class StragglersFound(PolicyFact, frozen=True):
+    """Stragglers that have been found, and ids of agents whose nodes are stragglers no longer."""
+
+    found: tuple[Straggler, ...]
+    over: tuple[str, ...] = ()
+
+
+class StragglerReplaced(PolicyFact, frozen=True):
+    """A node that stands by is to take the place of this agent's node, a straggler."""
+
+    agent_id: str
+
+
+class StragglersState(PolicyState):
+    stragglers: dict[str, Straggler] = field(default_factory=dict)
+    """Stragglers of the running round, by agent id."""
+    replaced_at: float | None = None
+    """Time at which a straggler was replaced last; None: none was."""
+
+
+class Comparisons(Struct):
+    """Comparisons of the running round's nodes. Times are the server's."""
+
+    look_at: float | None = None
+    """Time of the next comparison; None: no node has told how long a step takes."""
+    steps: dict[str, int] = field(default_factory=dict)
+    """Step of each agent's workers at the last comparison."""
+    looks: dict[str, int] = field(default_factory=dict)
+    """Comparisons in a row that contradict, for each agent, whether it is held to be a straggler."""
+    conclusion: StragglersFound | StragglerReplaced | None = None
+    """Fact that follows from the last comparison, until it is applied."""
+
+
+class Stragglers(Policy[StragglersState, Comparisons]):
+    name = "stragglers"
+    State = StragglersState
+    Signs = Comparisons
+
+    def is_news(self, agent_id: str, progress: Progress) -> bool:
+        """Whether to compare nodes from now on: several run workers, and this is the first to tell a step's time."""
+        if self.signs.look_at is not None or progress.step_s is None:
+            return False
+        return self.run.stage is Stage.RUNNING and len(self.run.running) > 1
+
+    def progressed(self, agent_id: str, progress: Progress, now: float) -> None:
+        if self.is_news(agent_id, progress):
+            self.signs.look_at = now + self.run.settings.lease_s
+
+    def attend(self, now: float) -> None:
+        """Compare the nodes if that is due; the next time is a lease later."""
+        signs = self.signs
+        if signs.look_at is None or self.run.unheard_since is not None:
+            signs.conclusion = None
+        elif now >= signs.look_at:
+            signs.look_at = now + self.run.settings.lease_s
+            signs.conclusion = self._changed(now) or self._replaced(now)
+
+    def deadline(self) -> float | None:
+        return AT_ONCE if self.signs.conclusion else self.signs.look_at
+
+    def due(self, now: float) -> StragglersFound | StragglerReplaced | None:
+        return self.signs.conclusion
+
+    def round_opened(self, cause: Cause, now: float) -> None:
+        self.state.stragglers.clear()
+        self.begin_signs()
+
+    def _changed(self, now: float) -> StragglersFound | None:
+        of, values = _times(self.run)
+        if len(values) < 2:
+            return None
+        usual_s = _median(values.values())
+        limit_s = max(_limit(values.values(), usual_s, self.run.settings.straggler_factor), usual_s + LEAST_S)
+        found: list[Straggler] = []
+        over: list[str] = []
+        for agent_id, own_s in values.items():
+            if not self._disagrees(agent_id, own_s > limit_s):
+                continue
+            if agent_id in self.state.stragglers:
+                over.append(agent_id)
+            elif len(found) < MOST_FOUND:
+                found.append(Straggler(agent_id, self.run.agents[agent_id].node_id, of, own_s, usual_s, now))
+        return StragglersFound(tuple(found), tuple(over)) if found or over else None
+
+    def _disagrees(self, agent_id: str, is_slow: bool) -> bool:
+        """Note a comparison; return whether the last `LOOKS` with new steps contradict what the node is held to be."""
+        signs, step = self.signs, self.run.progress[agent_id].progress.lowest_step
+        if step is None or step == signs.steps.get(agent_id):
+            return False
+        signs.steps[agent_id] = step
+        signs.looks[agent_id] = (
+            signs.looks.get(agent_id, 0) + 1 if is_slow != (agent_id in self.state.stragglers) else 0
+        )
+        return signs.looks[agent_id] >= LOOKS
+
+    def _replaced(self, now: float) -> StragglerReplaced | None:
+        """Replacement of the worst straggler, if a connected node stands by and the last replacement is long ago."""
+        run, state = self.run, self.state
+        if not run.settings.replace_stragglers or not completion.has_standby(run) or run.leaving or run.succeeded:
+            return None
+        if state.replaced_at is not None and now < state.replaced_at + REPLACED_AGAIN_AFTER_S:
+            return None
+        slow = [each for each in state.stragglers.values() if each.agent_id in run.running]
+        return StragglerReplaced(max(slow, key=lambda each: each.times).agent_id) if slow else None
+
+    # Facts.
+
+    def _found(self, fact: StragglersFound, now: float) -> None:
+        self.signs.conclusion = None
+        for straggler in fact.found:
+            self.state.stragglers[straggler.agent_id] = straggler
+            self.signs.looks.pop(straggler.agent_id, None)
+            self.kernel.tell("straggler_found", straggler.sentence, now, node_id=straggler.node_id)
+        for agent_id in fact.over:
+            self.signs.looks.pop(agent_id, None)
+            if was := self.state.stragglers.pop(agent_id, None):
+                reason = printable(f"node {was.node_id} is slow no more")
+                self.kernel.tell("straggler_over", reason, now, node_id=was.node_id)
+
+    def _replaced_one(self, fact: StragglerReplaced, now: float) -> None:
+        """Have the straggler replaced: it is cordoned for the next round (see `registry`)."""
+        self.signs.conclusion, self.state.replaced_at = None, now
+        straggler = self.state.stragglers[fact.agent_id]
+        self.kernel.replace_node(straggler.node_id, straggler.sentence, now)
+
+    rules: ClassVar[Rules] = {
+        StragglersFound: Rule(apply=_found, may_end_round=False),
+        StragglerReplaced: Rule(apply=_replaced_one),
+    }
+
+
+def _times(run: Run) -> tuple[str, dict[str, float]]:
+    """Kind of time that is compared, "work" or "step", and its seconds by id of each agent whose workers run."""
+    signs = [(agent_id, run.progress[agent_id].progress) for agent_id in run.running if agent_id in run.progress]
+    told = {agent_id: progress for agent_id, progress in signs if progress.step_s is not None}
+    work = {agent_id: progress.work_s for agent_id, progress in told.items() if progress.work_s is not None}
+    if len(work) == len(told):
+        return "work", work
+    return "step", {agent_id: progress.step_s or 0.0 for agent_id, progress in told.items()}
+
+
+def _limit(values: Collection[float], usual_s: float, factor: float) -> float:
+    usual_distance_s = _median([abs(value - usual_s) for value in values])
+    return max(factor * usual_s, usual_s + SPREAD * usual_distance_s)
+
+
+def _median(values: Collection[float]) -> float:
+    """Median, the lower one of two middle values: so the slower one of two nodes can be a straggler."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def slow(run: Run, agent_id: str) -> str:
+    """Sentence about how slow the agent's node is; empty if it is no straggler."""
+    straggler = Stragglers.of(run).stragglers.get(agent_id)
+    return straggler.sentence if straggler else ""

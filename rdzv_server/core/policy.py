@@ -1,0 +1,212 @@
+"""Policies of a run: rules beside the rendezvous itself, each in a room of its own in `policies/`.
+
+A policy reads the run and never changes it. It acts through the `Kernel`, and keeps two kinds of state of its own:
+
+- `state` follows from facts only. It is the same after a replay, and snapshots hold it.
+- `signs` are what was heard since the server began. A restarted server begins without them.
+
+The machine calls the hooks that a policy overrides, in the order of `policies.POLICIES`; a hook that is not overridden
+costs nothing. A hook that returns a value is a question and changes nothing.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+
+from msgspec import Struct
+from rdzv_protocol.events import EventKind
+from rdzv_protocol.messages import Failure, Progress
+
+from rdzv_server.core.effects import Effect
+from rdzv_server.core.events import Event, Fact
+from rdzv_server.core.restart_budget import Verdict
+from rdzv_server.core.run import Agent, Cause, FailureRecord, PolicyState, Run
+
+StateT = TypeVar("StateT", bound=PolicyState)
+SignsT = TypeVar("SignsT", bound=Struct)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+AT_ONCE = float("-inf")
+"""Deadline that has come already."""
+
+
+class Rule(NamedTuple):
+    """Meaning of one kind of event. Each function gets its owner (a machine or a policy), the event, and the time."""
+
+    check: Callable[[Any, Any, float], Fact | None] | None = None
+    """Question which fact is to be applied; None if none. Raises `ProtocolError` for an event that is refused."""
+    apply: Callable[[Any, Any, float], None] | None = None
+    """Transition of a fact, both when it happens and in a replay."""
+    note: Callable[[Any, Any, float], Fact | None] | None = None
+    """Change of signs by an event that was not refused, and the fact that follows, if any; never in a replay."""
+    may_end_round: bool = True
+    """Whether the running round may end by this fact."""
+
+
+Rules = Mapping[type[Event], Rule]
+
+
+class Kernel(Protocol):
+    """Protocol of all that policies may do to the run."""
+
+    @property
+    def run(self) -> Run: ...
+
+    def tell(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
+        """Emit an event of the run."""
+
+    def wake(self, agents: Iterable[Agent]) -> None:
+        """Answer the polls of these agents."""
+
+    def emit(self, effect: Effect) -> None:
+        """Add an effect to those of the present event."""
+
+    def open_round(self, cause: Cause, reason: str, now: float) -> None:
+        """Open the next round: every participant stops its workers and joins again."""
+
+    def replace_node(self, node_id: str, why: str, now: float) -> None:
+        """Have a node that stands by take the place of this one; workers get a notice before if they are to."""
+
+    def hear(self, agent_id: str, now: float) -> None:
+        """Take a sign of life of an agent."""
+
+    def hold(self, why: str) -> None:
+        """Keep the forming round from completing until `release`; `why`: phrase about what it waits for."""
+
+    def release(self) -> None:
+        """Let the forming round complete."""
+
+    def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
+        """Have an agent leave: its workers are gone by `until`, and no round counts with it any more."""
+
+    def note_unfit(self, node_id: str, reason: str) -> None:
+        """Remember a node that leaves because it was found unfit."""
+
+    def note_root(self, record: FailureRecord) -> None:
+        """Make a failure that the policy has found the root of the running round."""
+
+    def note_steps(self, step: int | None, checkpoint_step: int | None) -> None:
+        """Note the highest step, and checkpoint, that workers of the running round have told; None if none."""
+
+    def fail(self, failure: Failure, verdict: Verdict, now: float) -> None:
+        """End the run over a failure that no restart answers."""
+
+
+class NoSigns(Struct):
+    """Signs of a policy that has none."""
+
+
+class Policy(Generic[StateT, SignsT]):
+    """Policy of one run. Hooks do nothing unless they are overridden."""
+
+    name: ClassVar[str]
+    State: ClassVar[type[Any]] = PolicyState
+    Signs: ClassVar[type[Any]] = NoSigns
+    rules: ClassVar[Rules] = {}
+    """Rules of the policy's own facts, and of events that lead to them."""
+
+    def __init__(self, kernel: Kernel, now: float) -> None:
+        self.kernel = kernel
+        self.run = kernel.run
+        self.state: StateT
+        self.adopt(self.first_state(now))
+        self.begin_signs()
+
+    def first_state(self, now: float) -> StateT:
+        """State of a run that has just been created."""
+        state: StateT = self.State()
+        return state
+
+    def adopt(self, state: StateT) -> None:
+        """Take this state, which a new run has or a snapshot held."""
+        self.state = self.run.policies[self.name] = state
+
+    def begin_signs(self) -> None:
+        """Forget all signs."""
+        self.signs: SignsT = self.Signs()
+        self.run.signs[self.name] = self.signs
+
+    @classmethod
+    def of(cls, run: Run) -> StateT:
+        """State of this policy in a run; that of a new run if the run has no such policy."""
+        state: StateT = run.policies.get(cls.name) or cls.State()  # type: ignore[assignment]
+        return state
+
+    # Hooks that are called in a replay, too.
+
+    def settle(self, now: float) -> None:
+        """Draw conclusions from the fact that was just applied."""
+
+    def before_round_ends(self, fact: Fact, now: float) -> Fact | None:
+        """Return a fact that is to be recorded before this one, which may end the running round."""
+        return None
+
+    def round_opened(self, cause: Cause, now: float) -> None:
+        """Forget what was about the round that ends."""
+
+    def workers_succeeded(self, agent_id: str) -> None:
+        """Forget what was about running workers of this agent: all of them have exited 0."""
+
+    def run_ended(self, now: float) -> None:
+        """Close the books of a run that has just ended."""
+
+    def report(self) -> Mapping[str, Any]:
+        """Return fields of the final report that are this policy's."""
+        return {}
+
+    # Hooks that are called only while the server is live.
+
+    def is_news(self, agent_id: str, progress: Progress) -> bool:
+        """Whether `progressed` has anything to do."""
+        return False
+
+    def progressed(self, agent_id: str, progress: Progress, now: float) -> Fact | None:
+        """Take what an agent of the run tells of its workers' progress; return the fact that follows, if any."""
+        return None
+
+    def holds_round(self, now: float) -> bool:
+        """Whether the forming round, which could complete now, has to wait for this policy."""
+        return False
+
+    def prepare_round(self, now: float) -> None:
+        """Begin what a round that the policy holds has to wait for, with `Kernel.hold`."""
+
+    def attend(self, now: float) -> None:
+        """Change signs, and send agents queries, as the facts and the time demand; called once a deadline has come."""
+
+    def deadline(self) -> float | None:
+        """Time at which `attend` or `due` has something to do, if nothing else happens before; `AT_ONCE` if now."""
+        return None
+
+    def due(self, now: float) -> Fact | None:
+        """Return the fact that follows from the time that has passed, if any."""
+        return None
+
+
+class Hooks:
+    """Hooks that the policies of one run override, each in the order of the policies, and the rules of their events."""
+
+    def __init__(self, policies: Sequence[Policy[Any, Any]]) -> None:
+        self.settle = _overridden(policies, Policy.settle)
+        self.before_round_ends = _overridden(policies, Policy.before_round_ends)
+        self.workers_succeeded = _overridden(policies, Policy.workers_succeeded)
+        self.run_ended = _overridden(policies, Policy.run_ended)
+        self.report = _overridden(policies, Policy.report)
+        self.round_opened = _overridden(policies, Policy.round_opened)
+        self.is_news = _overridden(policies, Policy.is_news)
+        self.progressed = _overridden(policies, Policy.progressed)
+        self.holders = tuple(
+            zip(_overridden(policies, Policy.holds_round), _overridden(policies, Policy.prepare_round), strict=True)
+        )
+        self.attend = _overridden(policies, Policy.attend)
+        self.deadline = _overridden(policies, Policy.deadline)
+        self.due = _overridden(policies, Policy.due)
+        self.rules = {kind: (policy, rule) for policy in policies for kind, rule in policy.rules.items()}
+
+
+def _overridden(
+    policies: Sequence[Policy[Any, Any]], hook: Callable[Concatenate[Policy[Any, Any], P], R]
+) -> tuple[Callable[P, R], ...]:
+    name = hook.__name__
+    return tuple(getattr(policy, name) for policy in policies if getattr(type(policy), name) is not hook)

@@ -1,0 +1,139 @@
+"""Contract of all policies. A new policy needs a story below in which each of its facts happens."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import msgpack
+from rdzv_protocol.messages import Progress
+
+from rdzv_server.core import machine as machine_module
+from rdzv_server.core.events import Event, PolicyFact
+from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.policies import POLICIES
+from rdzv_server.core.policies.hangs.examination import StacksAsked
+from rdzv_server.core.policy import Policy
+from rdzv_server.core.run import RunState, Stage
+from tests.support.scenario import RETENTION_S, Scenario, durable, replayed, snapshot
+from tests.support.stories import play
+
+PAIRS = "queries=('pair_test',) secret=s"
+STORIES = {
+    "network_check": ("3", {}, f"join a b c {PAIRS}; test; test; fail a; join a b c {PAIRS}; test; test"),
+    "hangs": ("2", {"max_restarts": 3}, "join a b; suspect a 0; judge; join a b; stacks; suspect b 1; suspect b"),
+    "stragglers": ("2", {"replace_stragglers": True, "lease_s": 10.0}, "join a b c; steps 85 a=1.0 b=3.0 c=0.0"),
+    "time_ledger": (
+        "1", {"max_restarts": 3}, "join a; tell a highest_step=7 step_s=1.0 checkpoint_step=5; 9s; fail a; join a; 5s"
+    ),
+}  # fmt: skip
+QUIET = "join a b; 1s; fail a; 1s; join a b; 1s; succeed a b"
+
+
+class Watched(Scenario):
+    """Scenario that asks all policies all questions, before and after everything that happens."""
+
+    def handle(self, event: Event) -> None:
+        self._ask_all()
+        super().handle(event)
+        self._ask_all()
+
+    def _ask_all(self) -> None:
+        before = snapshot(self.run)
+        for policy in self.machine.policies:
+            policy.deadline()
+            policy.report()
+            for agent_id in self.run.agents:
+                policy.is_news(agent_id, Progress(round=self.run.round, lowest_step=1, step_s=1.0))
+            if self.stage is not Stage.SUCCEEDED and self.stage is not Stage.FAILED:
+                policy.due(self.now)
+            if self.stage is Stage.FORMING:
+                policy.holds_round(self.now)
+        assert snapshot(self.run) == before, "a question has a side effect"
+
+
+def told(name: str, kind: type[Scenario] = Scenario) -> Scenario:
+    nodes, settings, steps = STORIES[name]
+    run = kind(nodes, **settings)
+    for step in steps.split("; "):
+        if step == "stacks":
+            run.handle(StacksAsked(token="token", rank=None, reason="", by="admin", within_s=5.0))
+        else:
+            play(run, step)
+    return run
+
+
+def facts(run: Scenario) -> Iterator[Any]:
+    return (record.fact for record in run.records if isinstance(record.fact, PolicyFact))
+
+
+every_policy = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+
+
+@every_policy
+def test_each_fact_of_a_policy_happens_in_its_story(policy: type[Policy]) -> None:
+    happened = {type(fact) for fact in facts(told(policy.name))}
+    assert {kind for kind in policy.rules if issubclass(kind, PolicyFact)} <= happened
+
+
+@every_policy
+def test_a_policy_does_the_same_with_the_same_events(policy: type[Policy]) -> None:
+    one, other = told(policy.name), told(policy.name)
+    assert one.records == other.records and one.events == other.events
+    assert durable(one.run) == durable(other.run)
+
+
+@every_policy
+def test_a_policy_is_brought_back_by_the_records_and_by_a_snapshot(policy: type[Policy]) -> None:
+    run = told(policy.name)
+    state = durable(run.run)["policies"]
+    assert durable(replayed(run.created, run.records))["policies"] == state
+    if not run.stage.is_end:
+        run.restarts_from_a_snapshot()
+        assert durable(run.run)["policies"] == state
+
+
+@every_policy
+def test_questions_to_a_policy_have_no_side_effects(policy: type[Policy]) -> None:
+    assert list(facts(told(policy.name, Watched))) == list(facts(told(policy.name)))
+
+
+@every_policy
+def test_a_policy_is_silent_in_a_run_that_gives_it_nothing_to_do(
+    policy: type[Policy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Scenario("2", max_restarts=1)
+    play(run, QUIET)
+    monkeypatch.setattr(machine_module, "POLICIES", ())
+    bare = Scenario("2", max_restarts=1)
+    play(bare, QUIET)
+    assert [event.kind for event in run.events] == [event.kind for event in bare.events]
+    assert not list(facts(run)) and run.stage is bare.stage is Stage.SUCCEEDED
+
+
+def test_the_kernel_names_no_policy() -> None:
+    """Only views of a run may: they show what policies know."""
+    kernel = [path for path in Path(machine_module.__file__).parent.glob("*.py") if not path.stem.endswith("_view")]
+    names = "|".join([*(policy.__name__ for policy in POLICIES), r"core\.policies\.", r"policies import [a-z]"])
+    named = {path.name: found for path in kernel if (found := re.findall(rf"\b(?:{names})\b", path.read_text()))}
+    assert named == {} and len(kernel) > 20
+
+
+def test_the_states_of_policies_have_no_name_in_common_with_each_other_or_with_the_run() -> None:
+    """A snapshot holds them side by side."""
+    names = [*RunState.__struct_fields__, *(name for policy in POLICIES for name in policy.State.__struct_fields__)]
+    assert len(set(names)) == len(names)
+    assert len({policy.name for policy in POLICIES}) == len(POLICIES)
+
+
+def test_a_policy_takes_the_state_of_a_new_run_from_a_snapshot_that_is_older_than_it() -> None:
+    for policy in POLICIES:
+        assert msgpack.decode(msgpack.encode({"run_id": "run"}), type=policy.State) == policy.State()
+
+
+def test_a_run_without_policies_ignores_their_events() -> None:
+    run = Scenario("2", max_restarts=3)
+    run.machine = RunMachine(run.created, 0.0, RETENTION_S, policies=())
+    play(run, "join a b; suspect a 0; 60s; steps 20 a=1 b=9; fail a; join a b; succeed a b")
+    assert run.stage is Stage.SUCCEEDED and run.run.policies == {} and not list(facts(run))
