@@ -22,9 +22,11 @@ BEAT_S = 2.0
 """Seconds between two checks whether the process was held up: seldom, since the agent of `--standalone` wakes up for
 them. A lease should be well above this."""
 SLACK_S = 0.5
-"""Seconds by which a beat or a write may be late on a busy machine; what takes longer is a hold-up."""
+"""Seconds by which a beat or a write may be late on a busy machine; what takes longer is a hold-up. So is a wait for a
+processor that is longer in all from one beat to the next."""
 DATED = RunCreated | NodeOperation | NodeBlamed
 """Facts that record the server's life in which they happened, and the wall-clock time."""
+SCHEDULER_STATISTICS = "/proc/thread-self/schedstat"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -42,6 +44,10 @@ class Clock:
         """Distance of the wall clock from the server's time, when it was set last."""
         self._still_s = self._silent_s = 0.0
         """Result of the next call of `held_up`."""
+        self._late_s = 0.0
+        """Seconds since the last beat that have been counted as a standstill."""
+        self._starved_s = starved_s()
+        """Value of `starved_s` at the last beat."""
         self.noticed: Callable[[], None] = lambda: None
         """Callback for a hold-up that is over: `held_up` is to be called soon."""
         self._timer: asyncio.TimerHandle | None = None
@@ -95,6 +101,11 @@ class Clock:
 
     def _beat(self) -> None:
         self._look()
+        before, self._starved_s = self._starved_s, starved_s()
+        starved = self._starved_s - before
+        if starved - self._late_s > SLACK_S:
+            self._still_s += starved - self._late_s
+        self._late_s = 0.0
         self._beat_at = self._loop_s() + BEAT_S
         if self._still_s:
             self.noticed()
@@ -105,6 +116,7 @@ class Clock:
         now = self._loop_s()
         if now > self._beat_at + SLACK_S:
             self._still_s += now - self._beat_at
+            self._late_s += now - self._beat_at
         if now > self._beat_at:
             self._beat_at = now + BEAT_S
 
@@ -126,6 +138,15 @@ def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: f
         at, wall_at = known[-1]
         away_s = wall_s - wall_at - (last_at - at)
     return Life(boot_id, last_at + max(0.0, away_s) - monotonic_s)
+
+
+def starved_s() -> float:
+    """Seconds for which this thread has waited for a processor in its life; 0 where the system does not tell."""
+    try:
+        with open(SCHEDULER_STATISTICS) as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _boot_id() -> str:

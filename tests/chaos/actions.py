@@ -426,7 +426,7 @@ async def an_agent_dies_while_the_disk_is_slow(m: Monkey) -> None:
         await an_agent_dies(m)
 
 
-@action(AGENT + HOST)
+@action(HOST)
 async def an_agent_is_stopped_for_long_while_the_disk_is_slow_for_long(m: Monkey) -> None:
     """A silent node is lost after its lease, although each write is slow."""
     (node,) = m.nodes(1)

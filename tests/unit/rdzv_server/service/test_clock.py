@@ -1,5 +1,8 @@
 """The server's time goes on, whatever happens to the server; what it could not hear is noticed."""
 
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,7 +15,7 @@ from rdzv_server.core.machine import WALL_CLOCK_SLACK_S
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.service import clock as clock_module
-from rdzv_server.service.clock import BEAT_S, SLACK_S, Clock
+from rdzv_server.service.clock import BEAT_S, SLACK_S, Clock, starved_s
 from tests.support.scenario import RUN_ID, SERVER_ADDR, WALL_AT, a_join, settings_of
 
 
@@ -61,6 +64,38 @@ async def test_a_hang_that_the_beat_finds_is_told_and_not_forgotten(clock):
     clock.loop_s += BEAT_S + 7.0
     clock._beat()
     assert noticed and clock.held_up() == HoldUp(7.0, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("late_s", "waited_s", "still_s"),
+    [(0.0, 1.5, 1.5), (0.0, SLACK_S, 0.0), (7.0, 7.25, 7.0), (7.0, 8.5, 8.5), (0.0, 0.0, 0.0)],
+    ids=["starved", "a little", "the same time twice", "late and starved", "neither"],
+)
+async def test_a_process_that_waits_for_a_processor_is_held_up_for_as_long(
+    clock, monkeypatch, late_s, waited_s, still_s
+):
+    """A machine that other programs keep busy, as that of rank 0 can be: its server hears agents late."""
+    monkeypatch.setattr(clock_module, "starved_s", lambda: clock._starved_s + waited_s)
+    clock.loop_s += BEAT_S + late_s
+    clock._beat()
+    held_up = clock.held_up() or HoldUp()
+    assert (held_up.still_s, held_up.silent_s) == pytest.approx((still_s, still_s))
+
+
+def test_a_thread_that_has_to_wait_for_a_processor_knows_for_how_long() -> None:
+    before, cpus = starved_s(), os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+        try:
+            while starved_s() < before + 0.2:
+                sum(range(10_000))
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+    finally:
+        os.sched_setaffinity(0, cpus)
 
 
 async def test_delays_of_a_busy_server_are_no_hang(clock):
