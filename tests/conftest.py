@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from node_agent.workers.ports import ReservedPort
+from rdzv_server.service import clock
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.etcd import Etcd, etcd_cluster, need_etcd
@@ -48,6 +49,14 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
 
 TORCH_S = 300.0
 """Limit of a test with torch, which is imported several times: each waits for long on a machine that has other work."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_of_this_process_never_wait_for_a_processor() -> Iterator[None]:
+    """Servers in this process mostly have a time that the test sets: how busy this machine is must not enter it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "starved_s", lambda: 0.0)
+        yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
