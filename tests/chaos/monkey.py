@@ -66,9 +66,10 @@ class Monkey:
 
         def has_helper() -> bool:
             for name, agent in self.fleet.agents.items():
-                has_rank_0 = any(worker.rank == 0 for worker in self.fleet.workers_of(name))
-                if has_rank_0 and any(map(traces.serves, traces.helpers(agent.pid, "store helper"))):
-                    hosts.append(name)
+                for first in (worker for worker in self.fleet.workers_of(name) if worker.rank == 0):
+                    port = int(first.env["MASTER_PORT"])
+                    if any(traces.serves(pid, port) for pid in traces.helpers(agent.pid, "store helper")):
+                        hosts.append(name)
             return bool(hosts)
 
         await until(has_helper)

@@ -23,6 +23,8 @@ def of(mark: str, network: Network) -> list[str]:
 
 PF_FORKNOEXEC, FLAGS = 0x40, 6
 """Flag of a process in the kernel, and the place of its flags behind the name in /proc/PID/stat: proc(5)."""
+ESTABLISHED = "01"
+"""State of a connection in /proc/PID/net/tcp."""
 HELPERS: dict[str, Callable[[bytes, bytes], bool]] = {
     "store helper": lambda command, name: b"store_helper.py" in command,
     "guardian": lambda command, name: b"orphans_helper.py" in command,
@@ -42,14 +44,16 @@ def helpers(agent: int, kind: str) -> list[int]:
     return [pid for pid in children(agent) if HELPERS[kind](_read(pid, "cmdline"), _read(pid, "comm").strip())]
 
 
-def serves(store_helper: int) -> bool:
-    """Whether a store helper has sockets besides the one to its agent."""
+def serves(store_helper: int, port: int) -> bool:
+    """Whether a store helper has a connection at this port: it may still be about to take the round's store over."""
     places = Path(f"/proc/{store_helper}/fd")
+    lines = b"".join(_read(store_helper, f"net/{table}") for table in ("tcp", "tcp6")).decode().splitlines()
+    sockets = (line.split() for line in lines)
+    at_port = {f"socket:[{line[9]}]" for line in sockets if line[1].endswith(f":{port:04X}") and line[3] == ESTABLISHED}
     try:
-        sockets = {link for name in os.listdir(places) if (link := os.readlink(places / name)).startswith("socket:")}
+        return any(os.readlink(places / name) in at_port for name in os.listdir(places))
     except OSError:  # it is gone, or one of its descriptors
         return False
-    return len(sockets) > 1
 
 
 def _is_worker(pid: int, script: bytes) -> bool:
