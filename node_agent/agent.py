@@ -272,6 +272,7 @@ class Agent:
                 self._ended(code)
 
     async def _check_node(self, after_failure: bool) -> None:
+        unfit = ""
         for feature in self._features:
             if unfit := await feature.unfit(after_failure):
                 break

@@ -145,10 +145,8 @@ def test_prometheus_and_grafana_find_what_is_mounted_and_whom_to_ask(tmp_path: P
     servers = {f"{name}:29400" for name in services if name.startswith("server-")}
     assert set(jobs["rdzv-server"]["static_configs"][0]["targets"]) == servers
     (agents,) = jobs["node-agent"]["dns_sd_configs"]
-    asked = read(services["agent"]["command"], {})
-    assert (agents["names"], agents["port"]) == (["agent"], asked.metrics_port[1]) and asked.metrics_port[
-        0
-    ] == "0.0.0.0"
+    metrics_at = read(services["agent"]["command"], {}).value("metrics_port")
+    assert agents["names"] == ["agent"] and metrics_at == ("0.0.0.0", agents["port"])
     dashboard = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     provider, source = (
         yaml.safe_load((mounted["/etc/grafana/provisioning"] / name).read_text())
