@@ -90,7 +90,8 @@ _WEATHERS = (
 class Schedule:
     """One seed's story: a stormy time, then a quiet one in which all must come right, then the work is done."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, judges_hangs: bool = True) -> None:
+        """`judges_hangs`: the server finds out which workers hang; else they go on when the storm is over."""
         rng = Random(seed)
         self.plan = draw(rng)
         plan = self.plan
@@ -102,6 +103,7 @@ class Schedule:
             work_s=plan.work_s,
             exclusion=plan.exclusion,
         )
+        self._judges_hangs = judges_hangs and plan.settings.on_hang != "report"
         self._rng = self.cluster.rng
         self._scale = self._rng.choice((1, 1, 4))
         self._pending = 0
@@ -151,7 +153,7 @@ class Schedule:
         cluster = self.cluster
         cluster.note("world", "calms down")
         cluster.network.weather, cluster.work_s = CALM, None
-        if self._settings.on_hang == "report":  # what hangs goes on; else the run has to find out
+        if not self._judges_hangs:  # what hangs goes on; else the run has to find out
             for agent in cluster.training:
                 cluster.go_on(agent)
         for host in cluster.hosts:
