@@ -258,7 +258,7 @@ class Fleet(Hosts):
 
     def use_tls(self) -> None:
         authority = Authority(self._folder)
-        shown = authority.issue("server", self.network[SERVER].address, "localhost")
+        shown = authority.issue("server", self.network[SERVER].address, NAME, "localhost")
         for name, token in (("agents", TOKEN), ("operators", READ_TOKEN)):
             (self._folder / name).write_text(f"{token}\n")
             (self._folder / name).chmod(0o600)
