@@ -139,6 +139,9 @@ class FailoverTransport:
     def __init__(self, failover: Failover) -> None:
         self._failover = failover
         self._http: HttpTransport | None = None
+        self._silent: HttpTransport | None = None
+        """Transport on which no answer came in time. Its end would tell the server that the agent may be gone: so it
+        stays open until the next answer has come."""
         self._endpoint: Endpoint | None = None
         self._is_left = False
         self._limit: asyncio.Timeout | None = None
@@ -185,9 +188,9 @@ class FailoverTransport:
             self._failover.failed(endpoint)  # another one may know better
             raise
         except ProtocolError:
-            self._succeed()
+            await self._succeed()
             raise
-        self._succeed()
+        await self._succeed()
         if isinstance(answer, Reply):
             self._failover.answer_timeout_s = answer_timeout_s(answer.lease_s)
             self._failover.answered(endpoint, answer.leadership, self)
@@ -195,6 +198,7 @@ class FailoverTransport:
 
     async def close(self) -> None:
         await self._drop()
+        await self._close_silent()
         await self._failover.closed(self)
 
     def leave_all_but(self, leader: Endpoint) -> None:
@@ -230,6 +234,9 @@ class FailoverTransport:
         endpoint, cause = self._endpoint, error
         if not isinstance(cause, Unreachable):
             cause = Unreachable("leader" if isinstance(error, NotLeader) else "server", str(error))
+        if self._http and self._http.is_silent:
+            await self._close_silent()
+            self._silent, self._http = self._http, None
         await self._drop()
         self._failover.failed(endpoint)
         if not self._failover.spare:
@@ -241,8 +248,14 @@ class FailoverTransport:
         is_final = is_everywhere and all(each.is_final for each in self._failures.values())
         return Unreachable(cause.stage, details, is_final=is_final)
 
-    def _succeed(self) -> None:
+    async def _close_silent(self) -> None:
+        if self._silent:
+            await self._silent.close()
+            self._silent = None
+
+    async def _succeed(self) -> None:
         """Note that the leader has answered."""
+        await self._close_silent()
         self._failures.clear()
         self._spare = self._failover.spare
 

@@ -49,9 +49,8 @@ class HttpTransport:
         self._headers = [("Host", _authority(host, port)), ("Content-Type", paths.MEDIA_TYPE)]
         self._connector = Connector(host, port, self._credentials)
         self._streams: Streams | None = None
-        self._unanswered: Streams | None = None
-        """Connection on which no answer came in time. Its end would tell the server that the agent may be gone: so it
-        stays open until the next connection has brought an answer."""
+        self._silent: Streams | None = None
+        """Connection on which no answer came in time. It stays open until another one brings an answer."""
         self._http = h11.Connection(h11.CLIENT)
         self.answer_timeout_s = ANSWER_TIMEOUT_S
         """Silence after which the connection is given up, by the run's lease."""
@@ -112,8 +111,8 @@ class HttpTransport:
             async with asyncio.timeout(timeout_s):
                 return await self._request(token, path, body)
         except TimeoutError:
-            self._close_unanswered()
-            self._unanswered, self._streams = self._streams, None
+            self._close_silent()
+            self._silent, self._streams = self._streams, None
             raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
         except BaseException as error:
             self._drop()
@@ -123,7 +122,7 @@ class HttpTransport:
             raise
 
     async def close(self) -> None:
-        self._close_unanswered()
+        self._close_silent()
         self._drop()
 
     def _drop(self) -> None:
@@ -132,10 +131,15 @@ class HttpTransport:
             give_up(self._streams)
             self._streams = None
 
-    def _close_unanswered(self) -> None:
-        if self._unanswered:
-            give_up(self._unanswered)
-            self._unanswered = None
+    @property
+    def is_silent(self) -> bool:
+        """Whether a connection is open on which no answer came in time."""
+        return self._silent is not None
+
+    def _close_silent(self) -> None:
+        if self._silent:
+            give_up(self._silent)
+            self._silent = None
 
     async def _request(self, token: str | None, path: str, body: bytes) -> tuple[int, bytes]:
         assert self._streams is not None
@@ -162,7 +166,7 @@ class HttpTransport:
             http.start_next_cycle()
         else:
             self._drop()
-        self._close_unanswered()
+        self._close_silent()
         return status, bytes(answer)
 
 

@@ -14,6 +14,7 @@ from node_agent.core.backoff import Unreachable
 from node_agent.transport import failover
 from node_agent.transport.failover import Failover
 from node_agent.transport.retrying import RetryingClient
+from tests.support.process_info import until
 from tests.unit.node_agent.transport.http_server import HttpServer, http
 
 PATIENCE_S = 10.0
@@ -278,6 +279,8 @@ async def test_another_leader_behind_the_same_address_gets_a_report_that_hangs_a
 class SilentHost:
     """A transport that never connects. A new leader becomes known in the turn in which the wait for it ends."""
 
+    is_silent = False
+
     def __init__(self, failover: Failover) -> None:
         self._failover = failover
 
@@ -314,6 +317,22 @@ async def test_whoever_tells_may_die_too(cluster, monkeypatch):
     poll = asyncio.create_task(polled(client))
     await cluster.lead(c, 6, [c])
     assert (await poll).leadership == 6
+
+
+@pytest.mark.parametrize("number", [1, 3])
+async def test_an_agent_keeps_the_connection_to_a_silent_server_until_it_is_answered(cluster, number):
+    """As the agent has it: the end of that connection would tell the server that the agent may be gone."""
+    leader = cluster.all[0]
+    await cluster.lead(leader, 5)
+    servers = cluster.agent(*(server.endpoint for server in cluster.all[:number]))
+    await polled(client := cluster.client())
+    leader.hangs, servers.answer_timeout_s = True, 0.05
+    asked = asyncio.create_task(client.ask(POLL))
+    await until(lambda: leader.polls >= 3)
+    assert leader.open >= 2, "it has asked again, and the connection before is open"
+    leader.hangs, servers.answer_timeout_s = False, PATIENCE_S
+    await asyncio.wait_for(asked, PATIENCE_S)
+    await until(lambda: leader.open <= 2)  # that of the client, and that of who watches for another leader
 
 
 async def test_what_a_server_knew_before_leads_nobody_away(cluster):
