@@ -24,6 +24,9 @@ them. A lease should be well above this."""
 SLACK_S = 0.5
 """Seconds by which a beat or a write may be late on a busy machine; what takes longer is a hold-up. So is a wait for a
 processor that is longer in all from one beat to the next."""
+MOST_STARVED_S = 0.75 * BEAT_S
+"""Most seconds of a wait for a processor that count from one beat to the next: so a node that is lost is missed at most
+four times as late, however busy the machine is."""
 DATED = RunCreated | NodeOperation | NodeBlamed
 """Facts that record the server's life in which they happened, and the wall-clock time."""
 SCHEDULER_STATISTICS = "/proc/thread-self/schedstat"
@@ -46,7 +49,7 @@ class Clock:
         """Result of the next call of `held_up`."""
         self._late_s = 0.0
         """Seconds since the last beat that have been counted as a standstill."""
-        self._starved_s = starved_s()
+        self._starved_s = 0.0
         """Value of `starved_s` at the last beat."""
         self.noticed: Callable[[], None] = lambda: None
         """Callback for a hold-up that is over: `held_up` is to be called soon."""
@@ -57,6 +60,7 @@ class Clock:
         """Go on from the server's life that has left these records, and begin to detect times of being held up."""
         self._scheduler = scheduler()
         self.life = _life(records, _boot_id(), self._loop_s(), self._wall_s())
+        self._starved_s = starved_s()
         self._beat()
 
     def stop(self) -> None:
@@ -104,7 +108,7 @@ class Clock:
         before, self._starved_s = self._starved_s, starved_s()
         starved = self._starved_s - before
         if starved - self._late_s > SLACK_S:
-            self._still_s += starved - self._late_s
+            self._still_s += min(starved - self._late_s, MOST_STARVED_S)
         self._late_s = 0.0
         self._beat_at = self._loop_s() + BEAT_S
         if self._still_s:
