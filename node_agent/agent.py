@@ -176,7 +176,7 @@ class Agent:
         try:
             return await self._exit_code
         finally:
-            async with AsyncExitStack() as closing:  # all of it, whatever fails
+            async with AsyncExitStack() as closing:  # each step runs, also if another one fails
                 closing.push_async_callback(self.close)
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
@@ -187,7 +187,7 @@ class Agent:
         if self._is_closed:
             return
         self._is_closed = True
-        async with AsyncExitStack() as closing:  # all of it, whatever fails
+        async with AsyncExitStack() as closing:  # each step runs, also if another one fails
             closing.push_async_callback(self._remove_temp_dir)
             closing.push_async_callback(self._error_file_left)
             if self.port:

@@ -93,7 +93,7 @@ class Feature:
     hosts_store = False
     """Whether the feature can host the workers' store."""
     leave_notice_s: float | None = None
-    """Seconds for which an agent that is told to leave waits until the workers of all nodes have saved; None: none."""
+    """Most seconds that a leaving agent waits until the workers of all nodes have saved; None: it does not wait."""
 
     def __init__(self, kernel: Kernel, options: Any = None) -> None:
         """`options`: the feature's own, if it has flags. Nothing may be held yet that `close` does not give back."""
@@ -123,7 +123,7 @@ class Feature:
         """Take note that the join for the next round is sent."""
 
     def answered(self, answer: Reply | ProtocolError) -> None:
-        """Take note that the server has answered a join or a poll, or refused it; the machine is told next."""
+        """Take note that the server has answered a join or a poll, or refused it. The machine hears of it next."""
 
     def starting(self, assignment: Assignment) -> None:
         """Take note that a round has begun: its workers are to be started."""

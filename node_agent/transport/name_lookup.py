@@ -21,7 +21,7 @@ from node_agent.transport.base import in_own_thread
 ANSWER_HOLDS_S = 5.0
 """Time for which an answer waits for who asks next: longer than the pause between two tries of an agent."""
 AGAIN_AFTER_S = (1.0, 2.0)
-"""Times after which the name is asked for once more while no answer has come."""
+"""Seconds without an answer after which the name is asked for a second time, and then a third time."""
 
 Address = tuple[int, tuple[Any, ...]]
 """Family and address of a socket."""
@@ -101,18 +101,18 @@ async def _first_answer(host: str, port: int) -> list[Any]:
     asked: set[asyncio.Task[list[Any]]] = set()
     left = 1 + len(AGAIN_AFTER_S)
     try:
-        for wait_s in chain(AGAIN_AFTER_S, repeat(None)):
+        waits_s = chain(AGAIN_AFTER_S, repeat(None))
+        while True:
             if left:
                 left -= 1
                 asked.add(asyncio.ensure_future(in_own_thread(socket.getaddrinfo, name, port, type=socket.SOCK_STREAM)))
-            done, asked = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            done, asked = await asyncio.wait(asked, timeout=next(waits_s), return_when=asyncio.FIRST_COMPLETED)
             answers = [question for question in done if question.exception() is None]
             if answers or not asked:
                 return (answers or list(done))[0].result()
     finally:
         for question in asked:
             question.cancel()
-    raise AssertionError("a name is asked for until an answer has come")
 
 
 def _addresses(found: list[Any]) -> list[Address]:

@@ -1,4 +1,4 @@
-"""Notices: the workers are told that their round ends, so that they save their work."""
+"""Notices: the agent tells its workers that their round will end, and they save their work."""
 
 from collections.abc import Callable, Iterator
 from typing import Annotated
