@@ -321,7 +321,7 @@ async def test_whoever_tells_may_die_too(cluster, monkeypatch):
 
 @pytest.mark.parametrize("number", [1, 3])
 async def test_an_agent_keeps_the_connection_to_a_silent_server_until_it_is_answered(cluster, number):
-    """As the agent has it: the end of that connection would tell the server that the agent may be gone."""
+    """The end of that connection would tell the server that the agent may be gone."""
     leader = cluster.all[0]
     await cluster.lead(leader, 5)
     servers = cluster.agent(*(server.endpoint for server in cluster.all[:number]))
