@@ -11,7 +11,7 @@ WORKERS ?= 6
 # the tests start would compile the project anew: a quarter of all their processor time.
 export PYTHONDONTWRITEBYTECODE :=
 # Whatever needs neither torch nor several servers, hosts or minutes, and the main paths of the real programs.
-CHECKED := tests/unit tests/property tests/simulation tests/fuzz \
+CHECKED := tests/unit tests/golden tests/property tests/simulation tests/fuzz \
   tests/integration/test_programs.py tests/integration/test_elastic.py tests/integration/test_static.py
 # Exit code 1 of pytest: every test ran, and some failed. A test that fails alone as well fails the suite.
 AGAIN = echo "make: running the failed tests again, one at a time; a test that passes now is flaky, which is a bug" && \

@@ -24,6 +24,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core import legal_sizes
 from rdzv_server.core.events import NodeJoined
 from rdzv_server.core.run import Agent, AgentState, Run
+from rdzv_server.words import admission as words
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -60,13 +61,9 @@ def settings_of(join: JoinRequest) -> RunSettings:
     """The settings of the run that this join creates. Raises `MalformedMessage` when they cannot be met."""
     settings = join.settings.resolve()
     if settings.min_nodes > settings.max_nodes:
-        raise MalformedMessage(
-            f"min_nodes {settings.min_nodes} is above max_nodes {settings.max_nodes}: ask for --nnodes MIN:MAX"
-        )
+        raise MalformedMessage(words.min_above_max(settings.min_nodes, settings.max_nodes))
     if settings.fixed_nodes is not None and settings.fixed_nodes < settings.min_nodes:
-        raise MalformedMessage(
-            f"fixed_nodes {settings.fixed_nodes} is below min_nodes {settings.min_nodes}: such a run could never start"
-        )
+        raise MalformedMessage(words.fixed_below_min(settings.fixed_nodes, settings.min_nodes))
     if settings.disconnect_grace_s > MOST_GRACE_S:
         raise MalformedMessage(
             f"disconnect_grace_s is {settings.disconnect_grace_s:g}, and may be {MOST_GRACE_S:g} at most: ask for a "
@@ -123,7 +120,7 @@ def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> Non
             )
         return
     if len(run.agents) >= MOST_AGENTS:
-        raise ServerUnavailable(f"run {run.run_id} holds {MOST_AGENTS} agents, as many as a run may")
+        raise ServerUnavailable(words.run_is_full(run.run_id, MOST_AGENTS))
     if join.agent_id in run.departed_ids or join.after_round > 0:
         raise AgentFenced(f"agent {join.agent_id} of node {join.node_id} is no longer part of run {run.run_id}")
     if join.settings != agreed and (found := conflicts(run, join)):

@@ -8,8 +8,10 @@ from rdzv_protocol.settings import RequestedSettings, RunSettings
 from rdzv_server.core import admission
 from rdzv_server.core.admission import JUST_S, MOST_NAMESAKES
 from rdzv_server.core.run import AgentState, Stage
+from rdzv_server.words import admission as words
 from tests.support.scenario import Scenario, a_join, running, settings_of
 from tests.support.stories import check, stories
+from tests.support.told import pattern
 
 # Settings.
 
@@ -21,7 +23,7 @@ def test_the_first_agents_settings_become_the_runs():
 
 
 def test_a_minimum_above_the_maximum_is_refused():
-    with pytest.raises(MalformedMessage, match="min_nodes 3 is above max_nodes 2: ask for --nnodes MIN:MAX"):
+    with pytest.raises(MalformedMessage, match=pattern(words.min_above_max, min_nodes=3, max_nodes=2)):
         admission.settings_of(a_join("a", settings=settings_of("3:2")))
 
 
@@ -45,7 +47,7 @@ def test_a_run_holds_no_more_agents_than_there_is_memory_for(monkeypatch):
     monkeypatch.setattr(admission, "MOST_AGENTS", 2)
     run = Scenario("1:2")
     run.join("a", "b")
-    with pytest.raises(ServerUnavailable, match="run run holds 2 agents, as many as a run may"):
+    with pytest.raises(ServerUnavailable, match=pattern(words.run_is_full, most=2)):
         run.join("c")
 
 

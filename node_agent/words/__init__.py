@@ -1,0 +1,21 @@
+"""Sentences of the agent: each function makes one message to a person from its fields.
+
+A module has the messages of one part of the agent, and is imported when its first message is made.
+A function's name is the kind of the message, its arguments are the fields. `tests/golden/messages.txt` shows every
+message, and `python -m tests.golden --write` makes that file.
+"""
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from node_agent.words import workers as workers
+
+
+def __getattr__(name: str) -> "ModuleType":
+    from importlib import import_module
+
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return import_module(f"{__name__}.{name}")

@@ -1,0 +1,1 @@
+"""What the agent tells of its workers."""

@@ -1,0 +1,27 @@
+"""Write `messages.txt`, or list the sentences that tests quote."""
+
+import argparse
+from pathlib import Path
+
+from tests.golden import __doc__ as description
+from tests.golden.makers import FILE, text
+from tests.golden.quotes import TESTS, quotes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="write messages.txt")
+    parser.add_argument("--quotes", nargs="?", type=Path, const=TESTS, metavar="PATH", help="list quotes below PATH")
+    args = parser.parse_args()
+    if args.write:
+        FILE.write_text(text())
+    if args.quotes:
+        for file, line, quote in quotes(args.quotes.resolve()):
+            print(f"{file.relative_to(TESTS.parent)}:{line}: {quote!r}")
+    if not args.write and not args.quotes:
+        print(text())
+
+
+main()

@@ -1,0 +1,50 @@
+"""Search a text for a message by its kind and by the fields that a test knows; the sentence itself stays unknown.
+
+    assert tells(stderr, words.workers.died, rank=3)         # each other field may have any value
+    pid = told(stderr, words.workers.died, rank=3)["pid"]
+    with pytest.raises(UsageError, match=pattern(words.cli.no_script)):
+
+Where a test knows all fields it calls the function: `assert words.workers.died(rank=3, pid=7) in stderr`.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+_MARK = re.compile(r"\0(\d+)\0")
+
+
+class _Unknown(str):
+    """Value of a field that a test does not know: the message has a mark in its place."""
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+
+def pattern(maker: Callable[..., str] | str, **known: Any) -> str:
+    """Return a regular expression for a message with these fields.
+
+    A kind that computes or decides something from a field needs this field's value.
+    """
+    if isinstance(maker, str):
+        return re.escape(maker)
+    names = [each for each in inspect.signature(maker).parameters if each not in known]
+    message = maker(**known, **{name: _Unknown(f"\0{at}\0") for at, name in enumerate(names)})
+    texts, found = _MARK.split(message), ""
+    for text, at in zip(texts[::2], [*texts[1::2], ""], strict=True):
+        group = f"(?P<{names[int(at)]}>" if at else ""
+        found += re.escape(text) + (f"(?P={names[int(at)]})" if group and group in found else group and f"{group}.*?)")
+    return found if texts[-1] else found + r"(?=\s|$)"
+
+
+def tells(text: object, maker: Callable[..., str] | str, **known: Any) -> bool:
+    """Return whether the text, or what is raised, has a message of this kind with these fields."""
+    return re.search(pattern(maker, **known), str(text)) is not None
+
+
+def told(text: object, maker: Callable[..., str] | str, **known: Any) -> dict[str, str]:
+    """Return the other fields of the first message of this kind; fail if there is none."""
+    found = re.search(pattern(maker, **known), str(text))
+    assert found, f"no message {pattern(maker, **known)} in:\n{text}"
+    return found.groupdict()
