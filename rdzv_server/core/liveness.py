@@ -12,8 +12,9 @@ take the close of its connection for a sign.
 
 If several nodes vanish at once, the network path to the server is the likelier cause. So the grace of a closed
 connection decides nothing if other nodes' connections closed at the same time: then the agent's lease does, and no node
-is blamed. That lease counts from the close if a poll was parked until then: its agent had nothing to say before. So a
-path that is away for less than a lease costs no node.
+is blamed. The same holds if all other agents of the run are away when the connection closes: a proxy that restarts
+twice may have let only this one back in between. That lease counts from the close if a poll was parked until then: its
+agent had nothing to say before. So a path that is away for less than a lease costs no node.
 
 If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that is heard. For
 a grace, one must be certain when it ends, and was heard not long before. For a lease, one must be heard after the lost
@@ -215,6 +216,8 @@ class Leases:
         if agent_id in self.excused or now <= self._excused_at + READ_WITHIN_S:
             return
         self.absent_since[agent_id] = self._graces[agent_id] = now
+        if not self.is_any_certain and len(self.renewed_at) > 1:
+            self.suspects.add(agent_id)  # nothing shows that the path to the server is in order
         closing = self._closings[agent_id] = Closing(self._run_id, node_id or agent_id, now, was_parked)
         self.all_closings.note(closing)
 

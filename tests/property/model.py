@@ -450,6 +450,8 @@ class Model:
         elif agent is not None and agent.absent is None:
             agent.absent, agent.absent_turn, agent.was_parked = now, self._turn(), was_parked
             agent.in_grace = True
+            if len(self.agents) > 1 and all(each.uncertain for each in self.agents):
+                agent.is_suspect = True
             self.closings += [(now, agent.node)] * was_parked
         self.pass_time(now)
 

@@ -298,8 +298,8 @@ class Watch:
 
     def _is_path_suspect(self, run: Run, agent_id: str, closed_at: float) -> bool:
         """Whether another node vanished with the agent's, or its lease ended while the agent was overdue as well; or no
-        agent was heard for a time."""
-        if self._lacks_witness(run, agent_id, closed_at):
+        other agent was there then, or none was heard for a time."""
+        if agent_id in self._server.closed_last or self._lacks_witness(run, agent_id, closed_at):
             return True
         overdue_at = self._server.renewed_at[agent_id] + OVERDUE * run.settings.lease_s
         vanished = (each for at, each in self._server.closings if abs(at - closed_at) < TOGETHER_S)

@@ -124,11 +124,23 @@ class ObservedRendezvous(Rendezvous):
         self.closed_at: dict[str, float] = {}
         self.closings: list[tuple[float, str]] = []
         """Time and agent of each connection that closed while a poll was parked on it."""
+        self.closed_last: set[str] = set()
+        """Agents whose connections closed when all others of their run were away."""
 
     def _disconnected(self, key: Key, was_parked: bool) -> None:
-        self.closed_at.setdefault(key[1], self.now())
+        if key[1] not in self.closed_at:
+            self.closed_at[key[1]] = self.now()
+            self.closed_last -= {key[1]}
+            self.closed_last |= {key[1]} if self._is_last(key) else set()
         self.closings += [(self.now(), key[1])] * was_parked
         super()._disconnected(key, was_parked)
+
+    def _is_last(self, key: Key) -> bool:
+        """Whether the agent is the last one of its run about which nothing is uncertain."""
+        return any(
+            key[1] in run.agents and run.agents.keys() - run.leases.uncertain <= {key[1]}
+            for run in self._driver.registry.runs()
+        )
 
 
 class Server:
@@ -160,6 +172,11 @@ class Server:
     def closings(self) -> list[tuple[float, str]]:
         """Time and agent of each connection that truly closed while a poll was parked on it."""
         return self._rendezvous.closings
+
+    @property
+    def closed_last(self) -> set[str]:
+        """Agents whose connections closed when all others of their run were away."""
+        return self._rendezvous.closed_last
 
     @property
     def events(self) -> list[RunEvent]:

@@ -251,6 +251,21 @@ def test_a_path_that_is_away_for_less_than_a_lease_costs_no_node():
     assert lost(leases, 14.9) == ("a", "not heard for 10 s")
 
 
+def test_a_path_that_goes_away_again_when_one_agent_is_back_costs_no_node():
+    """A proxy restarts twice: only `a` is back in between, so that its connection closes alone."""
+    leases = leases_of(a=0.0, b=0.0, c=0.0)
+    for name in ("a", "b", "c"):
+        leases.disconnect(name, 1.0)
+    leases.renew("a", 3.0)
+    leases.disconnect("a", 3.8)
+    for name in ("b", "c"):
+        leases.renew(name, 6.0)
+    assert leases.expired(6.0) is None, "a tries again every few seconds"
+    leases.renew("b", 11.0)
+    assert leases.expired(13.7) is None
+    assert lost(leases, 13.8) == ("a", "not heard for 10 s")
+
+
 def test_a_connection_that_closes_long_after_its_agent_was_to_poll_begins_no_lease():
     leases = Leases(lease_s=20, grace_s=1)
     for name in ("a", "b", "c"):
