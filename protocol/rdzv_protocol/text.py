@@ -40,6 +40,14 @@ def count(number: int | None, noun: str = "node") -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def span(seconds: float) -> str:
+    """A time in the largest unit in which it is a whole number: 24 h."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:g} s"
+
+
 def one_line(texts: Iterable[str]) -> str:
     """The first of the texts that says something, printable."""
     return next((line for text in texts if (line := printable(text).strip())), "")

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import SCALE_UP_NOTICE_S, RequestedSettings, RunSettings
-from rdzv_protocol.text import count
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core import legal_sizes
@@ -65,12 +64,9 @@ def settings_of(join: JoinRequest) -> RunSettings:
     if settings.fixed_nodes is not None and settings.fixed_nodes < settings.min_nodes:
         raise MalformedMessage(words.fixed_below_min(settings.fixed_nodes, settings.min_nodes))
     if settings.disconnect_grace_s > MOST_GRACE_S:
-        raise MalformedMessage(
-            f"disconnect_grace_s is {settings.disconnect_grace_s:g}, and may be {MOST_GRACE_S:g} at most: ask for a "
-            "shorter --disconnect-grace"
-        )
+        raise MalformedMessage(words.grace_too_long(settings.disconnect_grace_s, MOST_GRACE_S))
     if not legal_sizes.largest(settings):
-        raise MalformedMessage(f"{legal_sizes.none_of(settings)}: ask for --nnodes MIN:MAX with a legal size in it")
+        raise MalformedMessage(words.no_legal_size(legal_sizes.none_of(settings)))
     return settings
 
 
@@ -113,21 +109,16 @@ def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> Non
     """Raise the refusal that this join deserves, if any. `agreed`: settings that are known to agree with the run's."""
     if agent := run.agents.get(join.agent_id):
         if not compare_digest(join.secret, agent.join.secret):
-            raise AgentFenced(f"agent {agent.agent_id} has joined with another secret")
+            raise AgentFenced(words.other_secret(agent.agent_id))
         if (join.node_id, join.node_rank) != (agent.node_id, agent.join.node_rank):
-            raise MalformedMessage(
-                f"agent {agent.agent_id} of node {agent.node_id} must keep its node id and --node-rank"
-            )
+            raise MalformedMessage(words.other_node(agent.agent_id, agent.node_id))
         return
     if len(run.agents) >= MOST_AGENTS:
         raise ServerUnavailable(words.run_is_full(run.run_id, MOST_AGENTS))
     if join.agent_id in run.departed_ids or join.after_round > 0:
-        raise AgentFenced(f"agent {join.agent_id} of node {join.node_id} is no longer part of run {run.run_id}")
+        raise AgentFenced(words.fenced(join.agent_id, join.node_id, run.run_id))
     if join.settings != agreed and (found := conflicts(run, join)):
-        raise SettingsConflict(
-            f"run {run.run_id} has other settings: {'; '.join(found)}. "
-            "Start every agent of a run with the same values, or leave them out to take the run's"
-        )
+        raise SettingsConflict(words.other_settings(run.run_id, found))
 
 
 def check_program(run: Run, join: JoinRequest) -> None:
@@ -142,10 +133,7 @@ def check_program(run: Run, join: JoinRequest) -> None:
     if not (ours and theirs) or ours == theirs or _DIGITS.sub("", ours) == _DIGITS.sub("", theirs):
         return
     if run.stage.is_end or run.leases.is_connected(first.agent_id):
-        raise SettingsConflict(
-            f"run {run.run_id} runs {theirs} on node {first.node_id}, not {ours} as node {join.node_id} would: set "
-            "--run-id if these are two runs, or give each program of one run its own --role"
-        )
+        raise SettingsConflict(words.other_program(run.run_id, theirs, first.node_id, ours, join.node_id))
 
 
 def _check_is_wanted(run: Run, join: JoinRequest) -> None:
@@ -154,10 +142,8 @@ def _check_is_wanted(run: Run, join: JoinRequest) -> None:
         return
     if first := _first_with_another_command(run, join):
         is_same = join.program == first.join.program
-        what = f"{join.program} with other arguments" if join.program and is_same else join.program or "another command"
         raise SettingsConflict(
-            f"run {run.run_id} is full with {count(len(run.running))}, and node {join.node_id} would run {what}: set "
-            "--run-id to begin another run, or use this run's command to stand by"
+            words.not_wanted(run.run_id, len(run.running), join.node_id, join.program, is_same_program=is_same)
         )
 
 
@@ -186,11 +172,8 @@ def _claim(run: Run, join: JoinRequest, now: float) -> Claim:
         for agent_id in connected
         if not run.leases.is_proven(agent_id, now) and (agent_id == holder or not _has_just_joined(run, agent_id, now))
     )
-    if holder is not None and holder not in replaces and holder not in probes:
-        raise NodeRankTaken(
-            f"--node-rank {join.node_rank} of run {run.run_id} is taken by node {run.agents[holder].node_id}: "
-            "give every node its own, or leave it out"
-        )
+    if join.node_rank is not None and holder is not None and holder not in replaces and holder not in probes:
+        raise NodeRankTaken(words.node_rank_taken(join.node_rank, run.run_id, run.agents[holder].node_id))
     return Claim(tuple(replaces), probes, holder in probes)
 
 
@@ -217,11 +200,11 @@ def differs(run: Run, join: JoinRequest) -> str:
     run's first; empty if there is nothing to say.
     """
     if run.is_resized and (sizes := join.settings.conflicts(run.settings)):
-        return f"an operator has resized run {run.run_id}: {'; '.join(sizes)}"
+        return words.resized(run.run_id, sizes)
     first = _first_with_another_command(run, join)
     if first is None:
         return ""
-    return f"node {join.node_id} runs another command than node {first.node_id}: set --run-id if these are two runs"
+    return words.other_command(join.node_id, first.node_id)
 
 
 def _first_with_another_command(run: Run, join: JoinRequest) -> Agent | None:

@@ -9,22 +9,17 @@ for a replacement of whoever is gone. After charged restarts in a row nothing co
 `failed_rounds` sets, unless an operator restarts the run.
 """
 
-from collections.abc import Iterable
-from itertools import islice
-
 from rdzv_protocol.messages import Wait
 from rdzv_protocol.settings import LAST_CALL_MOST_S, LAST_CALL_QUIET_S
-from rdzv_protocol.text import clip, count, printable
+from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import admission, finishing, legal_sizes
 from rdzv_server.core.run import Agent, AgentState, Departure, Run, keep_latest
+from rdzv_server.words import completion as words
+from rdzv_server.words import operations as told
 
 UNFIT_BYTES, MOST_UNFIT = 200, 1_000
 """Most bytes of the evidence against an unfit node in the end of a run, and most nodes for which it is remembered."""
-UNHEARD = "no agent of the run is heard: its nodes or the network path to them are gone; the server waits for them"
-"""Sentence about a running round of which no agent is heard, without a time: it changes only when something happens."""
-NAMES = 4
-"""Names that a reason lists before it says how many more there are: its size must not grow with the run."""
 
 
 def has_standby(run: Run) -> bool:
@@ -72,11 +67,11 @@ def _all_there(run: Run) -> str | None:
     if run.stopping or joined < low or admission.is_uncertain(run):
         return None
     if joined > high:
-        return f"{joined} nodes joined for {count(high, 'seat')}"
+        return words.more_than_seats(joined, high)
     if joined == high:
-        return f"all {high} nodes joined" if high > 1 else "its one node joined"
+        return words.all_joined(high)
     if run.survivors and not _awaits_replacement(run):
-        return f"every remaining node of round {run.round - 1} rejoined: {_joined(run)}"
+        return words.all_rejoined(run.round - 1, _joined(run))
     return None
 
 
@@ -120,8 +115,8 @@ def expired(run: Run) -> str:
     """Reason why the forming round completes at its deadline."""
     taken = legal_sizes.fitting(run.settings, len(run.waiting))
     if _awaits_replacement(run):
-        return f"no replacement came within {run.settings.shrink_after_s:g} s: goes on with {count(taken)}"
-    return f"last call ended with {count(len(run.waiting))}"
+        return words.no_replacement(run.settings.shrink_after_s, taken)
+    return words.last_call_ended(len(run.waiting))
 
 
 def _last_call_ends(run: Run, began_at: float) -> float:
@@ -134,7 +129,7 @@ def _last_call_ends(run: Run, began_at: float) -> float:
 def wait(run: Run, now: float) -> Wait:
     """Directive of an agent of a forming round: what it waits for."""
     if run.held:
-        return Wait(reason=f"{_joined(run)}; {run.held}")
+        return Wait(reason=words.held(_joined(run), run.held))
     enough = run.opening.min_since is not None
     text, ending = (_last_call(run, now), "starts") if enough else (shortfall(run), "gives_up")
     until = deadline(run)
@@ -146,22 +141,21 @@ def standby(run: Run, now: float) -> Wait:
     ends_at = run.scale_up_at if run.replacement is None else run.replacement.until
     if ends_at is not None:
         remaining_s = max(0.0, ends_at - now)
-        return Wait(reason=f"round {run.round} ends to admit this node", remaining_s=remaining_s, ending="ends")
+        return Wait(reason=words.admits_soon(run.round), remaining_s=remaining_s, ending="ends")
     if run.succeeded:
-        return Wait(reason=f"standing by: {len(run.succeeded)} of {count(len(run.seats))} finished their work")
+        return Wait(reason=words.standby_some_finished(len(run.succeeded), len(run.seats)))
     if len(run.running) < legal_sizes.largest(run.settings) and not admission.free_seats(run):
-        return Wait(reason=f"standing by: round {run.round} has its {count(len(run.seats))}{_sizes(run)}")
+        return Wait(reason=words.standby_full(run.round, len(run.seats), legal_sizes.shown(run.settings)))
     if len(run.running) < legal_sizes.largest(run.settings):
-        return Wait(reason=f"standing by: round {run.round} runs, and scale-up is {run.settings.scale_up}")
-    return Wait(reason=f"standing by: round {run.round} has its {count(len(run.seats))}")
+        return Wait(reason=words.standby_scale_up(run.round, run.settings.scale_up))
+    return Wait(reason=words.standby_full(run.round, len(run.seats)))
 
 
 def cordoned(run: Run, node_id: str, now: float) -> Wait:
     """Directive of an agent that has joined, and whose node is cordoned."""
     cordon = run.cordons[node_id]
     excluded = cordon.excludes
-    kept_out = "excluded" if excluded else "cordoned"
-    text = f"standing by: node {node_id} is {kept_out}{cordon.reason and ': '}{cordon.reason}"
+    text = words.standby_kept_out(node_id, cordon.reason, excluded=excluded)
     if cordon.until is None:
         return Wait(reason=text, excluded=excluded)
     return Wait(reason=text, remaining_s=max(0.0, cordon.until - now), ending="uncordoned", excluded=excluded)
@@ -169,34 +163,32 @@ def cordoned(run: Run, node_id: str, now: float) -> Wait:
 
 def running_reason(run: Run) -> str:
     """The sentence about a running round, for status."""
-    seated = count(len(run.seats))
-    finished = f"; {found.sentence}" if (found := finishing.view(run)) else ""
-    told = "; its workers are told that it ends soon" if run.notice_since is not None else ""
-    told += f"; {UNHEARD}" if run.unheard_since is not None else ""
-    spare = f" of {len(run.waiting) + len(run.seats)}{_sizes(run)}" if run.waiting and _sizes(run) else ""
-    return f"round {run.round} runs on {seated}{spare}{finished}{told}"
+    seats, sizes = len(run.seats), legal_sizes.shown(run.settings) if run.waiting else ""
+    also = [found.sentence] if (found := finishing.view(run)) else []
+    if run.notice_since is not None:
+        also.append(words.ENDS_SOON)
+    if run.unheard_since is not None:
+        also.append(words.NOBODY_HEARD)
+    return words.running(run.round, seats, of=len(run.waiting) + seats if sizes else None, sizes=sizes, also=also)
 
 
 def _last_call(run: Run, now: float) -> str:
     low, high = legal_sizes.smallest(run.settings), legal_sizes.largest(run.settings)
-    text = f"{_joined(run)} of {low} to {high}{_sizes(run)}"
+    return words.last_call(_joined(run), low, high, legal_sizes.shown(run.settings), _awaited(run, high, now))
+
+
+def _awaited(run: Run, high: int, now: float) -> str:
     if run.stopping:
-        return f"{text}; waiting for {_stopping(run)}"
+        return words.awaits_stops(_stopping(run))
     if admission.is_uncertain(run):
         uncertain = run.leases.uncertain
         node_ids = (run.agents[agent_id].node_id for agent_id in uncertain)
-        return f"{text}; waiting for a sign of life of {_listed(node_ids, len(uncertain))}"
+        return words.awaits_signs_of_life(words.names(node_ids, len(uncertain)))
     if _awaits_replacement(run):
-        return f"{text}; waiting for a replacement of {_listed(gone := _gone(run), len(gone))}"
+        return words.awaits_replacement(words.names(gone := _gone(run), len(gone)))
     if _backs_off(run, now):
-        before = f"{count(run.restarts_in_row, 'restart')} in a row did not help"
-        return f"{text}; waiting before the next restart: {before} (--restart-backoff)"
-    return f"{text}; at once with {high}"
-
-
-def _sizes(run: Run) -> str:
-    shown = legal_sizes.shown(run.settings)
-    return shown and f", {shown}"
+        return words.awaits_backoff(run.restarts_in_row)
+    return words.awaits_more(high)
 
 
 def vacated(run: Run) -> list[Departure]:
@@ -217,16 +209,18 @@ def _gone(run: Run) -> list[str]:
 
 def shortfall(run: Run) -> str:
     """Sentence about a round below its minimum: who is there, and who is missing."""
-    low = legal_sizes.smallest(run.settings)
-    missing = low - len(run.waiting)
-    joined = f"{len(run.waiting)} of {low} joined{_who(run)}{_sizes(run)}"
-    text = f"waiting for {count(missing, 'more node')}: {joined}"
-    if run.stopping:
-        text += f"; {_stopping(run)}"
-    gone = _gone(run)
-    text += f"; gone: {_listed(gone, len(gone))}" if gone else ""
-    text += f"; cordoned: {names(run.cordoned)}" if run.cordoned else ""
-    return text + (f"; {_unfit(unfit)}" if (unfit := left_unfit(run)) else "")
+    low, nodes = legal_sizes.smallest(run.settings), len(run.waiting)
+    return words.too_few(
+        low - nodes,
+        nodes,
+        low,
+        names(run.waiting),
+        sizes=legal_sizes.shown(run.settings),
+        to_stop=_stopping(run) if run.stopping else "",
+        gone=words.names(gone, len(gone)) if (gone := _gone(run)) else "",
+        cordoned=names(run.cordoned),
+        unfit=_unfit(left_unfit(run)),
+    )
 
 
 def left_unfit(run: Run) -> dict[str, str]:
@@ -235,15 +229,12 @@ def left_unfit(run: Run) -> dict[str, str]:
 
 
 def _unfit(out: dict[str, str]) -> str:
-    """Evidence against the first few unfit nodes."""
-    more = f"; and {len(out) - NAMES} more" if len(out) > NAMES else ""
-    return "; ".join(islice(out.values(), NAMES)) + more
+    return words.all_unfit(out.values(), len(out))
 
 
 def said_unfit(node_id: str, evidence: str) -> str:
     """Evidence that a node's agent has sent, in a sentence about this node, whatever the evidence says."""
-    subject = f"node {node_id} is unfit: "
-    return printable(evidence if evidence.startswith(subject) else subject + evidence)
+    return printable(words.unfit(node_id, evidence))
 
 
 def note_unfit(run: Run, node_id: str, reason: str) -> None:
@@ -267,13 +258,13 @@ def too_few_fit(run: Run, fixed_nodes: int) -> str:
     out = left_unfit(run)
     for node_id, cordon in run.cordons.items():
         if cordon.excludes and (cordon.until is None or cordon.until >= gives_up_at):
-            out[node_id] = f"node {node_id} is excluded: {cordon.reason}"
+            out[node_id] = told.excluded(node_id, None, cordon.reason)
     if not out or (run.membership is None and _number_known(run, out) < fixed_nodes):
         return ""
     left = max(fixed_nodes - len(out), _number_fit(run, out))
     if left >= low:
         return ""
-    return f"too few nodes are fit: {left} of the {fixed_nodes} that the run has, and it needs {low}: {_unfit(out)}"
+    return words.too_few_fit(left, fixed_nodes, low, _unfit(out))
 
 
 def _number_known(run: Run, out: dict[str, str]) -> int:
@@ -290,29 +281,20 @@ def _number_fit(run: Run, out: dict[str, str]) -> int:
 
 
 def _stopping(run: Run) -> str:
-    return f"{names(run.stopping)} to stop the workers of round {run.round - 1}"
+    return words.to_stop(names(run.stopping), run.round - 1)
 
 
 def _joined(run: Run) -> str:
-    return f"{len(run.waiting)}{_who(run)} joined"
-
-
-def _who(run: Run) -> str:
-    return f" ({names(run.waiting)})" if run.waiting else ""
+    return words.joined(len(run.waiting), names(run.waiting))
 
 
 def names(agents: dict[str, Agent], number: int | None = None) -> str:
     """The first `number` of the agents' nodes, or all of them; the first few by name."""
     number = len(agents) if number is None else number
-    return _listed((agent.node_id for agent in agents.values()), number)
-
-
-def _listed(node_ids: Iterable[str], number: int) -> str:
-    more = f" and {number - NAMES} more" if number > NAMES else ""
-    return ", ".join(islice(node_ids, min(number, NAMES))) + more
+    return words.names((agent.node_id for agent in agents.values()), number)
 
 
 def arrivals(run: Run) -> str:
     """Sentence about a scale-up: whom it admits."""
     admitted = min(len(run.waiting), admission.free_seats(run))
-    return f"admitting {admitted} more: {names(run.waiting, admitted)}" if admitted > 0 else "who came is gone"
+    return words.admitting(admitted, names(run.waiting, admitted)) if admitted > 0 else words.ADMITTING_NOBODY

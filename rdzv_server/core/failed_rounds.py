@@ -12,6 +12,7 @@ follow each other quickly are counted instead.
 from rdzv_protocol.messages import Recurs
 
 from rdzv_server.core.run import Run
+from rdzv_server.words import failures as words
 
 STEADY_BACKOFFS = 2.0
 """Multiple of the longest wait that a round must last to end a row: 10 minutes by default, as in Kubernetes."""
@@ -38,21 +39,18 @@ def no_progress(run: Run, now: float) -> str | None:
     most, made = run.settings.max_restarts_without_progress, _without_progress(run, now)
     if most is None or made < most:
         return None
-    rounds = f"{made + 1} rounds in a row failed"
     if not _is_told(run):
-        return f"no progress: {rounds} within {steady_s(run):g} s each, and workers tell no steps"
-    step = "" if run.highest_step is None else f", none beyond step {run.highest_step}"
-    saved = "" if run.checkpoint_step is None else f"; the last checkpoint is of step {run.checkpoint_step}"
-    return f"no progress: {rounds}{step}{saved}"
+        return words.no_steps(made + 1, steady_s(run))
+    return words.no_progress(made + 1, run.highest_step, run.checkpoint_step)
 
 
 def no_use(run: Run, recurs: Recurs, now: float) -> str | None:
     """Reason why a restart does not help after a failure of this kind in the round that runs; None if it may."""
     if recurs == "at_start" and not _is_told(run) and not run.restarts and now - run.started_at < START_S:
-        return "the first round failed at its start, and the next one would likewise"
+        return words.FAILED_AT_START
     step = run.step_of_round
     if recurs == "at_step" and step is not None and step == run.recurring_step:
-        return f"the round before failed at step {step}, too, in the same way"
+        return words.failed_at_step(step)
     return None
 
 

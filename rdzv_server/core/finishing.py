@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from rdzv_protocol.messages import FinishedWorkers
-from rdzv_protocol.text import count, printable
+from rdzv_protocol.text import printable
 
 from rdzv_server.core import events
 from rdzv_server.core.run import FinishedSign, Run, Stage
+from rdzv_server.words import finishing as words
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -38,12 +39,11 @@ class Finishing(Struct, frozen=True):
     @property
     def sentence(self) -> str:
         """Sentence without a time, so that it changes only when something happens."""
-        return f"{self.finished} finished; still running: {self.still_running}"
+        return words.finishing(self.finished, self.still_running)
 
     def ago(self, now: float) -> str:
         """Sentence with the minutes since the last worker finished."""
-        minutes = round((now - self.at) / 60)
-        return f"{self.finished} finished {minutes} min ago; still running: {self.still_running}"
+        return words.still_run(self.finished, round((now - self.at) / 60), self.still_running)
 
 
 def has_begun(run: Run) -> bool:
@@ -69,7 +69,7 @@ def view(run: Run) -> Finishing | None:
 def _finished(run: Run) -> str:
     nodes = len(run.succeeded) + len(run.finished)
     if nodes > NAMED:
-        return f"workers of {nodes} of {count(len(run.seats))}"
+        return words.workers_of(nodes, len(run.seats))
     ranks = [rank for agent_id in run.succeeded if (seat := run.seat_of(agent_id)) for rank in seat.ranks]
     return _ranks(sorted([*ranks, *(rank for sign in run.finished.values() for rank in sign.ranks)]))
 
@@ -77,23 +77,21 @@ def _finished(run: Run) -> str:
 def _still_running(run: Run) -> str:
     nodes = len(run.running)
     named = [_of_node(run, agent_id, agent.node_id) for agent_id, agent in islice(run.running.items(), NAMED)]
-    return ", ".join(named) + (f" and {count(nodes - NAMED, 'more node')}" if nodes > NAMED else "")
+    return words.on_nodes(named, max(0, nodes - NAMED))
 
 
 def _of_node(run: Run, agent_id: str, node_id: str) -> str:
     seat, sign = run.seats[agent_id], run.finished.get(agent_id)
     finished = set(sign.ranks) if sign else set()
-    return f"{_ranks([rank for rank in seat.ranks if rank not in finished])} on node {printable(node_id)}"
+    return words.on_node(_ranks([rank for rank in seat.ranks if rank not in finished]), printable(node_id))
 
 
 def _ranks(ranks: Sequence[int]) -> str:
     """Ranks in words, as ranges: "rank 0", "ranks 0-7, 9", "ranks 1, 3, 5, 7 and 12 more"."""
     if len(ranks) == 1:
-        return f"rank {ranks[0]}"
+        return words.rank(ranks[0])
     ranges = list(_ranges(ranks))
-    shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges[:NAMED])
-    more = sum(high - low + 1 for low, high in ranges[NAMED:])
-    return f"ranks {shown}" + (f" and {more} more" if more else "")
+    return words.ranks(ranges[:NAMED], sum(high - low + 1 for low, high in ranges[NAMED:]))
 
 
 def _ranges(ranks: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -6,6 +6,8 @@ the nodes suffice for, and the others stand by.
 
 from rdzv_protocol.settings import RunSettings
 
+from rdzv_server.words import sizes as words
+
 
 def _given(settings: RunSettings) -> list[int]:
     """Sizes that were given and are within the limits, the smallest first."""
@@ -46,16 +48,15 @@ def above(settings: RunSettings, nodes: int) -> int | None:
 def shown(settings: RunSettings) -> str:
     """The legal sizes in words; empty if every number from the minimum to the maximum is legal."""
     if settings.legal_sizes:
-        return f"legal sizes {', '.join(map(str, _given(settings)))}"
+        return words.legal_sizes(_given(settings))
     if settings.node_unit == 1 or settings.min_nodes == settings.max_nodes:
         return ""
     unit, low, high = settings.node_unit, smallest(settings), largest(settings)
     steps = range(low, high + 1, unit)
-    named = [str(size) for size in steps] if len(steps) <= 4 else [str(low), str(low + unit), "...", str(high)]
-    return f"legal sizes {', '.join(named)}"
+    return words.legal_sizes(steps) if len(steps) <= 4 else words.legal_steps(low, low + unit, high)
 
 
 def none_of(settings: RunSettings) -> str:
     """Sentence about limits with no legal size between them."""
-    legal = ", ".join(map(str, sorted(settings.legal_sizes))) or f"a multiple of {settings.node_unit}"
-    return f"no legal size ({legal}) is from {settings.min_nodes} to {settings.max_nodes} nodes"
+    given = sorted(settings.legal_sizes)
+    return words.none_legal(given, settings.node_unit, settings.min_nodes, settings.max_nodes)

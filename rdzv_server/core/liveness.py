@@ -35,12 +35,8 @@ from typing import Any
 from msgspec import Struct
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-NOT_HEARD = "not heard for"
-"""Beginning of the cause of a loss by an expired lease; no other cause begins so."""
-NO_BLAME = "; other nodes vanished at the same time, so the network path is suspected, and no node is blamed"
-"""End of the cause of a loss that is blamed on no node."""
-UNHEARD = "; no agent of the run was heard then, so the network path is suspected, and no node is blamed"
-"""End of the cause of a loss that is blamed on no node, as all agents of the run were silent."""
+from rdzv_server.words import losses as words
+
 OVERDUE = 1.2 / HOLDS_PER_LEASE
 """Part of a lease after which an agent that was not heard is overdue: an agent polls so many times in each lease."""
 TOGETHER, TOGETHER_S = 3, 1.0
@@ -97,7 +93,7 @@ class Closings:
 
 
 class Loss(Struct, frozen=True):
-    """Agent that is lost, and the cause in words. `excuse`: its end if no node is to be blamed; empty: one is."""
+    """Agent that is lost, and why. `excuse`: why that is blamed on no node; empty: it is blamed on its own."""
 
     agent_id: str
     cause: str
@@ -334,7 +330,7 @@ class Leases:
             return lost
         for agent_id, until in self.probed_until.items():
             if now >= until:
-                return Loss(agent_id, "another agent of its node joined, and it gave no sign of life")
+                return Loss(agent_id, words.PROBED_IN_VAIN)
         for agent_id, renewed_at in self.renewed_at.items():
             if now < renewed_at + self._lease_s:
                 break
@@ -363,7 +359,7 @@ class Leases:
         while (ends_at := self._grace_ends_at()) is not None and now >= ends_at:
             agent_id = next(iter(self._graces))
             if not self.is_suspect(agent_id):
-                return Loss(agent_id, f"its connection closed and it was not back within {self._grace_s:g} s")
+                return Loss(agent_id, words.not_back(self._grace_s))
             self.suspects.add(agent_id)
             del self._graces[agent_id]
         return None
@@ -379,8 +375,8 @@ class Leases:
         if needs_witness and not is_witnessed:
             self.awaits_witness = True
             return None
-        excuse = NO_BLAME if self.is_suspect(agent_id) else ""
-        return Loss(agent_id, f"{NOT_HEARD} {self._lease_s:g} s", excuse if is_witnessed else UNHEARD)
+        excuse = words.OTHERS_VANISHED if self.is_suspect(agent_id) else ""
+        return Loss(agent_id, words.not_heard(self._lease_s), excuse if is_witnessed else words.NOBODY_HEARD)
 
     def next_deadline(self) -> float | None:
         """Time at which the next agent is lost unless its lease is renewed before, or at which all are silent."""

@@ -17,7 +17,6 @@ from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.messages import Directive, Drain, Failure, JoinRequest, Progress, Stop
 from rdzv_protocol.settings import RequestedSettings, RunSettings
-from rdzv_protocol.text import count
 
 from rdzv_server.core import (
     admission,
@@ -39,7 +38,7 @@ from rdzv_server.core import (
     worker_reports,
 )
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
-from rdzv_server.core.liveness import NO_BLAME, NOT_HEARD, UNHEARD, Leases, Loss
+from rdzv_server.core.liveness import Leases, Loss
 from rdzv_server.core.node_history import OF_RUN, Blame, Fault, NodeHistory
 from rdzv_server.core.policies import POLICIES, Policies
 from rdzv_server.core.policy import Hooks, Rule
@@ -54,11 +53,13 @@ from rdzv_server.core.run import (
     Stage,
     remember,
 )
+from rdzv_server.words import failures, losses, runs
+from rdzv_server.words import notices as notice_words
+from rdzv_server.words import operations as operation_words
 
 WALL_CLOCK_SLACK_S = 0.5
 """Seconds by which the wall clock must have been set for the server to notice, and as many for a run to follow: times
 that people are told are right to a second."""
-CORROBORATED = "its connection closed and other nodes' workers failed"
 DUE_AT_ONCE = 500
 """Most agents that are lost in one go when many leases end together: other runs wait meanwhile."""
 
@@ -78,7 +79,7 @@ class RunMachine:
             created_at=now,
             wall_clock_ahead=[(now, created.wall_at - now)],
             leases=Leases(settings.lease_s, settings.disconnect_grace_s, created.run_id),
-            opening=Opening(Cause.FIRST, "the run begins", now, below_since=now),
+            opening=Opening(Cause.FIRST, runs.BEGINS, now, below_since=now),
             event_number=created.event_number,
             first_event=created.event_number + 1,
         )
@@ -296,16 +297,16 @@ class RunMachine:
         if ended := notices.over(run, now):
             return ended
         if run.cordons and (own := operations.next_uncordoning(run)) and now >= (own.until or 0.0):
-            return events.NodeUncordoned("its time is over", node_id=own.node_id)
+            return events.NodeUncordoned(operation_words.TIME_OVER, node_id=own.node_id)
         if run.scale_up_at is not None and now >= run.scale_up_at:
             return events.ArrivalsAdmitted()
         return finishing.due(run, now)
 
     def _loss(self, lost: Loss, now: float) -> events.NodeLost:
         """Loss as a fact: blamed on the node unless others vanished or fell silent together with it."""
-        is_shared = lost.cause.startswith(NOT_HEARD) and self._note_others(lost.agent_id, now)
-        excuse = lost.excuse or (NO_BLAME if is_shared else "")
-        return events.NodeLost(lost.agent_id, lost.cause + excuse, is_blameless=bool(excuse))
+        is_shared = lost.cause.startswith(losses.NOT_HEARD) and self._note_others(lost.agent_id, now)
+        excuse = lost.excuse or (losses.OTHERS_VANISHED if is_shared else "")
+        return events.NodeLost(lost.agent_id, losses.excused(lost.cause, excuse), is_blameless=bool(excuse))
 
     def _note_others(self, agent_id: str, now: float) -> bool:
         """Whether an agent of another node is overdue as well; the next one is noted, as it fell silent, too."""
@@ -319,8 +320,8 @@ class RunMachine:
         """Complete the round if it is ready. Its completion is recorded, the signs of life that decide it are not."""
         if self.run.failed and self._may_complete:
             for agent_id in completion.presumed_lost(self.run, now):
-                excuse = NO_BLAME if self.run.leases.is_suspect(agent_id) else ""
-                self._apply(self._loss(Loss(agent_id, CORROBORATED, excuse), now), now)
+                excuse = losses.OTHERS_VANISHED if self.run.leases.is_suspect(agent_id) else ""
+                self._apply(self._loss(Loss(agent_id, losses.CORROBORATED, excuse), now), now)
         if self._may_complete and (reason := completion.completes(self.run, now)):
             self._complete(reason, now)
 
@@ -399,7 +400,7 @@ class RunMachine:
         run, join = self.run, fact.join
         run.is_scoped = run.is_scoped or fact.is_scoped  # before anything is blamed on its word
         for agent_id in fact.replaces:  # before the newcomer counts
-            why, is_blameless = "a new agent of the same node joined", run.leases.is_suspect(agent_id)
+            why, is_blameless = losses.REPLACED, run.leases.is_suspect(agent_id)
             self.depart(self.agent(agent_id), Cause.NODE_LOST, why, now, is_blameless=is_blameless)
         if join.unfit:
             self._told_of_unfit(join, now)
@@ -411,7 +412,7 @@ class RunMachine:
                 run.command_of = join.agent_id
             elif warning := admission.differs(run, join):
                 self.tell("warning", warning, now, node_id=join.node_id)
-            self.tell("node_joined", f"node {join.node_id} joined", now, node_id=join.node_id)
+            self.tell("node_joined", runs.joined(join.node_id), now, node_id=join.node_id)
             run.unfit.pop(join.node_id, None)
         agent.join, agent.server_addr = join, fact.server_addr
         if fact.cordon:
@@ -451,15 +452,15 @@ class RunMachine:
 
     def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
         self.run.join_timed_out = True
-        self.end(Stage.FAILED, f"join timeout: {completion.shortfall(self.run)}", None, now)
+        self.end(Stage.FAILED, runs.join_timeout(completion.shortfall(self.run)), None, now)
 
     def _superseded(self, fact: events.RunSuperseded, now: float) -> None:
         """End the run, in which no agent is heard. Silent agents that live join the new attempt when they return."""
         silent = list(self.run.agents.values())
+        why = losses.excused(losses.SILENT, losses.NOBODY_HEARD)
         for agent in silent:
-            self.depart(agent, Cause.NODE_LOST, f"it was silent{UNHEARD}", now, is_blameless=True)
-        why = "no agent was heard" if silent else "every node left"
-        self.end(Stage.FAILED, f"{why}, and a new attempt began", None, now)
+            self.depart(agent, Cause.NODE_LOST, why, now, is_blameless=True)
+        self.end(Stage.FAILED, runs.superseded(has_agents=bool(silent)), None, now)
 
     def _completed(self, fact: events.RoundCompleted, now: float) -> None:
         run = self.run
@@ -485,11 +486,10 @@ class RunMachine:
 
     def depart(self, agent: Agent, cause: Cause, detail: str, now: float, *, is_blameless: bool = False) -> None:
         run, seat = self.run, self.run.seat_of(agent.agent_id)
-        queries.close_all(self, [agent], f"the agent of node {agent.node_id} is gone: {detail}", now)
+        queries.close_all(self, [agent], losses.cannot_answer(agent.node_id, detail), now)
         was = agent.state
         left = cause is not Cause.NODE_LOST
-        verb = "left" if left else "lost"
-        reason = f"node {agent.node_id} {verb}: {detail}"
+        reason = (losses.left if left else losses.lost)(agent.node_id, detail)
         run.remove(agent)
         group_rank = seat.group_rank if seat else None
         departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
@@ -520,7 +520,7 @@ class RunMachine:
         """Open the next round: every participant stops its workers and joins again."""
         run = self.run
         if run.notice_since is not None:
-            self.tell("notice_ended", f"the round ends before all workers have acknowledged: {reason}", now)
+            self.tell("notice_ended", notice_words.cut_short(reason), now)
         run.notice_since = run.replacement = None
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
@@ -550,7 +550,7 @@ class RunMachine:
                 self.end(Stage.FAILED, why, None, now)
         elif run.stage is Stage.RUNNING:
             if len(run.succeeded) == len(run.seats):
-                self.end(Stage.SUCCEEDED, f"all workers of {count(len(run.succeeded))} exited 0", None, now)
+                self.end(Stage.SUCCEEDED, runs.succeeded(len(run.succeeded)), None, now)
             elif run.verdict_at is None:
                 was, run.scale_up_at = run.scale_up_at, admission.next_scale_up(run, now)
                 if was is None and run.scale_up_at is not None and run.settings.scale_up == "on-notice":
@@ -593,7 +593,7 @@ class RunMachine:
     def fail(self, failure: Failure, verdict: restart_budget.Verdict, now: float) -> None:
         """End the run over a failure that no restart answers."""
         self.run.no_progress = verdict.no_progress
-        self.end(Stage.FAILED, f"{failure.sentence}; {verdict.reason}", failure, now)
+        self.end(Stage.FAILED, failures.ends_run(failure.sentence, verdict.reason), failure, now)
 
     def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         run = self.run
@@ -611,7 +611,7 @@ class RunMachine:
             more |= report()
         finish = final_report.finish(run, **more)
         self.direct(run.agents.values(), finish)
-        queries.close_all(self, run.agents.values(), f"run {run.run_id} has {stage}: {reason}", now)
+        queries.close_all(self, run.agents.values(), runs.ended(run.run_id, stage, reason), now)
         ended_by = final_report.details(run.end_failure) if run.end_failure else None
         kind: EventKind = "run_succeeded" if stage is Stage.SUCCEEDED else "run_failed"
         self.tell(kind, reason, now, failure=ended_by, time=finish.time, running_time=finish.running_time)
@@ -637,9 +637,8 @@ class RunMachine:
     def _why_gone(self, agent_id: str) -> str:
         for gone in reversed(self.run.departures):
             if gone.agent_id == agent_id:
-                how = "left" if gone.left else "was lost"
-                return f"node {gone.node_id} is no longer part of run {self.run.run_id}: it {how}: {gone.cause}"
-        return f"agent {agent_id} is no longer part of run {self.run.run_id}"
+                return losses.gone(gone.node_id, self.run.run_id, gone.cause, left=gone.left)
+        return losses.not_part(agent_id, self.run.run_id)
 
     def direct(self, agents: Collection[Agent], directive: Directive | None) -> None:
         """Tell agents what to do; None: what their state says."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
-from rdzv_protocol.text import clip, count
+from rdzv_protocol.text import clip, count, span
 
 Fault = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
 MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
@@ -119,11 +119,3 @@ class NodeHistory:
             for incidents in self.by_node.values()
         )
         return nodes >= TOGETHER
-
-
-def span(seconds: float) -> str:
-    """A time in the largest unit in which it is a whole number: 24 h."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= length and seconds % length == 0:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:g} s"

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from rdzv_protocol.queries import Notice, Noticed, Query, QueryAnswer
-from rdzv_protocol.text import clip, count
+from rdzv_protocol.text import clip
 
 from rdzv_server.core import completion, events, queries
 from rdzv_server.core.run import Agent, AgentState, Cause, Leaving, OpenNotice, Replacement, Run, Stage
+from rdzv_server.words import notices as words
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -93,9 +94,8 @@ def check(machine: "RunMachine", event: events.LeaveAnnounced, now: float) -> ev
 def announced(machine: "RunMachine", fact: events.LeaveAnnounced, now: float) -> None:
     agent = machine.agent(fact.agent_id)
     until, stop_until = now + min(fact.notice_s, fact.stop_s), now + fact.stop_s
-    leaves(
-        machine, agent, Leaving(until, stop_until, Cause.NODE_LEFT, f"node {agent.node_id} leaves: {fact.reason}"), now
-    )
+    reason = words.leaves(agent.node_id, fact.reason)
+    leaves(machine, agent, Leaving(until, stop_until, Cause.NODE_LEFT, reason), now)
 
 
 def leaves(machine: "RunMachine", agent: Agent, leaving: Leaving, now: float) -> None:
@@ -121,8 +121,7 @@ def given(machine: "RunMachine", reason: str, within_s: float, now: float, node_
     """Note that the workers have a notice; `settle` sends it."""
     run = machine.run
     run.notice_since = now if run.notice_since is None else run.notice_since
-    sentence = f"{reason}; the workers are told, and have {within_s:.0f} s to save"
-    machine.tell("notice_given", sentence, now, node_id=node_id)
+    machine.tell("notice_given", words.given(reason, within_s), now, node_id=node_id)
 
 
 def ended(machine: "RunMachine", fact: events.NoticeEnded, now: float) -> None:
@@ -207,15 +206,12 @@ def _close(run: Run, notice: OpenNotice) -> None:
         run.queries.take(agent_id, number)
 
 
-# Words.
-
-
 def _ended(run: Run, now: float) -> str:
     """Sentence about how the notice ended."""
-    after = "" if run.notice_since is None else f" after {now - run.notice_since:.1f} s"
+    after_s = None if run.notice_since is None else now - run.notice_since
     notice = run.notice
     if notice is None or not notice.asked:
-        return f"no worker could be told: the round ends{after}"
+        return words.nobody_told(after_s)
     answers = [answer for answer in notice.answers.values() if answer]
     listening, acknowledged = (sum(getattr(each, name) for each in answers) for name in ("listening", "acknowledged"))
     late = [
@@ -225,7 +221,5 @@ def _ended(run: Run, now: float) -> str:
     ]
     if late:
         who = completion.names({each: run.agents[each] for each in late if each in run.agents})
-        return f"the workers of {who} had not all acknowledged the notice{after}: the round ends"
-    if not listening:
-        return f"no worker listens to notices: the round ends{after}"
-    return f"all {count(acknowledged, 'worker')} that listen acknowledged the notice{after}: the round ends"
+        return words.not_acknowledged(who, after_s)
+    return words.acknowledged(acknowledged, after_s) if listening else words.nobody_listens(after_s)

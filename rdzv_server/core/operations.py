@@ -18,13 +18,12 @@ from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import admission, completion, events, legal_sizes, notices
 from rdzv_server.core.events import EXCLUDER, Cordon
-from rdzv_server.core.node_history import span
 from rdzv_server.core.run import HEARD_OF_S, Agent, AgentState, Cause, Leaving, Run, Stage
+from rdzv_server.words import operations as words
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
 
-AN_OPERATOR = "an operator"
 REASON_BYTES, EVIDENCE_BYTES = 128, 192
 """Most bytes of the reason of an operator's cordon, of which there may be a thousand, and of the server's own."""
 
@@ -49,21 +48,21 @@ def check(machine: "RunMachine", event: events.Operation, now: float) -> events.
     if event.request_id in run.answers:
         return None
     if run.stage.is_end:
-        raise RunEnded(f"run {run.run_id} is over, it has {run.stage}: {run.end_reason}; start its agents anew")
+        raise RunEnded(words.run_over(run.run_id, run.stage, run.end_reason))
     return event
 
 
 def check_size(wanted: actions.ResizeRequest) -> None:
     """Refuse limits that no number of nodes keeps. Raises `MalformedMessage`."""
     if wanted.min_nodes > wanted.max_nodes:
-        raise MalformedMessage(f"min_nodes {wanted.min_nodes} is above max_nodes {wanted.max_nodes}: ask for MIN:MAX")
+        raise MalformedMessage(words.min_above_max(wanted.min_nodes, wanted.max_nodes))
 
 
 def check_resize(machine: "RunMachine", event: RunResized, now: float) -> events.Fact | None:
     """Refuse limits with no legal size between them. Raises `MalformedMessage`."""
     settings = _resized(machine.run, event)
     if event.request_id not in machine.run.answers and not legal_sizes.largest(settings):
-        raise MalformedMessage(f"{legal_sizes.none_of(settings)}: run {machine.run.run_id} cannot be resized so")
+        raise MalformedMessage(words.no_legal_size(legal_sizes.none_of(settings), machine.run.run_id))
     return check(machine, event, now)
 
 
@@ -81,7 +80,7 @@ def check_admission(machine: "RunMachine", event: events.ArrivalsAdmitted, now: 
     if event.request_id in run.answers:
         return None
     if run.stage is not Stage.RUNNING or not run.waiting or admission.free_seats(run) <= 0:
-        raise NobodyWaits(f"no node stands by for a free seat in run {run.run_id}")
+        raise NobodyWaits(words.nobody_waits(run.run_id))
     return event
 
 
@@ -99,14 +98,14 @@ def check_forgotten(machine: "RunMachine", event: events.RunForgotten, now: floa
 
 
 def stop(machine: "RunMachine", fact: events.RunStopped, now: float) -> None:
-    sentence = f"stopped by {AN_OPERATOR}{_because(fact)}"
+    sentence = words.stopped(fact.reason)
     _tell(machine, "run_stopped", fact, sentence, now)
     machine.end(Stage.FAILED, sentence, None, now)
 
 
 def restart(machine: "RunMachine", fact: RunRestarted, now: float) -> None:
     """Restart the running round. While a round forms, the workers are stopped already: then a back-off ends."""
-    sentence = f"restarted by {AN_OPERATOR}{_because(fact)}"
+    sentence = words.restarted(fact.reason)
     _tell(machine, "run_restarted", fact, sentence, now)
     if machine.run.stage is Stage.RUNNING:
         machine.open_round(Cause.RUN_RESTARTED, sentence, now)
@@ -116,7 +115,7 @@ def restart(machine: "RunMachine", fact: RunRestarted, now: float) -> None:
 def admit(machine: "RunMachine", fact: events.ArrivalsAdmitted, now: float) -> None:
     sentence = completion.arrivals(machine.run)
     if fact.by:
-        _tell(machine, "nodes_admitted", fact, f"{sentence}; {AN_OPERATOR} admits them{_because(fact)}", now)
+        _tell(machine, "nodes_admitted", fact, words.admitted(sentence, fact.reason), now)
     machine.open_round(Cause.NODE_ARRIVED, sentence, now)
 
 
@@ -125,8 +124,7 @@ def resize(machine: "RunMachine", fact: RunResized, now: float) -> None:
     run = machine.run
     run.settings = _resized(run, fact)
     run.is_resized = True
-    size = f"{fact.min_nodes}:{fact.max_nodes}"
-    sentence = f"resized to {size} nodes by {AN_OPERATOR}{_because(fact)}"
+    sentence = words.resized(fact.min_nodes, fact.max_nodes, fact.reason)
     _tell(machine, "run_resized", fact, sentence, now)
     if run.stage is Stage.RUNNING and len(run.running) > legal_sizes.largest(run.settings) and not run.succeeded:
         machine.open_round(Cause.RUN_RESIZED, sentence, now)
@@ -143,8 +141,7 @@ def forget(machine: "RunMachine", fact: events.RunForgotten, now: float) -> None
 def forgotten(run: Run, now: float) -> str:
     """Sentence about a run that is forgotten, or will be."""
     left_s = (run.forget_at or now) - now
-    when = f" in {left_s:.0f} s, when its agents have heard of its end" if left_s > 0 else ""
-    return f"run {run.run_id} is forgotten{when}"
+    return words.forgotten(run.run_id, left_s)
 
 
 def cordon(machine: "RunMachine", fact: events.NodeCordoned, now: float) -> None:
@@ -191,7 +188,7 @@ def drain(machine: "RunMachine", fact: events.NodeDrained, now: float) -> None:
                 machine.drain(agent, until, Cause.NODE_DRAINED, sentence, now)
         else:
             machine.wake([agent])
-            machine.depart(agent, Cause.NODE_DRAINED, "drained", now)
+            machine.depart(agent, Cause.NODE_DRAINED, words.DRAINED, now)
 
 
 def _move(machine: "RunMachine", agents: list[Agent], state: AgentState) -> None:
@@ -201,7 +198,7 @@ def _move(machine: "RunMachine", agents: list[Agent], state: AgentState) -> None
         machine.direct(agents, None)
 
 
-# Words.
+# What is told.
 
 
 def cordon_of(fact: events.NodeCordoned, now: float) -> Cordon:
@@ -225,22 +222,16 @@ def _wall_until(fact: events.NodeCordoned) -> float | None:
 
 
 def cordoned(fact: events.NodeCordoned) -> str:
-    for_s = "" if fact.for_s is None else f" for {span(fact.for_s)}"
-    if fact.by == EXCLUDER:
-        return f"node {fact.node_id} is excluded{for_s}{_because(fact)}"
-    return f"node {fact.node_id} is cordoned{for_s} by {AN_OPERATOR}{_because(fact)}"
+    kind = words.excluded if fact.by == EXCLUDER else words.cordoned
+    return kind(fact.node_id, fact.for_s, fact.reason)
 
 
 def uncordoned(fact: events.NodeUncordoned) -> str:
-    return f"node {fact.node_id} is uncordoned{f' by {AN_OPERATOR}' if fact.by else ''}{_because(fact)}"
+    return words.uncordoned(fact.node_id, fact.reason, by_operator=bool(fact.by))
 
 
 def drained(fact: events.NodeDrained) -> str:
-    return f"node {fact.node_id} is drained by {AN_OPERATOR}{_because(fact)}"
-
-
-def _because(fact: events.Operation) -> str:
-    return f": {fact.reason}" if fact.reason else ""
+    return words.drained(fact.node_id, fact.reason)
 
 
 def _tell(

@@ -17,6 +17,7 @@ from rdzv_protocol.queries import Query, QueryAnswer, Refused, TailLog
 
 from rdzv_server.core import events
 from rdzv_server.core.effects import QueryClosed
+from rdzv_server.words import queries as words
 
 if TYPE_CHECKING:
     from rdzv_server.core.policy import Kernel
@@ -138,18 +139,16 @@ def ask_for_log(kernel: "Kernel", event: events.LogAsked, now: float) -> None:
     """
     run = kernel.run
     if run.stage.is_end:
-        raise RunEnded(
-            f"run {run.run_id} is over, it has {run.stage}, and its agents are gone: see the files themselves"
-        )
+        raise RunEnded(words.run_over(run.run_id, run.stage))
     seat = seat_of_rank(run, event.rank)
     agent = run.agents.get(seat.agent_id)
     if agent is None:
-        raise QueryRefused(f"the agent of node {seat.node_id}, which had rank {event.rank} last, is gone")
+        raise QueryRefused(words.agent_gone(seat.node_id, event.rank))
     if not knows(agent, TailLog):
-        raise QueryRefused(f"the agent of node {seat.node_id} is older than this server: it cannot be asked for logs")
+        raise QueryRefused(words.agent_too_old(seat.node_id))
     asked = run.queries.by_agent.get(agent.agent_id, _NOTHING).values()
     if sum(isinstance(each.query, TailLog) for each in asked) >= MOST_OPEN:
-        raise TooManyRequests(f"node {agent.node_id} has {MOST_OPEN} queries to answer already: try again")
+        raise TooManyRequests(words.too_many_open(agent.node_id, MOST_OPEN))
     fields = {"rank": event.rank, "stream": event.stream, "lines": event.lines, "offset": event.offset}
     ask(kernel, agent, TailLog, event.within_s, partial(_answer_operator, event.token), now, **fields)
 
@@ -163,8 +162,8 @@ def _answer_operator(
 def seat_of_rank(run: "Run", rank: int) -> "Seat":
     """Seat that had the rank in the last round. Raises `UnknownRank`."""
     if run.membership is None:
-        raise UnknownRank(f"run {run.run_id} has no ranks yet: its first round has not started")
+        raise UnknownRank(words.no_ranks_yet(run.run_id))
     if seat := run.seat_of_rank(rank):
         return seat
     most = run.membership.world_size - 1
-    raise UnknownRank(f"run {run.run_id} has no rank {rank}: those of round {run.membership.round} are 0 to {most}")
+    raise UnknownRank(words.no_such_rank(run.run_id, rank, run.membership.round, most))

@@ -14,10 +14,10 @@ from rdzv_protocol.messages import Failure
 
 from rdzv_server.core import failed_rounds
 from rdzv_server.core.run import Cause, FailureRecord, Opening, Restart, Run, keep_latest, remember
+from rdzv_server.words import failures as words
 
 CAUSE_WINDOW_S = 1.0
 """Seconds that a run without restarts left waits for the cause of a consequence."""
-NO_USE = "restarting does not help"
 FAILURES_OF_A_ROUND = 8
 """Most failures of a round that are remembered one by one, beside the root."""
 MOST_NODES = 10_000
@@ -71,13 +71,13 @@ def is_to_blame(run: Run, failure: Failure) -> bool:
 def verdict(run: Run, failure: Failure, now: float) -> Verdict | None:
     """Decide whether this failure ends the run; None: a restart follows."""
     if failure.verdict == "fatal":
-        return Verdict(f"--fatal-rule {failure.rule!r} fits what it wrote")
+        return Verdict(words.fatal_rule(failure.rule))
     if is_fatal(run, failure):
-        return Verdict(f"exit code {failure.exit_code} is fatal for this run")
+        return Verdict(words.fatal_exit_code(failure.exit_code))
     if failure.verdict == "retry":
         return None
     if run.settings.fail_when_hopeless and (why := failed_rounds.no_use(run, failure.recurs, now)):
-        return Verdict(f"{NO_USE}: {why} (--fail-when-hopeless)")
+        return Verdict(words.hopeless(words.no_use(why)))
     return _without_progress(run, now) or (None if left(run, now) > 0 else _spent(run))
 
 
@@ -87,9 +87,7 @@ def _without_progress(run: Run, now: float) -> Verdict | None:
 
 
 def _spent(run: Run) -> Verdict:
-    most, window_s = run.settings.max_restarts, run.settings.restart_window_s
-    within = "" if window_s is None else f" within {window_s:.0f} s"
-    return Verdict(f"no restarts left: {most} of {most} used{within}")
+    return Verdict(words.no_restarts_left(run.settings.max_restarts, run.settings.restart_window_s))
 
 
 def left(run: Run, now: float) -> int:
@@ -108,12 +106,12 @@ def has_hang_budget(run: Run) -> bool:
 def verdict_on_hang(run: Run, now: float) -> Verdict | None:
     """Decide whether a hang ends the run; None: a restart follows."""
     if run.settings.on_hang == "fail":
-        return Verdict("--on-hang fail")
+        return Verdict(words.FATAL_HANG)
     if given_up := _without_progress(run, now):
         return given_up
     most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
     if most is not None:
-        return None if used < most else Verdict(f"no restarts after hangs left: {used} of {most} used")
+        return None if used < most else Verdict(words.no_hang_restarts_left(used, most))
     return None if left(run, now) > 0 else _spent(run)
 
 

@@ -13,6 +13,7 @@ from rdzv_server.core import legal_sizes
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.liveness import Leases
 from rdzv_server.core.queries import Queries
+from rdzv_server.words import notices as words
 
 HEARD_OF_S = 60.0
 """Seconds within which a live agent hears that its run has ended, however long its lease is."""
@@ -229,7 +230,7 @@ class Replacement(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        return f"{self.slow}; a node that stands by takes its place"
+        return words.replaced(self.slow)
 
 
 class PolicyState(Struct):

@@ -13,10 +13,11 @@ from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import Directive, Finish, Wait
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import events, final_report, operations
+from rdzv_server.core import events, final_report
 from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import HEARD_OF_S, Stage
+from rdzv_server.words import operations as words
 
 SENTENCE_BYTES, ERROR_BYTES = 600, 160
 LAST_REVISION = 2**53
@@ -167,7 +168,7 @@ class SetApart(RunMachine):
     def _stop(self, fact: events.RunStopped | events.RunForgotten, now: float) -> None:
         run = self.run
         run.stage, run.ended_at = Stage.FAILED, now
-        run.end_reason = f"stopped by {operations.AN_OPERATOR}{f': {fact.reason}' if fact.reason else ''}"
+        run.end_reason = words.stopped(fact.reason)
         self._is_stopped = isinstance(fact, events.RunStopped)
         if self._is_stopped:
             run.answer(fact.request_id, run.end_reason)

@@ -17,8 +17,8 @@ An operator who restarts the run, resizes it or drains one of its nodes opens a 
 from typing import TYPE_CHECKING
 
 from rdzv_server.core import events
-from rdzv_server.core.node_history import span
 from rdzv_server.core.run import HEARD_OF_S, Run, Stage
+from rdzv_server.words import unheard as words
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -34,10 +34,9 @@ ASKED_AGAIN_S = 60.0
 """Most seconds between two requests for a place that count as one after the other."""
 
 
-def _for_how_long(run: Run, now: float) -> str:
+def _silent_s(run: Run, now: float) -> int:
     assert run.unheard_since is not None
-    silent = span(round(now - run.unheard_since))
-    return f"no agent of the run has been heard for {silent}: its nodes or the network path to them are gone"
+    return round(now - run.unheard_since)
 
 
 def deadline(run: Run) -> float | None:
@@ -63,22 +62,20 @@ def lost(machine: "RunMachine", fact: events.ContactLost, now: float) -> None:
     run = machine.run
     run.unheard_since = fact.heard_at
     run.leases.suspect_all()
-    machine.tell("warning", f"{_for_how_long(run, now)}; the server waits for them", now)
+    machine.tell("warning", words.awaited(_silent_s(run, now)), now)
 
 
 def regained(machine: "RunMachine", fact: events.ContactRegained, now: float) -> None:
     run = machine.run
-    assert run.unheard_since is not None
-    silent, run.unheard_since = span(round(now - run.unheard_since)), None
-    others = "; each of the others has a fresh lease" if len(run.agents) > 1 else ""
-    machine.tell("warning", f"an agent of the run is heard after {silent}: node {fact.node_id}{others}", now)
+    silent_s, run.unheard_since = _silent_s(run, now), None
+    machine.tell("warning", words.heard_again(silent_s, fact.node_id, has_others=len(run.agents) > 1), now)
 
 
 def deserted(machine: "RunMachine", fact: events.RunDeserted, now: float) -> None:
-    run, why = machine.run, _for_how_long(machine.run, now)
+    run, silent_s = machine.run, _silent_s(machine.run, now)
+    why = words.not_heard(silent_s)
     if fact.for_room or fact.for_agents:
-        to = "new agents (--max-agents)" if fact.for_agents else "a new run (--max-runs)"
-        why += f"; the server was full, so the run gave its place to {to}"
+        why = words.gave_place(silent_s, to_agents=fact.for_agents)
         run.gave_place, run.forget_at = True, now + min(run.settings.lease_s, HEARD_OF_S)
     machine.end(Stage.FAILED, why, None, now)
 

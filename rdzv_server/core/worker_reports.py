@@ -10,6 +10,7 @@ from rdzv_protocol.text import clip
 from rdzv_server.core import events, failed_rounds, final_report, kept_failures, restart_budget
 from rdzv_server.core.node_history import Fault
 from rdzv_server.core.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
+from rdzv_server.words import failures as words
 
 if TYPE_CHECKING:
     from rdzv_server.core.machine import RunMachine
@@ -43,11 +44,10 @@ def _check_own(run: Run, agent: Agent, failure: Failure) -> None:
     Under stock torchrun an agent counts as one worker, and its workers have ranks that only torchrun knows.
     """
     if failure.node_id != agent.node_id:
-        raise MalformedMessage(f"the agent of node {agent.node_id} reports a failure on node {failure.node_id}")
+        raise MalformedMessage(words.other_node(agent.node_id, failure.node_id))
     seat = run.seat_of(agent.agent_id)
     if seat and seat.local_world_size > 1 and failure.rank not in seat.ranks:
-        ranks = f"{seat.ranks[0]} to {seat.ranks[-1]}"
-        raise MalformedMessage(f"rank {failure.rank} is none of node {agent.node_id}'s, {ranks}")
+        raise MalformedMessage(words.foreign_rank(failure.rank, agent.node_id, seat.ranks[0], seat.ranks[-1]))
 
 
 def awaits_loss(run: Run, reporter: str = "") -> bool:
@@ -76,7 +76,7 @@ def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.Work
         return is_fatal and agent.round == report.round
     is_last = not agent.has_joined or (run.stage is Stage.FORMING and run.seat_of(report.agent_id) is not None)
     if agent.round != report.round or not is_last:
-        raise StaleRound(f"round {report.round} of run {run.run_id} is over for node {agent.node_id}")
+        raise StaleRound(words.round_over(report.round, run.run_id, agent.node_id))
     return True
 
 
@@ -107,7 +107,7 @@ def failed(machine: "RunMachine", fact: events.WorkersFailed, now: float) -> Non
     is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry" or fact.awaits_loss
     if run.first_of_round is record and not is_excused:
         fault: Fault = "hardware" if failure.blame == "node" else "failed"
-        machine.blame(agent.node_id, fault, f"{reason}{failure.hint and f' ({failure.hint})'}")
+        machine.blame(agent.node_id, fault, words.with_hint(reason, failure.hint))
     verdict = restart_budget.verdict(run, failure, now)
     if restart_budget.is_fatal(run, failure):
         assert verdict
@@ -144,9 +144,9 @@ def _with_outlook(machine: "RunMachine", failure: Failure, now: float) -> Failur
     why = failed_rounds.no_use(machine.run, failure.recurs, now)
     if why is None or not restart_budget.is_to_blame(machine.run, failure):
         return failure
-    machine.tell("warning", f"{restart_budget.NO_USE}: {why}", now, node_id=failure.node_id)
-    hint = clip(failure.hint, HINT_BYTES)
-    return replace(failure, hint=f"{hint}{hint and '; '}{restart_budget.NO_USE}: {why}")
+    warning = words.no_use(why)
+    machine.tell("warning", warning, now, node_id=failure.node_id)
+    return replace(failure, hint=words.hints(clip(failure.hint, HINT_BYTES), warning))
 
 
 def cause_not_found(machine: "RunMachine", fact: events.CauseNotFound, now: float) -> None:

@@ -1,4 +1,8 @@
-"""What an agent is told that may not join a run."""
+"""What an agent is told that may not join a run, or joins one that is not as it asked."""
+
+from collections.abc import Iterable
+
+from rdzv_protocol.text import count
 
 
 def min_above_max(min_nodes: int, max_nodes: int) -> str:
@@ -9,5 +13,66 @@ def fixed_below_min(fixed_nodes: int, min_nodes: int) -> str:
     return f"fixed_nodes {fixed_nodes} is below min_nodes {min_nodes}: such a run could never start"
 
 
+def grace_too_long(grace_s: float, most_s: float) -> str:
+    return f"disconnect_grace_s is {grace_s:g}, and may be {most_s:g} at most: ask for a shorter --disconnect-grace"
+
+
+def no_legal_size(none_legal: str) -> str:
+    """`none_legal`: a message of that kind, from `words.sizes`."""
+    return f"{none_legal}: ask for --nnodes MIN:MAX with a legal size in it"
+
+
 def run_is_full(run_id: str, most: int) -> str:
     return f"run {run_id} holds {most} agents, as many as a run may"
+
+
+def other_secret(agent_id: str) -> str:
+    return f"agent {agent_id} has joined with another secret"
+
+
+def other_node(agent_id: str, node_id: str) -> str:
+    """An agent joins again with another node id or `--node-rank`."""
+    return f"agent {agent_id} of node {node_id} must keep its node id and --node-rank"
+
+
+def fenced(agent_id: str, node_id: str, run_id: str) -> str:
+    """An agent that the run has given up joins again."""
+    return f"agent {agent_id} of node {node_id} is no longer part of run {run_id}"
+
+
+def other_settings(run_id: str, conflicts: Iterable[str]) -> str:
+    return (
+        f"run {run_id} has other settings: {'; '.join(conflicts)}. "
+        "Start every agent of a run with the same values, or leave them out to take the run's"
+    )
+
+
+def other_program(run_id: str, theirs: str, first_node: str, ours: str, node_id: str) -> str:
+    return (
+        f"run {run_id} runs {theirs} on node {first_node}, not {ours} as node {node_id} would: set "
+        "--run-id if these are two runs, or give each program of one run its own --role"
+    )
+
+
+def not_wanted(run_id: str, nodes: int, node_id: str, program: str, *, is_same_program: bool) -> str:
+    """A run has no free seat for an agent with another command. `program`: the agent's, empty if it told none."""
+    what = f"{program} with other arguments" if program and is_same_program else program or "another command"
+    return (
+        f"run {run_id} is full with {count(nodes)}, and node {node_id} would run {what}: set "
+        "--run-id to begin another run, or use this run's command to stand by"
+    )
+
+
+def node_rank_taken(node_rank: int, run_id: str, node_id: str) -> str:
+    return (
+        f"--node-rank {node_rank} of run {run_id} is taken by node {node_id}: give every node its own, or leave it out"
+    )
+
+
+def resized(run_id: str, sizes: Iterable[str]) -> str:
+    """An agent asks for another size than an operator gave the run."""
+    return f"an operator has resized run {run_id}: {'; '.join(sizes)}"
+
+
+def other_command(node_id: str, first_node: str) -> str:
+    return f"node {node_id} runs another command than node {first_node}: set --run-id if these are two runs"

@@ -8,10 +8,12 @@ import pytest
 import pytest_asyncio
 from rdzv_protocol import actions, paths
 
+from rdzv_server.words import operations
 from tests.browser.conftest import NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.support.certificates import Authority
 from tests.support.programs import Server
+from tests.support.told import pattern
 
 TOKENS = {
     "agent": "agents-0123456789\nteam-0123456789 team-*",
@@ -110,7 +112,7 @@ async def test_a_node_that_no_run_has_is_uncordoned_by_whom_the_token_lets(serve
     await tab.page.reload()
     await tab.act("Uncordon", of="node n7")
     await tab.page.wait_for_selector("#kept-out", state="hidden")
-    await server.line(r"node n7 is uncordoned by an operator \(by admin 127\.0\.0\.1\)")
+    await server.line(pattern(operations.uncordoned("n7", "", by_operator=True)) + r" \(by admin 127\.0\.0\.1\)")
 
 
 async def test_over_tls_a_session_never_travels_without_it(

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from rdzv_protocol import actions
 
+from rdzv_server.words import operations
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
@@ -19,6 +20,7 @@ from tests.support.etcd import Etcd
 from tests.support.poison import poison
 from tests.support.programs import STRAGGLING_WORKER, Server
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub
 
 SOON_S = 1.0
@@ -174,7 +176,7 @@ async def test_every_other_action_has_its_button(cluster: Cluster, tab: Tab) -> 
         await tab.act("Cordon", reason="its second fan")
         await tab.shows("#node-facts", re.compile(r"its second fan\s*Uncordoned\s*by an operator alone"))
         await tab.act("Uncordon")
-        await tab.shows("#events", f"node {name} is uncordoned by an operator")
+        await tab.shows("#events", operations.uncordoned(name, "", by_operator=True))
         assert "cordoned" not in await tab.text("#nodes")
         assert "ordoned" not in await tab.text("#node-facts")
         await tab.act("Stop run")
@@ -240,7 +242,8 @@ async def test_a_node_that_no_run_has_is_uncordoned_by_button_and_by_keyboard(cl
     await tab.page.keyboard.type("a <b>new</b> fan")
     await press("Enter")
     await tab.shows("#done", "Uncordon: done")
-    await cluster.server.line(r"node n<b>8 is uncordoned by an operator: a <b>new</b> fan \(by 127\.0\.0\.1\)")
+    uncordoned = operations.uncordoned("n<b>8", "a <b>new</b> fan", by_operator=True)
+    await cluster.server.line(pattern(uncordoned) + r" \(by 127\.0\.0\.1\)")
     await tab.page.locator("#cordons tr", has_text="n<b>8").wait_for(state="detached")
     await tab.focuses("Uncordon node n9")
     await tab.act("Uncordon", of="node n9")

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_server.words import unheard
 from tests.chaos.disk import LAST_LOOKS, READS, SlowCalls
 from tests.support.cluster import Cluster
 from tests.support.disk import Disk
 from tests.support.programs import Program
+from tests.support.told import any_numbers, pattern
 from tests.support.worker_hub import of_agent
 
 pytestmark = [pytest.mark.hosts, pytest.mark.usefixtures("possible")]
@@ -78,7 +80,8 @@ async def test_a_node_whose_log_files_hang_stays_in_its_run(cluster: Cluster, tm
     async with SlowCalls(agent.pid, 1_000.0, READS, log_files(tmp_path)):
         mute.order("say written meanwhile")
         other.signal(signal.SIGSTOP)
-        await cluster.server.line("run other .*no agent of the run has been heard")  # two leases of the others later
+        silent = any_numbers(pattern(unheard.awaited(5)))
+        await cluster.server.line(f"run other .*{silent}")  # two leases of the others later
     await agent.line("written meanwhile")
     await cluster.agents.pop("c").kill()
     await cluster.finish(workers)

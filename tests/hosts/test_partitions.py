@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from rdzv_server.words import losses, unheard
 from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.hosts.switch import Switch
 from tests.support.cluster import ALL_COME
 from tests.support.process_info import is_running
+from tests.support.told import any_numbers, pattern
 from tests.support.worker_hub import Worker
 
 pytestmark = pytest.mark.hosts
@@ -93,7 +95,7 @@ async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts:
     third = await hosts.hub.group(3)
     back_s = time.monotonic() - healed
     assert not is_running(lost.pid), "stopped before its successor began"
-    await hosts.agents["b"].line("is no longer part of run none.*; joining anew")
+    await hosts.agents["b"].line(pattern(losses.gone, node_id="b", run_id="none", left=False) + ".*; joining anew")
     await hosts.ends(third, node_lost=1, node_arrived=1)
     went, came = (max(0, again) for again in hosts.training.repeated())
     fault = f"a host is cut off for {LONG_S:g} s, {cut}"
@@ -110,7 +112,7 @@ async def test_workers_run_on_while_the_server_is_cut_off_and_nothing_restarts_w
     hosts.switch.isolate(SERVER)
     for agent in hosts.agents.values():
         await agent.line("lost rdzv-server at .*; workers keep running, trying again")
-    await hosts.server.line("no agent of the run has been heard for")
+    await hosts.server.line(any_numbers(pattern(unheard.awaited(2))))
     await step_on(first)
     hosts.switch.heal()
     healed = time.monotonic()

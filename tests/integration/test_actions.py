@@ -13,6 +13,7 @@ import pytest
 from rdzv_protocol.actions import ADMIT, CORDON, DRAIN, FORGET, RESIZE, RESTART, STOP, UNCORDON, Action
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import admission, completion, operations
 from tests.integration.replicas import Replicas
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import PATIENCE_S, Server
@@ -62,7 +63,7 @@ async def test_a_drained_node_saves_while_a_standby_takes_its_seat(cluster: Clus
     ours = [worker for worker in first if worker.agent_pid == cluster.agents["b"].pid]
     await save_at_sigterm(ours, tmp_path / "checkpoint")
     answer = {"node_id": "b", "deadline_s": 600, "reason": "its fan", "request_id": "t-7"}
-    said = "node b is drained by an operator: its fan"
+    said = operations.drained("b", "its fan")
     assert (await act(cluster.server, DRAIN, **answer))[1]["message"] == said
     second = await cluster.hub.group(4)
     assert {worker.agent_pid for worker in second} == {cluster.agents["a"].pid, spare.pid}
@@ -139,7 +140,7 @@ async def test_a_run_shrinks_and_grows_while_it_runs_and_agents_keep_their_flags
         pid: rank for pid, rank in ranked.items() if rank < 2
     }
     late = await cluster.node("d", *flags, nproc=1)
-    await late.line("an operator has resized run r: --nnodes is 1:2 here, not 3:3")
+    await late.line(re.escape(admission.resized("r", ["--nnodes is 1:2 here, not 3:3"])))
     assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=1, max_nodes=4))[0] == 200
     third = await cluster.hub.group(4)
     assert (await act(cluster.server, RESIZE, run_id="r", min_nodes=3, max_nodes=2))[0] == 400
@@ -150,11 +151,12 @@ async def test_a_run_shrinks_and_grows_while_it_runs_and_agents_keep_their_flags
 async def test_a_cordoned_node_takes_part_again_when_its_time_is_over(cluster: Cluster) -> None:
     flags = ("--nnodes", "2", "--run-id", "r", *PATIENT)
     await act(cluster.server, CORDON, node_id="b", reason="burn-in")
-    await cluster.server.line(r"INFO rdzv-server: node b is cordoned by an operator: burn-in \(by 127\.0\.0\.1\)$")
+    cordoned = re.escape(operations.cordoned("b", None, "burn-in"))
+    await cluster.server.line(rf"INFO rdzv-server: {cordoned} \(by 127\.0\.0\.1\)$")
     agent = await cluster.node("b", *flags)
-    await agent.line("standing by: node b is cordoned: burn-in")
+    await agent.line(completion.standby_kept_out("b", "burn-in", excluded=False))
     other = await cluster.node("a", *flags)
-    await other.line("waiting for 1 more node: 1 of 2 joined .a.; cordoned: b")
+    await other.line(re.escape(completion.too_few(1, 1, 2, "a", cordoned="b")))
     assert (await act(cluster.server, CORDON, node_id="b", for_s=0.2))[0] == 200
     workers = await cluster.hub.group(4)
     assert (await act(cluster.server, UNCORDON, node_id="b"))[0] == 200, "it is not cordoned: nothing to do"
@@ -168,7 +170,7 @@ async def test_the_log_says_once_that_the_time_of_a_cordon_is_over_whether_a_run
     for node in "bx":
         await act(cluster.server, CORDON, node_id=node, reason="burn-in")
     agent = await cluster.node("b", *flags)
-    await agent.line("standing by: node b is cordoned: burn-in")
+    await agent.line(completion.standby_kept_out("b", "burn-in", excluded=False))
     for node in "bx":
         await act(cluster.server, CORDON, node_id=node, for_s=0.2)
         await cluster.server.line(f"INFO rdzv-server: .*node {node} is uncordoned: its time is over")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import admission
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import need_aetcd
 from tests.support.programs import WORKER, Program, Server, refuses, start_agent
@@ -137,10 +138,10 @@ async def test_a_node_rank_that_is_taken(cluster: Cluster) -> None:
 async def test_two_people_who_share_a_server_and_give_no_run_id(cluster: Cluster, tmp_path: Path) -> None:
     a = await cluster.nodes("a", *PATIENT)
     theirs, cluster.script = os.path.basename(cluster.script), shutil.copy(WORKER, tmp_path / "other.py")
-    says = f"run none runs {theirs} on node a, not other.py as node b would: set --run-id if these are two runs"
+    says = admission.other_program("none", theirs, "a", "other.py", "b")
     await refuses(await cluster.node("b", *PATIENT), says, code=ExitCode.REFUSED)
     cluster.script = shutil.copy(WORKER, tmp_path / "worker2.py")
-    says = "run none is full with 1 node, and node c would run worker2.py: set --run-id to begin another run"
+    says = admission.not_wanted("none", 1, "c", "worker2.py", is_same_program=False)
     await refuses(await cluster.node("c", *PATIENT), says, code=ExitCode.REFUSED)
     for name in "bc":
         del cluster.agents[name]
@@ -152,7 +153,7 @@ async def test_nodes_whose_commands_differ_by_a_number_are_told_and_run(cluster:
     await a.line("1 of 2 joined")
     cluster.script = shutil.copy(WORKER, tmp_path / "worker2.py")
     b = await cluster.node("b", "--nnodes", "2", *PATIENT)
-    says = "node b runs another command than node a: set --run-id if these are two runs"
+    says = admission.other_command("b", "a")
     await b.line(f" node-agent: {says}$")
     await cluster.server.line(f"WARNING rdzv-server: run none round 1: {says}$")
     await cluster.finish(await cluster.hub.group(4))

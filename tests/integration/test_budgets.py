@@ -1,5 +1,6 @@
 """Budgets of restarts with real processes: waits between restarts, rules about failures, and runs that get nowhere."""
 
+import re
 import signal
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from rdzv_protocol.actions import DRAIN, RESTART
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import completion, failures
 from tests.integration.test_actions import act
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import start_agent
@@ -32,7 +34,7 @@ async def test_the_second_restart_in_a_row_waits_and_says_so(cluster: Cluster) -
     second = await cluster.hub.group(2)
     second[1].order_exit(3)
     for name in "ab":
-        await cluster.agents[name].line("waiting before the next restart: 1 restart in a row did not help")
+        await cluster.agents[name].line(re.escape(completion.awaits_backoff(1)))
     run = await cluster.server.run()
     assert run["phase"] == "restarting" and 0 < run["deadline_s"] <= 500
     assert (await act(cluster.server, RESTART, run_id=run["run_id"]))[0] == 200
@@ -54,7 +56,7 @@ async def test_a_run_that_gets_nowhere_ends_with_an_exit_code_of_its_own(cluster
     for name in "ab":
         agent = cluster.agents.pop(name)
         assert await agent.exit_code() == ExitCode.NO_PROGRESS
-        await agent.line("no progress: 2 rounds in a row failed, none beyond step 8")
+        await agent.line(failures.no_progress(2, highest_step=8, checkpoint_step=None))
 
 
 async def test_rules_by_what_workers_wrote_make_a_restart_free_or_end_the_run(cluster: Cluster) -> None:
@@ -112,5 +114,5 @@ async def test_a_script_that_cannot_start_is_told_once_and_ends_the_run_if_that_
     for flags, restarts in ((), "Restarts: 1"), (("--fail-when-hopeless",), "Ended: restarting does not help"):
         agent = await start_agent("--standalone", "--max-restarts", "1", *flags, script=script)
         assert await agent.exit_code() == ExitCode.FAILED
-        await agent.line("what to do: .*; restarting does not help: the first round failed at its start")
+        await agent.line(f"what to do: .*; {failures.no_use(failures.FAILED_AT_START)}")
         await agent.line(restarts)

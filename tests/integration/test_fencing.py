@@ -16,10 +16,12 @@ from rdzv_protocol import paths
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
+from rdzv_server.words import completion, losses
 from tests.support.cluster import Cluster
 from tests.support.process_info import is_running
 from tests.support.programs import PATIENCE_S, Program, Server
 from tests.support.tcp_proxy import Exchange, TcpProxy
+from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub, of_agent, of_node, restart_count
 
 LEASE_S = 3.0
@@ -53,9 +55,7 @@ async def test_a_restarted_agent_replaces_its_dead_self_at_once(cluster: Cluster
     await cluster.finish(second)
     run = await cluster.server.run()
     assert await cluster.restarts() == {"node_lost": 1}
-    assert [(gone["node_id"], gone["cause"]) for gone in run["departures"]] == [
-        ("b", "a new agent of the same node joined")
-    ]
+    assert [(gone["node_id"], gone["cause"]) for gone in run["departures"]] == [("b", losses.REPLACED)]
 
 
 async def test_while_a_round_forms_a_restarted_agent_takes_its_own_place(cluster: Cluster) -> None:
@@ -82,8 +82,8 @@ async def test_an_agent_replaces_one_that_hangs_on_the_same_node(cluster: Cluste
     assert time.monotonic() - began < lease_s / HOLDS_PER_LEASE + BUSY_S < lease_s
     assert group_rank(second, new) == rank and restart_count(second) == 0
     old.signal(signal.SIGCONT)
-    await old.line("is no longer part of run .*; joining anew")
-    await old.line("standing by: round 2 has its 2 nodes")
+    await old.line(pattern(losses.gone, node_id="b", left=False) + ".*; joining anew")
+    await old.line(completion.standby_full(2, 2))
     for worker in first:
         await worker.gone()
     cluster.agents["old"] = old
@@ -193,7 +193,7 @@ async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts
     await first[0].tell("ignore SIGTERM")
     first[1].order_exit(3)
     await recorded.agents["a"].line("stopping the workers of round 1")
-    await recorded.agents["b"].line("waiting for .* to stop the workers of round 1")
+    await recorded.agents["b"].line(completion.to_stop("a", 1))
     await recorded.repeat_all()  # restarting: one has reported and has joined again, the other stops its worker
     first[0].kill()
     second = await recorded.hub.group(2)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import resource
 import socket
 import ssl
@@ -27,12 +28,16 @@ from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate
 from rdzv_server.core import unheard
 from rdzv_server.core.registry import MOST_RUNS
+from rdzv_server.core.run import Stage
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
+from rdzv_server.words import runs
+from rdzv_server.words import unheard as words
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import Program, Server, refuses, start_agent
 from tests.support.scenario import a_join
+from tests.support.told import any_numbers, pattern
 
 SHORT_S = 0.3
 SOON_S = 10.0
@@ -328,12 +333,12 @@ async def test_a_silent_run_gives_its_place_and_its_agent_is_told_when_it_is_bac
     reply = await newcomer.ask(a_join("b", run_id="new", settings=ALONE))
     assert isinstance(reply.directive, Start)
     assert all("this server holds 1 runs" in str(refusal) for refusal in refusals) and refusals
-    back = site.transport()
+    back, gave_place = site.transport(), words.gave_place(1, to_agents=False)
     with suppress(AgentFenced):  # unless it hears of the end while that is remembered
         while isinstance(finish := (await back.exchange(poll)).directive, Finish):
-            assert not finish.succeeded and "gave its place to a new run" in finish.reason
+            assert not finish.succeeded and re.search(any_numbers(pattern(gave_place)), finish.reason)
             await asyncio.sleep(SHORT_S)
-    with pytest.raises(RunFailed, match=r"run silent has failed: no agent .* gave its place to a new run"):
+    with pytest.raises(RunFailed, match=any_numbers(pattern(runs.ended("silent", Stage.FAILED, gave_place)))):
         await back.exchange(structs.replace(silent, returning=True, attempt=1))
 
 

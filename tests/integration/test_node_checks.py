@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import Program
 
@@ -82,6 +83,6 @@ async def test_a_run_of_fixed_nodes_does_not_wait_for_what_never_comes(cluster: 
     assert await cluster.agents.pop("a").exit_code() == ExitCode.NODE_UNFIT
     other = cluster.agents.pop("b")
     assert await other.exit_code() == ExitCode.FAILED
-    why = "run failed: too few nodes are fit: 1 of the 2 that the run has, and it needs 2: node a is unfit: "
+    why = f"run failed: {completion.too_few_fit(1, 2, 2, completion.unfit('a', ''))}"
     (said,) = [line for line in other.err if why in line]
     assert said.endswith("worn out")

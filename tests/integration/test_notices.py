@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import completion
+from rdzv_server.words import notices as words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import LONG_S
 from tests.support.programs import Program
 from tests.support.rdzvctl import rdzvctl
+from tests.support.told import tells, told
 from tests.support.worker_hub import Worker, of_agent
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "checkpoint_on_notice.py"
@@ -72,7 +75,7 @@ async def test_all_workers_are_told_of_a_node_that_leaves_and_the_round_ends_whe
     assert "SIGTERM: leaving the run; before, the workers of all nodes have 80 s to save" in "\n".join(leaver.err)
     assert len(await events(cluster, "notice_given")) == 1
     (ended,) = await events(cluster, "notice_ended")
-    assert ended["reason"].startswith("all 4 workers that listen acknowledged the notice after ")
+    assert tells(ended["reason"], words.acknowledged, workers=4)
     await cluster.finish(second)
     assert await cluster.restarts() == {"node_left": 1}
 
@@ -92,7 +95,8 @@ async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_sch
     await all_acknowledge(first[1:])
     second = await cluster.hub.group(2)
     assert await leaver.exit_code() == ExitCode.START_AGAIN
-    assert "had not all acknowledged the notice after 1." in (await events(cluster, "notice_ended"))[0]["reason"]
+    ended = (await events(cluster, "notice_ended"))[0]
+    assert 1 <= float(told(ended["reason"], words.not_acknowledged)["after_s"]) < 2
     await cluster.finish(second)
 
 
@@ -242,7 +246,7 @@ async def test_an_arrival_on_notice_waits_until_the_workers_have_saved(cluster: 
     await all_listen(first)
     newcomer = await cluster.node("b", "--scale-up", "on-notice")
     await all_hear(first, "node_arrived b True")
-    await newcomer.line("round 1 ends to admit this node")
+    await newcomer.line(completion.admits_soon(1))
     await all_acknowledge(first)
     second = await cluster.hub.group(4)
     assert len(of_agent(second, newcomer.pid)) == 2

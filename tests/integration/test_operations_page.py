@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_server.words import unheard
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
@@ -23,6 +24,7 @@ from tests.support.poison import poison
 from tests.support.programs import Program, Server, start_agent
 from tests.support.prometheus import Prometheus, need_prometheus
 from tests.support.rdzvctl import rdzvctl
+from tests.support.told import any_numbers, pattern
 from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import WorkerHub
 
@@ -153,11 +155,11 @@ async def silent(place: Place, told: Told) -> None:
         await cluster.nodes("ab", *TRAIN, "--nnodes", "2", *SLOW, "--lease", "1", nproc=1)
         for agent in cluster.agents.values():
             agent.signal(signal.SIGSTOP)
-        await cluster.server.line("no agent of the run has been heard")
+        await cluster.server.line(any_numbers(pattern(unheard.awaited(1))))
         await told.by_operators(cluster.server)
         for agent in cluster.agents.values():
             agent.signal(signal.SIGCONT)
-        await cluster.server.line("an agent of the run is heard")
+        await cluster.server.line(any_numbers(pattern(unheard.heard_again, after_s=1, has_others=True)))
         told.of("rdzv-server", cluster.server)
 
 
@@ -269,7 +271,7 @@ async def no_leader(place: Place, told: Told) -> None:
             told.of("node-agent", agent)
 
 
-@symptom("An agent says that it is no longer part of the run")
+@symptom("An agent says that it was removed from the run")
 async def fenced(place: Place, told: Told) -> None:
     async with place.cluster() as cluster:
         await cluster.nodes("ab", *TRAIN, "--nnodes", "2", "--lease", "5", "--shutdown-timeout", "5", nproc=1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import operations
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
@@ -387,10 +388,10 @@ async def test_a_node_is_cordoned_for_a_time(cluster: Cluster) -> None:
     at = cluster.endpoint
     await cluster.nodes("ab", "--run-id", "r", "--nnodes", "2", *PATIENT, nproc=1)
     done = await rdzvctl("cordon", "b", "--for", "10m", "--reason", "ECC errors", endpoint=at)
-    assert done.lines == ["node b is cordoned for 10 min by an operator: ECC errors"]
+    assert done.lines == [operations.cordoned("b", 600, "ECC errors")]
     (row,) = (line for line in (await rdzvctl("nodes", endpoint=at)).lines if line.startswith("b "))
     assert re.search(r"cordoned by .* until \d{4}-\d\d-\d\d \d\d:\d\d: ECC errors$", row)
-    assert (await rdzvctl("uncordon", "b", endpoint=at)).lines == ["node b is uncordoned by an operator"]
+    assert (await rdzvctl("uncordon", "b", endpoint=at)).lines == [operations.uncordoned("b", "", by_operator=True)]
     done = await rdzvctl("drain", "node-b", endpoint=at)
     assert done.code == ExitCode.FAILED and done.err[0].startswith("rdzvctl: no run has a node node-b now")
 
@@ -400,7 +401,7 @@ async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> Non
     async with terminal(cluster, "drain", "a", "--deadline", "30s") as shown:
         await shown.shows(r"node a: running in run r\n.*\[y/N\] ")
         shown.type("y\n")
-        await shown.shows(r"node a is drained by an operator")
+        await shown.shows(operations.drained("a", ""))
         assert await shown.exit_code() == 0
     assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
     await cluster.hub.group(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_server.words import operations
 from rdzvctl.completion import HARMLESS
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
@@ -47,8 +48,8 @@ async def test_a_shell_completes_names_from_the_server(shell: str, cluster: Clus
         for typed, shows in (
             (f"{load}; echo lo'aded'\n", "loaded"),
             ("rdzvctl nodes tra\t\n", r"host-17 +waiting"),
-            (f"rdzvctl --endpoint {cluster.endpoint} cordon host\t\n", "node host-17 is cordoned by an operator"),
-            ("rdzvctl uncordon host\t\n", "node host-17 is uncordoned by an operator"),
+            (f"rdzvctl --endpoint {cluster.endpoint} cordon host\t\n", operations.cordoned("host-17", None, "")),
+            ("rdzvctl uncordon host\t\n", operations.uncordoned("host-17", "", by_operator=True)),
             ("rdzvctl config use-context labo\t\n", "laboratory is the current context"),
             ("rdzvctl runs --context labo\t\n", "train-7 +forming"),
         ):

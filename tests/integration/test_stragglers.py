@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_server.words import notices
 from tests.support.cluster import ALL_COME, Cluster, straggling
 from tests.support.programs import STRAGGLING_WORKER
 from tests.support.rdzvctl import rdzvctl
+from tests.support.told import pattern
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,7 +41,7 @@ async def test_a_slow_node_in_lockstep_is_named_and_one_that_stands_by_takes_its
     shown = (await rdzvctl("why", endpoint=cluster.endpoint)).lines
     assert re.search(NAMED.replace("node b", "Node b"), " ".join(shown))
     await cluster.node("d", *FLAGS, *ALL_COME, env=straggling(tmp_path))
-    await server.line(f"opened: {NAMED}.*; a node that stands by takes its place", PATIENCE_S)
+    await server.line(f"opened: {NAMED}.*{re.escape(notices.replaced(''))}", PATIENCE_S)
     await cluster.agents["d"].line("round 2: ")
     await cluster.agents["b"].line("standing by: node b is excluded: node b is slow.*; uncordoned in 3")
     assert await cluster.restarts() == {"node_drained": 1}
@@ -56,7 +58,7 @@ async def test_the_workers_of_all_nodes_save_before_a_slow_one_is_replaced(clust
     await cluster.agents["d"].line("round 2: ", PATIENCE_S)
     for rank in range(3):
         assert re.match(f"node_drained b: {NAMED}", (tmp_path / f"saved_{rank}").read_text())
-    await cluster.server.line(f"{NAMED}.*; a node that stands by .*; the workers are told, and have 80 s to save")
-    await cluster.server.line("all 3 workers that listen acknowledged the notice after ")
+    await cluster.server.line(f"{NAMED}.*{re.escape(notices.given(notices.replaced(''), 80))}")
+    await cluster.server.line(pattern(notices.acknowledged, workers=3))
     assert await cluster.restarts() == {"node_drained": 1}
     await all_end(cluster, tmp_path)

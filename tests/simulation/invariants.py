@@ -25,11 +25,12 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core import final_report
 from rdzv_server.core.events import EXCLUDER
-from rdzv_server.core.liveness import NOT_HEARD, OVERDUE, TOGETHER_S
+from rdzv_server.core.liveness import OVERDUE, TOGETHER_S
 from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
+from rdzv_server.words import losses
 from simulation.agent import HANGS_AT, AgentProcess
 from simulation.clock import Clock
 from simulation.server import OPERATOR, Server
@@ -303,7 +304,7 @@ class Watch:
             return True
         overdue_at = self._server.renewed_at[agent_id] + OVERDUE * run.settings.lease_s
         vanished = (each for at, each in self._server.closings if abs(at - closed_at) < TOGETHER_S)
-        silent = (each for each in run.departures if each.cause.startswith(NOT_HEARD) and each.at > overdue_at)
+        silent = (each for each in run.departures if each.cause.startswith(losses.NOT_HEARD) and each.at > overdue_at)
         others = {self._processes[_name(each)].host.name for each in vanished} | {each.node_id for each in silent}
         return bool(others - {run.agents[agent_id].node_id})
 
@@ -328,11 +329,11 @@ class Watch:
             asked_s = run.settings.lease_s / HOLDS_PER_LEASE
             assert silent_s >= asked_s - EPSILON, f"{gone.agent_id} was asked, and not waited for"
             return
-        if run.opening.at == gone.at and run.opening.reason == f"node {gone.node_id} lost: {gone.cause}":
+        if run.opening.at == gone.at and run.opening.reason == losses.lost(gone.node_id, gone.cause):
             self._check_witness(run, gone)
         closed_at = self._server.closed_at.get(gone.agent_id)
         overdue_at = self._server.renewed_at[gone.agent_id] + OVERDUE * run.settings.lease_s
-        if gone.cause == "a new agent of the same node joined" and self._clock.now > overdue_at:
+        if gone.cause == losses.REPLACED and self._clock.now > overdue_at:
             return  # it was silent while no agent was heard, so that nothing speaks for it
         assert is_silent or closed_at is not None, f"{gone.agent_id} was there, and was lost: {gone.cause}"
         if not is_silent and "within" in gone.cause:
@@ -345,7 +346,7 @@ class Watch:
         others = {*self._seen(run.attempt).heard, *run.agents} - {gone.agent_id}
         heard = [0.0, *(self._server.renewed_at[agent_id] for agent_id in others)]
         overdue_at = self._server.renewed_at[gone.agent_id] + OVERDUE * run.settings.lease_s
-        is_witnessed = max(heard) >= overdue_at - EPSILON or not gone.cause.startswith(NOT_HEARD)
+        is_witnessed = max(heard) >= overdue_at - EPSILON or not gone.cause.startswith(losses.NOT_HEARD)
         assert is_witnessed, f"{gone.agent_id} was lost while no other agent was heard"
 
     def _check_end(self, run: Run, seen: Seen) -> None:

@@ -84,7 +84,7 @@ def test_a_host_back_from_silence_stops_its_workers_before_it_joins_anew():
     assert b.live_workers, "its workers are frozen with it"
     b.host.stop_takes_s = (3.0, 3.0)
     story.recover(b.host)
-    story.until(lambda: b.machine.state is State.STOPPING, SOON_S, "told that it is no longer part of the run")
+    story.until(lambda: b.machine.state is State.STOPPING, SOON_S, "told that it is fenced")
     story.passes(2.9)
     assert len(story.run.agents) == 1
     story.runs_on(a, b, within_s=1.0)

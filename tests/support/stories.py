@@ -94,6 +94,11 @@ SEEN: dict[str, Callable[..., str]] = {
 }
 
 
+def until(reason: str, ending: str, remaining_s: float) -> str:
+    """Return what an agent reads that waits for this reason: the `ending` comes in so many seconds."""
+    return Wait(reason=reason, ending=ending, remaining_s=remaining_s).sentence
+
+
 def stories(told: Mapping[str, Story]) -> pytest.MarkDecorator:
     """Parameters of a test that `check`s each `story`."""
     return pytest.mark.parametrize("story", [pytest.param(story, id=name) for name, story in told.items()])

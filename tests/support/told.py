@@ -38,6 +38,11 @@ def pattern(maker: Callable[..., str] | str, **known: Any) -> str:
     return found if texts[-1] else found + r"(?=\s|$)"
 
 
+def any_numbers(pattern: str) -> str:
+    """Return a pattern with any number in place of each, for times that a test does not know."""
+    return re.sub(r"\d+(\\\.\d+)?", r"[\\d.]+", pattern)
+
+
 def tells(text: object, maker: Callable[..., str] | str, **known: Any) -> bool:
     """Return whether the text, or what is raised, has a message of this kind with these fields."""
     return re.search(pattern(maker, **known), str(text)) is not None

@@ -9,6 +9,7 @@ from rdzv_protocol.actions import CordonRequest, DrainRequest, StopRequest, Unco
 from rdzv_protocol.errors import NotLeader, ServerUnavailable, UnknownNode, UnknownRun
 from rdzv_protocol.messages import LeaderReply, LeaderRequest, LeaveRequest
 
+from rdzv_server.words import operations
 from tests.support.etcd import need_etcd
 from tests.support.scenario import Connection, a_join, settings_of
 from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
@@ -264,14 +265,14 @@ async def test_a_node_that_no_shard_knows_is_not_drained(start, etcd, gates):
             await drain(unknown)
     assert decides.shards.state().cordons == []
     for node_id in ("ours", "theirs"):
-        assert await drain(node_id, node_id) == f"node {node_id} is drained by an operator"
+        assert await drain(node_id, node_id) == operations.drained(node_id, "")
     await until(lambda: "draining" in {agent.state for run in other.shards.runs() for agent in run.agents.values()})
     for node_id in ("ours", "theirs"):
         await decides.shards.ask(OperatorRequest(UncordonRequest(node_id=node_id), "me"), OPERATOR)
         run_id = next(run.run_id for run in (*decides.shards.runs(), *other.shards.runs()) if node_id in run.node_ids)
         leaves = LeaveRequest(run_id=run_id, agent_id=node_id, reason="drained")
         await by(shard_of(run_id, SHARDS), decides, other).shards.ask(leaves, OPERATOR)
-        assert await drain(node_id, node_id) == f"node {node_id} is drained by an operator"
+        assert await drain(node_id, node_id) == operations.drained(node_id, "")
         with pytest.raises(UnknownNode):
             await drain(node_id)
     ways[0 if decides is first else 1][1].hold()

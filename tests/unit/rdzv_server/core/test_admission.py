@@ -9,9 +9,10 @@ from rdzv_server.core import admission
 from rdzv_server.core.admission import JUST_S, MOST_NAMESAKES
 from rdzv_server.core.run import AgentState, Stage
 from rdzv_server.words import admission as words
+from rdzv_server.words import completion, losses
 from tests.support.scenario import Scenario, a_join, running, settings_of
 from tests.support.stories import check, stories
-from tests.support.told import pattern
+from tests.support.told import pattern, tells
 
 # Settings.
 
@@ -58,7 +59,7 @@ def test_a_node_that_runs_another_command_is_named_once_and_joins():
     run = Scenario("3")
     run.join("a", command="1")
     run.join("b", command="2")
-    sentence = "node b runs another command than node a: set --run-id if these are two runs"
+    sentence = words.other_command("b", "a")
     assert run.announced() == [sentence] == [admission.differs(run.run, a_join("b", command="2"))]
     run.join("c")  # says nothing of its command
     assert run.participants() == ["a", "b", "c"]
@@ -72,14 +73,8 @@ def test_commands_are_compared_with_the_next_one_after_the_first_is_gone():
     run.join("a", command="1")
     run.leaves("a")
     run.join("b", command="2")
-    assert run.run.command_of == "b" and "another command" not in "".join(run.announced())
-    assert admission.differs(run.run, a_join("c", command="1")).startswith("node c runs another command than node b")
-
-
-OTHER_PROGRAM = (
-    "run run runs train.py on node a, not eval.py as node b would: set --run-id if these are two runs, or give each "
-    "program of one run its own --role"
-)
+    assert run.run.command_of == "b" and not any(tells(each, words.other_command) for each in run.announced())
+    assert admission.differs(run.run, a_join("c", command="1")) == words.other_command("c", "b")
 
 
 @pytest.mark.parametrize("size", ["1", "2", "1:2"], ids=["it is full", "it forms", "it has a free seat"])
@@ -88,7 +83,8 @@ def test_an_agent_with_another_program_gets_no_seat(size: str):
     run.join("a", program="train.py")
     with pytest.raises(SettingsConflict) as refusal:
         run.join("b", program="eval.py")
-    assert str(refusal.value) == OTHER_PROGRAM and list(run.run.agents) == ["a"]
+    assert str(refusal.value) == words.other_program("run", "train.py", "a", "eval.py", "b")
+    assert list(run.run.agents) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +117,8 @@ def test_who_has_named_no_run_does_not_stand_by_with_another_command(program: st
     run = Scenario("1")
     run.run.explicit = False
     run.join("a", program=program, command="1")
-    with pytest.raises(SettingsConflict, match="run run is full with 1 node, and node b would run "):
+    full = words.not_wanted("run", 1, "b", program, is_same_program=True)
+    with pytest.raises(SettingsConflict, match=pattern(full)):
         run.join("b", program=program, command="2")
     run.join("c", program=program, command="2", explicit_run_id=True)
     run.join("d", program=program, command="1")
@@ -133,8 +130,13 @@ def test_who_has_named_no_run_does_not_stand_by_with_another_command(program: st
 
 # Who gets in.
 
-NEW_AGENT = "node a lost: a new agent of the same node joined"
-NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no sign of life"
+NEW_AGENT = losses.lost("a", losses.REPLACED)
+NO_SIGN_OF_LIFE = losses.lost("a", losses.PROBED_IN_VAIN)
+
+
+def awaits_a(joined: int, names: str) -> str:
+    """Return what a round of two waits for while it is not certain whether node a lives."""
+    return completion.last_call(completion.joined(joined, names), 2, 2, "", completion.awaits_signs_of_life("a"))
 
 
 @stories({
@@ -143,7 +145,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
         "2", "join a node_rank=1; join b node_rank=1", {"woken": "a", "agents": "a"},
         "renew a; refused join b node_rank=1",
         {"refused": "NodeRankTaken",
-         "refusal": "--node-rank 1 of run run is taken by node a: give every node its own, or leave it out"},
+         "refusal": words.node_rank_taken(1, "run", "a")},
         f"{JUST_S}s; refused join b node_rank=1", {"agents": "a"},  # it is asked once in a lease
     ),
     "a node rank is free again once its node is gone": (
@@ -164,7 +166,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
     "a standby takes a lost node's place without a wait": ("2", "join a b spare; lose a; join b", {"ranks": "spare b"}),
     "participants get a seat before standbys": (
         "2 max_restarts=1", "join a b spare; fail a; join b a",
-        {"ranks": "a b", "reason spare": "standing by: round 2 has its 2 nodes"},
+        {"ranks": "a b", "reason spare": completion.standby_full(2, 2)},
     ),
     "the first standby is the first to get a seat": (
         "2", "join a b first second; lose b; join a", {"ranks": "a first"},
@@ -179,7 +181,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
     ),
     "no round begins with one that is probed, as one that died unseen while it waited": (
         "2 max_restarts=1 lease_s=6", f"join a b; fail b; join a; {JUST_S}s; join a-again node=a; join b",
-        {"reason b": "3 (a, a, b) joined of 2 to 2; waiting for a sign of life of a"},
+        {"reason b": awaits_a(3, "a, a, b")},
         "3s", {"ranks": "a-again b", "ledger": "node_lost"},
     ),
     "a round begins when the probe is answered": (
@@ -202,7 +204,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
     # who has no connection gets no seat
     "a round does not begin with one whose connection is closed": (
         "2 disconnect_grace_s=1", "join a; disconnect a; join b",
-        {"reason b": "2 (a, b) joined of 2 to 2; waiting for a sign of life of a"}, "0.9s; renew a", {"ranks": "a b"},
+        {"reason b": awaits_a(2, "a, b")}, "0.9s; renew a", {"ranks": "a b"},
     ),
     "one whose connection stays closed misses the round": (
         "2 disconnect_grace_s=1", "join a; disconnect a; join b c; 1s", {"ranks": "b c"},
@@ -221,7 +223,7 @@ NO_SIGN_OF_LIFE = "node a lost: another agent of its node joined, and it gave no
     # fencing
     "a departed agent is fenced": (
         "2", "join a b; leave a; refused join a",
-        {"refused": "AgentFenced", "refusal": "agent a of node a is no longer part of run run"},
+        {"refused": "AgentFenced", "refusal": words.fenced("a", "a", "run")},
     ),
     "an agent that claims a past in this run is fenced": (
         "2", "join a b; refused join unknown after_round=1", {"refused": "AgentFenced"},
@@ -301,7 +303,7 @@ def test_the_ids_of_agents_that_are_gone_are_bounded(monkeypatch):
         run.leaves(name)
     run.restarts_from_a_snapshot()
     for late in ("c", "d"):
-        with pytest.raises(AgentFenced, match="is no longer part of run run"):
+        with pytest.raises(AgentFenced, match=pattern(words.fenced, agent_id=late, run_id="run")):
             run.join(late)
     with pytest.raises(AgentFenced):
         run.leaves("b")

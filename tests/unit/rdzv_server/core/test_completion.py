@@ -1,25 +1,33 @@
 """Completion of a round, and what is said until then."""
 
 from rdzv_server.core import completion
+from rdzv_server.words import completion as words
+from rdzv_server.words import runs, sizes
 from tests.support.scenario import Scenario, running
-from tests.support.stories import check, stories
+from tests.support.stories import check, stories, until
+
+
+def gathered(joined: int, names: str, high: int, awaits: str = "") -> str:
+    """Return what is waited for in a last call."""
+    low = 2 if high < 8 else 4
+    return words.last_call(words.joined(joined, names), low, high, "", awaits or words.awaits_more(high))
 
 
 @stories({
     "max_nodes have joined": (
         "2:3", "join a b", {"wait": "a b"},
-        "join c", {"ranks": "a b c", "reason a": "all 3 nodes joined", "woken": "a b c"},
+        "join c", {"ranks": "a b c", "reason a": words.all_joined(3), "woken": "a b c"},
     ),
     "every survivor has rejoined": (
         "2:4", "join a b c; form; lose c; join a", {"stage": "forming"},
-        "join b", {"ranks": "a b", "reason a": "every remaining node of round 1 rejoined: 2 (a, b) joined"},
+        "join b", {"ranks": "a b", "reason a": words.all_rejoined(1, words.joined(2, "a, b"))},
     ),
     "survivors below min wait for a replacement": (
         "2", "join a b; lose b; join a", {"wait": "a"}, "join c", {"ranks": "a c"},
     ),
     "the last call lets a round go that has its minimum": (
         "2:4 last_call_timeout_s=30", "join a; 100s; join b; 29.9s", {"stage": "forming"},
-        "0.1s", {"ranks": "a b", "reason a": "last call ended with 2 nodes"},
+        "0.1s", {"ranks": "a b", "reason a": words.last_call_ended(2)},
     ),
     "a newcomer does not prolong a last call that was asked for": (
         "2:4 last_call_timeout_s=30", "join a b; 20s; join c; 9.9s", {"stage": "forming"}, "0.1s", {"ranks": "a b c"},
@@ -30,7 +38,7 @@ from tests.support.stories import check, stories
     ),
     "a last call that nobody asked for ends when nobody has come for a while": (
         "2:4", "join a; 100s; join b; 4.9s", {"stage": "forming"},
-        "0.1s", {"ranks": "a b", "reason a": "last call ended with 2 nodes"},
+        "0.1s", {"ranks": "a b", "reason a": words.last_call_ended(2)},
     ),
     "each newcomer prolongs it by as much": (
         "2:4", "join a b; 4s; join c; 4.9s", {"stage": "forming"}, "0.1s", {"ranks": "a b c"},
@@ -48,8 +56,7 @@ from tests.support.stories import check, stories
     "the join timeout fails the run and names who was there and who was missing": (
         "3 join_timeout_s=600", "join a b c; lose c; join a; 600s",
         {"stage": "failed",
-         "reason a": "join timeout: waiting for 2 more nodes: 1 of 3 joined (a); "
-         "b to stop the workers of round 1; gone: c"},
+         "reason a": runs.join_timeout(words.too_few(2, 1, 3, "a", to_stop=words.to_stop("b", 1), gone="c"))},
     ),
     "the join timeout counts from the moment the round fell below its minimum": (
         "2:3 join_timeout_s=600 last_call_timeout_s=1000", "join a b; 500s; leave b; 599s", {"stage": "forming"},
@@ -57,7 +64,7 @@ from tests.support.stories import check, stories
     ),
     "a slow survivor keeps its seat": (
         "2", "join a b spare; leave a; join c",
-        {"wait": "c spare", "reason c": "2 (spare, c) joined of 2 to 2; waiting for b to stop the workers of round 1"},
+        {"wait": "c spare", "reason c": gathered(2, "spare, c", 2, words.awaits_stops(words.to_stop("b", 1)))},
         "join b", {"ranks": "spare b"},
     ),
     "the last call shuts nobody out who is alive and stopping": (
@@ -69,13 +76,13 @@ from tests.support.stories import check, stories
     ),
     "a round takes the largest legal size that there are nodes for, and the others stand by": (
         "2:8 node_unit=2", "join a b c d e; 5s",
-        {"ranks": "a b c d", "reason e": "standing by: round 1 has its 4 nodes, legal sizes 2, 4, 6, 8"},
-        "join f", {"wait": "e f", "reason e": "round 1 ends to admit this node; in 0.1 s"},
+        {"ranks": "a b c d", "reason e": words.standby_full(1, 4, sizes.legal_sizes([2, 4, 6, 8]))},
+        "join f", {"wait": "e f", "reason e": until(words.admits_soon(1), "ends", 0.1)},
         "0.1s", {"stage": "forming"},
     ),
     "too few for any legal size are too few for the run": (
         "2:8 node_unit=4", "join a b c",
-        {"reason a": "waiting for 1 more node: 3 of 4 joined (a, b, c), legal sizes 4, 8; gives up in 600 s"},
+        {"reason a": until(words.too_few(1, 3, 4, "a, b, c", sizes=sizes.legal_sizes([4, 8])), "gives_up", 600)},
     ),
     "a loss shrinks a run to the next legal size, and who has the first ranks keeps them": (
         "1:4 legal_sizes=1,2,4", "join a b c d; lose b; join a c d", {"ranks": "a c", "wait": "d"},
@@ -83,8 +90,8 @@ from tests.support.stories import check, stories
     ),
     "a replacement is waited for before the run shrinks": (
         "2:4 shrink_after_s=60", "join a b c d; lose d; join a b c; 59.9s",
-        {"stage": "forming", "reason a": "3 (a, b, c) joined of 2 to 4; waiting for a replacement of d; starts in 0 s"},
-        "0.1s", {"ranks": "a b c", "reason a": "no replacement came within 60 s: goes on with 3 nodes"},
+        {"stage": "forming", "reason a": until(gathered(3, "a, b, c", 4, words.awaits_replacement("d")), "starts", 0)},
+        "0.1s", {"ranks": "a b c", "reason a": words.no_replacement(60, 3)},
     ),
     "a replacement that comes in time fills the round at once": (
         "2:4 shrink_after_s=60", "join a b c d; lose d; join a b c; 30s; join e", {"ranks": "a b c e"},
@@ -102,32 +109,32 @@ def test_completion(story):
 
 
 @stories({
-    "1 of 4": ("4:8", "join a", {"reason a": "waiting for 3 more nodes: 1 of 4 joined (a); gives up in 600 s"}),
+    "1 of 4": ("4:8", "join a", {"reason a": until(words.too_few(3, 1, 4, "a"), "gives_up", 600)}),
     "3 of 4": (
-        "4:8", "join a b c", {"reason a": "waiting for 1 more node: 3 of 4 joined (a, b, c); gives up in 600 s"},
+        "4:8", "join a b c", {"reason a": until(words.too_few(1, 3, 4, "a, b, c"), "gives_up", 600)},
     ),
-    "4 to 8": ("4:8", "join a b c d", {"reason a": "4 (a, b, c, d) joined of 4 to 8; at once with 8; starts in 5 s"}),
+    "4 to 8": ("4:8", "join a b c d", {"reason a": until(gathered(4, "a, b, c, d", 8), "starts", 5)}),
     "many": (
         "4:8", "join a b c d e f",
-        {"reason a": "6 (a, b, c, d and 2 more) joined of 4 to 8; at once with 8; starts in 5 s"},
+        {"reason a": until(gathered(6, words.names("abcdef", 6), 8), "starts", 5)},
     ),
     "it counts down": (
-        "2", "join a; 17s", {"reason a": "waiting for 1 more node: 1 of 2 joined (a); gives up in 583 s"},
+        "2", "join a; 17s", {"reason a": until(words.too_few(1, 1, 2, "a"), "gives_up", 583)},
     ),
-    "standing by: full": ("2", "join a b s", {"reason s": "standing by: round 1 has its 2 nodes"}),
+    "standing by: full": ("2", "join a b s", {"reason s": words.standby_full(1, 2)}),
     "standing by: manual": (
         "2:3 scale_up=manual", "join a b; form; join s",
-        {"reason s": "standing by: round 1 runs, and scale-up is manual"},
+        {"reason s": words.standby_scale_up(1, "manual")},
     ),
     "standing by: at once": (
-        "2:4", "join a b; form; join s", {"reason s": "round 1 ends to admit this node; in 0.1 s"},
+        "2:4", "join a b; form; join s", {"reason s": until(words.admits_soon(1), "ends", 0.1)},
     ),
     "standing by: cooldown": (
-        "2:4 scale_up=cooldown", "join a b; form; join s", {"reason s": "round 1 ends to admit this node; in 300.0 s"},
+        "2:4 scale_up=cooldown", "join a b; form; join s", {"reason s": until(words.admits_soon(1), "ends", 300)},
     ),
     "standing by: some have finished": (
         "1:3", "join a b; form; succeed a; join s",
-        {"reason s": "standing by: 1 of 2 nodes finished their work", "start": "a b"},
+        {"reason s": words.standby_some_finished(1, 2), "start": "a b"},
     ),
 })  # fmt: skip
 def test_an_agent_reads_what_is_waited_for(story):
@@ -159,4 +166,4 @@ def test_no_sentence_grows_with_the_number_of_nodes():
 
 def test_the_status_of_a_running_round_says_who_is_over():
     run = running("4:8", "a", "b", "c", "d", "e", legal_sizes=(4, 8))
-    assert completion.running_reason(run.run) == "round 1 runs on 4 nodes of 5, legal sizes 4, 8"
+    assert completion.running_reason(run.run) == words.running(1, 4, of=5, sizes=sizes.legal_sizes([4, 8]))

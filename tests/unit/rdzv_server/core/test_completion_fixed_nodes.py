@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.run import Stage
+from rdzv_server.words import completion as words
+from rdzv_server.words import operations
 from tests.support.scenario import Scenario, running
-from tests.support.stories import check, stories
+from tests.support.stories import check, stories, until
 
-TOO_FEW = (
-    "too few nodes are fit: 1 of the 3 that the run has, and it needs 2: "
-    "node a is unfit: no GPU 3; node b is unfit: no GPU 3"
-)
+UNFIT_A, UNFIT_B = words.unfit("a", "no GPU 3"), words.unfit("b", "no GPU 3")
+TOO_FEW = words.too_few_fit(1, 3, 2, words.all_unfit([UNFIT_A, UNFIT_B], 2))
 
 
 @stories({
@@ -31,14 +31,14 @@ TOO_FEW = (
     # before it joins
     "a node that is unfit before it joins is out, and the run says so": (
         "2 fixed_nodes=3", "join_unfit a", {"agents": "", "faults": "a:unfit"}, "join c",
-        {"reason c": "waiting for 1 more node: 1 of 2 joined (c); node a is unfit: no GPU 3; gives up in 600 s"},
+        {"reason c": until(words.too_few(1, 1, 2, "c", unfit=UNFIT_A), "gives_up", 600)},
         "join_unfit b", {"finish": "c", "end": TOO_FEW},
     ),
     "a run does not end before all that it has been given can hear of it": (
         "3 fixed_nodes=3", "join_unfit c; join a", {"stage": "forming"}, "join b", {"finish": "a b"},
     ),
     "an unfit node that comes back fit is part of the run, and all of it outlives the server": (
-        "2 fixed_nodes=2", "join_unfit b; restart", {"unfit": "node b is unfit: no GPU 3"},
+        "2 fixed_nodes=2", "join_unfit b; restart", {"unfit": UNFIT_B},
         "join b2 node=b; join a", {"start": "a b2", "unfit": ""},
     ),
     "a copy of an unfit join says nothing new": (
@@ -60,9 +60,8 @@ def test_an_exclusion_counts_if_the_run_would_give_up_before_its_end(for_s, by, 
     run.join("a", "b")
     assert run.stage is stage
     if stage is Stage.FAILED:
-        assert run.run.end_reason.endswith(
-            "1 of the 2 that the run has, and it needs 2: node b is excluded: blamed 3 times"
-        )
+        excluded = operations.excluded("b", None, "blamed 3 times")
+        assert run.run.end_reason == words.too_few_fit(1, 2, 2, excluded)
 
 
 @given(st.integers(1, 5), st.integers(0, 3), st.lists(st.sampled_from(["unfit", "lost", "left"]), max_size=8))

@@ -3,12 +3,16 @@
 from collections.abc import Callable
 
 import pytest
-from rdzv_protocol.messages import Finish, Wait
+from rdzv_protocol.messages import Finish, Wait, failure_sentence
 
 from rdzv_server.core.completion import wait
 from rdzv_server.core.operations import RunRestarted
 from rdzv_server.core.status_view import view
+from rdzv_server.words import completion, runs
+from rdzv_server.words import failures as words
 from tests.support.scenario import Scenario, running
+from tests.support.stories import until
+from tests.support.told import tells
 
 WAITS = {"restart_backoff_s": 10.0, "restart_backoff_max_s": 35.0, "max_restarts": 99}
 STEADY_S = 70.0
@@ -80,13 +84,11 @@ def test_everybody_is_told_why_the_run_waits_and_for_how_long():
     run.fails("a")
     run.passes(2.0)
     run.join("a", "b")
-    why = (
-        "2 (a, b) joined of 2 to 2; waiting before the next restart: 2 restarts in a row did not help "
-        "(--restart-backoff)"
-    )
-    assert wait(run.run, run.now).sentence == f"{why}; starts in 18 s"
+    joined = completion.joined(2, "a, b")
+    why = until(completion.last_call(joined, 2, 2, "", completion.awaits_backoff(2)), "starts", 18)
+    assert wait(run.run, run.now).sentence == why
     status = view(run.run, run.now)
-    assert (status.reason, status.deadline_s) == (f"{why}; starts in 18 s", 18.0)
+    assert (status.reason, status.deadline_s) == (why, 18.0)
 
 
 def test_a_loss_turns_the_restart_into_a_membership_change_which_waits_for_nothing():
@@ -115,7 +117,7 @@ def test_too_few_nodes_are_waited_for_as_ever():
     run.join("a")
     run.leaves("b")
     run.passes(5.0)
-    assert run.told(Finish) == {"a"} and "join timeout" in run.run.end_reason
+    assert run.told(Finish) == {"a"} and tells(run.run.end_reason, runs.join_timeout)
 
 
 # Runs that get nowhere.
@@ -127,10 +129,8 @@ def test_a_run_ends_when_restarts_have_got_it_no_further():
     fails_again(run, 100)
     assert not run.stage.is_end
     fails_again(run, 90)
-    assert run.run.end_reason == (
-        "worker rank 0 on node a failed: exit code 1; no progress: 3 rounds in a row failed, none beyond step "
-        "100; the last checkpoint is of step 80"
-    )
+    failed = failure_sentence("a", 0, "exit code 1", "")
+    assert run.run.end_reason == words.ends_run(failed, words.no_progress(3, highest_step=100, checkpoint_step=80))
     finish = run.directive("b")
     assert isinstance(finish, Finish) and finish.no_progress and finish.failure
 
@@ -156,9 +156,7 @@ def test_workers_that_tell_nothing_are_measured_by_time():
     run = running("1", "a", max_restarts=99, max_restarts_without_progress=2)
     for lasts_s in (1.0, 1.0, 600.0, 1.0, 599.0):
         fails_again(run, lasts_s=lasts_s)
-    assert run.run.end_reason.endswith(
-        "no progress: 3 rounds in a row failed within 600 s each, and workers tell no steps"
-    )
+    assert run.run.end_reason.endswith(words.no_steps(3, within_s=600))
 
 
 def test_free_restarts_do_not_count():
@@ -214,16 +212,16 @@ def test_memory_that_runs_out_at_the_same_step_again_is_told():
     fails_again(run, 120, recurs="at_step", hint="less")
     assert outlook(run) == ""
     fails_again(run, 120, recurs="at_step", hint="less")
-    assert outlook(run) == "restarting does not help: the round before failed at step 120, too, in the same way"
+    assert outlook(run) == words.no_use(words.failed_at_step(120))
     assert not run.stage.is_end
 
 
 def test_the_longest_hint_leaves_room_for_it_and_for_a_snapshot():
     run = running("1", "a", max_restarts=99)
     attempt_of_a = fails_again(run, recurs="at_start", hint="x" * 1_024)
-    assert attempt_of_a == 0.0 and outlook(run).endswith("and the next one would likewise")
+    assert attempt_of_a == 0.0 and outlook(run).endswith(words.no_use(words.FAILED_AT_START))
     run.restarts_from_a_snapshot()
-    assert outlook(run).endswith("and the next one would likewise")
+    assert outlook(run).endswith(words.no_use(words.FAILED_AT_START))
 
 
 @pytest.mark.parametrize(
@@ -248,7 +246,7 @@ def test_the_steps_are_remembered_over_a_restart_of_the_server():
     run.restarts_from_a_snapshot()
     run.renews("a")
     fails_again(run, 120, recurs="at_step")
-    assert run.stage.is_end and "step 120" in run.run.end_reason and not run.run.no_progress
+    assert run.stage.is_end and tells(run.run.end_reason, words.failed_at_step, step=120) and not run.run.no_progress
 
 
 @pytest.mark.parametrize(
@@ -258,7 +256,7 @@ def test_the_steps_are_remembered_over_a_restart_of_the_server():
 def test_a_program_that_cannot_start_is_told_at_its_start_alone(step, lasts_s, is_told):
     run = running("1", "a", max_restarts=99)
     fails_again(run, step, lasts_s=lasts_s, recurs="at_start")
-    assert ("the first round failed at its start" in outlook(run)) == is_told
+    assert (words.FAILED_AT_START in outlook(run)) == is_told
     run.events.clear()
     fails_again(run, recurs="at_start")
     assert outlook(run) == "", "it has started before: then its surroundings have changed"

@@ -9,9 +9,10 @@ from rdzv_server.core import finishing, run_view, status_view, watch_view
 from rdzv_server.core.events import LeaseRenewed
 from rdzv_server.core.finishing import WARNED_AFTER_S
 from rdzv_server.core.run import Stage
+from rdzv_server.words import finishing as words
 from tests.support.scenario import Scenario, running
 
-MINUTES_5 = "rank 0 finished 5 min ago; still running: rank 1 on node b"
+MINUTES_5 = words.still_run(words.rank(0), 5, words.on_node(words.rank(1), "b"))
 
 
 def with_workers(each: int, nodes: str, *names: str, **settings: Any) -> Scenario:
@@ -45,7 +46,7 @@ def test_a_node_that_finished_and_one_that_still_runs_are_named_at_once() -> Non
     run.passes(60.0)
     status = found(run)
     assert status and (status.age_s, status.warned) == (60.0, False)
-    assert run_view.reason(run.run, run.now).endswith("; rank 0 finished; still running: rank 1 on node b")
+    assert run_view.reason(run.run, run.now).endswith(words.finishing(words.rank(0), words.on_node(words.rank(1), "b")))
     assert watch_view.summary(run.run, run.now, lambda at: at)["finished_at"] == 0.0
 
 
@@ -69,7 +70,7 @@ def test_a_node_that_finishes_later_starts_the_time_anew() -> None:
     run.succeeds("b")
     assert not run.run.still_running
     run.passes(WARNED_AFTER_S)
-    assert warnings(run)[1:] == ["ranks 0-1 finished 5 min ago; still running: rank 2 on node c"]
+    assert warnings(run)[1:] == [words.still_run(words.ranks([(0, 1)], 0), 5, words.on_node(words.rank(2), "c"))]
 
 
 def test_workers_that_finished_on_a_node_that_still_runs_are_a_sign_with_the_same_consequence() -> None:
@@ -77,7 +78,8 @@ def test_workers_that_finished_on_a_node_that_still_runs_are_a_sign_with_the_sam
     polls(run, "a", 0, 2, ago_s=30.0)
     assert run_view.phase(run.run) == "finishing"
     run.passes(WARNED_AFTER_S - 30.0)
-    assert warnings(run) == ["ranks 0, 2 finished 5 min ago; still running: ranks 1, 3 on node a"]
+    still = words.on_node(words.ranks([(1, 1), (3, 3)], 0), "a")
+    assert warnings(run) == [words.still_run(words.ranks([(0, 0), (2, 2)], 0), 5, still)]
 
 
 def test_a_repeated_sign_changes_nothing_and_a_further_worker_the_time() -> None:
@@ -124,6 +126,6 @@ def test_the_sentence_about_a_large_run_is_short() -> None:
     run = with_workers(8, "64", *names)
     run.succeeds(*names[:50])
     assert (view := finishing.view(run.run))
-    assert view.finished == "workers of 50 of 64 nodes"
-    assert view.still_running.startswith("ranks 400-407 on node n50, ")
-    assert view.still_running.endswith(" on node n53 and 10 more nodes")
+    assert view.finished == words.workers_of(50, 64)
+    named = [words.on_node(words.ranks([(8 * at, 8 * at + 7)], 0), f"n{at}") for at in range(50, 54)]
+    assert view.still_running == words.on_nodes(named, 10)

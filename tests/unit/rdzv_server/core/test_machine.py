@@ -4,6 +4,7 @@ import pytest
 from rdzv_protocol.messages import Finish
 
 from rdzv_server.core.effects import ForgetRun, Happened, Record, WakeAgents
+from rdzv_server.words import completion, losses, runs
 from tests.support.scenario import RETENTION_S, Scenario, running, snapshot
 from tests.support.stories import check, stories
 
@@ -11,7 +12,7 @@ from tests.support.stories import check, stories
 @stories({
     # leaving
     "the others re-form at once when a node leaves": (
-        "1:2", "join a b; leave b", {"stop": "a", "reason a": "node b left: SIGTERM"}, "join a", {"ranks": "a"},
+        "1:2", "join a b; leave b", {"stop": "a", "reason a": losses.left("b", "SIGTERM")}, "join a", {"ranks": "a"},
     ),
     "leaving twice is leaving once": ("1:2", "join a b; leave b; ignored leave b", {"stop": "a"}),
     "an unknown agent cannot leave": ("1", "join a; refused leave unknown", {"refused": "AgentFenced"}),
@@ -19,11 +20,11 @@ from tests.support.stories import check, stories
     # growing
     "an arrival is admitted after a short window": (
         "2:4 scale_up_window_s=0.1", "join a b; form; join c", {"start": "a b"},
-        "0.1s", {"stop": "a b", "reason a": "admitting 1 more: c"}, "join a b", {"ranks": "a b c"},
+        "0.1s", {"stop": "a b", "reason a": completion.admitting(1, "c")}, "join a b", {"ranks": "a b c"},
     ),
     "arrivals within the window share one restart": (
         "2:5 scale_up_window_s=0.1", "join a b; form; join c; 0.06s; join d; 0.05s",
-        {"reason a": "admitting 2 more: c, d"}, "join a b", {"ledger": "node_arrived"},
+        {"reason a": completion.admitting(2, "c, d")}, "join a b", {"ledger": "node_arrived"},
     ),
     "there is no window once the run is full": ("2:3 scale_up_window_s=60", "join a b; form; join c", {"stop": "a b"}),
     "an arrival that leaves again restarts nobody": ("2:4", "join a b; form; join c; leave c; 100s", {"start": "a b"}),
@@ -33,7 +34,7 @@ from tests.support.stories import check, stories
     ),
     "after the cooldown arrivals share a window that begins with the first": (
         "1:9 scale_up=cooldown scale_up_cooldown_s=300 scale_up_window_s=10",
-        "join a; form; 400s; join b; 4s; join c; 4s; join d; 4s", {"reason a": "admitting 3 more: b, c, d"},
+        "join a; form; 400s; join b; 4s; join c; 4s; join d; 4s", {"reason a": completion.admitting(3, "b, c, d")},
     ),
     "with manual scale-up a running round is left alone": (
         "2:3 scale_up=manual", "join a b; form; join c; 10000s", {"start": "a b"},
@@ -50,7 +51,7 @@ from tests.support.stories import check, stories
     # succeeding
     "a run succeeds when every node has, and the early one waits": (
         "2", "join a b; succeed a", {"stage": "running", "start": "a b"},
-        "succeed b", {"stage": "succeeded", "woken": "a b", "reason a": "all workers of 2 nodes exited 0"},
+        "succeed b", {"stage": "succeeded", "woken": "a b", "reason a": runs.succeeded(2)},
     ),
     "success is counted once a node": ("2", "join a b; succeed a a", {"stage": "running"}),
     "a node that has finished may be lost": (

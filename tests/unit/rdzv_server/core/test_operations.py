@@ -11,8 +11,11 @@ from rdzv_server.core.effects import Happened
 from rdzv_server.core.events import ArrivalsAdmitted, NodeCordoned, NodeDrained, NodeUncordoned, RunStopped
 from rdzv_server.core.operations import RULES, RunResized, RunRestarted
 from rdzv_server.core.run import REQUESTS, AgentState, Stage
+from rdzv_server.words import completion, failures, runs, sizes
+from rdzv_server.words import operations as words
 from tests.support.scenario import Scenario, running, settings_of
-from tests.support.stories import check, stories
+from tests.support.stories import check, stories, until
+from tests.support.told import pattern, tells
 
 
 def test_every_action_has_a_rule_whose_fact_has_the_fields_of_its_message() -> None:
@@ -32,10 +35,10 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     "the others go on alone if nobody stands by": ("1:2", "join a b; drain b; join a", {"ranks": "a", "drain": "b"}),
     "below its minimum the run waits and says for whom": (
         "2", "join a b; drain b; join a",
-        {"reason a": "waiting for 1 more node: 1 of 2 joined (a); gives up in 600 s"},
+        {"reason a": until(completion.too_few(1, 1, 2, "a"), "gives_up", 600)},
         "leave b; join b-2 node=b",
-        {"reason a": "waiting for 1 more node: 1 of 2 joined (a); cordoned: b; gives up in 600 s",
-         "reason b-2": "standing by: node b is cordoned"},
+        {"reason a": until(completion.too_few(1, 1, 2, "a", cordoned="b"), "gives_up", 600),
+         "reason b-2": completion.standby_kept_out("b", "", excluded=False)},
         "uncordon b", {"ranks": "a b-2"},
     ),
     "a node with two agents is drained of both in one restart": (
@@ -60,16 +63,16 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     # cordon
     "a cordoned participant goes on, and gets no seat in the next round": (
         "1:3", "join a b; form; cordon b reason=burn-in", {"ranks": "a b"}, "join c; join a b",
-        {"ranks": "a c", "reason b": "standing by: node b is cordoned: burn-in"},
+        {"ranks": "a c", "reason b": completion.standby_kept_out("b", "burn-in", excluded=False)},
     ),
     "it is told for how long, and takes part again when it is uncordoned": (
         "1:2", "join a; form; cordon b for_s=30; join b; 10s",
-        {"reason b": "standing by: node b is cordoned; uncordoned in 20 s"},
+        {"reason b": until(completion.standby_kept_out("b", "", excluded=False), "uncordoned", 20)},
         "uncordon b", {"stop": "a"}, "join a", {"ranks": "a b"},  # its arrival fills the run: at once
     ),
     "a node that waits loses its seat in the round that forms": (
         "2:3", "join a b; cordon b",
-        {"reason a": "waiting for 1 more node: 1 of 2 joined (a); cordoned: b; gives up in 600 s"},
+        {"reason a": until(completion.too_few(1, 1, 2, "a", cordoned="b"), "gives_up", 600)},
         "join c; form", {"ranks": "a c"},
     ),
     "nobody waits for a cordoned node of which nothing is heard": (
@@ -77,24 +80,24 @@ def happened(run: Scenario) -> list[tuple[str, str, str | None]]:
     ),
     # stop and admit
     "a run is stopped while it forms": (
-        "2", "join a; stop reason=why", {"stage": "failed", "woken": "a", "end": "stopped by an operator: why"},
+        "2", "join a; stop reason=why", {"stage": "failed", "woken": "a", "end": words.stopped("why")},
     ),
-    "and while it runs": ("1 max_restarts=1", "join a; stop", {"finish": "a", "end": "stopped by an operator"}),
+    "and while it runs": ("1 max_restarts=1", "join a; stop", {"finish": "a", "end": words.stopped("")}),
     "a run that has ended is not stopped": ("1", "join a; succeed a; ignored stop", {"stage": "succeeded"}),
     "those that stand by are admitted": (
         "1:3 scale_up=manual", "join a; form; join b; 1000s", {"wait": "b"}, "admit", {"stop": "a"},
-        "join a", {"ranks": "a b", "ledger": "node_arrived", "why": "admitting 1 more: b"},
+        "join a", {"ranks": "a b", "ledger": "node_arrived", "why": completion.admitting(1, "b")},
     ),
     "there must be somebody to admit": (
         "1:2 scale_up=manual", "join a; form; refused admit",
-        {"refused": "NobodyWaits", "refusal": "no node stands by for a free seat in run run"},
+        {"refused": "NobodyWaits", "refusal": words.nobody_waits("run")},
     ),
     "and a seat for them": ("1", "join a b; refused admit", {"refused": "NobodyWaits"}),
     "and no seats are given after the end": ("1", "join a b; succeed a; refused admit", {"refused": "NobodyWaits"}),
     "nor while a round forms": ("2", "join a; refused admit", {"refused": "NobodyWaits"}),
     # restart and resize
     "a restart costs nothing and has a cause of its own": (
-        "2", "join a b; restart_run reason=data request_id=1", {"reason a": "restarted by an operator: data"},
+        "2", "join a b; restart_run reason=data request_id=1", {"reason a": words.restarted("data")},
         "join b a", {"ranks": "a b", "ledger": "run_restarted"},
         "ignored restart_run request_id=1", {"stage": "running"},  # asked for before, done before
     ),
@@ -130,13 +133,13 @@ def test_a_drained_nodes_place_is_taken_by_a_standby_while_its_workers_write_a_c
     run.drains("b", reason="its fan", request_id="1")
     assert happened(run) == [("node_drained", "admin 10.0.0.7", "1")]
     directive = run.directive("b")
-    assert directive == Drain(reason="node b is drained by an operator: its fan", remaining_s=60.0)
+    assert directive == Drain(reason=words.drained("b", "its fan"), remaining_s=60.0)
     assert isinstance(run.directive("a"), Stop) and set(run.woken()) >= {"a", "b"}
     run.join("a")
     assert run.participants() == ["a", "c"], "at once, while b still stops its workers"
     assert run.ledger() == [("node_drained", False)]
     run.passes(15.0)
-    assert run.directive("b") == Drain(reason="node b is drained by an operator: its fan", remaining_s=45.0)
+    assert run.directive("b") == Drain(reason=words.drained("b", "its fan"), remaining_s=45.0)
     run.leaves("b", "drained")
     assert run.participants() == ["a", "c"] and run.stage is Stage.RUNNING
 
@@ -166,8 +169,8 @@ def test_an_agent_without_running_workers_is_drained_and_restarts_nobody(state: 
 @pytest.mark.parametrize(
     ("failure", "why"),
     [
-        ({"verdict": "fatal", "rule": "bad record"}, "--fatal-rule 'bad record' fits"),
-        ({"exit_code": 42}, "exit code 42 is fatal for this run"),
+        ({"verdict": "fatal", "rule": "bad record"}, failures.fatal_rule("bad record")),
+        ({"exit_code": 42}, failures.fatal_exit_code(42)),
     ],
 )
 def test_a_fatal_failure_of_before_the_drain_ends_the_run_also_in_its_next_round(failure, why) -> None:
@@ -178,7 +181,7 @@ def test_a_fatal_failure_of_before_the_drain_ends_the_run_also_in_its_next_round
     run.fails("b", verdict="retry", rule="store")
     assert run.stage is Stage.RUNNING
     run.fails("b", **failure)
-    assert run.stage is Stage.FAILED and why in run.run.end_reason
+    assert run.stage is Stage.FAILED and tells(run.run.end_reason, failures.ends_run, verdict=why)
 
 
 # Restart and resize.
@@ -224,7 +227,7 @@ def test_an_operator_who_admits_stands_in_the_event() -> None:
 def test_a_run_that_is_over_is_neither_restarted_nor_resized(action: Any) -> None:
     run = running("1", "a")
     run.succeeds("a")
-    with pytest.raises(RunEnded, match="run run is over, it has succeeded: all workers of 1 node exited 0"):
+    with pytest.raises(RunEnded, match=pattern(words.run_over("run", Stage.SUCCEEDED, runs.succeeded(1)))):
         run.handle(action)
 
 
@@ -249,6 +252,7 @@ def test_agents_that_ask_for_the_old_size_are_let_in_and_told() -> None:
 
 def test_limits_without_a_legal_size_are_refused():
     run = running("4:8", "a", "b", "c", "d", node_unit=4)
-    with pytest.raises(MalformedMessage, match=r"^no legal size \(a multiple of 4\) is from 5 to 7 nodes: "):
+    refusal = words.no_legal_size(sizes.none_legal([], 4, 5, 7), "run")
+    with pytest.raises(MalformedMessage, match=pattern(refusal)):
         run.handle(RunResized(min_nodes=5, max_nodes=7))
     assert run.stage is Stage.RUNNING

@@ -34,6 +34,7 @@ from rdzv_server.core.machine import DUE_AT_ONCE
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import HEARD_OF_S, Stage
 from rdzv_server.storage.record_codec import pack, unpack
+from rdzv_server.words import operations, runs
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, ManyRuns, a_join, durable, settings_of
 
 
@@ -378,7 +379,7 @@ def test_the_deserted_attempt_ends_when_a_new_one_begins(server):
     server.leaves("a")
     server.join("b", explicit=False)
     old, new = server.registry.runs()
-    assert (old.stage, old.end_reason) == (Stage.FAILED, "every node left, and a new attempt began")
+    assert (old.stage, old.end_reason) == (Stage.FAILED, runs.superseded(has_agents=False))
     assert new.stage is Stage.RUNNING
 
 
@@ -554,7 +555,7 @@ def test_a_drained_node_leaves_all_its_runs_and_stands_by_in_those_to_come(serve
     assert {type(server.directive("a", run_id)) for run_id in ("one", "two")} == {Drain}
     server.join("a", "three")
     assert server.directive("a", "three").reason == "standing by: node a is cordoned"
-    assert server.registry.answer_to(JOURNAL, "1") == "node a is drained by an operator"
+    assert server.registry.answer_to(JOURNAL, "1") == operations.drained("a", "")
 
 
 def test_a_cordon_and_its_time_survive_a_restart_and_its_end_comes_by_itself(server):
@@ -622,9 +623,7 @@ def test_a_run_is_forgotten_once_its_agents_have_heard_of_its_end(server):
         server.handle("run", RunForgotten(run_id="run"))
     server.fails("a")
     server.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))
-    assert (
-        server.registry.answer_to("run", "1") == "run run is forgotten in 10 s, when its agents have heard of its end"
-    )
+    assert server.registry.answer_to("run", "1") == operations.forgotten("run", 10)
     assert isinstance(server.restarted().directive("a"), Finish)
     server.passes(10.0)
     assert server.attempts() == []

@@ -1,15 +1,28 @@
 """Budget of restarts: what each costs, what ends a run, and which failure is to blame."""
 
-from rdzv_protocol.messages import Finish, Stop
+from rdzv_protocol.messages import Finish, Stop, failure_sentence
 
 from rdzv_server.core.restart_budget import CAUSE_WINDOW_S
 from rdzv_server.core.run import HISTORY, Stage
+from rdzv_server.words import failures as words
+from rdzv_server.words import losses
 from tests.support.scenario import running
 from tests.support.stories import check, stories
 
 SUFFERS = "consequence=True"
 """A worker ends because another one is gone."""
-FATAL = "exit code 42; exit code 42 is fatal for this run"
+LOST = losses.lost("b", losses.not_back(1))
+NO_RESTARTS = words.no_restarts_left(0, None)
+
+
+def failed(rank: int, node_id: str, verdict: str = "", *, cause: str = "exit code 1", error: str = "") -> str:
+    """Return why a round was opened, or, with a verdict, why the run has ended, after this failure."""
+    sentence = failure_sentence(node_id, rank, cause, error)
+    return words.ends_run(sentence, verdict) if verdict else sentence
+
+
+def fatal(rank: int, node_id: str) -> str:
+    return failed(rank, node_id, words.fatal_exit_code(42), cause="exit code 42")
 
 
 @stories({
@@ -30,18 +43,18 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
     "a spent budget fails the run everywhere at once": (
         "2 max_restarts=1", "join a b spare; fail a; rejoin; fail b cause=SIGKILL",
         {"stage": "failed", "finish": "a b spare", "woken": "a b spare",
-         "reason spare": "worker rank 1 on node b failed: SIGKILL; no restarts left: 1 of 1 used", "first": "a"},
+         "reason spare": failed(1, "b", words.no_restarts_left(1, None), cause="SIGKILL"), "first": "a"},
     ),
     "without restarts the first failure ends the run": (
         "1", "join a; fail a exit_code=7",
-        {"reason a": "worker rank 0 on node a failed: exit code 7; no restarts left: 0 of 0 used"},
+        {"reason a": failed(0, "a", NO_RESTARTS, cause="exit code 7")},
     ),
     "with a window, only the restarts within it count": (
         "2 max_restarts=2 restart_window_s=100",
         "join a b; fail a; rejoin; 60s; fail a; rejoin; 60s; fail a; rejoin", {"stage": "running"},
         "fail b exit_code=7",
         {"stage": "failed",
-         "reason a": "worker rank 1 on node b failed: exit code 7; no restarts left: 2 of 2 used within 100 s"},
+         "reason a": failed(1, "b", words.no_restarts_left(2, 100), cause="exit code 7")},
     ),
     "a restart that has just left the window counts no more": (
         "2 max_restarts=1 restart_window_s=100", "join a b; fail a; rejoin; 100s; fail b; rejoin",
@@ -55,11 +68,11 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
     # fatal exit codes
     "a fatal exit code fails the run whatever the budget": (
         "2 max_restarts=10 fatal_exit_codes=(42,)", "join a b; fail a exit_code=42",
-        {"stage": "failed", "reason b": f"worker rank 0 on node a failed: {FATAL}"},
+        {"stage": "failed", "reason b": fatal(0, "a")},
     ),
     "it is fatal while the round stops already, and the first failure is to blame": (
         "2 max_restarts=10 fatal_exit_codes=(42,)", "join a b; fail a; fail b exit_code=42",
-        {"stage": "failed", "reason a": f"worker rank 1 on node b failed: {FATAL}", "blamed": "a"},
+        {"stage": "failed", "reason a": fatal(1, "b"), "blamed": "a"},
     ),
     "it is fatal though its report was overtaken by its agent's join": (
         "2 max_restarts=5 fatal_exit_codes=(42,)", "join a b; fail a; join b; fail b round=1 exit_code=42",
@@ -69,7 +82,7 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
     "a failure by a fatal rule fails the run whatever the budget": (
         "2 max_restarts=10", "join a b; fail a verdict=fatal rule=bad.record",
         {"stage": "failed",
-         "reason b": "worker rank 0 on node a failed: exit code 1; --fatal-rule 'bad.record' fits what it wrote"},
+         "reason b": failed(0, "a", words.fatal_rule("bad.record"))},
     ),
     "a failure by a retry rule costs nothing, also without a budget": (
         "2", "join a b; fail a verdict=retry rule=store; rejoin; fail b verdict=retry rule=store; rejoin",
@@ -80,14 +93,14 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
     ),
     "a free restart becomes a charged one with the root that is reported later": (
         "2 max_restarts=1", f"join a b; fail a verdict=retry {SUFFERS}; fail b; rejoin",
-        {"ledger": "worker_failure!", "why": "worker rank 1 on node b failed: exit code 1"},
+        {"ledger": "worker_failure!", "why": failed(1, "b")},
     ),
     "and a charged one becomes free": (
         "2 max_restarts=1", f"join a b; fail a {SUFFERS}; fail b verdict=retry; rejoin", {"ledger": "retried"},
     ),
     "a root that the budget cannot pay ends the run though a consequence was retried": (
         "2", f"join a b; fail a verdict=retry {SUFFERS}; fail b",
-        {"stage": "failed", "reason a": "worker rank 1 on node b failed: exit code 1; no restarts left: 0 of 0 used"},
+        {"stage": "failed", "reason a": failed(1, "b", NO_RESTARTS)},
     ),
     "a failure that was to be retried turns out to be a loss's doing": (
         "1:2", "join a b; fail a verdict=retry; lose b; rejoin", {"ledger": "node_lost"},
@@ -99,8 +112,7 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
     "or it ends the run": (
         "2 max_restarts=1 fail_when_hopeless=True", "join a b; fail a recurs=at_start",
         {"stage": "failed",
-         "reason b": "worker rank 0 on node a failed: exit code 1; restarting does not help: the first round failed at "
-         "its start, and the next one would likewise (--fail-when-hopeless)"},
+         "reason b": failed(0, "a", words.hopeless(words.no_use(words.FAILED_AT_START)))},
     ),
     "also when a consequence was reported first": (
         "2 max_restarts=1 fail_when_hopeless=True", f"join a b; fail b {SUFFERS}; fail a recurs=at_start",
@@ -112,11 +124,11 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
     "an arrival is not charged": ("1:2", "join a; form; join b; rejoin", {"ranks": "a b", "ledger": "node_arrived"}),
     "a failure turns out to be a loss's doing": (
         "1:3 max_restarts=1", "join a b c; fail a; lose b; rejoin",
-        {"ledger": "node_lost", "why": "node b lost: its connection closed and it was not back within 1 s"},
+        {"ledger": "node_lost", "why": LOST},
     ),
     "a failure turns out to be a leave's doing": (
         "1:3 max_restarts=1", "join a b c; fail a; leave b; rejoin",
-        {"ledger": "node_left", "why": "node b left: SIGTERM"},
+        {"ledger": "node_left", "why": losses.left("b", "SIGTERM")},
     ),
     "a restart for an arrival is counted as the departure that overtook it": (
         "1:3", "join a b; form; join c; lose b; rejoin", {"ranks": "a c", "ledger": "node_lost"},
@@ -133,7 +145,7 @@ FATAL = "exit code 42; exit code 42 is fatal for this run"
     # stale reports
     "a report about an earlier round is stale": (
         "2 max_restarts=5", "join a b; fail a; rejoin; refused fail b round=1",
-        {"refused": "StaleRound", "refusal": "round 1 of run run is over for node b"},
+        {"refused": "StaleRound", "refusal": words.round_over(1, "run", "b")},
         "refused succeed b round=1", {"refused": "StaleRound"},
     ),
     "a report that its agent's join overtook is evidence and changes nothing else": (
@@ -159,7 +171,7 @@ def test_a_failure_stops_every_node_in_the_same_instant():
     run = running("3", "a", "b", "c", max_restarts=1)
     run.fails("b", exit_code=3)
     assert run.told(Stop) == set(run.woken()) == set("abc")
-    assert run.directive("a") == Stop(round=1, reason="worker rank 1 on node b failed: exit code 3")
+    assert run.directive("a") == Stop(round=1, reason=failed(1, "b", cause="exit code 3"))
 
 
 def test_the_charge_is_told_to_every_node():
@@ -180,8 +192,6 @@ def test_the_end_brings_the_failures_evidence_to_every_node():
 
 # Who is to blame.
 
-SPENT = "failed: exit code 1; no restarts left: 0 of 0 used"
-
 
 @stories({
     # the root of a round
@@ -191,7 +201,7 @@ SPENT = "failed: exit code 1; no restarts left: 0 of 0 used"
     ),
     "a failure of its own, though a consequence was reported before": (
         "3 max_restarts=1", f"join a b c; fail b {SUFFERS}; fail a error=boom; fail c", {"blamed": "a", "first": "a"},
-        "join a b c", {"ledger": "worker_failure!", "why": "worker rank 0 on node a failed: exit code 1: boom"},
+        "join a b c", {"ledger": "worker_failure!", "why": failed(0, "a", error="boom")},
     ),
     "that of a later round does not touch the first failure of the run": (
         "3 max_restarts=5", f"join a b c; fail b {SUFFERS}; join a b c; fail c {SUFFERS}; fail a",
@@ -199,7 +209,7 @@ SPENT = "failed: exit code 1; no restarts left: 0 of 0 used"
     ),
     "a departure still explains what a cause was found for": (
         "1:3 max_restarts=1", f"join a b c; fail b {SUFFERS}; lose c; fail a; join a b",
-        {"ledger": "node_lost", "why": "node c lost: its connection closed and it was not back within 1 s"},
+        {"ledger": "node_lost", "why": losses.lost("c", losses.not_back(1))},
     ),
     # a run without restarts left
     "a consequence alone does not end the run at once": (
@@ -207,7 +217,7 @@ SPENT = "failed: exit code 1; no restarts left: 0 of 0 used"
     ),
     "without a cause the run ends over the consequence": (
         "3", f"join a b c; fail b {SUFFERS}; {CAUSE_WINDOW_S / 2}s; fail c {SUFFERS}; {CAUSE_WINDOW_S / 2 - 0.01}s",
-        {"stage": "running"}, "0.01s", {"reason a": f"worker rank 1 on node b {SPENT}", "blamed": "b"},
+        {"stage": "running"}, "0.01s", {"reason a": failed(1, "b", NO_RESTARTS), "blamed": "b"},
     ),
     "nobody waits for a cause when every node has reported": (
         "2", f"join a b; fail a {SUFFERS}; fail b {SUFFERS}", {"stage": "failed"},
@@ -242,9 +252,7 @@ def test_the_cause_ends_the_run_at_once():
     run.fails("a", error="ValueError: boom")
     assert set(run.woken()) == set("abc")
     finish = run.directive("c")
-    assert finish.reason == (
-        "worker rank 0 on node a failed: exit code 1: ValueError: boom; no restarts left: 0 of 0 used"
-    )
+    assert finish.reason == failed(0, "a", NO_RESTARTS, error="ValueError: boom")
     assert finish.failure.node_id == "a"
     assert [other.node_id for other in finish.others] == ["b"]
 

@@ -4,10 +4,15 @@ import json
 
 import pytest
 from msgspec import to_builtins
+from rdzv_protocol.messages import failure_sentence
 
 from rdzv_server.core import status_view
+from rdzv_server.words import completion, failures, finishing, runs
 from tests.support.scenario import Scenario, running
-from tests.support.stories import check
+from tests.support.stories import check, until
+
+FINISHING = finishing.finishing(finishing.rank(0), finishing.on_node(finishing.rank(1), "b"))
+SPENT = failures.ends_run(failure_sentence("a", 0, "exit code 1", ""), failures.no_restarts_left(0, None))
 
 
 def view(run):
@@ -24,23 +29,23 @@ def node(run, node_id):
     [
         ("3", "join a; 10s", {
             "phase": "forming", "missing": {"more_nodes": 2, "stopping": [], "gone": []}, "deadline_s": 590.0,
-            "reason": "waiting for 2 more nodes: 1 of 3 joined (a); gives up in 590 s", "world_size": 0,
+            "reason": until(completion.too_few(2, 1, 3, "a"), "gives_up", 590), "world_size": 0,
         }),
         ("1:4", "join a b", {"missing": {"more_nodes": 0, "stopping": [], "gone": []}, "deadline_s": 5.0}),
         ("3", "join a b c; lose c; join a", {
             "phase": "restarting", "missing": {"more_nodes": 2, "stopping": ["b"], "gone": ["c"]},
         }),
         ("2", "join a b local_world_size=4", {
-            "phase": "running", "round": 1, "world_size": 8, "reason": "round 1 runs on 2 nodes", "min_nodes": 2,
+            "phase": "running", "round": 1, "world_size": 8, "reason": completion.running(1, 2), "min_nodes": 2,
             "max_nodes": 2, "deadline_s": None, "missing": None,
         }),
         ("2 max_restarts=1", "join a b; fail a", {"world_size": 0}),
         ("2", "join a b; succeed a", {
-            "phase": "finishing", "reason": "round 1 runs on 2 nodes; rank 0 finished; still running: rank 1 on node b",
+            "phase": "finishing", "reason": completion.running(1, 2, also=[FINISHING]),
         }),
-        ("1", "join a; succeed a", {"phase": "succeeded", "reason": "all workers of 1 node exited 0"}),
+        ("1", "join a; succeed a", {"phase": "succeeded", "reason": runs.succeeded(1)}),
         ("1", "join a; fail a", {
-            "phase": "failed", "reason": "worker rank 0 on node a failed: exit code 1; no restarts left: 0 of 0 used",
+            "phase": "failed", "reason": SPENT,
         }),
     ],
     ids=["forming", "last call", "restarting", "running", "stopping", "finishing", "succeeded", "failed"],
@@ -149,7 +154,7 @@ def test_the_history_says_what_each_restart_was_for_and_how_long_ago():
             "round": 2,
             "cause": "worker_failure",
             "charged": True,
-            "reason": "worker rank 0 on node a failed: exit code 3",
+            "reason": failure_sentence("a", 0, "exit code 3", ""),
             "age_s": 60.0,
         }
     ]

@@ -10,12 +10,14 @@ from rdzv_server.core.node_history import ExclusionPolicy
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.core.unheard import ASKED_AGAIN_S, GIVES_PLACE_S, MOST_S, WANTED_S
+from rdzv_server.words import completion, runs
+from rdzv_server.words import unheard as words
 from tests.support.scenario import OPERATOR, RETENTION_S, ManyRuns, running, settings_of
 from tests.support.stories import check, stories
+from tests.support.told import pattern, tells
 
-GONE = "its nodes or the network path to them are gone"
-LOST_10 = f"no agent of the run has been heard for 10 s: {GONE}; the server waits for them"
-HEARD = "an agent of the run is heard after {}: node {}; each of the others has a fresh lease"
+LOST_10 = words.awaited(10)
+HEARD_B = words.heard_again(60, "b", has_others=True)
 HOUR = "3600s"
 
 
@@ -35,7 +37,7 @@ HOUR = "3600s"
     ),
     "when all are back nothing has happened": (
         "2 lease_s=10", "join a b; 60s; renew b; 9s; renew a b; 5s; renew a b; 5s; renew a b",
-        {"start": "a b", "kinds node_lost": "", "told warning": f"{LOST_10}; {HEARD.format('1 min', 'b')}"},
+        {"start": "a b", "kinds node_lost": "", "told warning": f"{LOST_10}; {HEARD_B}"},
     ),
     "the first that is heard lets the leases of the others count from then": (
         "1:2 lease_s=10", "join a b; 60s; renew b; 5s; renew b; 4.9s; renew b", {"start": "a b"},
@@ -55,14 +57,14 @@ HOUR = "3600s"
     ),
     "after a day the run fails, and says why": (
         "2 lease_s=10", f"join a b; {MOST_S - 1}s", {"stage": "running"},
-        "1s", {"stage": "failed", "end": f"no agent of the run has been heard for 1 d: {GONE}", "ledger": ""},
+        "1s", {"stage": "failed", "end": words.not_heard(MOST_S), "ledger": ""},
     ),
     "an agent that has left is no witness": (
         "2 lease_s=10", "join a b c; 5.9s; renew c; 5s; leave c; renew a; 1s; renew b",
         {"start": "a b", "kinds node_lost": ""},
     ),
     # new agents
-    "a new agent of the same node replaces its predecessor at once": (
+    "a new agent of one of its nodes replaces its predecessor at once": (
         "1 lease_s=10", "join a; 60s; join a2 node=a", {"ranks": "a2", "ledger": "node_lost", "faults": ""},
     ),
     "a job that is queued again on the same nodes waits for none of its old agents": (
@@ -152,9 +154,9 @@ def test_a_run_of_which_no_agent_is_heard(story):
 def test_the_run_says_so_while_it_lasts():
     run = running("2", "a", "b", lease_s=10)
     run.passes(60.0)
-    assert "no agent of the run is heard" in run_view.reason(run.run, run.now)
+    assert completion.NOBODY_HEARD in run_view.reason(run.run, run.now)
     run.renews("a")
-    assert "no agent" not in run_view.reason(run.run, run.now)
+    assert completion.NOBODY_HEARD not in run_view.reason(run.run, run.now)
 
 
 # Attempts.
@@ -215,7 +217,7 @@ def test_agents_with_other_settings_begin_a_new_attempt_in_place_of_silent_ones(
     server.passes(51.0)
     server.begin_again("c", "d", max_restarts=5)
     assert server.stages == [Stage.FAILED, Stage.RUNNING]
-    assert server.registry.runs()[0].end_reason == "no agent was heard, and a new attempt began"
+    assert server.registry.runs()[0].end_reason == runs.superseded(has_agents=True)
 
 
 def test_a_silent_run_can_be_stopped_and_forgotten():
@@ -304,10 +306,7 @@ def test_the_run_that_has_been_silent_for_longest_gives_its_place_to_a_new_one(f
     full.join("c", "new", settings=settings_of("1"))
     assert stages(full) == {"silent": Stage.FAILED, "other": Stage.RUNNING, "new": Stage.RUNNING}
     (run,) = full.registry.attempts_of("silent")
-    assert run.end_reason == (
-        f"no agent of the run has been heard for 375 s: {GONE}; the server was full, so the run gave its place to a "
-        "new run (--max-runs)"
-    )
+    assert run.end_reason == words.gave_place(375, to_agents=False)
     assert isinstance(full.directive("a", "silent"), Finish), "what its agent is told when it is back"
 
 
@@ -322,9 +321,10 @@ def test_an_agent_that_is_back_after_its_run_is_forgotten_is_told_how_it_ended(f
     again = Registry(RETENTION_S, max_runs=2)
     for fact in full.registry.snapshot(used_numbers.JOURNAL, full.now):
         again.replay(fact)
+    registry_says = runs.ended("silent", Stage.FAILED, words.gave_place(GIVES_PLACE_S + WANTED_S, to_agents=False))
     for registry in (full.registry, again):
         full.registry = registry
-        with pytest.raises(RunFailed, match=r"^run silent has failed: no agent .* gave its place to a new run"):
+        with pytest.raises(RunFailed, match=f"^{pattern(registry_says)}$"):
             full.join("a", "silent", returning=True, attempt=1)
 
 
@@ -402,7 +402,7 @@ def test_a_silent_run_gives_the_places_of_its_agents_to_new_ones(crowded: ManyRu
     crowded.join("c", run_id, settings=settings)
     assert stages(crowded)["silent"] is Stage.FAILED
     (run,) = crowded.registry.attempts_of("silent")
-    assert run.end_reason.endswith("the server was full, so the run gave its place to new agents (--max-agents)")
+    assert tells(run.end_reason, words.gave_place, for_s=325, to_agents=True)
     crowded.join("d", "third", settings=settings_of("1"))  # the silent run had two agents
     with pytest.raises(ServerUnavailable, match=f"^{full}: there is room when some have left"):
         crowded.join("e", "fourth", settings=settings_of("1"))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rdzv_server.core import watch_view
 from rdzv_server.core.watch_view import difference, merge
+from rdzv_server.words import completion
 from tests.support.scenario import running
 
 names = st.text(max_size=3)
@@ -40,7 +41,7 @@ def test_nothing_in_a_view_changes_by_itself() -> None:
     run.fails("a")
     before = watch_view.view(run.run, run.now, wall), watch_view.summary(run.run, run.now, wall)
     assert (watch_view.view(run.run, run.now + 0.5, wall), watch_view.summary(run.run, run.now + 0.5, wall)) == before
-    assert before[0]["reason"].startswith("waiting for 2 more nodes")
+    assert before[0]["reason"] == completion.too_few(2, 0, 2, "", to_stop=completion.to_stop("a, b", 1))
     assert before[0]["ending"] == "gives_up"
     assert before[0]["deadline_at"] == wall(run.now + run.settings.join_timeout_s)
 

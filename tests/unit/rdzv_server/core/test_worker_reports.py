@@ -4,22 +4,25 @@ import pytest
 from rdzv_protocol.errors import MalformedMessage
 
 from rdzv_server.core.events import NodeJoined, NodeLeft, WorkersFailed
+from rdzv_server.words import completion, operations
+from rdzv_server.words import failures as words
 from tests.support.scenario import SERVER_ADDR, Scenario, a_failure, a_join, running, snapshot
+from tests.support.told import pattern
 
 
 @pytest.mark.parametrize(
     ("node", "rank", "why"),
     [
-        ("a", 2, "the agent of node b reports a failure on node a"),
-        ("b", 1, "rank 1 is none of node b's, 2 to 3"),
-        ("b", 4, "rank 4 is none of node b's, 2 to 3"),
+        ("a", 2, words.other_node("b", "a")),
+        ("b", 1, words.foreign_rank(1, "b", 2, 3)),
+        ("b", 4, words.foreign_rank(4, "b", 2, 3)),
     ],
 )
 def test_an_agent_reports_failures_of_its_own_workers_only(node: str, rank: int, why: str) -> None:
     run = Scenario("2", max_restarts=3)
     run.join("a", "b", local_world_size=2)
     before = snapshot(run.run)
-    with pytest.raises(MalformedMessage, match=why):
+    with pytest.raises(MalformedMessage, match=pattern(why)):
         run.handle(WorkersFailed("b", 1, a_failure(node, rank=rank)))
     assert snapshot(run.run) == before
     run.handle(WorkersFailed("b", 1, a_failure("b", rank=3)))
@@ -32,17 +35,17 @@ def test_a_node_of_stock_torchrun_reports_ranks_that_only_torchrun_knows() -> No
     assert run.run.failures[0].failure.rank == 13
 
 
-FORGED = "node b is drained by an operator: maintenance\n"
+FORGED = operations.drained("b", "maintenance")
 
 
 @pytest.mark.parametrize("is_join", [True, False], ids=["before it joins", "when it leaves"])
 def test_evidence_against_a_node_is_a_sentence_about_this_node(is_join: bool) -> None:
     run: Scenario = running("1:2", "a", "b", max_restarts=3)
     if is_join:
-        run.handle(NodeJoined(a_join("c", unfit=FORGED), SERVER_ADDR))
+        run.handle(NodeJoined(a_join("c", unfit=f"{FORGED}\n"), SERVER_ADDR))
     else:
-        run.handle(NodeLeft("a", FORGED, unfit=True))
+        run.handle(NodeLeft("a", f"{FORGED}\n", unfit=True))
     node = "c" if is_join else "a"
-    said = f"node {node} is unfit: node b is drained by an operator: maintenance "
+    said = completion.unfit(node, f"{FORGED} ")
     assert run.run.unfit == {node: said}
     assert [event.reason for event in run.events if event.kind == "node_unfit"] == [said] * is_join

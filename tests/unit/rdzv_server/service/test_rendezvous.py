@@ -18,7 +18,10 @@ from rdzv_server.core.run import REQUESTS
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import rendezvous
 from rdzv_server.service.interface import OperatorRequest
+from rdzv_server.words import admission as words
+from rdzv_server.words import losses
 from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
+from tests.support.told import pattern
 
 SHORT_S = 0.6
 """A lease that a test sees end."""
@@ -45,7 +48,7 @@ async def test_a_holder_that_lives_is_asked_and_keeps_its_node_rank_at_once():
         await join(server, "old", LONG_S)
         polling = asyncio.create_task(poll_for_ever(server, "old"))
         await asyncio.sleep(0)
-        with pytest.raises(NodeRankTaken, match="taken by node old: give every node its own"):
+        with pytest.raises(NodeRankTaken, match=pattern(words.node_rank_taken, node_id="old")):
             await join(server, "new", LONG_S)
         assert not polling.done()
         polling.cancel()
@@ -64,7 +67,7 @@ async def test_a_holder_that_is_silent_loses_its_node_rank_in_half_of_its_lease(
         (run,) = server.rendezvous.runs()
         assert set(run.agents) == {"new"}
         (gone,) = run.departures
-        assert gone.cause == "another agent of its node joined, and it gave no sign of life"
+        assert gone.cause == losses.PROBED_IN_VAIN
         assert gone.at - began == pytest.approx(SHORT_S / HOLDS_PER_LEASE, abs=SHORT_S / 4)
         with pytest.raises(AgentFenced):
             await server.rendezvous.ask(PollRequest(run_id=RUN_ID, agent_id="old", revision=0), Connection("old"))

@@ -9,6 +9,7 @@ from rdzv_protocol.queries import Notice
 from rdzv_server.core import status_view, watch_view
 from rdzv_server.core.policies.stragglers import LOOKS, REPLACED_AGAIN_AFTER_S, Stragglers
 from rdzv_server.core.run import Stage
+from rdzv_server.words import notices
 from tests.support.scenario import running
 from tests.support.stories import check, stories
 
@@ -65,7 +66,7 @@ TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0
         f"2 lease_s={LEASE_S} replace_stragglers=True", f"join a b; steps {TWICE} a=1.0 b=3.0",
         {"stage": "running", "slow": "b"},  # nobody stands by
         f"join c; steps {2 * LEASE_S} a=1.0 b=3.0 c=0.0",
-        {"faults": "b:slow", "reason a": f"{SLOW}; a node that stands by takes its place", "slow": ""},
+        {"faults": "b:slow", "reason a": notices.replaced(SLOW), "slow": ""},
         "join a b c", {"ledger": "node_drained"},
     ),
     "workers are told before": (

@@ -12,6 +12,7 @@ from rdzv_server.core.events import QueryAnswered
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.policies.hangs.hang_policy import MOST_SOURCES, SETTLE_S, Hangs
 from rdzv_server.core.run import Stage
+from rdzv_server.words import failures
 from tests.support.scenario import HUNG, Scenario, running
 from tests.support.stories import check, stories
 
@@ -93,11 +94,11 @@ HANG = f"worker rank 0 on node a failed: hang: {HUNG}"
         "join a b", {"ledger": "hang!"},
     ),
     "the budget is that of failures": (
-        "1", "join a; suspect a 0; judge", {"end": f"{HANG}; no restarts left: 0 of 0 used"},
+        "1", "join a; suspect a 0; judge", {"end": failures.ends_run(HANG, failures.no_restarts_left(0, None))},
     ),
     "unless hangs have one of their own": (
         "1 max_restarts=1 max_hang_restarts=1", "join a; suspect a 0; judge; join a; suspect a 0; judge",
-        {"end": f"{HANG}; no restarts after hangs left: 1 of 1 used"},
+        {"end": failures.ends_run(HANG, failures.no_hang_restarts_left(1, 1))},
     ),
     "which costs no restart of the failures' budget": (
         "1 max_restarts=1 max_hang_restarts=1", "join a; suspect a 0; judge; join a; fail a", {"stage": "forming"},

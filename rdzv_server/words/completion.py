@@ -1,0 +1,167 @@
+"""What an agent of a forming round, or beside a running one, waits for, and why a round starts."""
+
+from collections.abc import Iterable
+from itertools import islice
+
+from rdzv_protocol.text import count
+
+NAMES = 4
+"""Names that a message lists before it says how many more there are: its size must not grow with the run."""
+
+# Phrases that other messages contain.
+
+
+def names(node_ids: Iterable[str], number: int) -> str:
+    """The first `number` of these nodes, the first few of them by name."""
+    more = f" and {number - NAMES} more" if number > NAMES else ""
+    return ", ".join(islice(node_ids, min(number, NAMES))) + more
+
+
+def joined(nodes: int, names: str) -> str:
+    return f"{nodes} ({names}) joined" if names else f"{nodes} joined"
+
+
+def to_stop(names: str, ended_round: int) -> str:
+    """Participants of the round before still stop their workers."""
+    return f"{names} to stop the workers of round {ended_round}"
+
+
+def unfit(node_id: str, evidence: str) -> str:
+    """Evidence that a node's agent has sent, in a sentence about this node, whatever the evidence says."""
+    subject = f"node {node_id} is unfit: "
+    return evidence if evidence.startswith(subject) else subject + evidence
+
+
+def all_unfit(evidence: Iterable[str], number: int) -> str:
+    """Evidence against the first few of unfit nodes."""
+    more = f"; and {number - NAMES} more" if number > NAMES else ""
+    return "; ".join(islice(evidence, NAMES)) + more
+
+
+# Reasons why a round starts.
+
+
+def more_than_seats(nodes: int, seats: int) -> str:
+    return f"{nodes} nodes joined for {count(seats, 'seat')}"
+
+
+def all_joined(nodes: int) -> str:
+    return f"all {nodes} nodes joined" if nodes > 1 else "its one node joined"
+
+
+def all_rejoined(ended_round: int, joined: str) -> str:
+    return f"every remaining node of round {ended_round} rejoined: {joined}"
+
+
+def no_replacement(within_s: float, nodes: int) -> str:
+    return f"no replacement came within {within_s:g} s: goes on with {count(nodes)}"
+
+
+def last_call_ended(nodes: int) -> str:
+    return f"last call ended with {count(nodes)}"
+
+
+def admitting(nodes: int, names: str) -> str:
+    return f"admitting {nodes} more: {names}"
+
+
+ADMITTING_NOBODY = "who came is gone"
+
+
+# What a forming round waits for.
+
+
+def held(joined: str, awaits: str) -> str:
+    """A policy keeps the round from starting. `awaits`: what it waits for."""
+    return f"{joined}; {awaits}"
+
+
+def last_call(joined: str, low: int, high: int, sizes: str, awaits: str) -> str:
+    """`sizes`: the legal sizes, empty if all are; `awaits`: what the last call waits for."""
+    return f"{joined} of {low} to {high}{sizes and ', '}{sizes}; {awaits}"
+
+
+def awaits_stops(to_stop: str) -> str:
+    return f"waiting for {to_stop}"
+
+
+def awaits_signs_of_life(names: str) -> str:
+    return f"waiting for a sign of life of {names}"
+
+
+def awaits_replacement(names: str) -> str:
+    return f"waiting for a replacement of {names}"
+
+
+def awaits_backoff(restarts: int) -> str:
+    before = f"{count(restarts, 'restart')} in a row did not help"
+    return f"waiting before the next restart: {before} (--restart-backoff)"
+
+
+def awaits_more(high: int) -> str:
+    """The round starts before the end of the last call if as many nodes join."""
+    return f"at once with {high}"
+
+
+def too_few(
+    missing: int,
+    nodes: int,
+    low: int,
+    names: str,
+    *,
+    sizes: str = "",
+    to_stop: str = "",
+    gone: str = "",
+    cordoned: str = "",
+    unfit: str = "",
+) -> str:
+    """A round is below its minimum. Each text is a phrase: empty if there is nothing to say of it."""
+    who = f" ({names})" if names else ""
+    text = f"waiting for {count(missing, 'more node')}: {nodes} of {low} joined{who}{sizes and ', '}{sizes}"
+    text += to_stop and f"; {to_stop}"
+    text += gone and f"; gone: {gone}"
+    text += cordoned and f"; cordoned: {cordoned}"
+    return text + (unfit and f"; {unfit}")
+
+
+def too_few_fit(fit: int, fixed_nodes: int, low: int, unfit: str) -> str:
+    """A run of a fixed number of nodes can never have its minimum."""
+    return f"too few nodes are fit: {fit} of the {fixed_nodes} that the run has, and it needs {low}: {unfit}"
+
+
+# What a node that stands by waits for.
+
+
+def admits_soon(round_: int) -> str:
+    return f"round {round_} ends to admit this node"
+
+
+def standby_some_finished(finished: int, nodes: int) -> str:
+    return f"standing by: {finished} of {count(nodes)} finished their work"
+
+
+def standby_full(round_: int, nodes: int, sizes: str = "") -> str:
+    return f"standing by: round {round_} has its {count(nodes)}{sizes and ', '}{sizes}"
+
+
+def standby_scale_up(round_: int, scale_up: str) -> str:
+    return f"standing by: round {round_} runs, and scale-up is {scale_up}"
+
+
+def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:
+    """A node is cordoned. `excluded`: by the server itself."""
+    kept_out = "excluded" if excluded else "cordoned"
+    return f"standing by: node {node_id} is {kept_out}{reason and ': '}{reason}"
+
+
+# A running round.
+
+ENDS_SOON = "its workers are told that it ends soon"
+NOBODY_HEARD = "no agent of the run is heard: its nodes or the network path to them are gone; the server waits for them"
+"""It has no time in it: it changes only when something happens."""
+
+
+def running(round_: int, nodes: int, *, of: int | None = None, sizes: str = "", also: Iterable[str] = ()) -> str:
+    """`of`: number of nodes of which more could not take part, given the legal `sizes`; `also`: what else there is."""
+    spare = "" if of is None else f" of {of}, {sizes}"
+    return "; ".join((f"round {round_} runs on {count(nodes)}{spare}", *also))

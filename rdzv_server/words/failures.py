@@ -1,0 +1,82 @@
+"""Workers' failures: which reports are refused, why a failure ends the run, and why a restart does not help."""
+
+# Refused reports.
+
+
+def other_node(agents_node: str, node_id: str) -> str:
+    return f"the agent of node {agents_node} reports a failure on node {node_id}"
+
+
+def foreign_rank(rank: int, node_id: str, first: int, last: int) -> str:
+    """A rank is reported that is none of the node's: those are `first` to `last`."""
+    return f"rank {rank} is none of node {node_id}'s, {first} to {last}"
+
+
+def round_over(round_: int, run_id: str, node_id: str) -> str:
+    return f"round {round_} of run {run_id} is over for node {node_id}"
+
+
+# Hints.
+
+
+def with_hint(failure: str, hint: str) -> str:
+    return f"{failure} ({hint})" if hint else failure
+
+
+def no_use(why: str) -> str:
+    return f"restarting does not help: {why}"
+
+
+def hints(of_agent: str, of_server: str) -> str:
+    return f"{of_agent}; {of_server}" if of_agent else of_server
+
+
+# Reasons why a restart does not help.
+
+FAILED_AT_START = "the first round failed at its start, and the next one would likewise"
+
+
+def failed_at_step(step: int) -> str:
+    return f"the round before failed at step {step}, too, in the same way"
+
+
+# Reasons why a failure ends the run.
+
+
+def ends_run(failure: str, verdict: str) -> str:
+    return f"{failure}; {verdict}"
+
+
+def fatal_rule(rule: str) -> str:
+    return f"--fatal-rule {rule!r} fits what it wrote"
+
+
+def fatal_exit_code(exit_code: int) -> str:
+    return f"exit code {exit_code} is fatal for this run"
+
+
+def hopeless(no_use: str) -> str:
+    return f"{no_use} (--fail-when-hopeless)"
+
+
+def no_restarts_left(most: int, within_s: float | None) -> str:
+    within = "" if within_s is None else f" within {within_s:.0f} s"
+    return f"no restarts left: {most} of {most} used{within}"
+
+
+FATAL_HANG = "--on-hang fail"
+
+
+def no_hang_restarts_left(used: int, most: int) -> str:
+    return f"no restarts after hangs left: {used} of {most} used"
+
+
+def no_progress(rounds: int, highest_step: int | None, checkpoint_step: int | None) -> str:
+    step = "" if highest_step is None else f", none beyond step {highest_step}"
+    saved = "" if checkpoint_step is None else f"; the last checkpoint is of step {checkpoint_step}"
+    return f"no progress: {rounds} rounds in a row failed{step}{saved}"
+
+
+def no_steps(rounds: int, within_s: float) -> str:
+    """Rounds fail quickly in a run whose workers tell no steps."""
+    return f"no progress: {rounds} rounds in a row failed within {within_s:g} s each, and workers tell no steps"

@@ -1,0 +1,39 @@
+"""A round that finishes: which workers have exited 0, and which still run."""
+
+from collections.abc import Sequence
+
+from rdzv_protocol.text import count
+
+
+def finishing(finished: str, still_running: str) -> str:
+    """It has no time in it: it changes only when something happens."""
+    return f"{finished} finished; still running: {still_running}"
+
+
+def still_run(finished: str, minutes_ago: int, still_running: str) -> str:
+    return f"{finished} finished {minutes_ago} min ago; still running: {still_running}"
+
+
+# Phrases that these messages contain.
+
+
+def workers_of(nodes: int, of_nodes: int) -> str:
+    return f"workers of {nodes} of {count(of_nodes)}"
+
+
+def on_nodes(workers: Sequence[str], more_nodes: int) -> str:
+    return ", ".join(workers) + (f" and {count(more_nodes, 'more node')}" if more_nodes else "")
+
+
+def on_node(ranks: str, node_id: str) -> str:
+    return f"{ranks} on node {node_id}"
+
+
+def rank(rank: int) -> str:
+    return f"rank {rank}"
+
+
+def ranks(ranges: Sequence[tuple[int, int]], more: int) -> str:
+    """Ranks as ranges, from the first to the last of each; `more`: number of ranks that are not named."""
+    shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
+    return f"ranks {shown}" + (f" and {more} more" if more else "")

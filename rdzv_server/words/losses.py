@@ -1,0 +1,54 @@
+"""Agents that leave a run or are lost, and why."""
+
+
+def left(node_id: str, detail: str) -> str:
+    return f"node {node_id} left: {detail}"
+
+
+def lost(node_id: str, cause: str) -> str:
+    return f"node {node_id} lost: {cause}"
+
+
+# Causes of a loss.
+
+NOT_HEARD = "not heard for"
+"""Beginning of the cause of a loss by an expired lease; no other cause begins so."""
+
+
+def not_heard(lease_s: float) -> str:
+    return f"{NOT_HEARD} {lease_s:g} s"
+
+
+def not_back(grace_s: float) -> str:
+    return f"its connection closed and it was not back within {grace_s:g} s"
+
+
+PROBED_IN_VAIN = "another agent of its node joined, and it gave no sign of life"
+REPLACED = "a new agent of the same node joined"
+CORROBORATED = "its connection closed and other nodes' workers failed"
+SILENT = "it was silent"
+
+# Excuses: why a loss is blamed on no node.
+
+OTHERS_VANISHED = "other nodes vanished at the same time, so the network path is suspected, and no node is blamed"
+NOBODY_HEARD = "no agent of the run was heard then, so the network path is suspected, and no node is blamed"
+
+
+def excused(cause: str, excuse: str) -> str:
+    return f"{cause}; {excuse}" if excuse else cause
+
+
+# What a lost agent is told, and who waits for its answer.
+
+
+def gone(node_id: str, run_id: str, cause: str, *, left: bool) -> str:
+    return f"node {node_id} is no longer part of run {run_id}: it {'left' if left else 'was lost'}: {cause}"
+
+
+def not_part(agent_id: str, run_id: str) -> str:
+    """An agent is not known to the run any more."""
+    return f"agent {agent_id} is no longer part of run {run_id}"
+
+
+def cannot_answer(node_id: str, detail: str) -> str:
+    return f"the agent of node {node_id} is gone: {detail}"

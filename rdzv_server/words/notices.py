@@ -1,0 +1,45 @@
+"""Notices: the workers of a round are told that it ends soon."""
+
+from rdzv_protocol.text import count
+
+
+def leaves(node_id: str, reason: str) -> str:
+    return f"node {node_id} leaves: {reason}"
+
+
+def replaced(slow: str) -> str:
+    """`slow`: sentence about a node and how slow it is."""
+    return f"{slow}; a node that stands by takes its place"
+
+
+def given(reason: str, within_s: float) -> str:
+    return f"{reason}; the workers are told, and have {within_s:.0f} s to save"
+
+
+# How a notice ended. `after_s`: seconds since it was given, None if that is not known.
+
+
+def nobody_told(after_s: float | None) -> str:
+    return f"no worker could be told: the round ends{_after(after_s)}"
+
+
+def nobody_listens(after_s: float | None) -> str:
+    return f"no worker listens to notices: the round ends{_after(after_s)}"
+
+
+def not_acknowledged(names: str, after_s: float | None) -> str:
+    """`names`: nodes of which not all workers have acknowledged in time."""
+    return f"the workers of {names} had not all acknowledged the notice{_after(after_s)}: the round ends"
+
+
+def acknowledged(workers: int, after_s: float | None) -> str:
+    return f"all {count(workers, 'worker')} that listen acknowledged the notice{_after(after_s)}: the round ends"
+
+
+def cut_short(reason: str) -> str:
+    """The round ends for another reason before its notice is over."""
+    return f"the round ends before all workers have acknowledged: {reason}"
+
+
+def _after(seconds: float | None) -> str:
+    return "" if seconds is None else f" after {seconds:.1f} s"

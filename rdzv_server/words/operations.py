@@ -1,0 +1,74 @@
+"""Answers to operators' actions, and what their runs are told of them."""
+
+from rdzv_protocol.text import span
+
+_AN_OPERATOR = "an operator"
+
+TIME_OVER = "its time is over"
+"""Reason why a cordon ends by itself."""
+DRAINED = "drained"
+"""Reason why an agent of a drained node is gone that could not be told to leave."""
+
+
+def run_over(run_id: str, stage: str, reason: str) -> str:
+    """An action comes too late."""
+    return f"run {run_id} is over, it has {stage}: {reason}; start its agents anew"
+
+
+def min_above_max(min_nodes: int, max_nodes: int) -> str:
+    return f"min_nodes {min_nodes} is above max_nodes {max_nodes}: ask for MIN:MAX"
+
+
+def no_legal_size(none_legal: str, run_id: str) -> str:
+    """`none_legal`: a message of that kind, from `words.sizes`."""
+    return f"{none_legal}: run {run_id} cannot be resized so"
+
+
+def nobody_waits(run_id: str) -> str:
+    return f"no node stands by for a free seat in run {run_id}"
+
+
+def stopped(reason: str) -> str:
+    return f"stopped by {_AN_OPERATOR}{_because(reason)}"
+
+
+def restarted(reason: str) -> str:
+    return f"restarted by {_AN_OPERATOR}{_because(reason)}"
+
+
+def admitted(admitting: str, reason: str) -> str:
+    return f"{admitting}; {_AN_OPERATOR} admits them{_because(reason)}"
+
+
+def resized(min_nodes: int, max_nodes: int, reason: str) -> str:
+    return f"resized to {min_nodes}:{max_nodes} nodes by {_AN_OPERATOR}{_because(reason)}"
+
+
+def forgotten(run_id: str, in_s: float) -> str:
+    when = f" in {in_s:.0f} s, when its agents have heard of its end" if in_s > 0 else ""
+    return f"run {run_id} is forgotten{when}"
+
+
+def cordoned(node_id: str, for_s: float | None, reason: str) -> str:
+    return f"node {node_id} is cordoned{_for(for_s)} by {_AN_OPERATOR}{_because(reason)}"
+
+
+def excluded(node_id: str, for_s: float | None, reason: str) -> str:
+    """The server itself keeps a node out."""
+    return f"node {node_id} is excluded{_for(for_s)}{_because(reason)}"
+
+
+def uncordoned(node_id: str, reason: str, *, by_operator: bool) -> str:
+    return f"node {node_id} is uncordoned{f' by {_AN_OPERATOR}' if by_operator else ''}{_because(reason)}"
+
+
+def drained(node_id: str, reason: str) -> str:
+    return f"node {node_id} is drained by {_AN_OPERATOR}{_because(reason)}"
+
+
+def _for(seconds: float | None) -> str:
+    return "" if seconds is None else f" for {span(seconds)}"
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""

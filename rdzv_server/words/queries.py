@@ -1,0 +1,25 @@
+"""Questions of operators to a run's agents that cannot be answered."""
+
+
+def run_over(run_id: str, stage: str) -> str:
+    return f"run {run_id} is over, it has {stage}, and its agents are gone: see the files themselves"
+
+
+def agent_gone(node_id: str, rank: int) -> str:
+    return f"the agent of node {node_id}, which had rank {rank} last, is gone"
+
+
+def agent_too_old(node_id: str) -> str:
+    return f"the agent of node {node_id} is older than this server: it cannot be asked for logs"
+
+
+def too_many_open(node_id: str, most: int) -> str:
+    return f"node {node_id} has {most} queries to answer already: try again"
+
+
+def no_ranks_yet(run_id: str) -> str:
+    return f"run {run_id} has no ranks yet: its first round has not started"
+
+
+def no_such_rank(run_id: str, rank: int, round_: int, last: int) -> str:
+    return f"run {run_id} has no rank {rank}: those of round {round_} are 0 to {last}"

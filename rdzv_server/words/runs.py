@@ -1,0 +1,27 @@
+"""Begin and end of a run."""
+
+from rdzv_protocol.text import count
+
+BEGINS = "the run begins"
+
+
+def joined(node_id: str) -> str:
+    return f"node {node_id} joined"
+
+
+def succeeded(nodes: int) -> str:
+    return f"all workers of {count(nodes)} exited 0"
+
+
+def join_timeout(too_few: str) -> str:
+    """`too_few`: message of that kind, from `words.completion`."""
+    return f"join timeout: {too_few}"
+
+
+def superseded(*, has_agents: bool) -> str:
+    """`has_agents`: whether silent agents were still part of the run."""
+    return f"{'no agent was heard' if has_agents else 'every node left'}, and a new attempt began"
+
+
+def ended(run_id: str, stage: str, reason: str) -> str:
+    return f"run {run_id} has {stage}: {reason}"

@@ -1,0 +1,23 @@
+"""A running round of which no agent is heard."""
+
+from rdzv_protocol.text import span
+
+
+def not_heard(for_s: float) -> str:
+    return f"no agent of the run has been heard for {span(for_s)}: its nodes or the network path to them are gone"
+
+
+def awaited(for_s: float) -> str:
+    return f"{not_heard(for_s)}; the server waits for them"
+
+
+def heard_again(after_s: float, node_id: str, *, has_others: bool) -> str:
+    """`has_others`: whether the run has other agents."""
+    others = "; each of the others has a fresh lease" if has_others else ""
+    return f"an agent of the run is heard after {span(after_s)}: node {node_id}{others}"
+
+
+def gave_place(for_s: float, *, to_agents: bool) -> str:
+    """A silent run ends since the server is full. `to_agents`: of agents, else of runs."""
+    to = "new agents (--max-agents)" if to_agents else "a new run (--max-runs)"
+    return f"{not_heard(for_s)}; the server was full, so the run gave its place to {to}"

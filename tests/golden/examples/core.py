@@ -1,0 +1,42 @@
+"""Examples of messages of the server's core."""
+
+from rdzv_server.words import completion, finishing, losses, operations, sizes
+from tests.golden.examples import Examples
+
+EXAMPLES: Examples = {
+    completion.names: [{"node_ids": ("a", "b"), "number": 2}, {"node_ids": tuple("abcdef"), "number": 6}],
+    completion.joined: [{"nodes": 2, "names": "a, b"}, {"nodes": 0, "names": ""}],
+    completion.all_unfit: [{"evidence": tuple("abcdef"), "number": 6}],
+    completion.all_joined: [{"nodes": 3}, {"nodes": 1}],
+    completion.too_few: [
+        {"missing": 1, "nodes": 0, "low": 1, "names": ""},
+        {
+            "missing": 3,
+            "nodes": 2,
+            "low": 5,
+            "names": "a, b",
+            "sizes": "<sizes>",
+            "to_stop": "<to_stop>",
+            "gone": "d, e",
+            "cordoned": "c",
+            "unfit": "<unfit>",
+        },
+    ],
+    completion.last_call: [
+        {"joined": "<joined>", "low": 2, "high": 4, "sizes": sizes, "awaits": "<awaits>"} for sizes in ("", "<sizes>")
+    ],
+    completion.standby_full: [{"round_": 1, "nodes": 2}, {"round_": 1, "nodes": 2, "sizes": "<sizes>"}],
+    completion.running: [
+        {"round_": 1, "nodes": 2},
+        {"round_": 1, "nodes": 2, "of": 3, "sizes": "<sizes>", "also": ("<also>",)},
+    ],
+    operations.cordoned: [
+        {"node_id": "b", "for_s": for_s, "reason": reason} for for_s, reason in ((None, ""), (90.0, ""), (600.0, "why"))
+    ],
+    finishing.ranks: [{"ranges": ((0, 7), (9, 9)), "more": 0}, {"ranges": ((0, 0), (2, 2)), "more": 12}],
+    finishing.on_nodes: [{"workers": ("rank 0 on node a", "rank 1 on node b"), "more_nodes": more} for more in (0, 3)],
+    losses.excused: [{"cause": "<cause>", "excuse": "<excuse>"}],
+    sizes.legal_sizes: [{"sizes": (2, 4)}],
+    sizes.legal_steps: [{"first": 2, "second": 4, "last": 64}],
+    sizes.none_legal: [{"sizes": sizes, "node_unit": 4, "min_nodes": 5, "max_nodes": 7} for sizes in ((), (4, 8))],
+}
