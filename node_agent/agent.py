@@ -74,26 +74,29 @@ if TYPE_CHECKING:
 
 
 LONGEST_NAME = 128
+ATTEMPT_BYTES = 8
+"""Length of the number of an attempt in what a supervisor is told."""
 ERROR_FILE_S = 2.0
 """Longest time for which an agent waits at its end until its own error file is written."""
 
 
-def run(plan: LaunchPlan, manager: "ServiceManager | None" = None, forwarded: int = -1) -> int:
+def run(plan: LaunchPlan, manager: "ServiceManager | None" = None, supervisor: int = -1) -> int:
     """Run the agent of this process, for its service manager if it has one.
 
-    `forwarded`: descriptor from which the numbers of signals come that a supervisor forwards, a byte each; -1: none.
-    Raises `UsageError` if it cannot host the server that it should.
+    `supervisor`: socket of a supervisor; -1: none. The numbers of signals that it forwards come from there, a byte
+    each. It is told the number of the run's attempt whenever that changes. Raises `UsageError` if the agent cannot host
+    the server that it should.
     """
-    exit_code = asyncio.run(_run(plan, manager, forwarded))
+    exit_code = asyncio.run(_run(plan, manager, supervisor))
     return exit_code.as_torchruns if plan.has_torchruns_exit_codes else exit_code
 
 
-async def _run(plan: LaunchPlan, manager: "ServiceManager | None", forwarded: int) -> ExitCode:
+async def _run(plan: LaunchPlan, manager: "ServiceManager | None", supervisor: int) -> ExitCode:
     console = Console(plan.config.lines, asyncio.get_running_loop())
     console.context.update({"run_id": plan.config.join.run_id, "node_id": plan.config.join.node_id})
     orphans = Orphans(os.urandom(8).hex())
     config = replace(plan.config, environment={**plan.config.environment, **orphans.mark})
-    agent = Agent(config, console, orphans, manager, forwarded)
+    agent = Agent(config, console, orphans, manager, supervisor)
     try:
         await agent.open()
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
@@ -114,7 +117,7 @@ class Agent:
         console: Console,
         orphans: Orphans | None = None,
         manager: "ServiceManager | None" = None,
-        forwarded: int = -1,
+        supervisor: int = -1,
     ) -> None:
         self.config = config
         self.console = console
@@ -124,13 +127,14 @@ class Agent:
         self.assignment: Assignment | None = None
         self.started: StartedWorkers | None = None
         self._manager = manager
+        self._supervisor, self._attempt = supervisor, 0
         self._features = Features(self)
         start_worker = next((each.start_worker for each in self._features if each.start_worker), None)
         self._specs = SpecMaker(config, self.temp_dir, start_worker)
         self._logs = AgentLogs(
             config, console, self.temp_dir, lambda reason: self._runner.feed(GaveUp(reason)), self._sinks
         )
-        self._signals = LeaveSignals(config.signals, self.leave, forwarded)
+        self._signals = LeaveSignals(config.signals, self.leave, supervisor)
         self._starting: asyncio.Task[None] | None = None
         """Start of workers, which waits for their files, a plug-in's word about them, and until they can be warm."""
         self._judging: asyncio.Task[None] | None = None
@@ -405,6 +409,8 @@ class Agent:
         return self.started.group.error_file(failure.pid)
 
     def answered(self, answer: Reply | ProtocolError) -> None:
+        if isinstance(answer, Reply):
+            self._tell_attempt(answer.attempt)
         if self._manager and isinstance(answer, Reply):
             self._manager.ready()  # it has been let in: it waits, stands by or has workers
         for feature in self._features:
@@ -412,6 +418,13 @@ class Agent:
         match answer:
             case Reply(directive=Start(assignment=assignment)):
                 self.console.context.update({"round": assignment.round, "group_rank": assignment.group_rank})
+
+    def _tell_attempt(self, attempt: int) -> None:
+        """Tell the supervisor, which may have to find out how the attempt ends."""
+        if self._supervisor >= 0 and attempt != self._attempt:
+            self._attempt = attempt
+            with suppress(OSError):  # the supervisor is gone, and the kernel ends this process
+                os.write(self._supervisor, attempt.to_bytes(ATTEMPT_BYTES, "big"))
 
     def _ended(self, exit_code: ExitCode) -> None:
         self._tell_of_the_end()

@@ -2,22 +2,26 @@
 
 A scheduler that started an agent looks at its exit code, and may call the whole job failed if it was killed: the kernel
 was out of memory, somebody sent SIGKILL. An elastic run goes on without that agent, so its supervisor waits for the end
-of the run, of which the server tells it when it comes, and has that for its own exit code.
+of the run, of which the server tells it when it comes, and has that for its own exit code. While the agent lives it
+tells its supervisor which attempt of the run it is part of: a later attempt is another agent's.
 
 It adopts what the killed agent's workers have started, and ends what the agent's guardian cannot know: processes that
 have cleared their environment and left their session.
 """
 
+import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from logging import ERROR, INFO, WARNING
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.paths import STATUS, WATCH
 
 from node_agent import agent
 from node_agent.config import LaunchPlan, UsageError
@@ -34,6 +38,7 @@ PATIENCE_S = 30.0
 """Time that there may be no server which knows the run."""
 RETRY_S = 0.5
 """Pause before the servers are tried again."""
+FORGOTTEN = "forgotten"
 ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 
 
@@ -43,13 +48,13 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     awaited = {*to_handle(plan.config.signals), signal.SIGCHLD}
     # Until the child leads its own session, and this process forwards: no signal gets lost, or arrives twice.
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    forwarded, way = os.pipe()
+    agents, ours = socket.socketpair()
     child = os.fork()
     if child == 0:
-        os.close(way)
-        _become_agent(plan, manager, supervisor, awaited, forwarded)
-    os.close(forwarded)
-    code, has_forwarded = _attend(child, way, awaited)
+        ours.close()
+        _become_agent(plan, manager, supervisor, awaited, agents.fileno())
+    agents.close()
+    code, has_forwarded = _attend(child, ours, awaited)
     if code >= 0:
         return code
     if is_reaper:
@@ -61,7 +66,7 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
         return 128 - code
     run_id = plan.config.join.run_id
     _log(plan, f"the agent was killed ({name}); waiting for the end of run {run_id}, which may go on without it")
-    exit_code = _verdict(plan)
+    exit_code = _verdict(plan, _last_attempt(ours))
     return 128 - code if exit_code is None else exit_code
 
 
@@ -70,7 +75,7 @@ def _become_agent(
     manager: "ServiceManager | None",
     supervisor: int,
     blocked: Iterable[signal.Signals],
-    forwarded: int,
+    link: int,
 ) -> NoReturn:
     """Run the agent in the child, and exit. The child's session is its own: a terminal's signals reach it once."""
     exit_code: int = ExitCode.FAILED
@@ -78,7 +83,7 @@ def _become_agent(
         os.setsid()
         tie_to_parent(supervisor)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
-        exit_code = agent.run(plan, manager, forwarded)
+        exit_code = agent.run(plan, manager, link)
     except UsageError as error:
         _log(plan, f"error: {error}", ERROR)
         exit_code = ExitCode.BAD_INPUT
@@ -92,7 +97,7 @@ def _become_agent(
         os._exit(exit_code)
 
 
-def _attend(child: int, way: int, awaited: Collection[signal.Signals]) -> tuple[int, bool]:
+def _attend(child: int, agents: socket.socket, awaited: Collection[signal.Signals]) -> tuple[int, bool]:
     """Forward signals to the agent, which may get them from their sender, too, until it ends.
 
     Return its exit code, negative for a signal, and whether any signal was forwarded. The signals are blocked, and
@@ -108,7 +113,7 @@ def _attend(child: int, way: int, awaited: Collection[signal.Signals]) -> tuple[
         else:
             has_forwarded = True
             with suppress(OSError):  # the agent is gone, and its exit code stays this process's
-                os.write(way, bytes([signum]))
+                agents.send(bytes([signum]))
 
 
 def _becomes_reaper() -> bool:
@@ -138,13 +143,30 @@ def _has_a_mark(pid: int) -> bool:
         return True
 
 
-def _verdict(plan: LaunchPlan) -> int | None:
-    """Exit code of the plan's run when it has ended; None if nobody can tell any more how it ended."""
+def _last_attempt(agents: socket.socket) -> int:
+    """Return the attempt of the run that the agent, which is gone, was part of; 0: of none yet."""
+    told = b""
+    with suppress(OSError):
+        while received := agents.recv(1 << 16, socket.MSG_DONTWAIT):
+            told += received
+    return int.from_bytes(told[-agent.ATTEMPT_BYTES :], "big")
+
+
+def _verdict(plan: LaunchPlan, attempt: int) -> int | None:
+    """Exit code of this attempt of the plan's run when it has ended; None if nobody can tell any more how it ended.
+
+    `attempt` 0: the first one of which a server tells.
+    """
     assert plan.target.endpoint
     run_id, heard_at = plan.config.join.run_id, time.monotonic()
     while time.monotonic() < heard_at + PATIENCE_S:
         for server in (plan.target.endpoint, *plan.target.others):
-            for phase in _phases(plan, *server):
+            for latest, phase in _phases(plan, *server):
+                if not 0 < attempt < latest:  # a lower one is of a server that has lost its state
+                    attempt = latest
+                elif (phase := _phase_of(plan, *server, attempt)) == FORGOTTEN:
+                    _log(plan, f"run {run_id} has begun anew: how its attempt {attempt} ended cannot be told")
+                    return None
                 if phase in ENDS:
                     _log(plan, f"run {run_id} has {phase}", INFO, f"run_{phase}")
                     return ENDS[phase]
@@ -154,32 +176,53 @@ def _verdict(plan: LaunchPlan) -> int | None:
     return None
 
 
-def _phases(plan: LaunchPlan, host: str, port: int) -> Iterator[str]:
-    """Phase of the run whenever this server says anything, until it goes or does not know the run."""
-    import json
+def _phases(plan: LaunchPlan, host: str, port: int) -> Iterator[tuple[int, str]]:
+    """Number and phase of the run's latest attempt whenever this server says anything.
+
+    It ends when the server goes, or does not know the run.
+    """
+    attempt, phase = 0, ""
+    for line in _answer(plan, host, port, WATCH):
+        if line.startswith(b"data: "):
+            run = _fields(line[6:]).get("run", {"phase": phase})
+            attempt, phase = (run.get("attempt", attempt), run.get("phase", phase)) if run else (0, "")
+            if not phase:
+                return
+            yield attempt, phase
+
+
+def _phase_of(plan: LaunchPlan, host: str, port: int, attempt: int) -> str:
+    """Phase of an earlier attempt of the run, or `FORGOTTEN`; empty if the server has not answered."""
+    runs = _fields(b"".join(_answer(plan, host, port, STATUS))).get("runs")
+    phases = {run["attempt"]: run["phase"] for run in runs or ()}
+    return "" if runs is None else phases.get(attempt, FORGOTTEN)
+
+
+def _fields(text: bytes) -> dict[str, Any]:
+    """Fields of a JSON object; none if it is cut off."""
+    try:
+        return dict(json.loads(text))
+    except ValueError:
+        return {"run": None}
+
+
+def _answer(plan: LaunchPlan, host: str, port: int, path: str) -> Iterator[bytes]:
+    """Lines of what this server answers about the run, as they come; none if it refuses, or is not there."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
     from urllib.parse import quote
 
-    from rdzv_protocol.paths import WATCH
-
-    token, phase = plan.credentials.token, ""
+    token = plan.credentials.token
     with suppress(OSError, HTTPException, ValueError):
         http = HTTPConnection(host, port, timeout=SILENCE_S)
         if tls := plan.credentials.context():
             http = HTTPSConnection(host, port, timeout=SILENCE_S, context=tls)
         with closing(http):
             headers = {"Authorization": f"Bearer {token}"} if token else {}
-            http.request("GET", f"{WATCH}?run_id={quote(plan.config.join.run_id, safe='')}", headers=headers)
+            http.request("GET", f"{path}?run_id={quote(plan.config.join.run_id, safe='')}", headers=headers)
             answer = http.getresponse()
             if answer.status == 401:
                 plan.credentials.renew(token)
-            for line in answer if answer.status == 200 else ():
-                if line.startswith(b"data: "):
-                    run = json.loads(line[6:]).get("run", {"phase": phase})
-                    phase = run.get("phase", phase) if run else ""
-                    if not phase:
-                        return
-                    yield phase
+            yield from answer if answer.status == 200 else ()
 
 
 def _log(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> None:

@@ -43,6 +43,74 @@ async def test_a_killed_agents_process_exits_as_the_run_that_goes_on_without_it(
     await a.line(f"run none has {end}")
 
 
+TWO_OF_ONE_NAME = ("--exit-with-run", "--node-id", "gpu", *PATIENT)
+
+
+@pytest.mark.parametrize("addresses", ["11", "12"], ids=["one machine", "two machines"])
+async def test_two_agents_of_one_name_in_one_run(cluster: Cluster, addresses: str) -> None:
+    """One is killed with all that it has started; the other one goes on, and both processes exit as the run does."""
+    for name, last in zip("ab", addresses, strict=True):
+        here = ("--endpoint", cluster.endpoint, "--nproc", "1", "--nnodes", "1:2", "--local-addr", f"127.0.0.{last}")
+        await cluster.agent(name, *TWO_OF_ONE_NAME, *here)
+    workers, (a, b) = await cluster.hub.group(2), cluster.agents.values()
+    lost, other = of_agent_of(workers, a), of_agent_of(workers, b)
+    left, agent = await strays_of(lost), other.agent_pid
+    os.kill(lost.agent_pid, signal.SIGKILL)
+    await a.line(r"the agent was killed \(SIGKILL\); waiting for the end of run none")
+    for pid in (lost.pid, *left):
+        await ended(pid)
+    (last_worker,) = await cluster.hub.group(1)
+    kept = await strays_of(last_worker)
+    assert last_worker.agent_pid == agent and a.is_running and all(map(is_running, kept))
+    last_worker.order_exit(3)
+    assert [await each.exit_code() for each in (a, b)] == [1, 1]
+    await a.line("run none has failed")
+    for pid in kept:
+        await ended(pid)
+
+
+async def test_two_launches_of_one_name_in_two_runs(cluster: Cluster) -> None:
+    """Nothing of the other run's agent ends, neither marked processes nor those that nothing marks."""
+    first, second = ["--nproc", "1", "--run-id", "first"], ["--nproc", "1", "--run-id", "second"]
+    for name, flags in (("a", first), ("b", second)):
+        await cluster.agent(name, *TWO_OF_ONE_NAME, "--endpoint", cluster.endpoint, "--nnodes", "1", *flags)
+    workers, (a, b) = [*await cluster.hub.group(1), *await cluster.hub.group(1)], cluster.agents.values()
+    lost, other = of_agent_of(workers, a), of_agent_of(workers, b)
+    left, kept = await strays_of(lost), await strays_of(other)
+    os.kill(lost.agent_pid, signal.SIGKILL)
+    await a.line(r"the agent was killed \(SIGKILL\); waiting for the end of run first")
+    for pid in (lost.pid, *left):
+        await ended(pid)
+    assert all(map(is_running, (other.pid, *kept)))
+    other.order_exit(0)
+    assert await b.exit_code() == 0 and a.is_running
+    await cluster.agent("c", *TWO_OF_ONE_NAME, "--endpoint", cluster.endpoint, *first)
+    (again,) = await cluster.hub.group(1)
+    again.order_exit(0)
+    assert [await cluster.agents[name].exit_code() for name in "ac"] == [0, 0]
+
+
+async def test_a_later_attempt_of_the_run_is_not_the_agents(cluster: Cluster) -> None:
+    """The supervisor is slow: when it asks, the run has failed, and another agent of the node has begun it anew."""
+    place = ("--endpoint", cluster.endpoint, "--run-id", "nightly", "--nproc", "1")
+    for name in "ab":
+        await cluster.agent(name, *TWO_OF_ONE_NAME, *place, "--nnodes", "1:2")
+    workers, (a, b) = await cluster.hub.group(2), cluster.agents.values()
+    lost = of_agent_of(workers, a)
+    a.signal(signal.SIGSTOP)
+    os.kill(lost.agent_pid, signal.SIGKILL)
+    (last,) = await cluster.hub.group(1)
+    last.order_exit(3)
+    assert await b.exit_code() == 1
+    again = await cluster.agent("c", *TWO_OF_ONE_NAME, *place, "--nnodes", "1")
+    (worker,) = await cluster.hub.group(1)
+    a.signal(signal.SIGCONT)
+    assert await a.exit_code() == 1
+    await a.line("run nightly has failed")
+    worker.order_exit(0)
+    assert await again.exit_code() == 0
+
+
 async def test_it_waits_by_tls_and_a_token_and_outlives_the_server(
     hub: WorkerHub, authority: Authority, tmp_path: Path
 ) -> None:
@@ -75,7 +143,7 @@ async def test_where_no_server_knows_the_run_it_was_a_kill(
 ) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)
     words = ("--endpoint", cluster.endpoint, "--run-id", "gone", "-m", "this")
-    assert await asyncio.to_thread(supervisor._verdict, plan_launch(read(words, {}), {})) is None
+    assert await asyncio.to_thread(supervisor._verdict, plan_launch(read(words, {}), {}), 0) is None
     assert "no server has known run gone for 1 s: how it ended cannot be told" in capsys.readouterr().err
 
 
@@ -145,6 +213,13 @@ async def test_an_agent_never_outlives_its_supervisor(hub: WorkerHub) -> None:
     (worker,) = await hub.group(1)
     await alone.kill()
     await worker.gone()
+
+
+async def strays_of(worker: Worker) -> list[int]:
+    """Daemons that the worker has started: one that its agent has marked, and one that only its descent tells of."""
+    marked = await worker.tell("double-fork")
+    unmarked = await worker.tell("shell env -i setsid sleep 1000 >&- 2>&- & echo $!")
+    return [int(marked), int(unmarked)]
 
 
 def of_agent_of(workers: list[Worker], supervisor: Program) -> Worker:

@@ -35,8 +35,14 @@ def stream(*data: object) -> bytes:
     return head + b"".join(f"data: {json.dumps(each)}\n\n".encode() for each in data)
 
 
-def phase(name: str) -> dict[str, object]:
-    return {"run": {"phase": name}}
+def phase(name: str, attempt: int = 1) -> dict[str, object]:
+    return {"run": {"phase": name, "attempt": attempt}}
+
+
+def status(**attempts: str) -> bytes:
+    """Answer with the status of these attempts: `a1` has the number 1."""
+    runs = [{"attempt": int(name[1:]), "phase": phase} for name, phase in attempts.items()]
+    return b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + json.dumps({"runs": runs}).encode()
 
 
 @pytest.fixture
@@ -46,7 +52,7 @@ async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[object]:
     monkeypatch.setattr(supervisor, "PATIENCE_S", 0.5)
     listening = []
 
-    async def verdict(*servers: PlayedServer | None) -> int | None:
+    async def verdict(*servers: PlayedServer | None, attempt: int = 0) -> int | None:
         places = []
         for server in servers:
             if server is None:
@@ -55,7 +61,7 @@ async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[object]:
             listening.append(await asyncio.start_server(server.serve, "127.0.0.1", 0, family=socket.AF_INET))
             places.append(f"127.0.0.1:{listening[-1].sockets[0].getsockname()[1]}")
         made = plan("--endpoint", ",".join(places), "--run-id", "my run", "-m", "this")
-        return await asyncio.to_thread(supervisor._verdict, made)
+        return await asyncio.to_thread(supervisor._verdict, made, attempt)
 
     yield verdict
     for each in listening:
@@ -85,6 +91,28 @@ async def test_a_run_that_is_forgotten_has_no_end(ends, capsys: pytest.CaptureFi
     server = PlayedServer(stream(phase("running"), {"run": None}), stream({"run": None}))
     assert await ends(server) is None
     assert "no server has known run my run for 0.5 s: how it ended cannot be told" in capsys.readouterr().err
+
+
+async def test_a_later_attempt_has_another_end(ends) -> None:
+    ask = stream(phase("running", 2))
+    server = PlayedServer(ask, b"HTTP/1.1 503 Later\r\n\r\n", ask, status(a1="failed", a2="running"))
+    assert await ends(server, attempt=1) == 1
+    assert "/v1/status?run_id=my%20run" in server.heads[3]
+
+
+async def test_an_attempt_that_ends_while_it_is_watched_and_is_followed_at_once(ends) -> None:
+    server = PlayedServer(stream(phase("running", 4), phase("waiting", 5)), status(a4="succeeded", a5="waiting"))
+    assert await ends(server) == 0
+
+
+async def test_an_attempt_that_is_forgotten_has_no_end(ends, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await ends(PlayedServer(stream(phase("running", 3)), status(a2="failed", a3="running")), attempt=1) is None
+    assert "run my run has begun anew: how its attempt 1 ended cannot be told" in capsys.readouterr().err
+
+
+async def test_a_server_that_has_lost_its_state_counts_anew(ends) -> None:
+    server = PlayedServer(stream(phase("running", 1), phase("succeeded", 1)))
+    assert await ends(server, attempt=3) == 0
 
 
 def test_a_signal_after_the_agents_end_changes_no_exit_code() -> None:
