@@ -49,7 +49,6 @@ def status(**attempts: str) -> bytes:
 async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[object]:
     """Function that says how the run ends, to a supervisor whose servers give these answers."""
     monkeypatch.setattr(supervisor, "RETRY_S", 0.01)
-    monkeypatch.setattr(supervisor, "PATIENCE_S", 0.5)
     listening = []
 
     async def verdict(*servers: PlayedServer | None, attempt: int = 0) -> int | None:
@@ -87,7 +86,10 @@ async def test_what_is_no_answer_is_asked_again(ends, answer: bytes) -> None:
     assert await ends(PlayedServer(answer, answer, stream(phase("succeeded")))) == 0
 
 
-async def test_a_run_that_is_forgotten_has_no_end(ends, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_run_that_is_forgotten_has_no_end(
+    ends, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "PATIENCE_S", 0.5)
     server = PlayedServer(stream(phase("running"), {"run": None}), stream({"run": None}))
     assert await ends(server) is None
     assert "no server has known run my run for 0.5 s: how it ended cannot be told" in capsys.readouterr().err
