@@ -390,8 +390,8 @@ class AllOrNothing(ProcessGroup):
             raise
 
     async def ended(self) -> None:
-        """Return when all processes are gone, or given up."""
-        if self._alive:
+        """Return when all processes are gone, or given up, and with them what they have left in their sessions."""
+        if not self._is_empty():
             await self._is_over
 
     def _ended(self, worker: Worker) -> None:
@@ -403,10 +403,14 @@ class AllOrNothing(ProcessGroup):
             if self._stopping:
                 failure = replace(failure, cause=f"{exit_status(failure.exit_code).status}: it was told to go")
             self.failures[local_rank] = failure
-        if not self._alive:
-            self._all_stopped()
-        elif self.failures and not self._stopping:
+        if self._is_empty():
+            self._all_ended()
+        elif self._alive and self.failures and not self._stopping:
             self.stop(signal.SIGTERM, STOP_TIMEOUT_S)
+
+    def _all_ended(self) -> None:
+        self.close()
+        self._all_stopped()
 
     def _all_stopped(self) -> None:
         for worker in self._alive.values():

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rdzv_protocol.messages import Failure
@@ -19,7 +20,7 @@ from node_agent.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.output.log_files import End
 from node_agent.output.threads import in_thread
 from node_agent.workers.process import KILL_TIMEOUT_S, outlasts, signal_group
-from node_agent.workers.remains import Remains, Strays
+from node_agent.workers.remains import Remains, Strays, in_session
 from node_agent.workers.spec import WorkerSpec
 from node_agent.workers.told import Told, rest_is_told_after_s
 
@@ -193,30 +194,62 @@ class Worker:
 class ProcessGroup:
     """Processes that are stopped together. What their ends mean is for the classes that are derived from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, strays: Strays | None = None) -> None:
+        """`strays` tells what workers have left behind, for a process that adopts it.
+
+        None: what is left in their sessions counts. All of it gets time to end.
+        """
         self._alive: dict[int, Worker] = {}
         """Workers that have not exited, by pid, in the order of the local ranks."""
+        self._strays = strays
         self._stopping = self._killed = False
+        self._stop_signal, self._stops_at = 0, 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._last_call: asyncio.TimerHandle | None = None
+        self._told = Told()
+        self._remains: list[Remains] = []
+        self._exited_pids: set[int] = set()
+        """Pids of workers that have exited; the end of some may still be looked at."""
+        self._spared: list[Worker] = []
+        """Workers that have ended, and whose children may still write."""
 
     def stop(self, signum: int, grace_s: float) -> None:
         """Signal every worker; SIGKILL what is left after `grace_s`. May be repeated until they are killed."""
         if self._killed:
             return
+        loop = asyncio.get_running_loop()
         self._stopping = True
-        self._tell(signum)
+        self._stop_signal, self._stops_at = signum, loop.time() + grace_s
+        adopted = self._adopted()
+        for pid in self._alive:
+            self._told.tell(pid, signum, adopted)
+        self._cancel_last_call()
         if self._is_empty():
-            asyncio.get_running_loop().call_soon(self._are_gone)
+            loop.call_soon(self._are_gone)
         else:
             self._after(grace_s, self._kill)
+            self._last_call = loop.call_later(rest_is_told_after_s(grace_s), self._tell_rest)
 
-    def _tell(self, signum: int) -> None:
-        """Signal every worker's group."""
-        for pid in self._alive:
-            signal_group(pid, signum)
+    def close(self) -> None:
+        """Close the streams of workers that have ended, and leave what they have left behind to others.
+
+        Where nobody adopts that, it is killed.
+        """
+        for remains in self._remains:
+            if not self._strays:
+                remains.kill()
+            remains.close()
+        self._remains.clear()
+        for worker in self._spared:
+            worker.close()
+        self._spared.clear()
 
     def _ended(self, worker: Worker) -> None:
         """Take note of a worker that has ended."""
+        raise NotImplementedError
+
+    def _all_ended(self) -> None:
+        """Take note that the last thing that workers have left is gone, and that all workers had ended before."""
         raise NotImplementedError
 
     def _all_stopped(self) -> None:
@@ -230,27 +263,68 @@ class ProcessGroup:
 
     def _exited(self, worker: Worker) -> None:
         del self._alive[worker.pid]
+        self._spared.append(worker)
         self._ended(worker)
         if self._stopping and self._is_empty():
             self._are_gone()
 
     def _spares(self, pid: int) -> bool:
         """Whether the rest of an exited worker's group may run on. If not, it is killed."""
-        return False
+        if self._killed or self._stop_signal == signal.SIGKILL:
+            return False
+        self._exited_pids.add(pid)
+        if not self._strays:
+            return self._leave(partial(in_session, pid), pid)
+        is_last = self._stopping and self._alive.keys() <= self._exited_pids
+        return self._leave(self._strays, None if is_last else pid)
+
+    def _leave(self, strays: Strays, session: int | None) -> bool:
+        """Let what workers have left end in what is left of the grace, or in a few seconds. False: nothing is left."""
+        within_s = self._stops_at - asyncio.get_running_loop().time() if self._stopping else LEFT_S
+        signum = self._stop_signal if self._stopping else signal.SIGTERM
+        remains = Remains(strays, session, signum, self._told, within_s, self._remains_gone)
+        if remains:
+            self._remains.append(remains)
+        return bool(remains)
+
+    def _remains_gone(self, remains: Remains) -> None:
+        self._remains.remove(remains)
+        if self._is_empty():
+            if self._stopping:
+                self._are_gone()
+            else:
+                self._all_ended()
 
     def _is_empty(self) -> bool:
-        return not self._alive
+        return not self._alive and not self._remains
+
+    def _adopted(self) -> Collection[int]:
+        return self._strays() if self._strays else ()
+
+    def _tell_rest(self) -> None:
+        """Tell what the workers have not told themselves, before it is killed."""
+        adopted = self._adopted()
+        for pid in self._alive:
+            self._told.tell_rest(pid, self._stop_signal, adopted)
+
+    def _cancel_last_call(self) -> None:
+        if self._last_call:
+            self._last_call.cancel()
 
     def _kill(self) -> None:
         self._killed = True
         for pid in self._alive:
             signal_group(pid, signal.SIGKILL)
         self._after(KILL_TIMEOUT_S, self._are_gone)
+        for remains in list(self._remains):
+            remains.kill()
 
     def _are_gone(self) -> None:
         self._stopping = self._killed = False
         if self._timer:
             self._timer.cancel()
+        self._cancel_last_call()
+        self.close()
         self._all_stopped()
 
     def _after(self, delay_s: float, callback: Callable[[], None]) -> None:
@@ -279,20 +353,9 @@ class WorkerGroup(ProcessGroup):
         exited: Callable[[int], None] = lambda pid: None,
         strays: Strays | None = None,
     ) -> None:
-        """`exited` is called with the pid of each worker that has exited, before it is reaped.
-
-        `strays` tells what workers have left behind, which gets time to end; None: what is in their groups is killed.
-        """
-        super().__init__()
-        self._exiting, self._strays = exited, strays
-        self._stop_signal, self._stops_at = 0, 0.0
-        self._told = Told()
-        self._last_call: asyncio.TimerHandle | None = None
-        self._remains: list[Remains] = []
-        self._exited_pids: set[int] = set()
-        """Pids of workers that have exited; the end of some may still be looked at."""
-        self._spared: list[Worker] = []
-        """Workers that have ended, and whose children may still write."""
+        """`exited` is called with the pid of each worker that has exited, before it is reaped."""
+        super().__init__(strays)
+        self._exiting = exited
         self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
@@ -348,66 +411,17 @@ class WorkerGroup(ProcessGroup):
 
     def stop(self, signum: int, grace_s: float) -> None:
         self._settled = True
-        self._stop_signal, self._stops_at = signum, asyncio.get_running_loop().time() + grace_s
         super().stop(signum, grace_s)
-        self._cancel_last_call()
-        if not self._killed:
-            loop = asyncio.get_running_loop()
-            self._last_call = loop.call_later(rest_is_told_after_s(grace_s), self._tell_rest)
-
-    def _tell(self, signum: int) -> None:
-        adopted = self._adopted()
-        for pid in self._alive:
-            self._told.tell(pid, signum, adopted)
-
-    def _tell_rest(self) -> None:
-        """Tell what the workers have not told themselves, before it is killed."""
-        adopted = self._adopted()
-        for pid in self._alive:
-            self._told.tell_rest(pid, self._stop_signal, adopted)
-
-    def _cancel_last_call(self) -> None:
-        if self._last_call:
-            self._last_call.cancel()
-
-    def _adopted(self) -> Collection[int]:
-        return self._strays() if self._strays else ()
 
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)
-        if not self._strays or self._killed or self._stop_signal == signal.SIGKILL:
-            return False
-        self._exited_pids.add(pid)
-        is_last = self._stopping and self._alive.keys() <= self._exited_pids
-        return self._leave(self._strays, None if is_last else pid)
+        return super()._spares(pid)
 
-    def _leave(self, strays: Strays, session: int | None) -> bool:
-        """Let what workers have left end in what is left of the grace, or in a few seconds. False: nothing is left."""
-        within_s = self._stops_at - asyncio.get_running_loop().time() if self._stopping else LEFT_S
-        signum = self._stop_signal if self._stopping else signal.SIGTERM
-        remains = Remains(strays, session, signum, self._told, within_s, self._remains_gone)
-        if remains:
-            self._remains.append(remains)
-        return bool(remains)
-
-    def _remains_gone(self, remains: Remains) -> None:
-        self._remains.remove(remains)
-        if self._stopping:
-            if self._is_empty():
-                self._are_gone()
-        elif self._is_empty() and not self._settled and self._suspect is None:
+    def _all_ended(self) -> None:
+        if not self._settled and self._suspect is None:
             self._succeed()
 
-    def _is_empty(self) -> bool:
-        return not self._alive and not self._remains
-
-    def _kill(self) -> None:
-        super()._kill()
-        for remains in list(self._remains):
-            remains.kill()
-
     def _ended(self, worker: Worker) -> None:
-        self._spared.append(worker)
         if self._settled:
             return
         if worker.exit_code == 0:
@@ -435,18 +449,7 @@ class WorkerGroup(ProcessGroup):
             self._settle(self._succeeded)
 
     def _all_stopped(self) -> None:
-        self._cancel_last_call()
-        self.close()
         self._stopped(list(self._alive))
-
-    def close(self) -> None:
-        """Close the streams of workers that have ended, and leave what they have left behind to others."""
-        for remains in self._remains:
-            remains.close()
-        self._remains.clear()
-        for worker in self._spared:
-            worker.close()
-        self._spared.clear()
 
     def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
         if not self._settled:

@@ -1,7 +1,8 @@
 """Remains of workers: processes that still run when the workers that have started them are gone.
 
 They get a signal and some time, as their workers did: a shell may have ended before the program that it runs, and a
-tracker's helper may have to upload what it holds. The agent is their subreaper, so they are among its children.
+tracker's helper may have to upload what it holds. The agent is their subreaper, so they are among its children. In a
+user's own program nobody adopts them: only those that are still in the worker's session are known.
 Like the processes of a worker, those that a program needs to save its work are told later.
 """
 
@@ -108,6 +109,21 @@ class Remains:
         descriptor = self._watched.pop(pid)
         self._loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+def in_session(leader: int) -> list[int]:
+    """Return the processes in the session of a leader that has exited; none if another process has its pid by now."""
+    if look_at(leader):
+        return []
+    return [pid for name in os.listdir("/proc") if name.isdigit() and _session(pid := int(name)) == leader]
+
+
+def _session(pid: int) -> int:
+    """Session of a process; -1 if it is gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
 
 
 def _send(descriptor: int, signum: int) -> None:

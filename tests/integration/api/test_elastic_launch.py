@@ -433,6 +433,12 @@ async def test_workers_that_exit_0_by_a_signal_shortly_before_the_program_is_tol
     assert (await server.run())["phase"] not in ("succeeded", "failed")
 
 
+def test_the_child_of_a_worker_that_returns_can_save(tmp_path: Path) -> None:
+    path = tmp_path / "saved"
+    assert elastic_launch(alone(1), functions.leave_a_child)(str(path)) == {0: None}
+    assert path.read_text() == "saved"
+
+
 def test_it_works_in_a_thread() -> None:
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(elastic_launch(alone(1), functions.rank)).result(PATIENCE_S) == {0: 0}

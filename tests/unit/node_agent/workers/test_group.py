@@ -362,6 +362,7 @@ if os.fork() == 0:
     def told(*_):
         print("child told", flush=True)
         os.kill(worker, signal.SIGKILL)
+        os._exit(0)
     signal.signal(signal.SIGTERM, told)
     os.write(is_ready, b".")
 else:
@@ -384,6 +385,44 @@ async def test_a_stopped_workers_children_are_told_before_the_grace_ends(crew, m
         b"[0]:child told",
         b"[0]:told",
     ]
+
+
+SAVES = """
+import os, signal, sys
+from functools import partial
+ready, is_ready = os.pipe()
+
+def save(who, *_):
+    print(who, "saves", flush=True)
+    os._exit(0)
+
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, partial(save, "child"))
+    os.write(is_ready, b".")
+else:
+    os.read(ready, 1)
+    signal.signal(signal.SIGTERM, partial(save, "worker"))
+    print("ready", flush=True)
+    if "ends" in sys.argv:
+        os._exit(0)
+while True:
+    signal.pause()
+"""
+
+
+async def test_the_child_of_a_program_that_saves_is_told_after_it_where_nobody_adopts_it(crew):
+    group = crew.start((sys.executable, "-c", SAVES))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.console.text().splitlines()[1:] == [b"[0]:worker saves", b"[0]:child saves"]
+
+
+async def test_the_child_of_a_worker_that_ended_by_itself_is_told_where_nobody_adopts_it(crew, monkeypatch):
+    monkeypatch.setattr(workers, "LEFT_S", NEVER_S)
+    crew.start((sys.executable, "-c", SAVES, "ends"))
+    await crew.calls_back("succeeded")
+    assert crew.console.text().splitlines() == [b"[0]:ready", b"[0]:child saves"]
 
 
 async def test_no_zombie_and_no_file_descriptor_is_left(crew):

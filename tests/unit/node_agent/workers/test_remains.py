@@ -10,7 +10,7 @@ import pytest
 
 from node_agent.workers import remains
 from node_agent.workers.orphans_helper import look_at
-from node_agent.workers.remains import Remains, Told
+from node_agent.workers.remains import Remains, Told, in_session
 
 
 @pytest.fixture
@@ -27,6 +27,20 @@ async def gone(left: int, within_s: float) -> None:
     over = asyncio.Event()
     assert Remains(lambda: [left], left, signal.SIGTERM, Told(), within_s, lambda _: over.set())
     await over.wait()
+
+
+def test_a_session_is_its_leaders_until_another_process_has_its_pid(left: int) -> None:
+    """Here the leader is a shell that has ended, and then one that runs."""
+    shell = subprocess.Popen(("sh", "-c", "sleep 1000 & echo $!"), stdout=subprocess.PIPE, start_new_session=True)
+    assert shell.stdout
+    pid = int(shell.stdout.readline())
+    os.waitid(os.P_PID, shell.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        assert in_session(shell.pid) == [shell.pid, pid]
+        assert in_session(left) == []
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        shell.communicate()
 
 
 async def test_a_process_that_ends_by_the_signal_is_waited_for(left: int) -> None:
