@@ -321,6 +321,40 @@ WORDS = [
     "TORCHELASTIC_RUN_ID=outer TORCHELASTIC_RESTART_COUNT=4 TORCHELASTIC_ERROR_FILE=/tmp/e torchrun train.py",
 ]  # fmt: skip
 
+STATIC = nodes("torchrun --nnodes 2 --node-rank %d --master-addr 127.0.0.1 --master-port PORT train.py")
+C10D = nodes(
+    "torchrun --nnodes 2 --node-rank %d --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:PORT --rdzv-id 7 train.py"
+)
+
+
+def once_more(text: str) -> str:
+    """The command lines, for a run that may be restarted once."""
+    return text.replace("--nnodes", "--max-restarts 1 --nnodes")
+
+
+# Two workers, one a node; that of node 0 trains with the other one, with which something happens.
+OTHER_FAILS = "[ $RANK = 1 ] || together; meet; lose; exit 3"
+OTHER_IS_KILLED = "[ $RANK = 1 ] || together; meet; lose; kill -KILL $$"
+ONCE = '[ -e "$FOUND/before-$RANK" ] && { meet; exit 0; }; : > "$FOUND/before-$RANK"; '
+OTHER_IS_STOPPED = "[ $RANK = 1 ] || together; trap 'lose; say hears TERM; exit 0' TERM; meet; block"
+LEFT_ALONE = Line(STATIC.replace("--nnodes", "--rdzv-conf timeout=15 --nnodes"), OTHER_IS_STOPPED, "SIGTERM@1")
+LEFT_TO_GO_ON = Line(
+    once_more(C10D.replace("--nnodes 2", "--nnodes 1:2 --rdzv-conf last_call_timeout=2")),
+    "[ $WORLD_SIZE = 1 ] && exit 0; " + OTHER_IS_STOPPED,
+    "SIGTERM@1",
+)
+FAILURES_OF_A_NODE = [
+    Line(STATIC, OTHER_FAILS),
+    Line(STATIC, OTHER_IS_KILLED),
+    Line(once_more(STATIC), ONCE + OTHER_FAILS),
+    LEFT_ALONE,
+    Line(C10D, OTHER_FAILS),
+    Line(once_more(C10D), ONCE + OTHER_IS_KILLED),
+    Line(once_more(C10D), OTHER_FAILS),
+    LEFT_TO_GO_ON,
+    Line(C10D.replace("--nnodes", "--max-restarts 3 --nnodes"), HEARS, "SIGTERM"),
+]  # fmt: skip
+
 GROUPS: dict[str, list[Line]] = {
     "recipes for one node": [Line(text) for text in ONE_NODE],
     "recipes for several nodes": [Line(text) for text in SEVERAL_NODES],
@@ -328,6 +362,7 @@ GROUPS: dict[str, list[Line]] = {
     "wrong words": [Line(text) for text in WRONG],
     "failures": FAILURES,
     "signals": SIGNALS,
+    "failures of a node": FAILURES_OF_A_NODE,
     "log files": [Line(text, ALL_KINDS) for text in LOGS],
     "streams": STREAMS,
     "words": [Line(text) for text in WORDS],

@@ -10,13 +10,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.parity.command_lines import ALL_KINDS, FAIL, FAILS_WITH_REASON, HEARS, NO_END, TWO_STREAMS, nodes
+from tests.parity.command_lines import (
+    ALL_KINDS,
+    C10D,
+    FAIL,
+    FAILS_WITH_REASON,
+    HEARS,
+    LEFT_ALONE,
+    LEFT_TO_GO_ON,
+    NO_END,
+    OTHER_FAILS,
+    STATIC,
+    TWO_STREAMS,
+    nodes,
+    once_more,
+)
 from tests.parity.observe import Findings, Line
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrating-from-torchrun.md"
 BEGINS = "<!-- Made by python -m tests.parity.differences -->\n"
 ENDS = "<!-- end -->\n"
-OF_ONE_WORKER = re.compile(r"^round \d+/rank \d+/")
+OF_ONE = re.compile(r"^(round \d+/rank \d+|node \d+)/")
+"""Worker or node that a finding is of."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +211,34 @@ DIFFERENCES: Sequence[Difference] = (
     Difference(
         "`Failures:` in the final report", "also workers that the launcher itself stopped",
         "workers that failed by themselves, with those of earlier rounds", "report/ranks of the others",
-        lambda theirs, ours: (theirs and not ours) or (ours == ["0"] and not theirs),
+        lambda theirs, ours: None not in (theirs, ours) and bool(theirs) != bool(ours),
         Line("torchrun --standalone --nproc-per-node 2 train.py", FAIL),
+    ),
+    Difference(
+        "final report where a worker fails because a worker of another node has failed", "names that worker",
+        "names the run's first failure, on every node", "report/(rank|exit code|traceback)",
+        both(r"^0 \(local|^1$|see:", r"^1 \(local|^3$|^-9|received by PID$"), Line(STATIC, OTHER_FAILS), " & ",
+    ),
+    Difference(
+        "final report of a node after another node has given up", "none",
+        "names the run's first failure, on every node", "report/.*", lambda theirs, ours: theirs is None,
+        Line(once_more(C10D), OTHER_FAILS), " & ",
+    ),
+    Difference(
+        "final report of a static run whose other node was told to leave", "names the worker that lost its peer",
+        "names no worker: the run has waited for a node for `join_timeout`", "report/.*",
+        lambda theirs, ours: theirs and not ours, LEFT_ALONE, "timeout=15",
+    ),
+    Difference(
+        "`TORCHELASTIC_RESTART_COUNT` after another node has left", "one more: the worker that lost its peer fails",
+        "as before: a node that leaves costs no restart", "workers",
+        lambda theirs, ours: theirs == [*ours, "1-0"], LEFT_TO_GO_ON, "--nnodes 1:2 .* & ",
+    ),
+    Difference(
+        "`TORCHELASTIC_RESTART_COUNT` with c10d after a worker of another node has failed", "as before",
+        "one more, the same on every node", "workers",
+        lambda theirs, ours: "1-0" not in theirs and [*theirs[:2], "1-0", *theirs[2:]] == ours,
+        Line(once_more(C10D), OTHER_FAILS), "max-restarts 1.* & ",
     ),
     Difference(
         "`error_file` in the final report", "a file in its temporary folder", "`<N/A>` unless log files are kept",
@@ -224,7 +265,7 @@ def unexplained(line: Line, theirs: Findings, ours: Findings) -> Iterator[str]:
     for name in sorted(each for each in {*theirs, *ours} if _can_compare(each, theirs, ours)):
         one, other = theirs.get(name), ours.get(name)
         if one != other:
-            plain = OF_ONE_WORKER.sub("", name)
+            plain = OF_ONE.sub("", name)
             found = [each for each in DIFFERENCES if each.explains(line, plain, one, other)]
             shown.update(found)
             if len(found) != 1:

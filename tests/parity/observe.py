@@ -63,7 +63,7 @@ class Line:
     does: str = ""
     """Shell code of each worker, run when it has written down its findings; probe.sh has functions for it."""
     signals: str = ""
-    """Signals that launchers get, one each time that all workers are in `meet`."""
+    """Signals that launchers get, one each time that all workers are in `meet`; `SIGTERM@1`: only that of node 1."""
     streams: str = "pipe"
     """Kind of stdout and stderr: `pipe`, `file`, `one pipe` for both, or `terminal`, for stdin, too."""
     ignored: tuple[int, ...] = ()
@@ -72,6 +72,11 @@ class Line:
     @property
     def nodes(self) -> list[str]:
         return self.text.split(BETWEEN_NODES)
+
+    @property
+    def has_numbered_nodes(self) -> bool:
+        """Whether each node has a command of its own; of equal ones nobody knows which has which rank."""
+        return len({*self.nodes}) > 1
 
 
 @dataclass
@@ -99,7 +104,7 @@ async def observe(line: Line, launcher: str, folder: Path) -> Findings:
     finally:
         port.release()
         _end_workers(found)
-    findings = {**_of_launchers(ended, line.streams in ("pipe", "file")), **_of_workers(found), **_of_files(folder)}
+    findings = {**_of_launchers(line, ended), **_of_workers(found), **_of_files(folder)}
     shutil.rmtree(folder)
     return {
         str(_plain(name, folder, port.number)): _plain(value, folder, port.number) for name, value in findings.items()
@@ -108,7 +113,7 @@ async def observe(line: Line, launcher: str, folder: Path) -> Findings:
 
 async def _run(line: Line, launcher: str, folder: Path, port: str) -> list[Ended]:
     found = folder / "found"
-    for name in ("meeting", "go", "never"):
+    for name in ("meeting", "go", "never", "lost"):
         os.mkfifo(found / name)
     environment = {
         "PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder / "tmp"), "PYTHON_EXEC": str(PROBE),
@@ -162,8 +167,9 @@ async def _attend(found: Path, launchers: Sequence[int], signals: list[str]) -> 
                 continue
             here = 0
             if signals:
-                signum = signal.Signals[signals.pop(0)]
-                for pid in launchers:
+                name, _, node = signals.pop(0).partition("@")
+                signum = signal.Signals[name]
+                for pid in [launchers[int(node)]] if node else launchers:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signum)
             else:
@@ -220,21 +226,24 @@ async def _typed(terminal: int) -> str:
     return written.decode(errors="backslashreplace").replace("\r\n", "\n")
 
 
-def _of_launchers(ended: Sequence[Ended], has_own_stdout: bool) -> Findings:
-    """Exit codes, what workers have written as it arrives, and the final report. Equal nodes are not told apart."""
-    findings: Findings = {"exit code": sorted({each.code for each in ended})}
+def _of_launchers(line: Line, ended: Sequence[Ended]) -> Findings:
+    """Exit codes, what workers have written as it arrives, and the final reports. Equal nodes are not told apart."""
+    codes = [each.code for each in ended]
+    findings: Findings = {"exit code": codes if line.has_numbered_nodes else sorted({*codes})}
     findings["workers that outlive it"] = ended[0].outliving
     texts = {"stdout": [each.out for each in ended], "stderr": [REPORT.split(each.err)[0] for each in ended]}
     for stream, parts in texts.items():
         by_rank: dict[str, list[str]] = {}
-        for line in "".join(parts).split("\n"):
-            if mark := OF_A_WORKER.search(line):
-                by_rank.setdefault(mark[1], []).append(line)
+        for written in "".join(parts).split("\n"):
+            if mark := OF_A_WORKER.search(written):
+                by_rank.setdefault(mark[1], []).append(written)
         findings |= {f"{stream}/rank {rank}": "\n".join(lines) for rank, lines in by_rank.items()}
-    if has_own_stdout:  # else the launcher's own lines are in between
+    if line.streams in ("pipe", "file"):  # else the launcher's own lines are in between
         findings["stdout/last character"] = [each.out[-1:] for each in ended]
-    reports = [report for each in ended for report in REPORT.split(each.err)[1:2]]
-    findings |= {f"report/{name}": value for report in reports[:1] for name, value in _report(report).items()}
+    reports = {node: report for node, each in enumerate(ended) for report in REPORT.split(each.err)[1:2]}
+    for node, report in reports.items() if line.has_numbered_nodes else [*reports.items()][:1]:
+        above = f"node {node}/" if line.has_numbered_nodes else ""
+        findings |= {f"{above}report/{name}": value for name, value in _report(report).items()}
     return findings
 
 

@@ -13,6 +13,14 @@ meet() {  # return when the workers of all ranks are here, and the test has done
     read -r _ <> "$FOUND/go"
 }
 block() { read -r _ <> "$FOUND/never"; }
+together() {  # be there, and train with a peer: fail a while after its end, of which `lose` tells
+    exec 8<> "$FOUND/lost"
+    echo "$WORLD_SIZE" > "$FOUND/meeting"
+    read -r _ <&8
+    sleep 5
+    exit 1
+}
+lose() { echo > "$FOUND/lost"; }
 
 kinds=
 for file in /proc/$$/fd/*; do
@@ -28,7 +36,9 @@ for file in /proc/$$/fd/*; do
 done
 error_file=missing
 [ -d "${TORCHELASTIC_ERROR_FILE%/*}" ] && error_file=there
-printf '%s\n' "$kinds" "$error_file" > "$found.kinds"
-printf '%s\0' "$@" > "$found.arguments"
-cat /proc/$$/environ /proc/self/status /proc/$$/limits /proc/$$/stat > "$found.process"
+if ! [ -e "$found.arguments" ]; then  # a round after a change of members has the same restart count
+    printf '%s\n' "$kinds" "$error_file" > "$found.kinds"
+    cat /proc/$$/environ /proc/self/status /proc/$$/limits /proc/$$/stat > "$found.process"
+    printf '%s\0' "$@" > "$found.arguments"
+fi
 eval "$DOES"
