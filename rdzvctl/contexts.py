@@ -58,7 +58,8 @@ class Contexts(NamedTuple):
         if name not in self.contexts:
             known = ", ".join(self.contexts) or "none"
             raise BadInput(
-                f"no context {name!r} in {self.path}{did_you_mean(name, self.contexts)}", f"contexts there: {known}"
+                f"no context {name!r} in {self.path}{did_you_mean(name, self.contexts)}",
+                f"contexts there: {known}; add one: rdzvctl config set-context {name} --endpoint HOST:PORT",
             )
         return self.contexts[name]
 

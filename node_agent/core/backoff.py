@@ -22,7 +22,7 @@ HINTS = {
     "HTTP": "check that this port is rdzv-server's",
     "another program": "another program listens there: name rdzv-server's port, or stop that program",
     "port": "another program listens at this port of this node: stop it, or choose another port",
-    "host": "this node hosts rdzv-server: name it by an address of its own",
+    "host": "this node hosts rdzv-server: give --master-addr or --rdzv-endpoint an address of this node",
     "proxy": "check that rdzv-server runs, and that the proxy reaches it",
     "server": "look at its log",
     "address": "name rdzv-server by a global address, or give --local-addr",

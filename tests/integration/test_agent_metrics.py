@@ -82,7 +82,8 @@ async def test_a_port_that_is_taken_is_said_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         agent = await start_agent("--standalone", "--metrics-port", str(port))
-        await refuses(agent, f"--metrics-port: cannot listen on 127.0.0.1, port {port}: Address already in use")
+        says = f"--metrics-port: cannot listen on 127.0.0.1, port {port}: Address already in use; name another, or 0"
+        await refuses(agent, says)
 
 
 def test_an_agent_without_metrics_loads_nothing_for_them() -> None:

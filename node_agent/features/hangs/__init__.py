@@ -71,7 +71,10 @@ def _log_rule(line: str) -> "LogRule":
     for part in match[1].split(","):
         key, _, value = part.partition("=")
         if key not in _RULE_KEYS or bool(value) == (key in ("fault", "stop")):
-            raise ValueError(f"first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not {part!r:.60}")
+            raise ValueError(
+                "before the colon may stand first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not "
+                f"{part!r:.60}"
+            )
         field, read = _RULE_KEYS[key]
         try:
             found[field] = read(value or "true")

@@ -180,9 +180,9 @@ def _bind(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
+        why = (error.strerror or str(error)).partition(" (while attempting")[0]  # Python adds the address once more
         raise UsageError(
-            f"--metrics-port: cannot listen on {host}, port {port}: {error.strerror or error}; name another, or 0 for "
-            "a free one"
+            f"--metrics-port: cannot listen on {host}, port {port}: {why}; name another, or 0 for a free one"
         ) from None
 
 

@@ -69,6 +69,12 @@ def test_what_makes_no_sense_is_said(environment: dict[str, str], given: dict[st
     assert says.format(path=contexts.path_of(environment)) in str(raised.value)
 
 
+def test_a_context_that_is_not_there_can_be_made(environment: dict[str, str]) -> None:
+    with pytest.raises(BadInput) as raised:
+        choose({"context": "lap"}, environment)
+    assert "rdzvctl config set-context lap --endpoint" in raised.value.help_lines[0]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
