@@ -11,7 +11,8 @@ from rdzv_protocol.flag_values import A_TIME, LOG_FORMATS, address, endpoint, se
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from rdzv_server.core.kept_events import MOST_EVENTS
-from rdzv_server.core.node_history import MOST_OF_A_NODE, ExclusionPolicy
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
+from rdzv_server.core.nodes.history import MOST_OF_A_NODE
 from rdzv_server.core.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S
 
 MOST_CONNECTIONS = 65_536

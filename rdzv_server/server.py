@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from rdzv_server.core.kept_events import MOST_EVENTS
-from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S, Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service

@@ -161,11 +161,11 @@ class Permit:
         """Whether the request may be about this run."""
         return self.tokens is None or any(token.covers(run_id) for token in self.tokens)
 
-    def check_run(self, run_id: str) -> None:
-        """Raise `Forbidden` unless the request may be about this run."""
-        if not self.covers(run_id):
+    def check_run(self, run_id: str | None) -> None:
+        """Raise `Forbidden` unless the request may be about this run; None: about every run, as a node is."""
+        if not self.covers(run_id or ""):  # which is in no pattern but that of all
             patterns = " and ".join(token.runs for token in self.tokens or ())
-            raise Forbidden(f"this token is good for runs {patterns} alone, not for {run_id}")
+            raise Forbidden(f"this token is good for runs {patterns} alone, not for {run_id or 'every run'}")
 
     def check_every_run(self, why: str) -> None:
         """Raise `Forbidden` unless the request may be about every run. `why`: reason that this is required."""

@@ -1,6 +1,6 @@
-"""Follower of a cluster's cordons: shard 0 decides about nodes, and the leaders of the other shards do as it did.
+"""Follower of a cluster's cordons: one shard decides about nodes, and the leaders of the others do as it did.
 
-What the leader of shard 0 has recorded in its journal is read before this shard's leader answers anybody, and again
+What the leader of shard 0 has recorded about nodes is read before this shard's leader answers anybody, and again
 whenever it has changed. See ADR 41.
 """
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from rdzv_protocol.errors import ProtocolError
 
-from rdzv_server.core import events
-from rdzv_server.core.cordons import JOURNAL, Cordons
+from rdzv_server.core import events, journals
+from rdzv_server.core.nodes.state import NodesState
 from rdzv_server.service.driver import Driver
 from rdzv_server.storage.etcd import folder_of, read_journal
 from rdzv_server.storage.etcd_client import EtcdClient, end_of
@@ -19,6 +19,8 @@ from rdzv_server.storage.outage import Outage
 
 log = logging.getLogger("rdzv_server")
 
+DECIDES = 0
+"""Shard whose leader decides about nodes."""
 RETRY_S = 1.0
 SOON_S = 1.0
 """Seconds before a cordon's end from which it is no longer followed: by this shard's clock it may have ended."""
@@ -29,18 +31,18 @@ class CordonFollower:
 
     def __init__(self, client: EtcdClient, root: str) -> None:
         self._client = client
-        self._folder = folder_of(root, JOURNAL, 0)
+        self._folder = folder_of(root, *journals.NODES)
         self._revision = 0
 
     async def catch_up(self, driver: Driver) -> None:
         """Apply what is recorded in shard 0's journal and not yet here. Raises `StoreBroken` or `StoreUnavailable`."""
         records, self._revision = await read_journal(self._client, self._folder)
-        decided = Cordons()
+        decided = NodesState()
         for record in records:
-            decided.apply(record.fact, record.at)
-        for fact in differences(decided, driver.registry.cordons, time.time()):
+            decided.apply(record.fact, record.at)  # type: ignore[arg-type]
+        for fact in differences(decided, driver.registry.nodes.state, time.time()):
             try:
-                await driver.act(JOURNAL, fact)
+                await driver.act(None, fact)
             except ProtocolError as error:
                 log.warning("node %s: cannot be cordoned for this shard, too: %s", fact.node_id, error)
 
@@ -55,19 +57,19 @@ class CordonFollower:
             await self.catch_up_at_last(driver)
 
 
-def differences(decided: Cordons, known: Cordons, wall_now: float) -> list[events.NodeOperation]:
+def differences(decided: NodesState, known: NodesState, wall_now: float) -> list[events.NodeOperation]:
     """Facts by which this shard's `known` cordons follow those that shard 0 has `decided`, by another clock.
 
     A node that this shard excludes by itself stays so until its time is over, or until an operator has uncordoned it.
     """
     facts: list[events.NodeOperation] = [
         events.NodeUncordoned(node_id=node_id)
-        for node_id, cordon in known.by_node.items()
-        if node_id not in decided.by_node
+        for node_id, cordon in known.cordons.items()
+        if node_id not in decided.cordons
         and (not cordon.excludes or decided.lifted.get(node_id, 0.0) > (cordon.wall_at or 0.0))
     ]
-    for node_id, cordon in decided.by_node.items():
-        own, until = known.by_node.get(node_id), cordon.wall_until
+    for node_id, cordon in decided.cordons.items():
+        own, until = known.cordons.get(node_id), cordon.wall_until
         is_done = own is not None and own.wall_at == cordon.wall_at
         if not is_done and (until is None or until > wall_now + SOON_S):
             facts.append(_repeated(cordon, wall_now))

@@ -16,15 +16,15 @@ from rdzv_protocol.errors import ServerUnavailable
 from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
 
-from rdzv_server.cluster.cordon_follower import CordonFollower
+from rdzv_server.cluster.cordon_follower import DECIDES, CordonFollower
 from rdzv_server.cluster.election import Election
 from rdzv_server.cluster.lease import RETRY_S
 from rdzv_server.cluster.membership import Membership
 from rdzv_server.cluster.placement import shard_of
 from rdzv_server.cluster.replica import Replica, Term
 from rdzv_server.config import ServerConfig
-from rdzv_server.core.cordons import JOURNAL
-from rdzv_server.core.registry import Registry, unknown_node
+from rdzv_server.core.nodes.machine import unknown_node
+from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
 from rdzv_server.service.driver import Driver
@@ -66,7 +66,7 @@ class Sharding:
                 address,
                 partial(self._driver, shard),
                 f"shard {shard}" if config.shards > 1 else "",
-                CordonFollower(client, f"{prefix}/shards/0") if shard else None,
+                CordonFollower(client, f"{prefix}/shards/{DECIDES}") if shard != DECIDES else None,
             )
             for shard in range(config.shards)
         ]
@@ -107,8 +107,8 @@ class Sharding:
         """Answer by the run's shard. With several, a `LeaderRequest` without a run is held, and gets no leader."""
         if isinstance(request, OperatorRequest) and isinstance(request.message, DrainRequest):
             await self._check_known(request.message)
-        if request.run_id is not None or len(self._replicas) == 1:
-            return await self._of(request.run_id or "").ask(request, connection)
+        if isinstance(request, OperatorRequest) or len(self._replicas) == 1 or request.run_id is not None:
+            return await self._of(request.run_id).ask(request, connection)
         asked_at = self.now()
         with suppress(TimeoutError):
             async with asyncio.timeout(LEADER_HOLD_S):
@@ -122,9 +122,9 @@ class Sharding:
         The leader of shard 0, which decides about nodes, knows its own runs; those of others it reads in etcd. The
         answer to a request that was carried out before is that of then.
         """
-        decides, node_id = self._of(JOURNAL), drain.node_id
+        decides, node_id = self._replicas[DECIDES], drain.node_id
         term = decides.term if decides.leads else None
-        if len(self._replicas) == 1 or term is None or term.driver.registry.answer_to(JOURNAL, drain.request_id):
+        if len(self._replicas) == 1 or term is None or term.driver.registry.nodes.answer_to(drain.request_id):
             return
         is_here = any(given.node_id == node_id for given in term.driver.cordons()) or _have_node(self.runs(), node_id)
         others = [shard for shard, replica in enumerate(self._replicas) if not replica.leads]
@@ -166,8 +166,9 @@ class Sharding:
             shards_led=sum(replica.leads for replica in self._replicas),
         )
 
-    def _of(self, run_id: str) -> Replica:
-        return self._replicas[shard_of(run_id, len(self._replicas))]
+    def _of(self, run_id: str | None) -> Replica:
+        """Replica of the run's shard; None: of the one that decides about nodes."""
+        return self._replicas[DECIDES if run_id is None else shard_of(run_id, len(self._replicas))]
 
     def _terms(self) -> list[Term]:
         """Terms of the shards that this server leads as far as it knows, certain or not."""

@@ -3,7 +3,8 @@
 from msgspec import Struct
 from rdzv_protocol.events import RunEvent
 
-from rdzv_server.core.events import CordonsKept, Fact, NodeBlamed, NumbersUsed, RunCreated, SnapshotPart
+from rdzv_server.core.events import Fact, NumbersUsed, RunCreated, SnapshotPart
+from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed
 
 
 class Record(Struct, frozen=True):

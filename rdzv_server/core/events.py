@@ -6,8 +6,6 @@ from rdzv_protocol.messages import Failure, FinishedWorkers, JoinRequest, Progre
 from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core.node_history import Fault, Incident
-
 
 class Life(Struct, frozen=True):
     """One life of a server: its time is the monotonic clock of the machine since its boot, plus an offset."""
@@ -35,7 +33,7 @@ class PolicyFact(Struct, frozen=True):
 
 
 EXCLUDER = "rdzv-server"
-"""Name in `Cordon.by` of a node that the server itself keeps out: see `node_history`."""
+"""Name in `Cordon.by` of a node that the server itself keeps out: see `nodes`."""
 
 
 class Cordon(Struct, frozen=True, kw_only=True):
@@ -227,28 +225,6 @@ class NodeDrained(NodeCordoned, frozen=True, kw_only=True):
 
 class NodeUncordoned(NodeOperation, frozen=True):
     """The node may take part in new rounds again."""
-
-
-class NodeBlamed(Struct, frozen=True, kw_only=True):
-    """A node has cost a run something: see `node_history`. `wall_at` and `life`: as those of `RunCreated`."""
-
-    node_id: str
-    fault: Fault
-    run_id: str
-    reason: str
-    wall_at: float | None = None
-    life: Life = Life()
-
-
-class CordonsKept(Struct, frozen=True):
-    """Snapshot of all cordons, of the latest requests about nodes, and of what nodes were blamed for, which takes the
-    place of the facts before it: see `cordons`."""
-
-    cordons: tuple[Cordon, ...] = ()
-    answers: dict[str, str] = {}
-    life: Life = Life()
-    history: dict[str, tuple[Incident, ...]] = {}
-    lifted: dict[str, float] = {}
 
 
 class NumbersUsed(Struct, frozen=True):

@@ -39,7 +39,7 @@ from rdzv_server.core import (
 )
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.liveness import Leases, Loss
-from rdzv_server.core.node_history import OF_RUN, Blame, Fault, NodeHistory
+from rdzv_server.core.nodes.history import OF_RUN, Blame, Fault, NodeHistory
 from rdzv_server.core.policies import POLICIES, Policies
 from rdzv_server.core.policy import Hooks, Rule
 from rdzv_server.core.run import (

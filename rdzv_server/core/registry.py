@@ -10,7 +10,6 @@ one node, since those of many nodes may be alive.
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heapify, heappop, heappush, nsmallest
 
-from msgspec.structs import replace
 from rdzv_protocol.errors import (
     AgentFenced,
     OutcomeUnknown,
@@ -19,46 +18,33 @@ from rdzv_protocol.errors import (
     RunGoesOn,
     RunSucceeded,
     ServerUnavailable,
-    UnknownNode,
     UnknownRun,
 )
 from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RunSettings
-from rdzv_protocol.text import clip
 
 from rdzv_server.core import (
     admission,
-    cordons,
     events,
+    journals,
     kept_events,
     kept_failures,
     set_apart,
     snapshot,
     unheard,
-    used_numbers,
 )
-from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS, MOST_OF_RUN, Cordons
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
-from rdzv_server.core.events import (
-    EXCLUDER,
-    CordonsKept,
-    Event,
-    Life,
-    NodeJoined,
-    RunCreated,
-    RunSuperseded,
-    TimePassed,
-)
+from rdzv_server.core.events import Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
+from rdzv_server.core.journals import Key
 from rdzv_server.core.liveness import Closings, HoldUp
 from rdzv_server.core.machine import RunMachine
-from rdzv_server.core.node_history import REASON_BYTES, Blame, ExclusionPolicy, Incident
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
+from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed
+from rdzv_server.core.nodes.machine import Nodes
 from rdzv_server.core.run import HEARD_OF_S, Run, Stage
 from rdzv_server.core.set_apart import SetApart, own_error
 from rdzv_server.core.used_numbers import UsedNumbers
-
-Key = tuple[str, int]
-"""Key of an attempt: run_id and attempt number."""
 
 RETENTION_S = 3_600.0
 """Seconds that an ended run is remembered: an hour by default, for people to look and late agents to be told."""
@@ -71,10 +57,6 @@ SPARE_DEADLINES = 64
 """Stale deadlines that are tolerated, beyond one for each run, before they are dropped."""
 ROOM = 100
 """Divisor of all attempts: a hundredth is forgotten at once when there is no room, as finding them takes time."""
-
-
-SLOW_NODES = ExclusionPolicy(after=1, window_s=3_600.0, for_s=3_600.0)
-"""Exclusion of a replaced straggler on a server that excludes no nodes otherwise: else it would get its seat back."""
 
 
 class Registry:
@@ -114,16 +96,11 @@ class Registry:
         self._armed: dict[Key, float] = {}
         self._life = Life()
         self._wall_ahead_s = 0.0
-        self.cordons = Cordons()
-        self._exclusion = exclusion
-        self._suspects: dict[str, list[tuple[RunMachine, Blame]]] = {}
-        """Blames on each node, and the attempts that they came from, which await the verdict."""
+        self.nodes = Nodes(self, exclusion, knows_all_runs=knows_all_runs)
         self._apart: list[SetApart] = []
         self._newly_apart: list[tuple[SetApart, Exception]] = []
         self._asked_for_place = float("-inf"), float("-inf")
         """Times at which new runs or agents began to ask for a place, one after the other, and asked last: a sign."""
-        self.knows_all_runs = knows_all_runs
-        """Whether there are no other shards; else all shards have been asked before whether a node is known."""
 
     def runs(self) -> list[Run]:
         """Every attempt that is remembered, oldest first."""
@@ -133,83 +110,67 @@ class Registry:
         """The attempts of a run that are remembered, oldest first."""
         return [self._machines[run_id, attempt].run for attempt in self._attempts.get(run_id, ())]
 
-    def handle(self, run_id: str, event: Event, now: float) -> tuple[RunMachine | None, list[Effect]]:
+    def handle(self, run_id: str | None, event: Event, now: float) -> tuple[RunMachine | None, list[Effect]]:
         """Apply an event; return its effects, and the machine that took it if it is about one run.
 
-        The last effect of an operator's action is its answer. Raises `ProtocolError`, with nothing changed, if it is
-        refused.
+        `run_id`: None for an action on a node. The last effect of an operator's action is its answer. Raises
+        `ProtocolError`, with nothing changed, if it is refused.
         """
         if isinstance(event, events.Operation):
             return self._operate(run_id, event, now)
+        assert run_id is not None
         effects: list[Effect] = []
         if isinstance(event, NodeJoined):
             machine, effects = self._machine_to_join(event, now)
-            cordon = self.cordons.by_node.get(event.join.node_id)
-            if cordon and cordon.node_id not in machine.run.cordons:  # else the run knows it in its own words
-                event = replace(event, cordon=cordons.for_others(cordon))
+            if event.join.node_id in self.nodes.state.cordons:
+                event = self.nodes.with_cordon(event, machine.run)
         else:
             machine = self._machine_for(run_id, event)
-        effects += self._tell(machine, event, now)
-        return machine, effects + self._judge_all(now) if self._suspects else effects
+        effects += self.tell(machine, event, now)
+        return machine, effects + self._judge(now) if self.nodes.suspects else effects
 
     def pass_time(self, now: float) -> list[Effect]:
         """Let every run whose deadline has come draw its conclusions."""
-        effects: list[Effect] = []
-        for node_id in self.cordons.expired(now):  # before a round is completed without it
-            effects += self._operate_on_node(events.NodeUncordoned("its time is over", node_id=node_id), now)
+        effects = self.nodes.pass_time(now)  # before a round is completed without a node that is uncordoned now
         effects += self._pass_due(now)
-        return effects + self._judge(now)
+        return effects + self.nodes.judge(now)
 
-    def _operate(self, run_id: str, event: events.Operation, now: float) -> tuple[RunMachine | None, list[Effect]]:
+    def _operate(
+        self, run_id: str | None, event: events.Operation, now: float
+    ) -> tuple[RunMachine | None, list[Effect]]:
         """Carry an operator's action out, unless it has been before."""
-        machine, effects = None, list[Effect]()
+        machine = None
         was_done = self.answer_to(run_id, event.request_id)
         if isinstance(event, events.NodeOperation):
-            effects = self._operate_on_node(event, now) + self._judge_all(now)
+            effects = self.nodes.handle(event, now)
         elif isinstance(event, events.RunForgotten):
             effects = self._forget_run(event, now)
         else:
+            assert run_id is not None
             machine = self._machine_for(run_id, event)
-            effects = self._tell(machine, event, now)
-            effects += self._judge_all(now)
+            effects = self.tell(machine, event, now)
+        if self.nodes.suspects:
+            effects = effects + self._judge(now)
         sentence = self.answer_to(run_id, event.request_id)
         is_untold = bool(sentence) and not (was_done or _has_event(effects, event.request_id))
         return machine, [*effects, Answered(sentence or f"run {run_id} was over before", is_untold)]
 
-    def answer_to(self, run_id: str, request_id: str) -> str:
+    def answer_to(self, run_id: str | None, request_id: str) -> str:
         """Sentence that answered an operator's request; empty if the request is not known."""
-        latest = self._latest_machine(run_id)
+        latest = self._latest_machine(run_id) if run_id is not None else None
         answer = latest.run.answers.get(request_id) if latest else None
-        return answer or self.cordons.answers.get(request_id, "")
+        return answer or self.nodes.answer_to(request_id)
 
-    def _operate_on_node(
-        self, event: events.NodeOperation, now: float, blaming: Collection[RunMachine] = (), quoted: str = ""
-    ) -> list[Effect]:
-        """Act on a node in all its runs, and in the `blaming` ones though the node may be gone from them, then for
-        later runs. `quoted`: id of the run that the reason quotes; other runs get the general reason.
+    def _judge(self, now: float) -> list[Effect]:
+        """Judge the nodes that are blamed, with those that other runs lose in the same instant."""
+        return self._pass_due(now) + self.nodes.judge(now)
 
-        The request is remembered last: if only a part of the batch is written, a repetition carries the rest out.
-        """
-        if event.request_id in self.cordons.answers:
-            return []
-        concerned = [
-            machine
-            for machine in self._machines.values()
-            if _concerns(event, machine.run) or (machine in blaming and not machine.run.stage.is_end)
-        ]
-        is_known = concerned or event.node_id in self.cordons.by_node or not self.knows_all_runs
-        if isinstance(event, events.NodeDrained) and not is_known:
-            raise unknown_node(event.node_id)
-        self.cordons.check_room(event)
-        effects: list[Effect] = []
-        for machine in concerned:
-            if isinstance(event, events.NodeUncordoned) and event.by:
-                machine.history.forgive(event.node_id)
-            effects += self._tell(machine, event if machine.run.run_id == quoted else cordons.for_others(event), now)
-        return effects + self._keep(replace(event, life=self._life), now)
+    def with_node(self, node_id: str) -> list[RunMachine]:
+        """Runs that have not ended and have agents of the node, or its cordon."""
+        return [machine for machine in self._machines.values() if _has_node(machine.run, node_id)]
 
     def _forget_run(self, event: events.RunForgotten, now: float) -> list[Effect]:
-        if event.request_id in self.cordons.answers:
+        if self.nodes.answer_to(event.request_id):
             return []
         latest = self._latest_machine(event.run_id)
         if latest is None:
@@ -218,10 +179,10 @@ class Registry:
             raise RunGoesOn(f"run {event.run_id} goes on ({latest.run.stage}): stop it first (POST /v1/runs/stop)")
         effects: list[Effect] = []
         for attempt in list(self._attempts[event.run_id]):
-            effects += self._tell(self._machines[event.run_id, attempt], event, now)
-        return effects + self._keep(event, now)
+            effects += self.tell(self._machines[event.run_id, attempt], event, now)
+        return effects + self.nodes.forgotten(event, now)
 
-    def _tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
+    def tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
         """Let the machine handle an event, and forget the run if its time has come.
 
         If an exception is raised, the run is set apart, and the others notice nothing.
@@ -251,7 +212,7 @@ class Registry:
             happened = [effect for effect in happened if not isinstance(effect, ForgetRun)]
             happened += self._forget(run, now) if self._is_first(run) else []
         if machine.blamed:
-            happened = happened + self._note_blames(machine, now)
+            happened = happened + self.nodes.take_blames(machine, now)
         return happened + self._drop_events(machine, now) if is_beyond else happened
 
     def set_apart(self, machine: RunMachine, error: Exception) -> None:
@@ -292,15 +253,11 @@ class Registry:
         """Ids of the runs that are set apart, and have not been stopped."""
         return [machine.run.run_id for machine in self._apart if not machine.run.stage.is_end]
 
-    def _keep(self, fact: events.NodeOperation | events.RunForgotten, now: float) -> list[Effect]:
-        self.cordons.apply(fact, now)
-        return [Record(JOURNAL, 0, now, fact)]
-
     def _pass_due(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for key in self._due(now):
             if machine := self._machines.get(key):  # else it was forgotten as another one's events took the room
-                effects += self._tell(machine, TimePassed(), now)
+                effects += self.tell(machine, TimePassed(), now)
         return effects
 
     def _due(self, now: float) -> list[Key]:
@@ -318,7 +275,7 @@ class Registry:
 
     def next_deadline(self) -> float | None:
         """Time at which `pass_time` is due next; it may turn out then that the deadline has moved on."""
-        at, uncordoned_at = self._deadlines[0][0] if self._deadlines else None, self.cordons.next_deadline()
+        at, uncordoned_at = self._deadlines[0][0] if self._deadlines else None, self.nodes.next_deadline()
         return at if uncordoned_at is None else uncordoned_at if at is None else min(at, uncordoned_at)
 
     def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
@@ -336,20 +293,17 @@ class Registry:
         if isinstance(record.fact, events.NumbersUsed):
             self._used.apply(record.fact)
             return []
-        if record.run_id == JOURNAL:
-            self.cordons.apply(record.fact, record.at)
-            return []
         key = (record.run_id, record.attempt)
+        if key == journals.NODES:
+            self.nodes.replay(record.fact, record.at)  # type: ignore[arg-type]
+            return []
         effects: Sequence[Effect] = ()
         machine = self._create(record.fact, record.at) if isinstance(record.fact, RunCreated) else self._machines[key]
         try:
             if not isinstance(record.fact, RunCreated):
-                assert not isinstance(record.fact, CordonsKept | events.NodeBlamed)
+                assert not isinstance(record.fact, CordonsKept | NodeBlamed)
                 effects = machine.replay(record.fact, record.at)
-                for blame in machine.take_blames() if machine.run.is_scoped else ():
-                    machine.history.note(blame.node_id, _incident(machine.run, blame, record.at))
-                machine.take_blames()  # the journal has them, and all verdicts are recorded
-                machine.awaits_verdict = False
+                self.nodes.take_replayed_blames(machine, record.at)
             self._count_places(machine)
             self._count_events(machine)
             if machine.run.failures and machine.run.failures[-1] is not machine.last_failure:
@@ -368,9 +322,9 @@ class Registry:
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
         """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
-        if key == (JOURNAL, 0):
-            return [Record(*key, now, self.cordons.snapshot(self._life))]
-        if key == used_numbers.JOURNAL:
+        if key == journals.NODES:
+            return self.nodes.snapshot(now)
+        if key == journals.NUMBERS:
             return [Record(*key, now, fact) for fact in self._used.snapshot()]
         machine = self._machines.get(key)
         if machine is None or machine.run.stage.is_end or machine.run.set_apart:
@@ -388,6 +342,7 @@ class Registry:
     def restart(self, now: float, life: Life) -> None:
         """Begin a life of the server, once all has been replayed: nobody is missed for what happened meanwhile."""
         self._life = life
+        self.nodes.begin_life(life)
         for machine in self._machines.values():
             try:
                 machine.restart(now)
@@ -454,7 +409,7 @@ class Registry:
         longest = next(iter(self._silent(now)), None)
         self._want_place(longest, f"{full}there is room when one has", full, now)
         assert longest
-        return self._tell(longest, events.RunDeserted(for_room=True), now)
+        return self.tell(longest, events.RunDeserted(for_room=True), now)
 
     def _silent(self, now: float) -> list[RunMachine]:
         """Attempts that may give their places, the one that has been silent for longest first."""
@@ -506,7 +461,7 @@ class Registry:
         self._want_place(giver, f"{full}: there is room when some have left", f"{full}; ", now)
         effects: list[Effect] = []
         for machine in givers:
-            effects += self._tell(machine, events.RunDeserted(for_agents=True), now)
+            effects += self.tell(machine, events.RunDeserted(for_agents=True), now)
             self._count_places(machine)
         return effects
 
@@ -565,79 +520,19 @@ class Registry:
         """Drop the oldest events of an attempt that has new ones, and of others, as far as there are too many."""
         effects: list[Effect] = []
         if dropped := kept_events.beyond_own(machine.run):
-            effects += self._tell(machine, dropped, now)
+            effects += self.tell(machine, dropped, now)
         while self._all_events > self._max_events:
             drops = list(kept_events.beyond_total(self.runs(), self._all_events, self._max_events))
             if not drops:
                 break
             for run, dropped in drops:
                 if other := self._machines.get((run.run_id, run.attempt)):
-                    effects += self._tell(other, dropped, now)
+                    effects += self.tell(other, dropped, now)
         return effects
 
     def _supersede(self, machine: RunMachine, now: float) -> list[Effect]:
         """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
-        return [] if machine.run.stage.is_end else self._tell(machine, RunSuperseded(), now)
-
-    def _note_blames(self, machine: RunMachine, now: float) -> list[Effect]:
-        """Remember what an attempt blames nodes for; `_judge` decides what follows.
-
-        What a run blames nodes for on the word of agents that may join only some runs is remembered for this run only.
-        """
-        run, effects = machine.run, list[Effect]()
-        for blame in machine.take_blames():
-            self._suspects.setdefault(blame.node_id, []).append((machine, blame))
-            if run.is_scoped:
-                machine.history.note(blame.node_id, _incident(run, blame, now))
-                continue
-            fact = events.NodeBlamed(
-                node_id=blame.node_id, fault=blame.fault, run_id=run.run_id, reason=clip(blame.reason, REASON_BYTES),
-                wall_at=run.wall_clock(now), life=self._life,
-            )  # fmt: skip
-            self.cordons.apply(fact, now)
-            effects.append(Record(JOURNAL, 0, now, fact))
-        return effects
-
-    def _judge_all(self, now: float) -> list[Effect]:
-        """Judge the nodes that are blamed, if any, with those that other runs lose in the same instant."""
-        return self._pass_due(now) + self._judge(now) if self._suspects else []
-
-    def _judge(self, now: float) -> list[Effect]:
-        """Exclude the nodes that have been blamed enough, once all blames of this instant are known.
-
-        Nodes that are lost together are not to blame, also if each is lost by another run.
-        """
-        effects: list[Effect] = []
-        machines: dict[RunMachine, None] = {}
-        while self._suspects:
-            node_id = next(iter(self._suspects))
-            blames = self._suspects.pop(node_id)
-            effects += self._exclude(node_id, blames, now)
-            machines |= dict.fromkeys(machine for machine, _ in blames)
-        for machine in machines:
-            if machine.awaits_verdict:
-                machine.awaits_verdict = False
-                effects += self._tell(machine, TimePassed(), now)
-        return effects + self._judge(now) if self._suspects else effects
-
-    def _exclude(self, node_id: str, blames: Sequence[tuple[RunMachine, Blame]], now: float) -> list[Effect]:
-        """Cordon the node if one of the blames excludes it, unless it is cordoned, or there is no room for more."""
-        effects: list[Effect] = []
-        for machine, blame in blames:
-            run, is_known = machine.run, node_id in self.cordons.by_node
-            history = machine.history if run.is_scoped else self.cordons.history
-            policy = self._exclusion or (SLOW_NODES if blame.fault == "slow" else None)
-            if is_known or policy is None or (why := history.verdict(blame, now, policy)) is None:
-                continue
-            event = events.NodeCordoned(
-                why.reason, EXCLUDER, node_id=node_id, for_s=policy.for_s, wall_at=run.wall_clock(now),
-                general=why.general, is_of_run=run.is_scoped,
-            )  # fmt: skip
-            if not run.is_scoped and len(self.cordons.by_node) < MOST_CORDONS:
-                effects += self._operate_on_node(event, now, [each for each, _ in blames], run.run_id)
-            elif run.is_scoped and node_id not in run.cordons and len(run.cordons) < MOST_OF_RUN:
-                effects += self._tell(machine, event, now)
-        return effects
+        return [] if machine.run.stage.is_end else self.tell(machine, RunSuperseded(), now)
 
     def _is_followed(self, machine: RunMachine, join: JoinRequest, now: float) -> bool:
         """Whether the join begins another attempt; no, if the core raises an exception over it."""
@@ -671,7 +566,7 @@ class Registry:
 
     def _create(self, created: RunCreated, now: float) -> RunMachine:
         machine = RunMachine(created, now, self._retention_s)
-        machine.is_judged = self._exclusion is not None
+        machine.is_judged = self.nodes.excludes
         machine.run.leases.all_closings = self._closings
         self._machines[created.run_id, created.attempt] = machine
         self._attempts.setdefault(created.run_id, []).append(created.attempt)
@@ -734,7 +629,7 @@ class Registry:
             last = {run_id: (run.attempt, run.event_number)}
             used = events.NumbersUsed(last, unended=unended, deserted=deserted)
             self._used.apply(used)
-            return [Record(*used_numbers.JOURNAL, now, used), ForgetRun(*key)]
+            return [Record(*journals.NUMBERS, now, used), ForgetRun(*key)]
         if (then := self._machines[run_id, attempts[0]]).run.stage.is_end:  # it may have waited for this one
             self._arm(then, then.deadline)
         return [ForgetRun(*key)]
@@ -753,18 +648,9 @@ def _settings_of(join: JoinRequest) -> RunSettings:
         raise ServerUnavailable(why) from error
 
 
-def unknown_node(node_id: str) -> UnknownNode:
-    """Refusal to drain a node that is part of no run."""
-    return UnknownNode(f"no agent of node {node_id} is part of a run here; to keep it out, cordon it")
-
-
 def _has_place(run: Run, join: JoinRequest) -> bool:
     """Whether the run has a place for this newcomer among those of its last round, or it needs none."""
     return bool(join.unfit) or run.stage.is_end or len(run.agents) < len(run.seats)
-
-
-def _incident(run: Run, blame: Blame, at: float) -> Incident:
-    return Incident(at, blame.fault, run.run_id, blame.reason, run.wall_clock(at))
 
 
 def _has_event(effects: Collection[Effect], request_id: str) -> bool:
@@ -772,5 +658,5 @@ def _has_event(effects: Collection[Effect], request_id: str) -> bool:
     return any(isinstance(effect, Happened) and effect.event.request_id == request_id for effect in effects)
 
 
-def _concerns(event: events.NodeOperation, run: Run) -> bool:
-    return not run.stage.is_end and (event.node_id in run.node_ids or event.node_id in run.cordons)
+def _has_node(run: Run, node_id: str) -> bool:
+    return not run.stage.is_end and (node_id in run.node_ids or node_id in run.cordons)

@@ -10,13 +10,13 @@ from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core import (
     admission,
-    cordons,
     finishing,
     legal_sizes,
     restart_budget,
     run_view,
 )
-from rdzv_server.core.cordons import CordonStatus
+from rdzv_server.core.nodes import cordons
+from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies import stragglers, time_ledger
 from rdzv_server.core.policies.hangs import hang_policy
 from rdzv_server.core.policies.hangs.hang_policy import Hangs

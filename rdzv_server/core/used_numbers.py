@@ -5,17 +5,14 @@ records the numbers here. It does so for the latest `MOST_REMEMBERED` run ids. T
 into a floor: a run id without an entry begins above the floor, since it may be one of them. So memory is bounded, and
 run ids begin with 1 on a server that has forgotten fewer run ids.
 
-The facts are recorded beside the runs, in a journal of their own (`JOURNAL`).
+The facts are recorded beside the runs, in a journal of their own.
 """
 
 from collections.abc import Iterator
 from itertools import islice
 
-from rdzv_server.core import cordons
 from rdzv_server.core.events import NumbersUsed
 
-JOURNAL = cordons.JOURNAL, 1
-"""Key of the journal, which no attempt of a run can have."""
 MOST_REMEMBERED = 10_000
 """Forgotten run ids whose numbers are remembered."""
 RUNS_OF_PART = 250

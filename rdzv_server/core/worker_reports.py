@@ -8,7 +8,7 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import events, failed_rounds, final_report, kept_failures, restart_budget
-from rdzv_server.core.node_history import Fault
+from rdzv_server.core.nodes.history import Fault
 from rdzv_server.core.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
 from rdzv_server.words import failures as words
 

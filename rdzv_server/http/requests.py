@@ -109,5 +109,5 @@ def summary_of(kind: type[Any]) -> str:
 def assign_to_run(connection: HttpConnection, message: AnyRequest) -> None:
     """Schedule the connection with the message's run from now on. Raises `Forbidden`."""
     if not isinstance(message, messages.LeaderRequest):  # which names a run at most
-        connection.permit.check_run(message.run_id)  # that of an action on a node is in no pattern but that of all
-        connection.run = message.run_id
+        connection.permit.check_run(message.run_id)
+        connection.run = message.run_id or connection.run  # an action on a node is about none

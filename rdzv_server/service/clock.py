@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import Life, NodeBlamed, NodeOperation, RunCreated
+from rdzv_server.core.events import Life, NodeOperation, RunCreated
 from rdzv_server.core.liveness import HoldUp
 from rdzv_server.core.machine import WALL_CLOCK_SLACK_S
+from rdzv_server.core.nodes.facts import NodeBlamed
 from rdzv_server.service.fair_scheduler import FairScheduler, scheduler
 
 BEAT_S = 2.0

@@ -14,8 +14,7 @@ from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
-from rdzv_server.core import cordons, operations, set_apart
-from rdzv_server.core.cordons import CordonStatus
+from rdzv_server.core import operations, set_apart
 from rdzv_server.core.effects import Answered, Effect, Happened, QueryClosed, Record, WakeAgents
 from rdzv_server.core.events import (
     Event,
@@ -26,6 +25,8 @@ from rdzv_server.core.events import (
     Operation,
 )
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.nodes import cordons
+from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
@@ -168,8 +169,11 @@ class Driver:
         assert isinstance(machine, RunMachine)
         return machine
 
-    async def act(self, run_id: str, fact: Operation) -> Answered:
-        """Carry an operator's action out, and return its answer. Raises the `ProtocolError` that refuses it."""
+    async def act(self, run_id: str | None, fact: Operation) -> Answered:
+        """Carry an operator's action out, and return its answer. `run_id`: None for an action on a node.
+
+        Raises the `ProtocolError` that refuses it.
+        """
         answered = await self._take(run_id, fact)
         assert isinstance(answered, Answered)
         return answered
@@ -185,9 +189,9 @@ class Driver:
             del self._questions[asked.token]
 
     def cordons(self) -> list[CordonStatus]:
-        return [cordons.status(given) for given in self.registry.cordons.by_node.values()]
+        return [cordons.status(given) for given in self.registry.nodes.state.cordons.values()]
 
-    async def _take(self, run_id: str, event: Event) -> Result:
+    async def _take(self, run_id: str | None, event: Event) -> Result:
         if self._stopped:
             raise ServerUnavailable(self._stopped)
         if isinstance(event, NodeJoined) and self.unhealthy_reason:

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core.cordons import JOURNAL
+from rdzv_server.core import journals
 from rdzv_server.core.effects import Effect, Record
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
 
@@ -36,7 +36,9 @@ class ExclusionCommand:
     def observe(self, effects: Sequence[Effect]) -> None:
         """Note new exclusions; those that another shard has decided are left to its leader."""
         for effect in effects:
-            if isinstance(effect, Record) and effect.run_id == JOURNAL and isinstance(effect.fact, NodeCordoned):
+            if isinstance(effect, Record) and isinstance(effect.fact, NodeCordoned):
+                if (effect.run_id, effect.attempt) != journals.NODES:
+                    continue
                 fact = effect.fact
                 is_own = fact.by == EXCLUDER and fact.wall_until is None
                 if is_own and self._waiting.qsize() < MOST_WAITING:

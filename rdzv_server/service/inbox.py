@@ -37,7 +37,7 @@ class Pending:
 
     __slots__ = ("arrived_at", "callers", "event", "key", "run_id", "waits")
 
-    def __init__(self, run_id: str, event: Event, key: _Key | None, arrived_at: float) -> None:
+    def __init__(self, run_id: str | None, event: Event, key: _Key | None, arrived_at: float) -> None:
         self.arrived_at = arrived_at
         self.waits = True
         self.run_id = run_id
@@ -60,12 +60,12 @@ class Inbox:
         self._clock = clock
         self._all: deque[Pending] = deque()
         """Pending events in the order in which they arrived, with some that do not wait any more."""
-        self._queues: OrderedDict[str, OrderedDict[Pending, None]] = OrderedDict()
-        """Pending events by run. Ordered dicts, since those in front leave first: see `liveness`."""
+        self._queues: OrderedDict[str | None, OrderedDict[Pending, None]] = OrderedDict()
+        """Pending events by run; None: nodes. Ordered dicts, since those in front leave first: see `liveness`."""
         self._latest: dict[_Key, Pending] = {}
 
-    def put(self, run_id: str, event: Event, caller: Done | None = None) -> Pending:
-        """Add an event, or find the one that it repeats or replaces."""
+    def put(self, run_id: str | None, event: Event, caller: Done | None = None) -> Pending:
+        """Add an event, or find the one that it repeats or replaces. `run_id`: None if it is about a node."""
         key = _key_of(run_id, event)
         pending = self._latest.get(key) if key else None
         if pending is None or not pending.takes(event):
@@ -125,10 +125,10 @@ class Inbox:
             del self._latest[pending.key]
 
 
-def _key_of(run_id: str, event: Event) -> _Key | None:
+def _key_of(run_id: str | None, event: Event) -> _Key | None:
     """Key of an agent's event; None for others."""
     agent_id: str = event.join.agent_id if isinstance(event, NodeJoined) else getattr(event, "agent_id", "")
-    if not agent_id:
+    if run_id is None or not agent_id:
         return None
     return run_id, agent_id, LeaseRenewed if isinstance(event, _SIGNS) else type(event)
 

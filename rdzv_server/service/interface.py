@@ -9,8 +9,8 @@ from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, 
 from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
-from rdzv_server.core.cordons import JOURNAL, CordonStatus, known_to
 from rdzv_server.core.effects import Effect
+from rdzv_server.core.nodes.cordons import CordonStatus, known_to
 from rdzv_server.core.run import Run
 from rdzv_server.service.measurements import Measurements
 
@@ -29,13 +29,13 @@ class OperatorRequest(Struct, frozen=True):
     by: str
 
     @property
-    def run_id(self) -> str:
-        """Id of the run that it is about; that of the journal for an action on a node, which is about all runs."""
-        return JOURNAL if isinstance(self.message, NodeAction) else self.message.run_id
+    def run_id(self) -> str | None:
+        """Id of the run that it is about; None for an action on a node, which is about all runs."""
+        return None if isinstance(self.message, NodeAction) else self.message.run_id
 
 
 AnyRequest = Request | OperatorRequest | LeaderRequest
-"""Any request. All but a `LeaderRequest` are answered by the leader of their run, or of the journal."""
+"""Any request. All but a `LeaderRequest` are answered by the leader of their run, or of the nodes."""
 Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | LeaderReply
 Observer = Callable[[Sequence[Effect]], None]
 """Callback for the effects of each batch, once they are written and carried out. It must return soon; one that raises

@@ -9,7 +9,7 @@ from rdzv_protocol.exposition import Histogram
 
 from rdzv_server.core import events
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
-from rdzv_server.core.registry import Key
+from rdzv_server.core.journals import Key
 from rdzv_server.core.run import Cause
 from rdzv_server.words.losses import NOT_HEARD
 

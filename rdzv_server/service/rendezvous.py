@@ -137,7 +137,7 @@ class Rendezvous:
             await self._park(machine, request.agent_id, left_s, connection)
         return self._reply(machine, request.agent_id)
 
-    async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str) -> actions.Done:
+    async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str | None) -> actions.Done:
         """Carry an operator's action out. A request without an id gets a new one, as it repeats no other."""
         request_id = wanted.request_id or os.urandom(8).hex()
         answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time()))

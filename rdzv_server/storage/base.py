@@ -13,9 +13,7 @@ from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import EventsDropped
-
-Key = tuple[str, int]
-"""Key of an attempt: run_id and attempt number."""
+from rdzv_server.core.journals import Key
 
 Change = Record | ForgetRun
 """Change of a store: write a record, or drop an attempt with its records, its events and the number of the last

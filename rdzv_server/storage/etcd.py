@@ -27,10 +27,10 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.text import count
 
 from rdzv_server.core.effects import ForgetRun, Record
+from rdzv_server.core.journals import Key
 from rdzv_server.storage.base import (
     WITHOUT_MEMORY,
     Change,
-    Key,
     StoreBroken,
     StoreFenced,
     StoreUnavailable,

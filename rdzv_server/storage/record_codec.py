@@ -14,15 +14,8 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.own_texts import convert_own
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.events import (
-    CordonsKept,
-    Fact,
-    NodeBlamed,
-    NumbersUsed,
-    PolicyFact,
-    RunCreated,
-    SnapshotPart,
-)
+from rdzv_server.core.events import Fact, NumbersUsed, PolicyFact, RunCreated, SnapshotPart
+from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed
 from rdzv_server.core.operations import BY_FACT
 from rdzv_server.core.policies import POLICIES
 

@@ -19,10 +19,10 @@ from typing import TypeVar
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import ForgetRun, Record
+from rdzv_server.core.journals import Key
 from rdzv_server.storage.base import (
     WITHOUT_MEMORY,
     Change,
-    Key,
     StoreBroken,
     StoreUnavailable,
     damaged,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_server.core import cordons, used_numbers
+from rdzv_server.core import journals
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.compaction import BEYOND
 from rdzv_server.storage.sqlite import SqliteStore
@@ -28,7 +28,7 @@ MINUTES = float(os.environ.get("SOAK_MINUTES", "0"))
 POLL_S = 0.05
 LAST = "the last run"
 pytestmark = pytest.mark.timeout(0 if MINUTES else 400)  # most of the time the nodes wait for the end of leases
-JOURNALS = {(cordons.JOURNAL, 0), used_numbers.JOURNAL}
+JOURNALS = {journals.NODES, journals.NUMBERS}
 """Keys of what is kept beside the runs: what nodes were blamed for, and which numbers were used."""
 
 ROOM_MB = 16.0

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
 
-from rdzv_server.core import used_numbers
+from rdzv_server.core import journals, used_numbers
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import (
     Event,
@@ -100,7 +100,7 @@ class Noting(Registry):
         self.asked: list[tuple[Any, ...]] = []
         self.told: list[RunEvent] = []
 
-    def handle(self, run_id: str, event: Any, now: float) -> tuple[RunMachine | None, list[Effect]]:
+    def handle(self, run_id: str | None, event: Any, now: float) -> tuple[RunMachine | None, list[Effect]]:
         event = self._made(run_id, event)
         self.asked.append(("handle", run_id, event, now))
         machine, effects = super().handle(run_id, event, now)
@@ -299,7 +299,7 @@ def by_attempt(records: Sequence[Record]) -> dict[tuple[str, int], list[Record]]
 
 def surviving(registry: Registry) -> Any:
     runs = {(run.run_id, run.attempt): durable(run) for run in registry.runs()}
-    return runs, registry.cordons.answers, registry.snapshot(used_numbers.JOURNAL, 0.0)
+    return runs, registry.nodes.state.answers, registry.snapshot(journals.NUMBERS, 0.0)
 
 
 async def reread(store: Any) -> Sequence[Record]:

@@ -27,7 +27,7 @@ from rdzv_protocol.queries import QueryAnswer
 
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.core.machine import RunMachine
-from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.http import page
 from rdzv_server.http.events_endpoint import STREAM
 from rdzv_server.http.routes import ROUTES, Route

@@ -13,15 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rdzv_protocol.errors import AgentFenced, ProtocolError, RunSucceeded, UnknownNode
 from rdzv_protocol.messages import Finish
 
-from rdzv_server.core import used_numbers
-from rdzv_server.core.cordons import JOURNAL
+from rdzv_server.core import journals
 from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.events import (
     EXCLUDER,
     AgentDisconnected,
     Event,
     LeaseRenewed,
-    NodeBlamed,
     NodeCordoned,
     NodeDrained,
     NodeJoined,
@@ -31,7 +29,8 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
-from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
+from rdzv_server.core.nodes.facts import NodeBlamed
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import AgentState, Run, Stage
 from rdzv_server.storage.record_codec import pack, unpack
@@ -178,13 +177,13 @@ class RegistryStory(RuleBasedStateMachine):
         given |= {"deadline_s": 30.0} if kind is NodeDrained else {}
         known = [run for run in self._live() if run.agents_of(node)]
         was_known = bool(known) or node in self.kept_out.until or any(node in run.cordons for run in self._live())
-        refusal = self._handle(JOURNAL, kind(**given))
+        refusal = self._handle(None, kind(**given))
         if request_id in self.answered:
-            assert self.registry.answer_to(JOURNAL, request_id) == self.answered[request_id], "twice is once"
+            assert self.registry.answer_to(None, request_id) == self.answered[request_id], "twice is once"
             return
         assert refusal is (UnknownNode if kind is NodeDrained and not was_known else None)
         if request_id and not refusal:
-            self.answered[request_id] = self.registry.answer_to(JOURNAL, request_id)
+            self.answered[request_id] = self.registry.answer_to(None, request_id)
             assert self.answered[request_id]
         if kind is NodeDrained and not refusal:
             there = [agent for run in known if not run.stage.is_end for agent in run.agents_of(node)]
@@ -216,11 +215,11 @@ class RegistryStory(RuleBasedStateMachine):
 
     @rule()
     def the_journal_is_compacted(self) -> None:
-        if (key := (JOURNAL, 0)) in self.records:
+        if (key := journals.NODES) in self.records:
             kept = self.registry.snapshot(key, self.now)
             self.records[key] = [unpack(*key, record.at, *pack(record)) for record in kept]
 
-    def _handle(self, run_id: str, event: Event) -> type[ProtocolError] | None:
+    def _handle(self, run_id: str | None, event: Event) -> type[ProtocolError] | None:
         before, kept_out = self._state(), dict(self.kept_out.until)
         rounds = {(run.run_id, run.attempt): run.membership for run in self.registry.runs()}
         try:
@@ -246,7 +245,9 @@ class RegistryStory(RuleBasedStateMachine):
                 break
 
     def _note(self, effects: Sequence[Effect]) -> None:
-        journal = [each for each in effects if isinstance(each, Record) and each.run_id == JOURNAL]
+        journal = [
+            each for each in effects if isinstance(each, Record) and (each.run_id, each.attempt) == journals.NODES
+        ]
         self.kept_out.follow(journal)
         for effect in effects:
             if isinstance(effect, Record):
@@ -267,8 +268,8 @@ class RegistryStory(RuleBasedStateMachine):
         return found[-1] if found else 1
 
     def _state(self) -> list[Any]:
-        cordons = self.registry.cordons
-        return [[snapshot(run) for run in self.registry.runs()], dict(cordons.by_node), dict(cordons.answers)]
+        nodes = self.registry.nodes.state
+        return [[snapshot(run) for run in self.registry.runs()], dict(nodes.cordons), dict(nodes.answers)]
 
     def _live(self) -> list[Run]:
         return [run for run in self.registry.runs() if not run.stage.is_end]
@@ -276,15 +277,15 @@ class RegistryStory(RuleBasedStateMachine):
     @staticmethod
     def _surviving(registry: Registry) -> dict[str, Any]:
         """All that a restart of the server must bring back."""
-        cordons, runs = registry.cordons, registry.runs()
+        nodes, runs = registry.nodes.state, registry.runs()
         return {
             "runs": {(run.run_id, run.attempt): durable(run) for run in runs},
             "attempts": {run_id: [run.attempt for run in registry.attempts_of(run_id)] for run_id in RUNS},
-            "cordons": cordons.by_node,
-            "answers": list(cordons.answers.items()),
-            "blamed": list(cordons.history.by_node.items()),
-            "lifted": cordons.lifted,
-            "uncordons at": cordons.next_deadline(),
+            "cordons": nodes.cordons,
+            "answers": list(nodes.answers.items()),
+            "blamed": list(nodes.history.by_node.items()),
+            "lifted": nodes.lifted,
+            "uncordons at": nodes.next_uncordoning,
         }
 
     # What holds at all times.
@@ -297,12 +298,12 @@ class RegistryStory(RuleBasedStateMachine):
     @invariant()
     def what_is_remembered_is_what_is_recorded(self) -> None:
         assert {(run.run_id, run.attempt) for run in self.registry.runs()} == set(self.records) - {
-            (JOURNAL, 0), used_numbers.JOURNAL,
+            journals.NODES, journals.NUMBERS,
         }  # fmt: skip
 
     @invariant()
     def a_node_is_kept_out_as_long_as_the_model_says(self) -> None:
-        given = {node: (cordon.by, cordon.until) for node, cordon in self.registry.cordons.by_node.items()}
+        given = {node: (cordon.by, cordon.until) for node, cordon in self.registry.nodes.state.cordons.items()}
         assert given == self.kept_out.until
         assert all(until is None or until > self.now for _, until in given.values())
 

@@ -8,7 +8,7 @@ from rdzv_protocol import actions
 from rdzv_protocol.settings import LAST_CALL_MOST_S, SCALE_UP_NOTICE_S, RequestedSettings, RunSettings
 
 from rdzv_server.core import admission
-from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess
 from simulation.cluster import RUN_ID, Cluster
@@ -136,7 +136,7 @@ class Schedule:
             return False
         live = cluster.live
         run = cluster.run
-        if any(cordon.until is not None for cordon in cluster.server.registry.cordons.by_node.values()):
+        if any(cordon.until is not None for cordon in cluster.server.registry.nodes.state.cordons.values()):
             return False
         if run is not None and run.unheard_since is not None:
             return not live

@@ -204,7 +204,7 @@ class Watch:
             self._check_liveness(run, seen)
             if run.stage.is_end:
                 self._check_end(run, seen)
-        cordons = self._registry.cordons.by_node
+        cordons = self._registry.nodes.state.cordons
         self.excluded_nodes |= {node for node, cordon in cordons.items() if cordon.excludes}
         self._check_events()
 
@@ -235,7 +235,7 @@ class Watch:
         assert _masters(assignments).isdisjoint(_masters(seen.rounds.get(run.round - 1, {}))), (
             "the workers meet where those of the round before did"
         )
-        cordons = self._registry.cordons.by_node
+        cordons = self._registry.nodes.state.cordons
         kept_out = [agent_id for agent_id in assignments if run.agents[agent_id].node_id in cordons]
         assert not kept_out, f"{kept_out} got seats, and their nodes are to be kept out"
         assert len(assignments) in _legal_sizes(run), f"{len(assignments)} nodes, of {_legal_sizes(run)}"

@@ -21,7 +21,7 @@ from rdzv_protocol.messages import (
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.liveness import Leases
-from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.registry import Registry
 from rdzv_server.service.clock import Clock as ServerClock
 from rdzv_server.service.driver import Driver

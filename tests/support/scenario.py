@@ -38,7 +38,7 @@ from rdzv_server.core.events import (
     WorkersSucceeded,
 )
 from rdzv_server.core.machine import RunMachine
-from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.operations import RunResized, RunRestarted
 from rdzv_server.core.policies import POLICIES, Policies
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
@@ -382,7 +382,7 @@ class ManyRuns:
     def leaves(self, agent: str, run_id: str = RUN_ID) -> None:
         self.handle(run_id, NodeLeft(agent, "SIGTERM"))
 
-    def handle(self, run_id: str, event: Event) -> None:
+    def handle(self, run_id: str | None, event: Event) -> None:
         machine, effects = self.registry.handle(run_id, event, self.now)
         self._note(effects, [machine.run] if machine else self.registry.runs())
 

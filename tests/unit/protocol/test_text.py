@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rdzv_protocol.text import clip, last_lines, one_line, printable
+from rdzv_protocol.text import clip, last_lines, one_line, printable, span
 
 anything = st.text(st.characters(codec=None), max_size=60)
 """Control characters and lone surrogates included, which JSON can bring."""
@@ -53,3 +53,8 @@ def test_the_last_lines_never_take_more_than_they_may(lines, most_lines, most_by
     kept = last_lines([printable(line) for line in lines], most_lines, most_bytes)
     assert len(kept) <= most_lines
     assert sum(len(line.encode()) for line in kept) <= most_bytes
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(90, "90 s"), (1_800, "30 min"), (86_400, "1 d"), (7_200, "2 h")])
+def test_a_window_in_words(seconds: float, text: str) -> None:
+    assert span(seconds) == text

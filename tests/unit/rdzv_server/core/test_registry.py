@@ -12,20 +12,15 @@ from rdzv_protocol.errors import (
     RunSucceeded,
     ServerUnavailable,
     SettingsConflict,
-    UnknownNode,
     UnknownRun,
 )
-from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
+from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
-from rdzv_server.core import used_numbers
-from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS
+from rdzv_server.core import journals, used_numbers
 from rdzv_server.core.effects import ForgetRun
 from rdzv_server.core.events import (
     LeaseRenewed,
-    NodeCordoned,
-    NodeDrained,
     NodeJoined,
-    NodeUncordoned,
     RunCreated,
     RunForgotten,
     WorkersSucceeded,
@@ -277,10 +272,10 @@ def test_so_many_forgotten_run_ids_are_remembered_and_beyond_them_all_begin_abov
     for run_id, attempt in (("two", 2), ("three", 2), ("many", 4), ("new", 4)):
         server.join("a", run_id)
         assert server.attempts()[-1] == (run_id, attempt, Stage.RUNNING)
-    kept, again = server.registry.snapshot(used_numbers.JOURNAL, 0.0), Registry(RETENTION_S)
+    kept, again = server.registry.snapshot(journals.NUMBERS, 0.0), Registry(RETENTION_S)
     for record in kept:
         again.replay(unpack(record.run_id, record.attempt, record.at, *pack(record)))
-    assert again.snapshot(used_numbers.JOURNAL, 0.0) == kept
+    assert again.snapshot(journals.NUMBERS, 0.0) == kept
 
 
 # An agent that slept through the end of its run.
@@ -540,81 +535,7 @@ def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
     assert registry.pass_time(21.0)[-1] == ForgetRun("run", 1)
 
 
-# Nodes, for all runs.
-
-
-def on_node(server, kind, node_id, **more):
-    server.handle(JOURNAL, kind(by="me", node_id=node_id, **more))
-
-
-def test_a_drained_node_leaves_all_its_runs_and_stands_by_in_those_to_come(server):
-    for run_id in ("one", "two"):
-        server.join("a", run_id)
-        server.join("b", run_id, node="b")
-    on_node(server, NodeDrained, "a", deadline_s=60.0, request_id="1")
-    assert {type(server.directive("a", run_id)) for run_id in ("one", "two")} == {Drain}
-    server.join("a", "three")
-    assert server.directive("a", "three").reason == "standing by: node a is cordoned"
-    assert server.registry.answer_to(JOURNAL, "1") == operations.drained("a", "")
-
-
-def test_a_cordon_and_its_time_survive_a_restart_and_its_end_comes_by_itself(server):
-    on_node(server, NodeCordoned, "a", for_s=60.0, reason="burn-in")
-    server.join("a", settings=settings_of("1", lease_s=1_000.0))
-    server.passes(30.0)
-    server = server.restarted()
-    assert [cordon.reason for cordon in server.registry.cordons.by_node.values()] == ["burn-in"]
-    assert server.directive("a").sentence == "standing by: node a is cordoned: burn-in; uncordoned in 30 s"
-    server.handle("run", LeaseRenewed("a"))
-    server.passes(30.0)
-    assert isinstance(server.directive("a"), Start)
-    assert server.restarted().registry.cordons.by_node == {}
-
-
-def test_requests_about_nodes_and_forgotten_runs_are_carried_out_once_also_after_a_restart(server):
-    server.join("a")
-    server.succeeds("a")
-    server.passes(100.0)
-    server.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))
-    on_node(server, NodeCordoned, "b", request_id="2")
-    on_node(server, NodeUncordoned, "b", request_id="3")
-    for again in (server, server.restarted()):
-        before = len(again.records)
-        again.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))
-        on_node(again, NodeCordoned, "b", request_id="2")
-        assert len(again.records) == before and again.registry.cordons.by_node == {}
-        assert again.registry.answer_to("run", "1") == "run run is forgotten"
-
-
-def test_a_snapshot_of_the_cordons_stands_for_what_led_to_them(server):
-    for number in range(3):
-        on_node(server, NodeCordoned, f"n{number}", request_id=str(number))
-    on_node(server, NodeUncordoned, "n1")
-    again = Registry(RETENTION_S)
-    for record in server.registry.snapshot((JOURNAL, 0), server.now):
-        again.replay(unpack(record.run_id, record.attempt, record.at, *pack(record)))
-    assert (again.cordons.by_node, again.cordons.answers) == (
-        server.registry.cordons.by_node,
-        server.registry.cordons.answers,
-    )
-
-
-def test_a_server_takes_so_many_cordons_and_no_more(server):
-    for number in range(MOST_CORDONS):
-        server.registry.handle(JOURNAL, NodeCordoned("x" * 1_024, "me", node_id=f"{number:0256}"), 0.0)
-    with pytest.raises(ServerUnavailable, match="1000 cordons, as many as it may"):
-        on_node(server, NodeCordoned, "one more")
-    on_node(server, NodeCordoned, f"{7:0256}", reason="again")
-    (snapshot,) = server.registry.snapshot((JOURNAL, 0), 0.0)
-    assert len(pack(snapshot)[1]) < 1 << 20, "one value of etcd"
-
-
-def test_only_a_node_that_is_known_can_be_drained(server):
-    with pytest.raises(UnknownNode, match="no agent of node x is part of a run here; to keep it out, cordon it"):
-        on_node(server, NodeDrained, "x", deadline_s=1.0)
-    server.registry.knows_all_runs = False
-    on_node(server, NodeDrained, "x", deadline_s=1.0)
-    assert list(server.registry.cordons.by_node) == ["x"]
+# Runs that an operator has forgotten.
 
 
 def test_a_run_is_forgotten_once_its_agents_have_heard_of_its_end(server):

@@ -4,9 +4,9 @@ import pytest
 from rdzv_protocol.errors import RunFailed, ServerUnavailable, UnknownRun
 from rdzv_protocol.messages import Finish, Start
 
-from rdzv_server.core import run_view, used_numbers
+from rdzv_server.core import journals, run_view
 from rdzv_server.core.events import AgentDisconnected, LeaseRenewed, Life, RunForgotten, RunStopped
-from rdzv_server.core.node_history import ExclusionPolicy
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.core.unheard import ASKED_AGAIN_S, GIVES_PLACE_S, MOST_S, WANTED_S
@@ -238,7 +238,7 @@ def test_silent_runs_put_no_node_on_the_list_of_suspects():
     server.passes(60.0)
     server.begin_again("a", "b")
     assert server.stages == [Stage.RUNNING]
-    assert not server.registry.cordons.by_node and not server.registry.cordons.history.by_node
+    assert not server.registry.nodes.state.cordons and not server.registry.nodes.state.history.by_node
 
 
 def test_other_runs_are_judged_as_ever():
@@ -319,7 +319,7 @@ def test_an_agent_that_is_back_after_its_run_is_forgotten_is_told_how_it_ended(f
     passes(full, 60, ("b", "other"), ("c", "new"))
     assert set(stages(full)) == {"other", "new"}, "it takes no place for long"
     again = Registry(RETENTION_S, max_runs=2)
-    for fact in full.registry.snapshot(used_numbers.JOURNAL, full.now):
+    for fact in full.registry.snapshot(journals.NUMBERS, full.now):
         again.replay(fact)
     registry_says = runs.ended("silent", Stage.FAILED, words.gave_place(GIVES_PLACE_S + WANTED_S, to_agents=False))
     for registry in (full.registry, again):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_server.core.cordons import JOURNAL
+from rdzv_server.core import journals
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import NodeCordoned
 from rdzv_server.service.exclusion_command import ExclusionCommand
@@ -15,7 +15,7 @@ from tests.support.process_info import until
 
 def exclusion(node: str = "n7", reason: str = "worn out", **more: object) -> Record:
     given = {"reason": reason, "by": "rdzv-server", "node_id": node, "for_s": 600.0}
-    return Record(JOURNAL, 0, 1.0, NodeCordoned(**(given | more)))
+    return Record(*journals.NODES, 1.0, NodeCordoned(**(given | more)))
 
 
 async def told(

@@ -6,27 +6,21 @@ from typing import Any
 import pytest
 from rdzv_protocol.messages import Start, Stop, Wait
 
-from rdzv_server.core.cordons import JOURNAL, MOST_CORDONS
+from rdzv_server.core import journals
 from rdzv_server.core.effects import Happened
 from rdzv_server.core.events import (
     AgentDisconnected,
     LeaseRenewed,
-    NodeBlamed,
     NodeCordoned,
     NodeJoined,
     NodeLeft,
     NodeUncordoned,
     RoundCompleted,
 )
-from rdzv_server.core.node_history import (
-    MOST_INCIDENTS,
-    MOST_NODES,
-    MOST_OF_A_NODE,
-    ExclusionPolicy,
-    Incident,
-    NodeHistory,
-    span,
-)
+from rdzv_server.core.nodes.cordons import MOST_CORDONS
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
+from rdzv_server.core.nodes.facts import NodeBlamed
+from rdzv_server.core.nodes.history import MOST_INCIDENTS, MOST_NODES, MOST_OF_A_NODE, Incident, NodeHistory
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.support.scenario import SERVER_ADDR, WALL_AT, ManyRuns, a_join, settings_of
 
@@ -63,7 +57,7 @@ class Cluster(ManyRuns):
 
     @property
     def excluded(self) -> dict[str, str]:
-        return {node: cordon.reason for node, cordon in self.registry.cordons.by_node.items() if cordon.excludes}
+        return {node: cordon.reason for node, cordon in self.registry.nodes.state.cordons.items() if cordon.excludes}
 
 
 def test_a_node_that_run_after_run_blames_is_kept_out_for_a_time() -> None:
@@ -126,11 +120,11 @@ def test_a_limited_tokens_run_counts_what_it_blames_a_node_for_by_itself() -> No
         cluster.joins_with_limited_token("b.0", "ours", "b", settings, after_round=round)
     reason = "blamed 3 times within 1 h, most recently: worker rank 0 on node b failed: exit code 1"
     assert cluster.directive("b.0", "ours").reason == f"standing by: node b is excluded: {reason}"
-    assert [each.fault for each in cluster.registry.cordons.history.by_node["b"]] == ["failed"], "of the other run"
+    assert [each.fault for each in cluster.registry.nodes.state.history.by_node["b"]] == ["failed"], "of the other run"
 
 
 def test_the_count_begins_anew_after_an_exclusion_and_after_an_operators_word() -> None:
-    for pardon in (lambda cluster: cluster.stalls(600.0), lambda cluster: cluster.handle(JOURNAL, UNCORDON)):
+    for pardon in (lambda cluster: cluster.stalls(600.0), lambda cluster: cluster.handle(None, UNCORDON)):
         cluster = Cluster()
         for number in range(5):
             cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}")
@@ -157,8 +151,8 @@ def test_without_a_policy_the_server_remembers_and_keeps_nobody_out() -> None:
     cluster = Cluster(None)
     for number in range(9):
         cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}", blame="node")
-    assert cluster.registry.cordons.by_node == {}
-    assert len(cluster.registry.cordons.history.by_node["b"]) == 9
+    assert cluster.registry.nodes.state.cordons == {}
+    assert len(cluster.registry.nodes.state.history.by_node["b"]) == 9
 
 
 def test_all_of_it_survives_the_server_also_when_its_runs_are_forgotten() -> None:
@@ -166,10 +160,10 @@ def test_all_of_it_survives_the_server_also_when_its_runs_are_forgotten() -> Non
     for number in range(2):
         cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}")
     again = cluster.restarted()
-    assert again.registry.cordons.history.by_node == cluster.registry.cordons.history.by_node
-    (kept,) = again.registry.snapshot((JOURNAL, 0), again.now)
+    assert again.registry.nodes.state.history.by_node == cluster.registry.nodes.state.history.by_node
+    (kept,) = again.registry.snapshot(journals.NODES, again.now)
     last = Cluster()
-    last.registry.replay(unpack(JOURNAL, 0, 0.0, *pack(kept)))
+    last.registry.replay(unpack(*journals.NODES, 0.0, *pack(kept)))
     last.fails(last.run("run", "b")["b"], "run")
     assert "b" in last.excluded
 
@@ -219,7 +213,7 @@ def test_a_program_that_asks_for_too_much_is_no_nodes_fault() -> None:
     cluster = Cluster()
     for number in range(9):
         cluster.fails(cluster.run(f"run{number}", "b")["b"], f"run{number}", blame="program")
-    assert cluster.registry.cordons.history.by_node == {}
+    assert cluster.registry.nodes.state.history.by_node == {}
 
 
 def test_nor_is_the_end_that_follows_from_another_workers() -> None:
@@ -227,7 +221,7 @@ def test_nor_is_the_end_that_follows_from_another_workers() -> None:
     agents = cluster.run("run", "a", "b", max_restarts=1)
     cluster.fails(agents["a"], "run", consequence=True)
     cluster.fails(agents["b"], "run")
-    assert list(cluster.registry.cordons.history.by_node) == ["b"]
+    assert list(cluster.registry.nodes.state.history.by_node) == ["b"]
 
 
 def test_nodes_that_are_lost_one_by_one_are_blamed_and_those_lost_together_are_not() -> None:
@@ -236,7 +230,7 @@ def test_nodes_that_are_lost_one_by_one_are_blamed_and_those_lost_together_are_n
     for number in range(4):
         cluster.run(f"run{number}", *names, nnodes="1:6")
         cluster.stalls(20.0)  # every lease ends: the switch, or this server's own network
-    assert cluster.registry.cordons.history.by_node == {}
+    assert cluster.registry.nodes.state.history.by_node == {}
     for number in range(4, 8):
         agents = cluster.run(f"run{number}", "a", "b", nnodes="1:2", lease_s=20.0)
         cluster.falls_silent("b", heard={f"run{number}": agents})
@@ -254,7 +248,7 @@ def test_the_first_of_two_nodes_that_are_lost_together_is_not_excluded_either() 
             cluster.handle("run", LeaseRenewed(agents["c"]))
         (run,) = cluster.registry.runs()
         assert list(run.agents) == [agents["c"]]
-        assert cluster.registry.cordons.history.by_node == {}
+        assert cluster.registry.nodes.state.history.by_node == {}
 
 
 def test_nodes_of_three_runs_that_vanish_together_are_not_to_blame_and_two_are() -> None:
@@ -271,16 +265,16 @@ def test_nodes_of_three_runs_that_vanish_together_are_not_to_blame_and_two_are()
 def test_an_operators_cordon_stands() -> None:
     cluster = Cluster()
     agents = cluster.run("run", "a", "b", max_restarts=3)
-    cluster.handle(JOURNAL, NodeCordoned("its fan", "admin", node_id="b"))
+    cluster.handle(None, NodeCordoned("its fan", "admin", node_id="b"))
     cluster.fails(agents["b"], "run", blame="node")
-    (cordon,) = cluster.registry.cordons.by_node.values()
+    (cordon,) = cluster.registry.nodes.state.cordons.values()
     assert (cordon.by, cordon.until) == ("admin", None)
 
 
 def test_a_server_that_may_have_no_more_cordons_goes_on() -> None:
     cluster = Cluster()
     for number in range(MOST_CORDONS):
-        cluster.registry.handle(JOURNAL, NodeCordoned("x", "me", node_id=f"n{number}"), 0.0)
+        cluster.registry.handle(None, NodeCordoned("x", "me", node_id=f"n{number}"), 0.0)
     cluster.fails(cluster.run("run", "b")["b"], "run", blame="node")
     assert cluster.excluded == {}
 
@@ -296,9 +290,9 @@ def test_the_memory_is_bounded_so_that_a_snapshot_is_one_value_of_etcd() -> None
     assert sum(map(len, history.by_node.values())) <= MOST_INCIDENTS
     cluster = Cluster()
     for number in range(MOST_CORDONS):
-        cluster.registry.handle(JOURNAL, NodeCordoned("x" * 1_024, "rdzv-server", node_id=f"{number:0256}"), 0.0)
-    cluster.registry.cordons.history = history
-    (snapshot,) = cluster.registry.snapshot((JOURNAL, 0), 0.0)
+        cluster.registry.handle(None, NodeCordoned("x" * 1_024, "rdzv-server", node_id=f"{number:0256}"), 0.0)
+    cluster.registry.nodes.state.history = history
+    (snapshot,) = cluster.registry.snapshot(journals.NODES, 0.0)
     assert len(pack(snapshot)[1]) < 1.25 * (1 << 20), "etcd takes 1.5 MiB"
 
 
@@ -307,7 +301,7 @@ def test_a_node_that_another_run_loses_while_it_is_excluded_is_excluded_once() -
     cluster.fails(cluster.run("before", "a", "b")["b"], "before")
     runs = {run_id: cluster.run(run_id, "a", "b", nnodes="1:2", lease_s=30.0) for run_id in ("one", "two")}
     cluster.falls_silent("b", heard=runs)
-    journal = [record.fact for record in cluster.records if record.run_id == JOURNAL]
+    journal = [record.fact for record in cluster.records if record.run_id == journals.NODES[0]]
     assert [type(fact) for fact in journal] == [NodeBlamed, NodeBlamed, NodeBlamed, NodeCordoned]
     assert [record.run_id for record in cluster.records if isinstance(record.fact, NodeCordoned)].count("two") == 1
 
@@ -318,7 +312,7 @@ def test_nodes_that_are_lost_together_by_different_runs_are_not_to_blame() -> No
         cluster.fails(cluster.run(f"before {node}", node)[node], f"before {node}")
     runs = {f"of {node}": cluster.run(f"of {node}", node, f"w{node}", nnodes="1:2", lease_s=30.0) for node in "abc"}
     cluster.falls_silent("a", "b", "c", heard=runs)  # the rack that they share
-    faults = [[each.fault for each in blames] for blames in cluster.registry.cordons.history.by_node.values()]
+    faults = [[each.fault for each in blames] for blames in cluster.registry.nodes.state.history.by_node.values()]
     assert faults == [["failed", "lost"]] * 3
     assert cluster.excluded == {}
 
@@ -333,7 +327,7 @@ def test_evidence_counts_though_another_agent_of_the_node_is_lost_in_the_same_in
         cluster.handle("run", LeaseRenewed("b.1"))
     cluster.now += 15.0  # the lease of b.2 is over, but the server was busy
     cluster.fails("b.1", "run", blame="node", hint="drain it")
-    blamed = [each.fault for each in cluster.registry.cordons.history.by_node["b"]]
+    blamed = [each.fault for each in cluster.registry.nodes.state.history.by_node["b"]]
     assert blamed == ["hardware", "lost", "excluded"]
     assert list(cluster.excluded) == ["b"]
 
@@ -364,10 +358,5 @@ def test_a_node_whose_exclusion_ends_in_the_instant_in_which_a_round_completes_t
 def test_every_blame_is_recorded_before_its_exclusion() -> None:
     cluster = Cluster()
     cluster.fails(cluster.run("run", "a", "b", max_restarts=3)["b"], "run", blame="node")
-    journal = [type(record.fact) for record in cluster.records if record.run_id == JOURNAL]
+    journal = [type(record.fact) for record in cluster.records if record.run_id == journals.NODES[0]]
     assert journal == [NodeBlamed, NodeCordoned]
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(90, "90 s"), (1_800, "30 min"), (86_400, "1 d"), (7_200, "2 h")])
-def test_a_window_in_words(seconds: float, text: str) -> None:
-    assert span(seconds) == text

@@ -1,0 +1,59 @@
+"""Cordons of nodes, as people and runs are told of them."""
+
+from collections.abc import Iterable
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+from rdzv_protocol.constraints import Id
+
+from rdzv_server.core import events
+from rdzv_server.core.events import Cordon
+from rdzv_server.core.run import Run
+
+MOST_CORDONS = 1_000
+"""Cordons of a server: a snapshot of them is one record."""
+MOST_OF_RUN = 128
+"""Cordons of a run that are for this run only."""
+
+Given = TypeVar("Given", bound=Cordon | events.NodeOperation)
+
+
+class CordonStatus(Struct, frozen=True, kw_only=True):
+    """Cordon of a node, which gets no seat in a new round: by whom, why, and for how long."""
+
+    node_id: Id
+    by: str
+    reason: str
+    until: Annotated[float | None, Meta(description="when it is uncordoned, seconds since 1970; null: not by itself")]
+    drained: Annotated[bool, Meta(description="its agents were told to leave")]
+    excluded: Annotated[bool, Meta(description="the server's own, for what runs have blamed the node for")]
+
+
+def status(given: Cordon) -> CordonStatus:
+    """Status of a cordon."""
+    return CordonStatus(
+        node_id=given.node_id,
+        by=given.by,
+        reason=given.reason,
+        until=given.wall_until,
+        drained=given.drain_s is not None,
+        excluded=given.excludes,
+    )
+
+
+def for_others(given: Given) -> Given:
+    """Return the cordon, or the action on a node, as runs may know it that its reason does not quote."""
+    if not isinstance(given, Cordon | events.NodeCordoned) or not given.general:
+        return given
+    return replace(given, reason=given.general, general="")
+
+
+def known_to(runs: Iterable[Run], given: Iterable[CordonStatus]) -> list[CordonStatus]:
+    """Return those of the cordons that these runs know of, as they know them: those of nodes that take part."""
+    known: dict[str, Cordon] = {}
+    for run in runs:
+        for cordon in () if run.stage.is_end else run.cordons.values():
+            if cordon.node_id not in known or cordon.general:
+                known[cordon.node_id] = cordon
+    return [status(known[each.node_id]) for each in given if each.node_id in known]

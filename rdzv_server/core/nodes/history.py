@@ -1,0 +1,74 @@
+"""History of the nodes that have cost runs something, across runs and restarts.
+
+Blame on a node is a fact of the nodes' journal. An exclusion, and an operator's word that the node is well, begin the
+count anew; `exclusion` says what is counted, and when a node is kept out for it.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+from rdzv_protocol.text import clip
+
+Fault = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
+MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
+"""Most nodes and incidents that are remembered, and incidents of one node: a snapshot of them is one record."""
+OF_RUN = 32, 128
+"""Most nodes and incidents that are remembered of a run whose blame counts only in the run."""
+REASON_BYTES, RUN_BYTES = 96, 64
+
+
+class Incident(Struct, frozen=True):
+    """Blame that a node has got, and when, by the server's clock and by the wall clock."""
+
+    at: float
+    fault: Fault
+    run_id: str
+    reason: str
+    wall_at: float | None = None
+
+
+class Blame(Struct, frozen=True):
+    """Blame of a run on a node."""
+
+    node_id: str
+    fault: Fault
+    reason: str
+
+
+class NodeHistory:
+    """Incidents of each node; the node of the latest one is the last."""
+
+    def __init__(self, most_nodes: int = MOST_NODES, most_incidents: int = MOST_INCIDENTS) -> None:
+        self.by_node: dict[str, tuple[Incident, ...]] = {}
+        self._most_nodes, self._most_incidents = most_nodes, most_incidents
+        self._incidents = 0
+
+    def restore(self, by_node: Mapping[str, tuple[Incident, ...]]) -> None:
+        """Replace all incidents by those of a snapshot."""
+        self.by_node = dict(by_node)
+        self._incidents = sum(map(len, by_node.values()))
+
+    def note(self, node_id: str, incident: Incident) -> None:
+        known = self._pop(node_id)
+        run_id, reason = clip(incident.run_id, RUN_BYTES), clip(incident.reason, REASON_BYTES)
+        short = Incident(incident.at, incident.fault, run_id, reason, incident.wall_at)
+        self.by_node[node_id] = latest = (*known, short)[-MOST_OF_A_NODE:]
+        self._incidents += len(latest)
+        while len(self.by_node) > self._most_nodes or self._incidents > self._most_incidents:
+            self._pop(next(iter(self.by_node)))
+
+    def forgive(self, node_id: str) -> None:
+        """Forget a node's incidents: an operator says that it is well."""
+        self._pop(node_id)
+
+    def since_excluded(self, node_id: str) -> tuple[Incident, ...]:
+        """Incidents of a node since it was excluded last."""
+        incidents = self.by_node.get(node_id, ())
+        ends = [index for index, each in enumerate(incidents) if each.fault == "excluded"]
+        return incidents[ends[-1] + 1 :] if ends else incidents
+
+    def _pop(self, node_id: str) -> tuple[Incident, ...]:
+        incidents = self.by_node.pop(node_id, ())
+        self._incidents -= len(incidents)
+        return incidents

@@ -1,0 +1,72 @@
+"""State of the nodes' machine: what follows from the recorded facts alone. Times are the server's, in seconds."""
+
+from rdzv_server.core import events, operations
+from rdzv_server.core.events import EXCLUDER, Cordon, Life
+from rdzv_server.core.nodes.cordons import MOST_CORDONS
+from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed, NodeFact
+from rdzv_server.core.nodes.history import Incident, NodeHistory
+from rdzv_server.core.run import keep_latest
+
+MOST_ANSWERS = 256
+"""Latest requests whose repetition is recognized."""
+
+
+class NodesState:
+    """Cordons of a server's nodes, for all runs, those to come included; and what is remembered of its nodes."""
+
+    def __init__(self) -> None:
+        self.cordons: dict[str, Cordon] = {}
+        """Cordons by node."""
+        self.next_uncordoning: float | None = None
+        """Time at which the next cordon ends by itself; None: none does. Cached, since it is asked for after every
+        event of any run."""
+        self.history = NodeHistory()
+        self.lifted: dict[str, float] = {}
+        """Wall-clock time at which an operator last uncordoned each node: ends its exclusion in other shards."""
+        self.answers: dict[str, str] = {}
+        """Ids of the latest requests about nodes, and of forgotten runs, each with the sentence that answered it."""
+
+    def apply(self, fact: NodeFact, at: float) -> None:
+        """Apply a fact about nodes, when it happens and when it is replayed."""
+        match fact:
+            case CordonsKept():
+                self.cordons = {cordon.node_id: cordon for cordon in fact.cordons}
+                self.answers, self.lifted = dict(fact.answers), dict(fact.lifted)
+                self.history.restore(fact.history)
+            case NodeBlamed():
+                self.history.note(fact.node_id, Incident(at, fact.fault, fact.run_id, fact.reason, fact.wall_at))
+            case events.NodeCordoned():
+                self._keep_out(fact, at)
+            case events.NodeUncordoned():
+                self._let_in(fact)
+            case events.RunForgotten():
+                self._answer(fact, f"run {fact.run_id} is forgotten")
+        if isinstance(fact, events.NodeOperation):
+            self._answer(fact, operations.BY_FACT[type(fact)].says(fact))
+        ends = (cordon.until for cordon in self.cordons.values() if cordon.until is not None)
+        self.next_uncordoning = min(ends, default=None)
+
+    def expired(self, now: float) -> list[str]:
+        """Ids of the nodes whose cordons have ended."""
+        return [cordon.node_id for cordon in self.cordons.values() if cordon.until is not None and now >= cordon.until]
+
+    def snapshot(self, life: Life) -> CordonsKept:
+        """Fact that stands for all that were applied."""
+        return CordonsKept(tuple(self.cordons.values()), self.answers, life, self.history.by_node, self.lifted)
+
+    def _keep_out(self, fact: events.NodeCordoned, at: float) -> None:
+        self.cordons[fact.node_id] = operations.cordon_of(fact, at)
+        if fact.by == EXCLUDER:
+            self.history.note(fact.node_id, Incident(at, "excluded", "", fact.reason, fact.wall_at))
+
+    def _let_in(self, fact: events.NodeUncordoned) -> None:
+        self.cordons.pop(fact.node_id, None)
+        if not fact.by:
+            return
+        self.history.forgive(fact.node_id)
+        if fact.wall_at is not None:
+            keep_latest(self.lifted, fact.node_id, fact.wall_at, MOST_CORDONS)
+
+    def _answer(self, fact: events.Operation, sentence: str) -> None:
+        if fact.request_id:
+            keep_latest(self.answers, fact.request_id, sentence, MOST_ANSWERS)

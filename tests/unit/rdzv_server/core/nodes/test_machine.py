@@ -1,0 +1,92 @@
+"""What is done with nodes, for all runs: those that are there, and those to come."""
+
+import pytest
+from rdzv_protocol.errors import ServerUnavailable, UnknownNode
+from rdzv_protocol.messages import Drain, Start
+
+from rdzv_server.core import journals
+from rdzv_server.core.events import LeaseRenewed, NodeCordoned, NodeDrained, NodeUncordoned, RunForgotten
+from rdzv_server.core.nodes.cordons import MOST_CORDONS
+from rdzv_server.core.registry import Registry
+from rdzv_server.storage.record_codec import pack, unpack
+from rdzv_server.words import operations
+from tests.support.scenario import RETENTION_S, ManyRuns, settings_of
+
+
+@pytest.fixture
+def server():
+    return ManyRuns()
+
+
+def on_node(server, kind, node_id, **more):
+    server.handle(None, kind(by="me", node_id=node_id, **more))
+
+
+def test_a_drained_node_leaves_all_its_runs_and_stands_by_in_those_to_come(server):
+    for run_id in ("one", "two"):
+        server.join("a", run_id)
+        server.join("b", run_id, node="b")
+    on_node(server, NodeDrained, "a", deadline_s=60.0, request_id="1")
+    assert {type(server.directive("a", run_id)) for run_id in ("one", "two")} == {Drain}
+    server.join("a", "three")
+    assert server.directive("a", "three").reason == "standing by: node a is cordoned"
+    assert server.registry.answer_to(None, "1") == operations.drained("a", "")
+
+
+def test_a_cordon_and_its_time_survive_a_restart_and_its_end_comes_by_itself(server):
+    on_node(server, NodeCordoned, "a", for_s=60.0, reason="burn-in")
+    server.join("a", settings=settings_of("1", lease_s=1_000.0))
+    server.passes(30.0)
+    server = server.restarted()
+    assert [cordon.reason for cordon in server.registry.nodes.state.cordons.values()] == ["burn-in"]
+    assert server.directive("a").sentence == "standing by: node a is cordoned: burn-in; uncordoned in 30 s"
+    server.handle("run", LeaseRenewed("a"))
+    server.passes(30.0)
+    assert isinstance(server.directive("a"), Start)
+    assert server.restarted().registry.nodes.state.cordons == {}
+
+
+def test_requests_about_nodes_and_forgotten_runs_are_carried_out_once_also_after_a_restart(server):
+    server.join("a")
+    server.succeeds("a")
+    server.passes(100.0)
+    server.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))
+    on_node(server, NodeCordoned, "b", request_id="2")
+    on_node(server, NodeUncordoned, "b", request_id="3")
+    for again in (server, server.restarted()):
+        before = len(again.records)
+        again.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))
+        on_node(again, NodeCordoned, "b", request_id="2")
+        assert len(again.records) == before and again.registry.nodes.state.cordons == {}
+        assert again.registry.answer_to("run", "1") == "run run is forgotten"
+
+
+def test_a_snapshot_of_the_cordons_stands_for_what_led_to_them(server):
+    for number in range(3):
+        on_node(server, NodeCordoned, f"n{number}", request_id=str(number))
+    on_node(server, NodeUncordoned, "n1")
+    again = Registry(RETENTION_S)
+    for record in server.registry.snapshot(journals.NODES, server.now):
+        again.replay(unpack(record.run_id, record.attempt, record.at, *pack(record)))
+    assert (again.nodes.state.cordons, again.nodes.state.answers) == (
+        server.registry.nodes.state.cordons,
+        server.registry.nodes.state.answers,
+    )
+
+
+def test_a_server_takes_so_many_cordons_and_no_more(server):
+    for number in range(MOST_CORDONS):
+        server.registry.handle(None, NodeCordoned("x" * 1_024, "me", node_id=f"{number:0256}"), 0.0)
+    with pytest.raises(ServerUnavailable, match="1000 cordons, as many as it may"):
+        on_node(server, NodeCordoned, "one more")
+    on_node(server, NodeCordoned, f"{7:0256}", reason="again")
+    (snapshot,) = server.registry.snapshot(journals.NODES, 0.0)
+    assert len(pack(snapshot)[1]) < 1 << 20, "one value of etcd"
+
+
+def test_only_a_node_that_is_known_can_be_drained(server):
+    with pytest.raises(UnknownNode, match="no agent of node x is part of a run here; to keep it out, cordon it"):
+        on_node(server, NodeDrained, "x", deadline_s=1.0)
+    server.registry.nodes.knows_all_runs = False
+    on_node(server, NodeDrained, "x", deadline_s=1.0)
+    assert list(server.registry.nodes.state.cordons) == ["x"]
