@@ -83,8 +83,6 @@ def check_join(machine: "RunMachine", event: NodeJoined, now: float) -> NodeJoin
         return _check_newcomer(machine, event, now)
     if _is_rejoining(run, join):
         return replace(event, replaces=()) if event.replaces else event
-    if run.leases.counts_copies_of(join.agent_id):
-        run.leases.renew(join.agent_id, now)
     return None
 
 
@@ -93,16 +91,26 @@ def _check_newcomer(machine: "RunMachine", event: NodeJoined, now: float) -> Nod
     if join.program != machine.agreed_program:
         check_program(run, join)
     claimed = _claim(run, join, now)
-    for agent_id in claimed.probes:
-        run.leases.probe(agent_id, _answers_until(run, agent_id, now))
-    if claimed.probes:
-        machine.wake([run.agents[agent_id] for agent_id in claimed.probes])
     if claimed.is_undecided:
         return None
     if not (join.explicit_run_id or run.explicit or claimed.replaces or claimed.probes):
         _check_is_wanted(run, join)
-    machine.agreed, machine.agreed_program = join.settings, join.program
     return event if claimed.replaces == event.replaces else replace(event, replaces=claimed.replaces)
+
+
+def note_join(machine: "RunMachine", event: NodeJoined, now: float) -> None:
+    """Take a repeated join as a sign of life, and probe the agents that a newcomer may be the restart of."""
+    run, join = machine.run, event.join
+    if join.agent_id in run.agents:
+        is_copy = not (run.stage.is_end or _is_rejoining(run, join))
+        if is_copy and run.leases.counts_copies_of(join.agent_id):
+            run.leases.renew(join.agent_id, now)
+    elif (join.node_rank is not None or join.node_id in run.node_ids) and not run.stage.is_end:
+        probes = _claim(run, join, now).probes
+        for agent_id in probes:
+            run.leases.probe(agent_id, _answers_until(run, agent_id, now))
+        if probes:
+            machine.wake([run.agents[agent_id] for agent_id in probes])
 
 
 def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None:

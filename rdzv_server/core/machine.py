@@ -408,6 +408,7 @@ class RunMachine:
         agent = run.agents.get(join.agent_id)
         if agent is None:
             agent = Agent(join, fact.server_addr)
+            self.agreed, self.agreed_program = join.settings, join.program
             if join.command and run.command_of not in run.agents:
                 run.command_of = join.agent_id
             elif warning := admission.differs(run, join):
@@ -682,21 +683,21 @@ def _nothing(machine: RunMachine, event: Any, now: float) -> None:
 _IGNORED = Rule(_nothing)
 
 _RULES: dict[type[events.Event], Rule] = {
-    events.NodeJoined: Rule(admission.check_join, RunMachine._joined),
+    events.NodeJoined: Rule(admission.check_join, RunMachine._joined, admission.note_join),
     events.NodeLost: Rule(apply=RunMachine._lost),
     events.ContactLost: Rule(apply=unheard.lost, may_end_round=False),
     events.ContactRegained: Rule(apply=unheard.regained, may_end_round=False),
     events.RunDeserted: Rule(_as_it_is, unheard.deserted),
     events.NodeLeft: Rule(RunMachine._check_leave, RunMachine._left),
-    events.LeaveAnnounced: Rule(notices.check, notices.announced),
+    events.LeaveAnnounced: Rule(notices.check, notices.announced, notices.heard),
     events.NoticeEnded: Rule(apply=notices.ended),
-    events.WorkersFailed: Rule(worker_reports.check_failure, worker_reports.failed),
-    events.WorkersSucceeded: Rule(worker_reports.check_success, worker_reports.succeeded),
+    events.WorkersFailed: Rule(worker_reports.check_failure, worker_reports.failed, worker_reports.note_failure),
+    events.WorkersSucceeded: Rule(worker_reports.check_success, worker_reports.succeeded, worker_reports.note_success),
     events.CauseNotFound: Rule(apply=worker_reports.cause_not_found),
     events.WorkersStillRun: Rule(apply=finishing.warned, may_end_round=False),
     events.RoundCompleted: Rule(apply=RunMachine._completed),
     events.JoinTimedOut: Rule(apply=RunMachine._timed_out),
-    **{fact: Rule(rule.check, rule.apply) for fact, rule in operations.BY_FACT.items()},
+    **{fact: action.rule for fact, action in operations.BY_FACT.items()},
     events.RunSuperseded: Rule(_as_it_is, RunMachine._superseded),
     events.EventsDropped: Rule(_as_it_is, RunMachine._events_dropped, may_end_round=False),
     events.WallClockSet: Rule(apply=RunMachine._wall_clock_set),

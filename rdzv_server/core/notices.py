@@ -87,8 +87,13 @@ def check(machine: "RunMachine", event: events.LeaveAnnounced, now: float) -> ev
     if run.stage.is_end or event.agent_id in run.departed_ids:
         return None
     agent = machine.agent(event.agent_id)
-    run.leases.renew(agent.agent_id, now)
     return None if agent.agent_id in run.leaving or agent.state is AgentState.DRAINING else event
+
+
+def heard(machine: "RunMachine", event: events.LeaveAnnounced, now: float) -> None:
+    """Take the announcement as a sign of life."""
+    if not machine.run.stage.is_end and event.agent_id in machine.run.agents:
+        machine.run.leases.renew(event.agent_id, now)
 
 
 def announced(machine: "RunMachine", fact: events.LeaveAnnounced, now: float) -> None:

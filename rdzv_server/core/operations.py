@@ -18,6 +18,7 @@ from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import admission, completion, events, legal_sizes, notices
 from rdzv_server.core.events import EXCLUDER, Cordon
+from rdzv_server.core.policy import Rule
 from rdzv_server.core.run import HEARD_OF_S, Agent, AgentState, Cause, Leaving, Run, Stage
 from rdzv_server.words import operations as words
 
@@ -250,38 +251,37 @@ def _tell(
 # The table.
 
 
-class Rule(NamedTuple):
-    """Effect of an action: how it is recorded, checked and carried out."""
+class ActionRule(NamedTuple):
+    """Effect of an action: how it is recorded, and what that does."""
 
     fact: type[events.Operation]
     """Fact that is recorded. It has the fields of the action's message that it needs, by the same names."""
-    check: Callable[["RunMachine", Any, float], events.Fact | None]
-    apply: Callable[["RunMachine", Any, float], None]
-    """Transition of each run that the action is about."""
+    rule: Rule
+    """Check and transition of each run that the action is about."""
     says: Callable[[Any], str] = lambda fact: ""
     """Sentence about an action on a node, which answers the request whether or not a run has the node."""
     refuse: Callable[[Any], None] = lambda wanted: None
     """Check of the message by itself. Raises `MalformedMessage`."""
 
 
-RULES: Mapping[type[ActionRequest], Rule] = {
-    actions.StopRequest: Rule(events.RunStopped, check_stop, stop),
-    actions.RestartRequest: Rule(RunRestarted, check, restart),
-    actions.ResizeRequest: Rule(RunResized, check_resize, resize, refuse=check_size),
-    actions.AdmitRequest: Rule(events.ArrivalsAdmitted, check_admission, admit),
-    actions.ForgetRequest: Rule(events.RunForgotten, check_forgotten, forget),
-    actions.DrainRequest: Rule(events.NodeDrained, check_node, drain, drained),
-    actions.CordonRequest: Rule(events.NodeCordoned, check_node, cordon, cordoned),
-    actions.UncordonRequest: Rule(events.NodeUncordoned, check_node, uncordon, uncordoned),
+RULES: Mapping[type[ActionRequest], ActionRule] = {
+    actions.StopRequest: ActionRule(events.RunStopped, Rule(check_stop, stop)),
+    actions.RestartRequest: ActionRule(RunRestarted, Rule(check, restart)),
+    actions.ResizeRequest: ActionRule(RunResized, Rule(check_resize, resize), refuse=check_size),
+    actions.AdmitRequest: ActionRule(events.ArrivalsAdmitted, Rule(check_admission, admit)),
+    actions.ForgetRequest: ActionRule(events.RunForgotten, Rule(check_forgotten, forget)),
+    actions.DrainRequest: ActionRule(events.NodeDrained, Rule(check_node, drain), drained),
+    actions.CordonRequest: ActionRule(events.NodeCordoned, Rule(check_node, cordon), cordoned),
+    actions.UncordonRequest: ActionRule(events.NodeUncordoned, Rule(check_node, uncordon), uncordoned),
 }
 """Rules of all actions, by the types of their messages."""
-BY_FACT = {rule.fact: rule for rule in RULES.values()}
+BY_FACT = {action.fact: action for action in RULES.values()}
 
 
 def fact_of(wanted: ActionRequest, by: str, request_id: str, wall_at: float) -> events.Operation:
     """Fact for an operator's message. `wall_at`: present wall-clock time. Raises `MalformedMessage`."""
-    rule = RULES[type(wanted)]
-    rule.refuse(wanted)
+    action = RULES[type(wanted)]
+    action.refuse(wanted)
     more = {"reason": printable(wanted.reason), "by": by, "request_id": request_id, "wall_at": wall_at}
     given = asdict(wanted) | more
-    return rule.fact(**{name: given[name] for name in rule.fact.__struct_fields__ if name in given})
+    return action.fact(**{name: given[name] for name in action.fact.__struct_fields__ if name in given})

@@ -35,11 +35,17 @@ class Rule(NamedTuple):
     """Meaning of one kind of event. Each function gets its owner (a machine or a policy), the event, and the time."""
 
     check: Callable[[Any, Any, float], Fact | None] | None = None
-    """Question which fact is to be applied; None if none. Raises `ProtocolError` for an event that is refused."""
+    """Question which fact is to be applied; None if none. It changes nothing.
+
+    Raises `ProtocolError` for an event that is refused.
+    """
     apply: Callable[[Any, Any, float], None] | None = None
     """Transition of a fact, both when it happens and in a replay."""
     note: Callable[[Any, Any, float], Fact | None] | None = None
-    """Change of signs by an event that was not refused, and the fact that follows, if any; never in a replay."""
+    """Change of signs by an event that was not refused, before its fact is applied; never in a replay.
+
+    A fact that it returns takes the place of that of `check`.
+    """
     may_end_round: bool = True
     """Whether the running round may end by this fact."""
 

@@ -21,21 +21,30 @@ HINT_BYTES = 240
 
 def check_success(machine: "RunMachine", event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
     """Ignore a success that was reported before, or too late: the round that opened restarts its node, too."""
-    is_new = _is_new(machine, event)
-    if is_new:
+    return event if _is_new(machine, event) and event.agent_id in machine.run.running else None
+
+
+def note_success(machine: "RunMachine", event: events.WorkersSucceeded, now: float) -> None:
+    """Take a report that says something new as a sign of life."""
+    if _is_new(machine, event):
         machine.run.leases.renew(event.agent_id, now)
-    return event if is_new and event.agent_id in machine.run.running else None
 
 
 def check_failure(machine: "RunMachine", event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
     """Refuse a failure of workers that are not the agent's own. Raises `MalformedMessage`, or as `_is_new` does."""
     if not _is_new(machine, event):
         return None
-    run = machine.run
-    _check_own(run, machine.agent(event.agent_id), event.failure)
-    run.leases.renew(event.agent_id, now)
+    _check_own(machine.run, machine.agent(event.agent_id), event.failure)
+    return event
+
+
+def note_failure(machine: "RunMachine", event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
+    """Take a report that says something new as a sign of life; return the fact, which depends on who is absent then."""
+    if not _is_new(machine, event):
+        return None
+    machine.run.leases.renew(event.agent_id, now)
     failure = kept_failures.bounded(event.failure)
-    return replace(event, failure=failure, awaits_loss=awaits_loss(run, event.agent_id))
+    return replace(event, failure=failure, awaits_loss=awaits_loss(machine.run, event.agent_id))
 
 
 def _check_own(run: Run, agent: Agent, failure: Failure) -> None:
