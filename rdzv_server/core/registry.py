@@ -1,14 +1,11 @@
-"""The runs of a server, each attempt with its machine, and the rules for what comes after an end.
+"""The runs of a server, each attempt with its machine, and how long each is remembered.
 
-A succeeded run is remembered for the retention time: an agent that comes late for its explicit run id is told so,
-and `--rerun` starts it again. After a failure, or without an explicit run id, a new agent begins a new attempt. So does
-an agent that finds a run which every node has left, if it names no run id, or asks for other settings than the run's;
-and if all agents are silent instead (see `unheard`), one without a run id must be of a node of the run, or the run of
-one node, since those of many nodes may be alive.
+`succession` says which join begins a new attempt, `room` what all attempts may take together, and `used_numbers` keeps
+the numbers of those that are forgotten. What is about a node in all runs is for the nodes' machine.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from heapq import heapify, heappop, heappush, nsmallest
+from heapq import nsmallest
 
 from rdzv_protocol.errors import (
     AgentFenced,
@@ -16,7 +13,6 @@ from rdzv_protocol.errors import (
     ProtocolError,
     RunFailed,
     RunGoesOn,
-    RunSucceeded,
     ServerUnavailable,
     UnknownRun,
 )
@@ -32,8 +28,9 @@ from rdzv_server.core import (
     kept_failures,
     set_apart,
     snapshot,
-    unheard,
+    succession,
 )
+from rdzv_server.core.deadlines import Deadlines
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
 from rdzv_server.core.journals import Key
@@ -42,7 +39,8 @@ from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed
 from rdzv_server.core.nodes.machine import Nodes
-from rdzv_server.core.run import HEARD_OF_S, Run, Stage
+from rdzv_server.core.room import Room, silent
+from rdzv_server.core.run import HEARD_OF_S, Run
 from rdzv_server.core.set_apart import SetApart, own_error
 from rdzv_server.core.used_numbers import UsedNumbers
 
@@ -53,9 +51,7 @@ MOST_RUNS = 10_000
 MOST_AGENTS = 100_000
 """Most agents of all runs of a server by default: they take about 1.3 GB."""
 
-SPARE_DEADLINES = 64
-"""Stale deadlines that are tolerated, beyond one for each run, before they are dropped."""
-ROOM = 100
+FORGOTTEN_SHARE = 100
 """Divisor of all attempts: a hundredth is forgotten at once when there is no room, as finding them takes time."""
 
 
@@ -78,12 +74,7 @@ class Registry:
     ) -> None:
         """Begin without runs. `exclusion`: policy by which the server keeps a node out by itself; None: never."""
         self._retention_s = retention_s
-        self._max_runs, self._max_agents, self._max_events = max_runs, max_agents, max_events
-        self._max_evidence = max_evidence
-        self._all_places = self._all_events = self._all_evidence = 0
-        """Sums of the machines' places, events and bytes of evidence."""
-        self._evident: dict[Key, None] = {}
-        """Attempts that keep evidence which they may drop."""
+        self._room = Room(max_runs, max_agents, max_events, max_evidence)
         self._machines: dict[Key, RunMachine] = {}
         self._attempts: dict[str, list[int]] = {}
         """Numbers of the attempts of each run that are remembered, in their order: the first is forgotten first, and
@@ -92,15 +83,12 @@ class Registry:
         self.unread_since = float("inf")
         """Arrival of the oldest message that the server has not read: see `Leases`."""
         self._closings = Closings()
-        self._deadlines: list[tuple[float, Key]] = []
-        self._armed: dict[Key, float] = {}
+        self._deadlines = Deadlines()
         self._life = Life()
         self._wall_ahead_s = 0.0
         self.nodes = Nodes(self, exclusion, knows_all_runs=knows_all_runs)
         self._apart: list[SetApart] = []
         self._newly_apart: list[tuple[SetApart, Exception]] = []
-        self._asked_for_place = float("-inf"), float("-inf")
-        """Times at which new runs or agents began to ask for a place, one after the other, and asked last: a sign."""
 
     def runs(self) -> list[Run]:
         """Every attempt that is remembered, oldest first."""
@@ -119,14 +107,14 @@ class Registry:
         if isinstance(event, events.Operation):
             return self._operate(run_id, event, now)
         assert run_id is not None
-        effects: list[Effect] = []
         if isinstance(event, NodeJoined):
             machine, effects = self._machine_to_join(event, now)
             if event.join.node_id in self.nodes.state.cordons:
                 event = self.nodes.with_cordon(event, machine.run)
+            effects += self.tell(machine, event, now)
         else:
             machine = self._machine_for(run_id, event)
-        effects += self.tell(machine, event, now)
+            effects = self.tell(machine, event, now)
         return machine, effects + self._judge(now) if self.nodes.suspects else effects
 
     def pass_time(self, now: float) -> list[Effect]:
@@ -196,18 +184,9 @@ class Registry:
             self.set_apart(machine, error)
             happened = []
         run = machine.run
-        if len(run.agents) != machine.places:
-            self._count_places(machine)
-        kept = run.event_number - run.first_event + 1
-        is_beyond = kept > machine.events and (
-            kept > kept_events.MOST_OF_ATTEMPT or self._all_events + kept - machine.events > self._max_events
-        )
-        if kept != machine.events:
-            self._count_events(machine)
-        if run.failures and run.failures[-1] is not machine.last_failure:
-            self._count_evidence(machine)
+        is_beyond = self._room.count(machine)
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
-            self._arm(machine, machine.deadline)
+            self._deadlines.arm((run.run_id, run.attempt), machine.deadline)
         else:
             happened = [effect for effect in happened if not isinstance(effect, ForgetRun)]
             happened += self._forget(run, now) if self._is_first(run) else []
@@ -217,12 +196,10 @@ class Registry:
 
     def set_apart(self, machine: RunMachine, error: Exception) -> None:
         """Set a run apart because its core raised this exception; `take_set_apart` returns it next."""
-        self._all_places -= machine.places
-        self._all_events -= machine.events
-        self._all_evidence -= machine.evidence
+        self._room.leave(machine)
         set_apart.set_apart(machine, error)
         assert isinstance(machine, SetApart)
-        self._armed.pop((machine.run.run_id, machine.run.attempt), None)
+        self._deadlines.disarm(_key(machine))
         self._newly_apart.append((machine, error))
         self._apart.append(machine)
 
@@ -238,14 +215,10 @@ class Registry:
 
     def rebuild(self, machine: SetApart, records: Sequence[Record], last_event: int, now: float) -> list[Effect]:
         """Make the state of a run that is set apart anew from its records and the number of its last event."""
-        self._all_events -= machine.events
-        machine.events = 0
-        self._all_evidence -= machine.evidence
+        self._room.leave(machine)
         effects = machine.rebuild(records, last_event, now)
-        self._count_places(machine)
-        self._count_events(machine)
-        self._count_evidence(machine)
-        self._arm(machine, machine.deadline)
+        self._room.recount(machine)
+        self._deadlines.arm(_key(machine), machine.deadline)
         return effects
 
     @property
@@ -255,27 +228,14 @@ class Registry:
 
     def _pass_due(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        for key in self._due(now):
+        for key in self._deadlines.due(now):
             if machine := self._machines.get(key):  # else it was forgotten as another one's events took the room
                 effects += self.tell(machine, TimePassed(), now)
         return effects
 
-    def _due(self, now: float) -> list[Key]:
-        """Attempts whose deadline has come, each once, those of a run in their order.
-
-        A machine that has more to do than it does in one go sets a new deadline.
-        """
-        due: list[Key] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            at, key = heappop(self._deadlines)
-            if self._armed.get(key) == at:  # else an earlier deadline was set after this one
-                del self._armed[key]
-                due.append(key)
-        return sorted(due)
-
     def next_deadline(self) -> float | None:
         """Time at which `pass_time` is due next; it may turn out then that the deadline has moved on."""
-        at, uncordoned_at = self._deadlines[0][0] if self._deadlines else None, self.nodes.next_deadline()
+        at, uncordoned_at = self._deadlines.next(), self.nodes.next_deadline()
         return at if uncordoned_at is None else uncordoned_at if at is None else min(at, uncordoned_at)
 
     def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
@@ -304,11 +264,8 @@ class Registry:
                 assert not isinstance(record.fact, CordonsKept | NodeBlamed)
                 effects = machine.replay(record.fact, record.at)
                 self.nodes.take_replayed_blames(machine, record.at)
-            self._count_places(machine)
-            self._count_events(machine)
-            if machine.run.failures and machine.run.failures[-1] is not machine.last_failure:
-                self._count_evidence(machine)
-            self._arm(machine, machine.next_deadline())
+            self._room.recount(machine)
+            self._deadlines.arm(key, machine.next_deadline())
         except Exception as error:
             self.set_apart(machine, error)
         return [effect.event for effect in effects if isinstance(effect, Happened)]
@@ -318,7 +275,7 @@ class Registry:
         for key, number in last.items():
             if machine := self._machines.get(key):
                 machine.run.event_number = max(machine.run.event_number, number)
-                self._count_events(machine)
+                self._room.count(machine)
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
         """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
@@ -346,7 +303,7 @@ class Registry:
         for machine in self._machines.values():
             try:
                 machine.restart(now)
-                self._arm(machine, machine.next_deadline())
+                self._deadlines.arm(_key(machine), machine.next_deadline())
             except Exception as error:
                 self.set_apart(machine, error)
 
@@ -375,7 +332,7 @@ class Registry:
             return known, []
         latest = self._latest_machine(join.run_id)
         if latest and not self._is_followed(latest, join, now):
-            is_full = self._all_places >= self._max_agents and not _has_place(latest.run, join)
+            is_full = self._room.is_full_of_agents and not _has_place(latest.run, join)
             return latest, self._make_room_for_agent(now, latest) if is_full else []
         if join.after_round > 0:
             raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
@@ -388,7 +345,7 @@ class Registry:
             )
         settings = _settings_of(join)  # before anything changes: it may refuse the join
         effects = self._make_room_for_agent(now)
-        if not effects and len(self._machines) >= self._max_runs and self._is_full:
+        if not effects and self._room.is_full_of_runs(self._machines.values()):
             effects = self._make_room(now)
         effects += self._supersede(latest, now) if latest else []
         last, number = (latest.run.attempt, latest.run.event_number) if latest else self._used.last(join.run_id)
@@ -405,34 +362,8 @@ class Registry:
         """
         if ended := self._forgettable(now):
             return self._forget_some(ended, now)
-        full = f"this server holds {self._max_runs} runs, as many as --max-runs allows, and none of them has ended; "
-        longest = next(iter(self._silent(now)), None)
-        self._want_place(longest, f"{full}there is room when one has", full, now)
-        assert longest
-        return self.tell(longest, events.RunDeserted(for_room=True), now)
-
-    def _silent(self, now: float) -> list[RunMachine]:
-        """Attempts that may give their places, the one that has been silent for longest first."""
-        silent = [machine for machine in self._machines.values() if unheard.may_give_place(machine.run, now)]
-        return sorted(silent, key=lambda machine: machine.run.unheard_since or 0.0)
-
-    def _want_place(self, giver: RunMachine | None, refusal: str, full: str, now: float) -> None:
-        """Note that a newcomer asks for a place. Raises `ServerUnavailable` unless there is an attempt that gives its
-        own, and newcomers have asked for a while.
-        """
-        since, last = self._asked_for_place
-        since = since if now <= last + unheard.ASKED_AGAIN_S else now
-        self._asked_for_place = since, now
-        if giver is None:
-            raise ServerUnavailable(refusal)
-        if now < since + unheard.WANTED_S:
-            gives = f"run {giver.run.run_id} is silent, and gives its place in {unheard.WANTED_S:g} s"
-            raise ServerUnavailable(f"{full}{gives}")
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether there is no place for a new run. A run that gave its place is remembered for a minute at most."""
-        return sum(not machine.run.gave_place for machine in self._machines.values()) >= self._max_runs
+        giver = self._room.ask_for_run(silent(self._machines.values(), now), now)
+        return self.tell(giver, events.RunDeserted(for_room=True), now)
 
     def _make_room_for_agent(self, now: float, joined: RunMachine | None = None) -> list[Effect]:
         """Forget attempts that have ended, if there are too many agents for one more: a run keeps its agents till then.
@@ -440,29 +371,22 @@ class Registry:
         If that makes no room, end silent runs, other than the one that the agent has `joined`, once new agents have
         asked for a while. Raises `ServerUnavailable` if there are none, or before.
         """
-        if self._all_places < self._max_agents:
+        if not self._room.is_full_of_agents:
             return []
         ended = [each for each in self._forgettable(now) if self._machines[each[-1]].places]
-        if self._all_places - sum(self._machines[key].places for *_, key in ended) >= self._max_agents:
+        if self._room.agents - sum(self._machines[key].places for *_, key in ended) >= self._room.max_agents:
             return self._have_silent_leave(joined, now)
         effects: list[Effect] = []
-        while self._all_places >= self._max_agents:
+        while self._room.is_full_of_agents:
             effects += self._forget_some([each for each in ended if each[-1] in self._machines], now)
         return effects
 
     def _have_silent_leave(self, joined: RunMachine | None, now: float) -> list[Effect]:
-        full = f"this server holds {self._all_places} agents, and --max-agents is {self._max_agents}"
-        silent = [machine for machine in self._silent(now) if machine is not joined]
-        surplus, givers = self._all_places - self._max_agents, list[RunMachine]()
-        while silent and surplus >= 0:
-            givers.append(silent.pop(0))
-            surplus -= givers[-1].places
-        giver = givers[0] if surplus < 0 else None
-        self._want_place(giver, f"{full}: there is room when some have left", f"{full}; ", now)
+        those = [machine for machine in silent(self._machines.values(), now) if machine is not joined]
         effects: list[Effect] = []
-        for machine in givers:
+        for machine in self._room.ask_for_agent(those, now):
             effects += self.tell(machine, events.RunDeserted(for_agents=True), now)
-            self._count_places(machine)
+            self._room.count_places(machine)
         return effects
 
     def _forgettable(self, now: float) -> list[tuple[bool, float, Key]]:
@@ -477,54 +401,15 @@ class Registry:
         ]
 
     def _forget_some(self, ended: Collection[tuple[bool, float, Key]], now: float) -> list[Effect]:
-        forgotten = [key for *_, key in nsmallest(1 + self._max_runs // ROOM, ended)]
+        forgotten = [key for *_, key in nsmallest(1 + self._room.max_runs // FORGOTTEN_SHARE, ended)]
         return [effect for key in forgotten for effect in self._forget(self._machines[key].run, now)]
-
-    def _count_places(self, machine: RunMachine) -> None:
-        """Count the agents of an attempt; one that goes on keeps the places of its last round.
-
-        So newcomers that fill the server keep no run from replacing the nodes that it loses.
-        """
-        run, places = machine.run, 0 if machine.run.gave_place else len(machine.run.agents)
-        if run.membership is not None and run.ended_at is None:
-            places = max(places, len(run.membership.seats))
-        self._all_places += places - machine.places
-        machine.places = places
-
-    def _count_events(self, machine: RunMachine) -> None:
-        kept = machine.run.events_kept
-        self._all_events += kept - machine.events
-        machine.events = kept
-
-    def _count_evidence(self, machine: RunMachine) -> None:
-        """Count the evidence of an attempt that has a new failure, and drop that of some if there is too much."""
-        self._weigh(machine)
-        if self._all_evidence > self._max_evidence:
-            keeping = [(self._machines[key].run, self._machines[key].evidence) for key in self._evident]
-            for run in kept_failures.to_drop(keeping, self._all_evidence, self._max_evidence):
-                kept_failures.drop_evidence(run)
-                self._weigh(self._machines[run.run_id, run.attempt])
-
-    def _weigh(self, machine: RunMachine) -> None:
-        run = machine.run
-        key, size = (run.run_id, run.attempt), kept_failures.size(run)
-        machine.last_failure = run.failures[-1] if run.failures else None
-        self._all_evidence += size - machine.evidence
-        machine.evidence = size
-        if size > kept_failures.LEAST_BYTES:
-            self._evident[key] = None
-        else:
-            self._evident.pop(key, None)
 
     def _drop_events(self, machine: RunMachine, now: float) -> list[Effect]:
         """Drop the oldest events of an attempt that has new ones, and of others, as far as there are too many."""
         effects: list[Effect] = []
         if dropped := kept_events.beyond_own(machine.run):
             effects += self.tell(machine, dropped, now)
-        while self._all_events > self._max_events:
-            drops = list(kept_events.beyond_total(self.runs(), self._all_events, self._max_events))
-            if not drops:
-                break
+        while drops := self._room.surplus(self.runs()):
             for run, dropped in drops:
                 if other := self._machines.get((run.run_id, run.attempt)):
                     effects += self.tell(other, dropped, now)
@@ -537,32 +422,12 @@ class Registry:
     def _is_followed(self, machine: RunMachine, join: JoinRequest, now: float) -> bool:
         """Whether the join begins another attempt; no, if the core raises an exception over it."""
         try:
-            return self._begins_anew(machine.run, join, now)
+            return succession.begins_anew(machine.run, join, now)
         except ProtocolError:
             raise
         except Exception as error:
             self.set_apart(machine, error)
             return False
-
-    def _begins_anew(self, run: Run, join: JoinRequest, now: float) -> bool:
-        if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended
-            end = RunSucceeded if run.stage is Stage.SUCCEEDED else RunFailed
-            raise end(f"run {run.run_id} has {run.stage}: {run.end_reason}")
-        if join.returning or (run.set_apart and not run.stage.is_end):
-            return False
-        if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
-            admission.check_program(run, join)
-            raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
-        if run.stage.is_end:
-            return True
-        if run.agents:
-            if not run.leases.uncertain:
-                return False  # nearly always
-            is_deserted = join.node_id in run.node_ids or len(run.seats) <= 1
-            are_gone = run.unheard_since is not None or run.leases.are_gone(now)
-        else:
-            is_deserted, are_gone = bool(run.departures), True  # else only unfit nodes have come so far
-        return are_gone and ((is_deserted and not join.explicit_run_id) or bool(admission.conflicts(run, join)))
 
     def _create(self, created: RunCreated, now: float) -> RunMachine:
         machine = RunMachine(created, now, self._retention_s)
@@ -595,31 +460,14 @@ class Registry:
         """Whether no earlier attempt is remembered."""
         return run.attempt == self._attempts[run.run_id][0]
 
-    def _arm(self, machine: RunMachine, at: float | None) -> None:
-        key = (machine.run.run_id, machine.run.attempt)
-        if at is not None and at < self._armed.get(key, float("inf")):
-            self._armed[key] = at
-            heappush(self._deadlines, (at, key))
-            self._drop_stale()
-
-    def _drop_stale(self) -> None:
-        """Drop deadlines that an earlier one has replaced, or whose run is forgotten: some lie days ahead."""
-        if len(self._deadlines) > 2 * len(self._armed) + SPARE_DEADLINES:
-            self._deadlines = [(at, key) for key, at in self._armed.items()]
-            heapify(self._deadlines)
-
     def _forget(self, run: Run, now: float) -> list[Effect]:
         """Forget the first attempt of a run that is remembered, and keep its numbers if there is no other one."""
         run_id, key = run.run_id, (run.run_id, run.attempt)
-        self._armed.pop(key, None)
-        self._drop_stale()
+        self._deadlines.disarm(key)
         machine = self._machines.pop(key)
-        self._all_places -= machine.places
-        self._all_events -= machine.events
-        self._all_evidence -= machine.evidence
-        self._evident.pop(key, None)
+        self._room.leave(machine)
         is_unended = machine.is_unended
-        self._apart = [machine for machine in self._apart if (machine.run.run_id, machine.run.attempt) != key]
+        self._apart = [machine for machine in self._apart if _key(machine) != key]
         attempts = self._attempts[run_id]
         del attempts[0]
         if not attempts:
@@ -631,8 +479,12 @@ class Registry:
             self._used.apply(used)
             return [Record(*journals.NUMBERS, now, used), ForgetRun(*key)]
         if (then := self._machines[run_id, attempts[0]]).run.stage.is_end:  # it may have waited for this one
-            self._arm(then, then.deadline)
+            self._deadlines.arm(_key(then), then.deadline)
         return [ForgetRun(*key)]
+
+
+def _key(machine: RunMachine) -> Key:
+    return machine.run.run_id, machine.run.attempt
 
 
 def _settings_of(join: JoinRequest) -> RunSettings:

@@ -123,5 +123,5 @@ def test_a_run_that_is_set_apart_counts_once(server, monkeypatch):
     for number in range(20):
         server.join("a", f"later {number}", settings=ALONE)
         runs = server.registry.runs()
-        assert server.registry._all_events == sum(run.events_kept for run in runs)
+        assert server.registry._room.events == sum(run.events_kept for run in runs)
     assert kept(server)["one"][1] == 4, "the warning that it is set apart"

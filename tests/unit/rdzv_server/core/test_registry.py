@@ -1,4 +1,4 @@
-"""Many runs, and what comes after an end."""
+"""Many runs, and how long each is remembered."""
 
 from typing import Any
 
@@ -7,11 +7,7 @@ from rdzv_protocol.errors import (
     AgentFenced,
     MalformedMessage,
     OutcomeUnknown,
-    RunFailed,
     RunGoesOn,
-    RunSucceeded,
-    ServerUnavailable,
-    SettingsConflict,
     UnknownRun,
 )
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
@@ -27,9 +23,9 @@ from rdzv_server.core.events import (
 )
 from rdzv_server.core.machine import DUE_AT_ONCE
 from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import HEARD_OF_S, Stage
+from rdzv_server.core.run import Stage
 from rdzv_server.storage.record_codec import pack, unpack
-from rdzv_server.words import operations, runs
+from rdzv_server.words import operations
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, ManyRuns, a_join, durable, settings_of
 
 
@@ -57,67 +53,10 @@ def test_a_node_that_is_unfit_founds_the_run_that_others_join(server, explicit):
     assert server.directive("b").reason == "waiting for 1 more node: 1 of 2 joined (b); node a is unfit: no GPU"
 
 
-def test_a_node_that_is_unfit_begins_no_attempt_of_a_run_that_has_failed(server):
-    server.join("a")
-    server.fails("a")
-    with pytest.raises(RunFailed):
-        server.join("b", unfit="node b is unfit: no GPU")
-    assert [attempt for _, attempt, _ in server.attempts()] == [1]
-
-
 def test_a_run_whose_settings_cannot_be_met_is_not_founded(server):
     with pytest.raises(MalformedMessage):
         server.join("a", settings=settings_of("3:2"))
     assert server.attempts() == []
-
-
-def test_no_more_runs_than_there_is_memory_for(server):
-    server.registry = Registry(RETENTION_S, max_runs=2)
-    server.join("a", "one")
-    server.join("b", "two")
-    with pytest.raises(ServerUnavailable, match="this server holds 2 runs, as many as --max-runs allows"):
-        server.join("c", "three")
-    assert [run_id for run_id, *_ in server.attempts()] == ["one", "two"]
-    server.succeeds("a", "one")
-    server.passes(RETENTION_S + 1)
-    server.join("c", "three")
-
-
-def test_no_more_agents_than_there_is_memory_for(server):
-    server.registry = Registry(RETENTION_S, max_agents=3)
-    server.join("a", "one", settings=settings_of("2", **PATIENT))
-    server.join("b", "one", settings=settings_of("2", **PATIENT))
-    server.join("c", "two")
-    for run_id, settings in (("one", settings_of("2", **PATIENT)), ("three", settings_of("1"))):
-        before = server.attempts()
-        with pytest.raises(ServerUnavailable, match="this server holds 3 agents, and --max-agents is 3"):
-            server.join("d", run_id, settings=settings)
-        assert server.attempts() == before
-    server.succeeds("c", "two")
-    server.passes(HEARD_OF_S)
-    server.join("d", "three")
-    assert [run_id for run_id, *_ in server.attempts()] == ["one", "three"], "the run that has ended made room"
-
-
-def test_newcomers_that_fill_the_server_keep_no_run_from_replacing_a_node(server):
-    server.registry = Registry(RETENTION_S, max_agents=2)
-    settings = settings_of("2", **PATIENT)
-    server.join("a", "one", settings=settings)
-    server.join("b", "one", settings=settings)
-    server.leaves("b", "one")
-    again = Registry(RETENTION_S, max_agents=2)
-    for record in server.records:
-        again.replay(record)
-    for registry in (server.registry, again):
-        server.registry = registry
-        with pytest.raises(ServerUnavailable, match="this server holds 2 agents"):
-            server.join("stranger", "two")
-    server.join("c", "one", settings=settings)
-    server.join("a", "one", settings=settings, after_round=1)
-    assert isinstance(server.directive("c", "one"), Start)
-
-
-PATIENT = {"lease_s": 10_000.0, "max_restarts": 3}
 
 
 def test_a_run_with_an_endless_grace_is_not_founded(server):
@@ -146,58 +85,6 @@ def test_a_run_is_not_founded_by_an_agent_that_claims_a_past_in_it(server):
     assert server.attempts() == []
 
 
-def test_every_run_meets_its_own_deadline(server):
-    server.join("a", "early", settings=settings_of("2", join_timeout_s=5))
-    server.join("a", "late", settings=settings_of("2", join_timeout_s=8))
-    server.passes(5)
-    assert [stage for _, _, stage in server.attempts()] == [Stage.FAILED, Stage.FORMING]
-    server.passes(3)
-    assert [stage for _, _, stage in server.attempts()] == [Stage.FAILED, Stage.FAILED]
-
-
-# The next agent.
-
-ENDS = {"succeeds": "succeeded", "fails": "failed", "leaves": "failed"}
-ONE, TWO = ({"settings": settings_of(nodes, max_restarts=0)} for nodes in ("1", "2"))
-NOBODYS = {"explicit": False}
-
-
-@pytest.mark.parametrize(
-    ("ends", "first", "second", "stage"),
-    [
-        ("succeeds", {}, {"rerun": True}, "running"),
-        ("succeeds", NOBODYS, NOBODYS, "running"),
-        ("succeeds", {}, NOBODYS, "running"),
-        ("succeeds", NOBODYS, {}, "running"),
-        ("fails", {}, {}, "running"),
-        ("fails", ONE, TWO, "forming"),
-        ("leaves", ONE, TWO, "forming"),
-        ("leaves", NOBODYS, NOBODYS, "running"),
-    ],
-    ids=[
-        "--rerun", "no run id was given", "nor is one given now", "nor was one given then", "after a failure",
-        "which may have other settings", "in place of a deserted one with other settings",
-        "in place of a deserted one that nobody named",
-    ],
-)  # fmt: skip
-def test_a_new_agent_begins_a_new_attempt(server, ends, first, second, stage):
-    server.join("a", **first)
-    getattr(server, ends)("a")
-    server.join("b", **second)
-    assert server.attempts() == [("run", 1, Stage(ENDS[ends])), ("run", 2, Stage(stage))]
-
-
-def test_a_deserted_run_that_was_named_goes_on_with_its_next_agent(server):
-    server.join("a", settings=settings_of("1", max_restarts=1))
-    server.leaves("a")
-    server.join("b", settings=settings_of("1", max_restarts=1))
-    (run,) = server.registry.runs()
-    assert (run.attempt, run.round) == (1, 2)
-
-
-# After a success.
-
-
 def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
     """A batch of losses is limited, so that other runs have a turn in between."""
     many = 2 * DUE_AT_ONCE + 1
@@ -210,31 +97,6 @@ def test_many_nodes_that_are_lost_together_go_some_at_a_time(server):
         server.registry.pass_time(10.0)
         left.append(len(run.agents))
     assert left == [DUE_AT_ONCE + 1, 1, 0]
-
-
-def test_a_latecomer_to_a_run_that_has_succeeded_is_told_so(server):
-    server.join("a")
-    server.succeeds("a")
-    with pytest.raises(RunSucceeded, match=r"run run has already succeeded: .* --rerun starts it again"):
-        server.join("late")
-
-
-def test_another_program_is_not_told_that_it_has_succeeded(server):
-    server.join("a", program="train.py")
-    server.succeeds("a")
-    with pytest.raises(SettingsConflict, match=r"run run runs train\.py on node a, not eval\.py as node late would"):
-        server.join("late", program="eval.py")
-    with pytest.raises(RunSucceeded):
-        server.join("late", program="train.py")
-    server.join("late", program="eval.py", rerun=True)
-
-
-def test_the_second_node_of_a_rerun_joins_the_first(server):
-    server.join("a")
-    server.succeeds("a")
-    server.join("b", rerun=True, settings=settings_of("2"))
-    server.join("c", rerun=True, settings=settings_of("2"))
-    assert server.attempts()[1:] == [("run", 2, Stage.RUNNING)]
 
 
 def test_a_success_is_forgotten_after_the_retention_time(server):
@@ -369,15 +231,6 @@ def test_an_agent_that_left_an_earlier_attempt_is_fenced_from_the_next(server):
 # A deserted run.
 
 
-def test_the_deserted_attempt_ends_when_a_new_one_begins(server):
-    server.join("a", explicit=False)
-    server.leaves("a")
-    server.join("b", explicit=False)
-    old, new = server.registry.runs()
-    assert (old.stage, old.end_reason) == (Stage.FAILED, runs.superseded(has_agents=False))
-    assert new.stage is Stage.RUNNING
-
-
 def test_every_attempt_is_forgotten_in_the_end(server):
     server.join("a", explicit=False, settings=settings_of("1", join_timeout_s=10_000))
     server.leaves("a")
@@ -433,53 +286,6 @@ def test_an_agent_finds_its_own_attempt(server):
     assert isinstance(server.directive("b"), Stop)
 
 
-def test_runs_that_are_forgotten_leave_no_deadlines_behind(server):
-    """Some lie days ahead: the server would remember them, and wake up, for nothing."""
-    for number in range(500):
-        server.join("a", f"run-{number}", explicit=False, settings=settings_of("2", join_timeout_s=1e6))
-        server.leaves("a", f"run-{number}")
-    server.passes(60)
-    for number in range(500):
-        server.join("b", f"run-{number}", explicit=False)
-        server.succeeds("b", f"run-{number}")
-    server.passes(RETENTION_S)
-    assert server.registry.runs() == []
-    wake_ups = 0
-    while (at := server.registry.next_deadline()) is not None:
-        assert server.registry.pass_time(at) == []
-        wake_ups += 1
-    assert wake_ups < 100
-
-
-def test_a_full_server_forgets_first_what_never_ran_and_then_the_oldest_end(server):
-    server.registry = Registry(RETENTION_S, max_runs=4)
-    for name in ("first", "second"):
-        server.join("a", name, settings=settings_of("1", lease_s=5))
-        server.succeeds("a", name)
-        server.passes(1)
-    server.join("a", "never", settings=settings_of("2", join_timeout_s=1))
-    server.passes(6)
-    server.join("a", "live", settings=settings_of("2", join_timeout_s=1e6, lease_s=1e6))
-    assert remembered(server) == {"first", "second", "never", "live"}
-    for name, left in (("x", {"first", "second", "live"}), ("y", {"second", "live", "x"}), ("z", {"live", "x", "y"})):
-        server.join("a", name, settings=settings_of("2", join_timeout_s=1e6, lease_s=1e6))
-        assert remembered(server) == {*left, name}
-    with pytest.raises(ServerUnavailable, match="this server holds 4 runs, as many as --max-runs allows"):
-        server.join("a", "too many")
-    server.passes(1)
-
-
-def test_a_full_server_forgets_attempts_in_their_order_so_that_no_number_is_given_twice(server):
-    server.registry = Registry(RETENTION_S, max_runs=3)
-    server.join("a", settings=settings_of("1", lease_s=5, max_restarts=0))
-    server.fails("a")
-    server.join("b", settings=settings_of("2", join_timeout_s=1))
-    server.passes(6)
-    for name in ("x", "y"):
-        server.join("a", name, settings=settings_of("2", join_timeout_s=1e6, lease_s=1e6))
-    assert [(run.run_id, run.attempt) for run in server.registry.runs()] == [("run", 2), ("x", 1), ("y", 1)]
-
-
 def test_a_later_attempt_with_shorter_leases_is_forgotten_after_the_earlier_one(server):
     server.join("a", settings=settings_of("1", lease_s=2 * RETENTION_S, max_restarts=0))
     server.fails("a")
@@ -496,30 +302,6 @@ def test_a_later_attempt_with_shorter_leases_is_forgotten_after_the_earlier_one(
     server.fails("c")
     server.passes(RETENTION_S)
     assert server.attempts() == [] and server.registry.next_deadline() is None
-
-
-def test_an_end_is_not_forgotten_before_its_agents_have_heard_of_it(server):
-    server.registry = Registry(RETENTION_S, max_runs=1)
-    server.join("a", "ran", settings=settings_of("1", lease_s=5))
-    server.succeeds("a", "ran")
-    server.passes(4)
-    with pytest.raises(ServerUnavailable):
-        server.join("a", "next")
-    server.passes(1)
-    server.join("a", "next")
-    assert remembered(server) == {"next"}
-
-
-def test_a_run_may_take_the_room_of_its_own_last_attempt(server):
-    server.registry = Registry(RETENTION_S, max_runs=1)
-    server.join("a", "run", settings=settings_of("2", join_timeout_s=1))
-    server.passes(1)
-    server.join("b", "run", settings=settings_of("2"))
-    assert [(run.run_id, run.attempt) for run in server.registry.runs()] == [("run", 2)]
-
-
-def remembered(server) -> set[str]:
-    return {run.run_id for run in server.registry.runs()}
 
 
 def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
