@@ -12,7 +12,7 @@ from itertools import chain
 from math import inf
 
 from rdzv_protocol.actions import DrainRequest
-from rdzv_protocol.errors import ServerUnavailable
+from rdzv_protocol.errors import ServerUnavailable, UnknownNode
 from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
 
@@ -23,7 +23,6 @@ from rdzv_server.cluster.membership import Membership
 from rdzv_server.cluster.placement import shard_of
 from rdzv_server.cluster.replica import Replica, Term
 from rdzv_server.config import ServerConfig
-from rdzv_server.core.nodes.machine import unknown_node
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
@@ -46,6 +45,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls
 from rdzv_server.storage.outage import Outage
 from rdzv_server.storage.places import EtcdPlace
 from rdzv_server.tasks import first_of
+from rdzv_server.words import nodes
 
 log = logging.getLogger("rdzv_server")
 
@@ -132,7 +132,7 @@ class Sharding:
             if is_here := await self._is_known_in(shard, node_id):
                 break
         if not is_here:
-            raise unknown_node(node_id)
+            raise UnknownNode(nodes.unknown_node(node_id))
 
     async def _is_known_in(self, shard: int, node_id: str) -> bool:
         """Whether a node is part of a run of a shard that another server leads; True also if records are damaged."""

@@ -6,9 +6,8 @@ failures are about a node id, and an agent that starts takes the place of an abs
 
 from collections.abc import Iterator, Mapping
 
-from rdzv_protocol.text import count
-
 from rdzv_server.core.run import Run, Seat
+from rdzv_server.words import namesakes as words
 
 MOST_NAMED = 4
 """Most addresses that a warning names."""
@@ -42,7 +41,4 @@ def _sentence(run: Run, node_id: str) -> str:
     if len(addresses) < 2:
         return ""
     named = ", ".join(addresses[:MOST_NAMED]) + (", ..." if len(addresses) > MOST_NAMED else "")
-    return (
-        f"{count(len(addresses), 'machine')} take part as node {node_id} ({named}): give each its own --node-id. Until "
-        "then a cordon or a drain of one concerns all of them, and an agent may take the place of another machine's"
-    )
+    return words.shared(node_id, len(addresses), named)

@@ -43,6 +43,7 @@ from rdzv_server.core.room import Room, silent
 from rdzv_server.core.run import HEARD_OF_S, Run
 from rdzv_server.core.set_apart import SetApart, own_error
 from rdzv_server.core.used_numbers import UsedNumbers
+from rdzv_server.words import attempts as words
 
 RETENTION_S = 3_600.0
 """Seconds that an ended run is remembered: an hour by default, for people to look and late agents to be told."""
@@ -141,7 +142,7 @@ class Registry:
             effects = effects + self._judge(now)
         sentence = self.answer_to(run_id, event.request_id)
         is_untold = bool(sentence) and not (was_done or _has_event(effects, event.request_id))
-        return machine, [*effects, Answered(sentence or f"run {run_id} was over before", is_untold)]
+        return machine, [*effects, Answered(sentence or words.over_before(str(run_id)), is_untold)]
 
     def answer_to(self, run_id: str | None, request_id: str) -> str:
         """Sentence that answered an operator's request; empty if the request is not known."""
@@ -162,9 +163,9 @@ class Registry:
             return []
         latest = self._latest_machine(event.run_id)
         if latest is None:
-            raise UnknownRun(f"no run {event.run_id} is known here")
+            raise UnknownRun(words.unknown_run(event.run_id))
         if not (latest.run.stage.is_end or latest.run.set_apart):
-            raise RunGoesOn(f"run {event.run_id} goes on ({latest.run.stage}): stop it first (POST /v1/runs/stop)")
+            raise RunGoesOn(words.goes_on(event.run_id, latest.run.stage))
         effects: list[Effect] = []
         for attempt in list(self._attempts[event.run_id]):
             effects += self.tell(self._machines[event.run_id, attempt], event, now)
@@ -242,7 +243,7 @@ class Registry:
         """Attempt that the agent is part of, else the run's latest. Raises `AgentFenced` if there is none."""
         machine = self._machine_with(run_id, agent_id) or self._latest_machine(run_id)
         if machine is None:
-            raise AgentFenced(f"run {run_id} is not known here")
+            raise AgentFenced(words.not_known(run_id))
         return machine
 
     def replay(self, record: Record) -> list[RunEvent]:
@@ -335,14 +336,11 @@ class Registry:
             is_full = self._room.is_full_of_agents and not _has_place(latest.run, join)
             return latest, self._make_room_for_agent(now, latest) if is_full else []
         if join.after_round > 0:
-            raise AgentFenced(f"run {join.run_id} is not known here: node {join.node_id} must join it anew")
+            raise AgentFenced(words.join_anew(join.run_id, join.node_id))
         if latest is None and join.returning and (end := self._used.end_of(join.run_id)):
-            raise RunFailed(f"run {join.run_id} has failed: {end}")
+            raise RunFailed(words.has_failed(join.run_id, end))
         if latest is None and join.returning and self._used.has_ended(join.run_id, join.attempt):
-            raise OutcomeUnknown(
-                f"run {join.run_id} ended while node {join.node_id} was away, and how it ended is not remembered here: "
-                "the node does not begin it again. To run it again, start its agents again"
-            )
+            raise OutcomeUnknown(words.outcome_unknown(join.run_id, join.node_id))
         settings = _settings_of(join)  # before anything changes: it may refuse the join
         effects = self._make_room_for_agent(now)
         if not effects and self._room.is_full_of_runs(self._machines.values()):
@@ -442,7 +440,7 @@ class Registry:
             return self.machine_of(run_id, agent_id)
         if latest := self._latest_machine(run_id):
             return latest
-        raise UnknownRun(f"no run {run_id} is known here")
+        raise UnknownRun(words.unknown_run(run_id))
 
     def _machine_with(self, run_id: str, agent_id: str) -> RunMachine | None:
         """Attempt that the agent is, or was, part of: the latest, or one whose end it has not seen yet."""
@@ -496,8 +494,7 @@ def _settings_of(join: JoinRequest) -> RunSettings:
     except ProtocolError:
         raise
     except Exception as error:
-        why = f"run {join.run_id} cannot be created after {own_error(error)}. Report this with the server's log"
-        raise ServerUnavailable(why) from error
+        raise ServerUnavailable(words.cannot_be_created(join.run_id, own_error(error))) from error
 
 
 def _has_place(run: Run, join: JoinRequest) -> bool:

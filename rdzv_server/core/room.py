@@ -9,6 +9,7 @@ from rdzv_server.core.events import EventsDropped
 from rdzv_server.core.journals import Key
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import Run
+from rdzv_server.words import attempts as words
 
 
 class Room:
@@ -101,15 +102,14 @@ class Room:
 
     def ask_for_run(self, silent: Sequence[RunMachine], now: float) -> RunMachine:
         """Return the attempt that gives its place to a new run, of those that may. Raises `ServerUnavailable`."""
-        full = f"this server holds {self.max_runs} runs, as many as --max-runs allows, and none of them has ended; "
         giver = next(iter(silent), None)
-        self._want(giver, f"{full}there is room when one has", full, now)
-        assert giver
+        gives = self._want(giver, now)
+        if giver is None or gives:
+            raise ServerUnavailable(words.full_of_runs(self.max_runs, gives or words.WHEN_ONE_HAS_ENDED))
         return giver
 
     def ask_for_agent(self, silent: Sequence[RunMachine], now: float) -> list[RunMachine]:
         """Return the attempts that give their places to a new agent, of those that may. Raises `ServerUnavailable`."""
-        full = f"this server holds {self.agents} agents, and --max-agents is {self.max_agents}"
         surplus, givers = self.agents - self.max_agents, list[RunMachine]()
         for machine in silent:
             if surplus < 0:
@@ -117,21 +117,21 @@ class Room:
             givers.append(machine)
             surplus -= machine.places
         giver = givers[0] if surplus < 0 else None
-        self._want(giver, f"{full}: there is room when some have left", f"{full}; ", now)
+        gives = self._want(giver, now)
+        if giver is None or gives:
+            raise ServerUnavailable(words.full_of_agents(self.agents, self.max_agents, gives))
         return givers
 
-    def _want(self, giver: RunMachine | None, refusal: str, full: str, now: float) -> None:
-        """Note that a newcomer asks for a place. Raises `ServerUnavailable` unless there is an attempt that gives its
-        own, and newcomers have asked for a while.
+    def _want(self, giver: RunMachine | None, now: float) -> str:
+        """Note that a newcomer asks for a place. Return a sentence about an attempt that gives its own, until
+        newcomers have asked for a while.
         """
         since, last = self._asked
         since = since if now <= last + unheard.ASKED_AGAIN_S else now
         self._asked = since, now
-        if giver is None:
-            raise ServerUnavailable(refusal)
-        if now < since + unheard.WANTED_S:
-            gives = f"run {giver.run.run_id} is silent, and gives its place in {unheard.WANTED_S:g} s"
-            raise ServerUnavailable(f"{full}{gives}")
+        if giver is None or now >= since + unheard.WANTED_S:
+            return ""
+        return words.gives_place(giver.run.run_id, unheard.WANTED_S)
 
 
 def silent(machines: Iterable[RunMachine], now: float) -> list[RunMachine]:

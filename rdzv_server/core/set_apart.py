@@ -17,7 +17,8 @@ from rdzv_server.core import events, final_report
 from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.machine import RunMachine
 from rdzv_server.core.run import HEARD_OF_S, Stage
-from rdzv_server.words import operations as words
+from rdzv_server.words import attempts, operations
+from rdzv_server.words import set_apart as words
 
 SENTENCE_BYTES, ERROR_BYTES = 600, 160
 LAST_REVISION = 2**53
@@ -133,7 +134,7 @@ class SetApart(RunMachine):
         Raises `AgentFenced` if the agent was let go before.
         """
         if self._is_forgotten:
-            raise AgentFenced(f"run {self.run.run_id} is not known here")
+            raise AgentFenced(attempts.not_known(self.run.run_id))
         if self._is_stopped:
             return LAST_REVISION, Finish(succeeded=False, reason=clip(self.run.end_reason, final_report.REASON_BYTES))
         if agent_id not in self.run.agents and agent_id not in self.run.departed_ids:
@@ -163,12 +164,12 @@ class SetApart(RunMachine):
             run.forget_at = (
                 now if run.ended_at == now else (run.ended_at or now) + min(run.settings.lease_s, HEARD_OF_S)
             )
-            run.answer(fact.request_id, f"run {run.run_id} is forgotten; its agents form it anew")
+            run.answer(fact.request_id, words.forgotten(run.run_id))
 
     def _stop(self, fact: events.RunStopped | events.RunForgotten, now: float) -> None:
         run = self.run
         run.stage, run.ended_at = Stage.FAILED, now
-        run.end_reason = words.stopped(fact.reason)
+        run.end_reason = operations.stopped(fact.reason)
         self._is_stopped = isinstance(fact, events.RunStopped)
         if self._is_stopped:
             run.answer(fact.request_id, run.end_reason)
@@ -195,17 +196,13 @@ def refusal(machine: RunMachine, event: events.Event) -> ServerUnavailable | Non
 
 def sentence_of(run_id: str, error: Exception) -> str:
     """Sentence about a run that is set apart: why, and what can be done."""
-    return clip(
-        f"run {run_id} is set apart after {own_error(error)}. Its workers keep running, and the server decides nothing "
-        "more about it. Report this with the server's log. To continue the run, start a fixed version of rdzv-server; "
-        "or stop the run",
-        SENTENCE_BYTES,
-    )
+    return clip(words.set_apart(run_id, own_error(error)), SENTENCE_BYTES)
 
 
 def own_error(error: Exception) -> str:
     """Describe an exception that is a fault of this server: what was raised, and where."""
     where = extract_tb(error.__traceback__)
-    place = f" in {where[-1].filename.rpartition('/')[2]}, line {where[-1].lineno}" if where else ""
     what = clip(printable(f"{type(error).__name__}{f': {error}' if str(error) else ''}"), ERROR_BYTES)
-    return f"an error inside rdzv-server{place} ({what})"
+    if not where:
+        return words.own_error(what)
+    return words.own_error(what, where[-1].filename.rpartition("/")[2], where[-1].lineno or 0)

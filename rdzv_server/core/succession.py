@@ -12,18 +12,19 @@ from rdzv_protocol.messages import JoinRequest
 
 from rdzv_server.core import admission
 from rdzv_server.core.run import Run, Stage
+from rdzv_server.words import attempts, runs
 
 
 def begins_anew(run: Run, join: JoinRequest, now: float) -> bool:
     """Whether the join begins another attempt after this one. Raises `RunSucceeded` or `RunFailed` if it may not."""
     if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended
         end = RunSucceeded if run.stage is Stage.SUCCEEDED else RunFailed
-        raise end(f"run {run.run_id} has {run.stage}: {run.end_reason}")
+        raise end(runs.ended(run.run_id, run.stage, run.end_reason))
     if join.returning or (run.set_apart and not run.stage.is_end):
         return False
     if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
         admission.check_program(run, join)
-        raise RunSucceeded(f"run {run.run_id} has already succeeded: {run.end_reason}. --rerun starts it again")
+        raise RunSucceeded(attempts.already_succeeded(run.run_id, run.end_reason))
     if run.stage.is_end:
         return True
     if run.agents:

@@ -13,8 +13,10 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.settings import LAST_CALL_QUIET_S
 
+from rdzv_server.words import attempts
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import PATIENCE_S, TORCH_WORKER
+from tests.support.told import pattern
 from tests.support.worker_hub import Worker, of_agent, of_node, restart_count
 
 
@@ -117,7 +119,7 @@ async def test_an_agent_that_slept_until_its_run_was_forgotten_does_not_begin_it
             await asyncio.sleep(0.1)
     os.kill(sleeper.pid, signal.SIGCONT)
     assert await sleeper.exit_code() == ExitCode.REFUSED
-    await sleeper.line("error: run r ended while node b was away, and how it ended is not remembered here")
+    await sleeper.line(pattern(attempts.outcome_unknown("r", "b")))
     for worker in first:
         await worker.gone()
     assert (await cluster.server.status())["runs"] == []

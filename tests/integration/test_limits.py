@@ -31,7 +31,7 @@ from rdzv_server.core.registry import MOST_RUNS
 from rdzv_server.core.run import Stage
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
-from rdzv_server.words import runs
+from rdzv_server.words import attempts, runs
 from rdzv_server.words import unheard as words
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
@@ -312,7 +312,7 @@ async def test_a_run_too_many_is_refused_with_what_to_do(cluster: Cluster) -> No
     await cluster.serve("--max-runs", "1")
     workers = await cluster.nodes("a", "--run-id", "one")
     other = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "two", "--connect-timeout", "1")
-    await refuses(other, "this server holds 1 runs, as many as --max-runs allows", code=ExitCode.START_AGAIN)
+    await refuses(other, attempts.full_of_runs(1, attempts.WHEN_ONE_HAS_ENDED), code=ExitCode.START_AGAIN)
     await cluster.finish(workers)
 
 

@@ -3,10 +3,12 @@
 import re
 import signal
 
+from rdzv_server.words import namesakes as words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.rdzvctl import rdzvctl
+from tests.support.told import pattern
 
-TWO = r"2 machines take part as node gpu \(127\.0\.0\.[12], 127\.0\.0\.[12]\): give each its own --node-id"
+TWO = pattern(words.shared, node_id="gpu", machines=2)
 
 
 async def test_people_of_two_machines_with_one_node_id_read_what_is_wrong(cluster: Cluster) -> None:

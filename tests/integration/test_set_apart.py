@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rdzv_server.words import set_apart as words
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.poison import poison
@@ -22,8 +23,9 @@ PATIENT = (
     "--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500",
     "--max-restarts", "9",
 )  # fmt: skip
-UNREADABLE = r"this run cannot be shown after an error inside rdzv-server in sitecustomize\.py"
-APART = r"run poison is set apart after an error inside rdzv-server in sitecustomize\.py"
+ERROR, _ = words.own_error("", "sitecustomize.py").split(", line")
+UNREADABLE = f"this run cannot be shown after {re.escape(ERROR)}"
+APART = re.escape(words.set_apart(POISON, ERROR).partition(".py")[0])
 
 
 @pytest.fixture(params=["durable", "unserved"])

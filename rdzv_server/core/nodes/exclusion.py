@@ -6,16 +6,17 @@ they share a switch, a rack, a scheduler.
 """
 
 from msgspec import Struct
-from rdzv_protocol.text import clip, count, span
+from rdzv_protocol.text import clip
 
 from rdzv_server.core.nodes.history import REASON_BYTES, Blame, Fault, Incident, NodeHistory
+from rdzv_server.words import nodes as words
 
 TOGETHER, TOGETHER_S = 3, 30.0
 """Number of nodes, and seconds within which as many must be lost to count as lost together, which blames none."""
 AT_ONCE: dict[Fault, str] = {
-    "hardware": "its hardware failed",
-    "unfit": "a check found it unfit",
-    "slow": "it was slower than the other nodes",
+    "hardware": words.HARDWARE_FAILED,
+    "unfit": words.FOUND_UNFIT,
+    "slow": words.WAS_SLOW,
 }
 """Faults that exclude a node at once, each in words that quote nothing."""
 
@@ -53,9 +54,8 @@ def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, 
     if len(counted) < policy.after:
         return None
     runs = len({each.run_id for each in counted})
-    in_runs = f" in {runs} runs" if runs > 1 else ""
-    general = f"blamed {count(len(counted), 'time')} within {span(policy.window_s)}{in_runs}"
-    return Verdict(f"{general}, most recently: {clip(blame.reason, REASON_BYTES)}", general, policy.for_s)
+    general = words.blamed(len(counted), policy.window_s, runs)
+    return Verdict(words.last_blamed(general, clip(blame.reason, REASON_BYTES)), general, policy.for_s)
 
 
 def _is_shared(incident: Incident, history: NodeHistory) -> bool:

@@ -20,6 +20,8 @@ from rdzv_server.core.nodes.facts import NodeBlamed, NodeFact
 from rdzv_server.core.nodes.history import REASON_BYTES, Blame, Incident
 from rdzv_server.core.nodes.state import NodesState
 from rdzv_server.core.run import Run
+from rdzv_server.words import nodes as words
+from rdzv_server.words import operations
 
 
 class Runs(Protocol):
@@ -73,7 +75,7 @@ class Nodes:
         """Uncordon the nodes whose cordons end by themselves."""
         effects: list[Effect] = []
         for node_id in self.state.expired(now):
-            effects += self.handle(events.NodeUncordoned("its time is over", node_id=node_id), now)
+            effects += self.handle(events.NodeUncordoned(operations.TIME_OVER, node_id=node_id), now)
         return effects
 
     def next_deadline(self) -> float | None:
@@ -120,9 +122,9 @@ class Nodes:
         """Refuse a drain of a node that is part of no run, and a cordon too many. Raises `ProtocolError`."""
         is_cordoned = event.node_id in self.state.cordons
         if isinstance(event, events.NodeDrained) and self.knows_all_runs and not (concerned or is_cordoned):
-            raise unknown_node(event.node_id)
+            raise UnknownNode(words.unknown_node(event.node_id))
         if isinstance(event, events.NodeCordoned) and not is_cordoned and not self._has_room:
-            raise ServerUnavailable(f"this server has {MOST_CORDONS} cordons, as many as it may: uncordon some nodes")
+            raise ServerUnavailable(words.too_many_cordons(MOST_CORDONS))
 
     @property
     def _has_room(self) -> bool:
@@ -192,11 +194,6 @@ class Nodes:
             elif run.is_scoped and node_id not in run.cordons and len(run.cordons) < MOST_OF_RUN:
                 effects += self._runs.tell(machine, event, now)
         return effects
-
-
-def unknown_node(node_id: str) -> UnknownNode:
-    """Refusal to drain a node that is part of no run."""
-    return UnknownNode(f"no agent of node {node_id} is part of a run here; to keep it out, cordon it")
 
 
 def _note(machine: RunMachine, blame: Blame, at: float) -> None:

@@ -6,6 +6,7 @@ from rdzv_server.core.nodes.cordons import MOST_CORDONS
 from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed, NodeFact
 from rdzv_server.core.nodes.history import Incident, NodeHistory
 from rdzv_server.core.run import keep_latest
+from rdzv_server.words import operations as words
 
 MOST_ANSWERS = 256
 """Latest requests whose repetition is recognized."""
@@ -40,7 +41,7 @@ class NodesState:
             case events.NodeUncordoned():
                 self._let_in(fact)
             case events.RunForgotten():
-                self._answer(fact, f"run {fact.run_id} is forgotten")
+                self._answer(fact, words.forgotten(fact.run_id, 0))
         if isinstance(fact, events.NodeOperation):
             self._answer(fact, operations.BY_FACT[type(fact)].says(fact))
         ends = (cordon.until for cordon in self.cordons.values() if cordon.until is not None)

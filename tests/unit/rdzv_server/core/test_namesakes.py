@@ -1,12 +1,10 @@
 """Machines that take part under one node id."""
 
 from rdzv_server.core import namesakes
+from rdzv_server.words import namesakes as words
 from tests.support.scenario import Scenario
 
-SHARED = (
-    "2 machines take part as node gpu (10.0.0.1, 10.0.0.2): give each its own --node-id. Until then a cordon or a "
-    "drain of one concerns all of them, and an agent may take the place of another machine's"
-)
+SHARED = words.shared("gpu", 2, "10.0.0.1, 10.0.0.2")
 
 
 def two(*addresses: str) -> Scenario:

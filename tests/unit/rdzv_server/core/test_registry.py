@@ -13,6 +13,7 @@ from rdzv_protocol.errors import (
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
 from rdzv_server.core import journals, used_numbers
+from rdzv_server.core.admission import MOST_GRACE_S
 from rdzv_server.core.effects import ForgetRun
 from rdzv_server.core.events import (
     LeaseRenewed,
@@ -25,8 +26,9 @@ from rdzv_server.core.machine import DUE_AT_ONCE
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.storage.record_codec import pack, unpack
-from rdzv_server.words import operations
+from rdzv_server.words import admission, attempts, completion, operations
 from tests.support.scenario import RETENTION_S, SERVER_ADDR, ManyRuns, a_join, durable, settings_of
+from tests.support.told import pattern
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def test_a_node_that_is_unfit_founds_the_run_that_others_join(server, explicit):
     server.join("b", settings=settings_of("2"), explicit=explicit)
     ((_, attempt, stage),) = server.attempts()
     assert (attempt, stage) == (1, Stage.FORMING)
-    assert server.directive("b").reason == "waiting for 1 more node: 1 of 2 joined (b); node a is unfit: no GPU"
+    assert server.directive("b").reason == completion.too_few(1, 1, 2, "b", unfit="node a is unfit: no GPU")
 
 
 def test_a_run_whose_settings_cannot_be_met_is_not_founded(server):
@@ -60,7 +62,7 @@ def test_a_run_whose_settings_cannot_be_met_is_not_founded(server):
 
 
 def test_a_run_with_an_endless_grace_is_not_founded(server):
-    with pytest.raises(MalformedMessage, match=r"disconnect_grace_s is 1e\+07, and may be 3600 at most"):
+    with pytest.raises(MalformedMessage, match=pattern(admission.grace_too_long(1e7, MOST_GRACE_S))):
         server.join("a", settings=settings_of("1", disconnect_grace_s=1e7))
     assert server.attempts() == []
 
@@ -73,14 +75,14 @@ def test_runs_do_not_meet(server):
 
 
 def test_an_unknown_run_is_fenced(server):
-    with pytest.raises(AgentFenced, match="run nowhere is not known here"):
+    with pytest.raises(AgentFenced, match=pattern(attempts.not_known("nowhere"))):
         server.handle("nowhere", LeaseRenewed("a"))
     with pytest.raises(AgentFenced):
         server.directive("a", "nowhere")
 
 
 def test_a_run_is_not_founded_by_an_agent_that_claims_a_past_in_it(server):
-    with pytest.raises(AgentFenced, match="node a must join it anew"):
+    with pytest.raises(AgentFenced, match=pattern(attempts.join_anew, node_id="a")):
         server.join("a", after_round=3)
     assert server.attempts() == []
 
@@ -126,8 +128,8 @@ def test_no_number_of_a_run_id_is_used_twice_though_the_run_was_forgotten_in_bet
 
 def test_so_many_forgotten_run_ids_are_remembered_and_beyond_them_all_begin_above_their_numbers(server, monkeypatch):
     monkeypatch.setattr(used_numbers, "MOST_REMEMBERED", 2)
-    for run_id, attempts in (("many", 3), ("two", 1), ("three", 1)):
-        for attempt in range(attempts):
+    for run_id, number in (("many", 3), ("two", 1), ("three", 1)):
+        for attempt in range(number):
             server.join(f"{run_id}{attempt}", run_id)
             server.fails(f"{run_id}{attempt}", run_id)
         server.passes(RETENTION_S)
@@ -156,7 +158,7 @@ def test_a_returning_agent_does_not_begin_a_forgotten_run_again(server, restarts
     server.succeeds("b")
     server.passes(RETENTION_S)
     server = server.restarted() if restarts else server
-    with pytest.raises(OutcomeUnknown, match="run run ended while node a was away, and how it ended is not remembered"):
+    with pytest.raises(OutcomeUnknown, match=pattern(attempts.outcome_unknown("run", "a"))):
         returns(server, attempt=told, **more)
     assert server.attempts() == []
     server.join("c")
@@ -322,7 +324,7 @@ def test_every_agent_has_a_lease_to_hear_how_the_run_ended():
 
 def test_a_run_is_forgotten_once_its_agents_have_heard_of_its_end(server):
     server.join("a")
-    with pytest.raises(RunGoesOn, match=r"run run goes on \(running\): stop it first"):
+    with pytest.raises(RunGoesOn, match=pattern(attempts.goes_on("run", Stage.RUNNING))):
         server.handle("run", RunForgotten(run_id="run"))
     server.fails("a")
     server.handle("run", RunForgotten(by="me", request_id="1", run_id="run"))

@@ -8,7 +8,9 @@ from rdzv_protocol.messages import Start
 
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import HEARD_OF_S
+from rdzv_server.words import attempts as words
 from tests.support.scenario import RETENTION_S, ManyRuns, settings_of
+from tests.support.told import pattern
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def test_no_more_runs_than_there_is_memory_for(server):
     server.registry = Registry(RETENTION_S, max_runs=2)
     server.join("a", "one")
     server.join("b", "two")
-    with pytest.raises(ServerUnavailable, match="this server holds 2 runs, as many as --max-runs allows"):
+    with pytest.raises(ServerUnavailable, match=pattern(words.full_of_runs, most=2)):
         server.join("c", "three")
     assert [run_id for run_id, *_ in server.attempts()] == ["one", "two"]
     server.succeeds("a", "one")
@@ -35,7 +37,7 @@ def test_no_more_agents_than_there_is_memory_for(server):
     server.join("c", "two")
     for run_id, settings in (("one", settings_of("2", **PATIENT)), ("three", settings_of("1"))):
         before = server.attempts()
-        with pytest.raises(ServerUnavailable, match="this server holds 3 agents, and --max-agents is 3"):
+        with pytest.raises(ServerUnavailable, match=pattern(words.full_of_agents(3, 3))):
             server.join("d", run_id, settings=settings)
         assert server.attempts() == before
     server.succeeds("c", "two")
@@ -55,7 +57,7 @@ def test_newcomers_that_fill_the_server_keep_no_run_from_replacing_a_node(server
         again.replay(record)
     for registry in (server.registry, again):
         server.registry = registry
-        with pytest.raises(ServerUnavailable, match="this server holds 2 agents"):
+        with pytest.raises(ServerUnavailable, match=pattern(words.full_of_agents(2, 2))):
             server.join("stranger", "two")
     server.join("c", "one", settings=settings)
     server.join("a", "one", settings=settings, after_round=1)
@@ -78,7 +80,7 @@ def test_a_full_server_forgets_first_what_never_ran_and_then_the_oldest_end(serv
     for name, left in (("x", {"first", "second", "live"}), ("y", {"second", "live", "x"}), ("z", {"live", "x", "y"})):
         server.join("a", name, settings=settings_of("2", join_timeout_s=1e6, lease_s=1e6))
         assert remembered(server) == {*left, name}
-    with pytest.raises(ServerUnavailable, match="this server holds 4 runs, as many as --max-runs allows"):
+    with pytest.raises(ServerUnavailable, match=pattern(words.full_of_runs, most=4)):
         server.join("a", "too many")
     server.passes(1)
 

@@ -8,8 +8,9 @@ from rdzv_protocol.errors import (
 )
 
 from rdzv_server.core.run import Stage
-from rdzv_server.words import runs
+from rdzv_server.words import admission, attempts, runs
 from tests.support.scenario import ManyRuns, settings_of
+from tests.support.told import pattern
 
 
 @pytest.fixture
@@ -85,14 +86,15 @@ def test_the_deserted_attempt_ends_when_a_new_one_begins(server):
 def test_a_latecomer_to_a_run_that_has_succeeded_is_told_so(server):
     server.join("a")
     server.succeeds("a")
-    with pytest.raises(RunSucceeded, match=r"run run has already succeeded: .* --rerun starts it again"):
+    with pytest.raises(RunSucceeded, match=pattern(attempts.already_succeeded, run_id="run")):
         server.join("late")
 
 
 def test_another_program_is_not_told_that_it_has_succeeded(server):
     server.join("a", program="train.py")
     server.succeeds("a")
-    with pytest.raises(SettingsConflict, match=r"run run runs train\.py on node a, not eval\.py as node late would"):
+    refused = pattern(admission.other_program("run", "train.py", "a", "eval.py", "late"))
+    with pytest.raises(SettingsConflict, match=refused):
         server.join("late", program="eval.py")
     with pytest.raises(RunSucceeded):
         server.join("late", program="train.py")

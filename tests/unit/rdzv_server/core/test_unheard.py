@@ -10,7 +10,7 @@ from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Stage
 from rdzv_server.core.unheard import ASKED_AGAIN_S, GIVES_PLACE_S, MOST_S, WANTED_S
-from rdzv_server.words import completion, runs
+from rdzv_server.words import attempts, completion, runs
 from rdzv_server.words import unheard as words
 from tests.support.scenario import OPERATOR, RETENTION_S, ManyRuns, running, settings_of
 from tests.support.stories import check, stories
@@ -22,7 +22,7 @@ HOUR = "3600s"
 
 
 @stories({
-    "no node is lost, no restart is charged, workers keep running, and the run warns": (
+    "no node is lost, no restart is charged, workers go on, and the run warns": (
         "2 lease_s=10", f"join a b; 10s; {HOUR}",
         {"start": "a b", "ledger": "", "faults": "", "kinds node": "node_joined node_joined", "told warning": LOST_10},
     ),
@@ -266,7 +266,8 @@ def test_a_grace_that_gets_its_witness_later_ends_in_time():
 
 # A run that gives its place.
 
-FULL = "this server holds 2 runs, as many as --max-runs allows"
+GIVES = attempts.gives_place("silent", WANTED_S)
+NO_ROOM = attempts.full_of_runs(2, attempts.WHEN_ONE_HAS_ENDED)
 
 
 @pytest.fixture
@@ -287,8 +288,8 @@ def passes(server: ManyRuns, seconds: float, *heard: tuple[str, str]) -> None:
             server.handle(run_id, LeaseRenewed(agent))
 
 
-def wants_place(server: ManyRuns, says: str = FULL) -> None:
-    with pytest.raises(ServerUnavailable, match=says):
+def wants_place(server: ManyRuns, says: str) -> None:
+    with pytest.raises(ServerUnavailable, match=pattern(says)):
         server.join("c", "new", settings=settings_of("1"))
 
 
@@ -301,7 +302,7 @@ def test_the_run_that_has_been_silent_for_longest_gives_its_place_to_a_new_one(f
     passes(full, 60, ("b", "other"))
     full.handle("other", AgentDisconnected("b"))
     passes(full, GIVES_PLACE_S)
-    wants_place(full, f"{FULL}, and none of them has ended; run silent is silent, and gives its place in 15 s")
+    wants_place(full, attempts.full_of_runs(2, GIVES))
     passes(full, WANTED_S)
     full.join("c", "new", settings=settings_of("1"))
     assert stages(full) == {"silent": Stage.FAILED, "other": Stage.RUNNING, "new": Stage.RUNNING}
@@ -313,7 +314,7 @@ def test_the_run_that_has_been_silent_for_longest_gives_its_place_to_a_new_one(f
 def test_an_agent_that_is_back_after_its_run_is_forgotten_is_told_how_it_ended(full):
     full.handle("silent", AgentDisconnected("a"))
     passes(full, GIVES_PLACE_S, ("b", "other"))
-    wants_place(full)
+    wants_place(full, GIVES)
     passes(full, WANTED_S, ("b", "other"))
     full.join("c", "new", settings=settings_of("1"))
     passes(full, 60, ("b", "other"), ("c", "new"))
@@ -331,39 +332,39 @@ def test_an_agent_that_is_back_after_its_run_is_forgotten_is_told_how_it_ended(f
 def test_a_run_with_an_agent_that_may_be_alive_keeps_its_place(full):
     passes(full, 2 * GIVES_PLACE_S, ("b", "other"))
     for _ in range(3):
-        wants_place(full, f"{FULL}, and none of them has ended; there is room when one has")
+        wants_place(full, NO_ROOM)
         passes(full, WANTED_S, ("b", "other"))
     assert stages(full)["silent"] is Stage.RUNNING, "its connection is open"
     passes(full, ASKED_AGAIN_S + 5, ("b", "other"))
     full.handle("silent", AgentDisconnected("a"))
-    wants_place(full, "run silent is silent")
+    wants_place(full, GIVES)
     full.handle("silent", LeaseRenewed("a"))
     passes(full, WANTED_S, ("b", "other"))
-    wants_place(full, "there is room when one has")
+    wants_place(full, NO_ROOM)
 
 
 def test_it_takes_new_runs_that_ask_one_after_the_other(full):
     full.handle("silent", AgentDisconnected("a"))
     passes(full, GIVES_PLACE_S, ("b", "other"))
-    wants_place(full)
+    wants_place(full, GIVES)
     passes(full, ASKED_AGAIN_S + 5, ("b", "other"))
-    wants_place(full, "run silent is silent")
+    wants_place(full, GIVES)
     assert stages(full)["silent"] is Stage.RUNNING
 
 
 def test_after_a_restart_of_the_server_its_agents_have_as_long_to_be_back(full):
     full.handle("silent", AgentDisconnected("a"))
     passes(full, GIVES_PLACE_S, ("b", "other"))
-    wants_place(full, "run silent is silent")
+    wants_place(full, GIVES)
     registry = Registry(RETENTION_S, max_runs=2)
     for record in full.records:
         registry.replay(record)
     registry.restart(full.now, Life())
     full.registry = registry
     full.handle("other", LeaseRenewed("b"))
-    wants_place(full, "there is room when one has")
+    wants_place(full, NO_ROOM)
     passes(full, GIVES_PLACE_S, ("b", "other"))
-    wants_place(full, "run silent is silent")
+    wants_place(full, GIVES)
     passes(full, WANTED_S, ("b", "other"))
     full.join("c", "new", settings=settings_of("1"))
     assert stages(full)["silent"] is Stage.FAILED
@@ -391,12 +392,12 @@ def falls_silent(server: ManyRuns) -> None:
 
 @pytest.mark.parametrize("run_id", ["new", "other"])
 def test_a_silent_run_gives_the_places_of_its_agents_to_new_ones(crowded: ManyRuns, run_id: str) -> None:
-    full = "this server holds 3 agents, and --max-agents is 3"
+    no_room = pattern(attempts.full_of_agents(3, 3))
     settings = settings_of("1:2" if run_id == "other" else "1")
-    with pytest.raises(ServerUnavailable, match=f"^{full}: there is room when some have left"):
+    with pytest.raises(ServerUnavailable, match=no_room):
         crowded.join("c", run_id, settings=settings)
     falls_silent(crowded)
-    with pytest.raises(ServerUnavailable, match=f"^{full}; run silent is silent, and gives its place in 15 s"):
+    with pytest.raises(ServerUnavailable, match=pattern(attempts.full_of_agents(3, 3, GIVES))):
         crowded.join("c", run_id, settings=settings)
     passes(crowded, WANTED_S, ("b", "other"))
     crowded.join("c", run_id, settings=settings)
@@ -404,13 +405,13 @@ def test_a_silent_run_gives_the_places_of_its_agents_to_new_ones(crowded: ManyRu
     (run,) = crowded.registry.attempts_of("silent")
     assert tells(run.end_reason, words.gave_place, for_s=325, to_agents=True)
     crowded.join("d", "third", settings=settings_of("1"))  # the silent run had two agents
-    with pytest.raises(ServerUnavailable, match=f"^{full}: there is room when some have left"):
+    with pytest.raises(ServerUnavailable, match=no_room):
         crowded.join("e", "fourth", settings=settings_of("1"))
     again = Registry(RETENTION_S, max_agents=3)
     for record in crowded.records:
         again.replay(record)
     crowded.registry = again
-    with pytest.raises(ServerUnavailable, match=f"^{full}: there is room when some have left"):
+    with pytest.raises(ServerUnavailable, match=no_room):
         crowded.join("e", "fourth", settings=settings_of("1"))
 
 
@@ -424,6 +425,6 @@ def test_a_silent_run_does_not_give_its_place_to_a_newcomer_of_its_own(crowded: 
         crowded.handle("silent", AgentDisconnected(agent))
     crowded.passes(GIVES_PLACE_S + 10)
     for _ in range(3):
-        with pytest.raises(ServerUnavailable, match="there is room when some have left"):
+        with pytest.raises(ServerUnavailable, match=pattern(attempts.full_of_agents(2, 2))):
             crowded.join("a3", "silent", settings=settings_of("1:3"))
         crowded.passes(WANTED_S)

@@ -22,7 +22,9 @@ from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.nodes.facts import NodeBlamed
 from rdzv_server.core.nodes.history import MOST_INCIDENTS, MOST_NODES, MOST_OF_A_NODE, Incident, NodeHistory
 from rdzv_server.storage.record_codec import pack, unpack
-from tests.support.scenario import SERVER_ADDR, WALL_AT, ManyRuns, a_join, settings_of
+from rdzv_server.words import completion, operations
+from rdzv_server.words import nodes as words
+from tests.support.scenario import SERVER_ADDR, WALL_AT, ManyRuns, a_failure, a_join, settings_of
 
 POLICY = ExclusionPolicy(after=3, window_s=3_600.0, for_s=600.0)
 
@@ -60,17 +62,22 @@ class Cluster(ManyRuns):
         return {node: cordon.reason for node, cordon in self.registry.nodes.state.cordons.items() if cordon.excludes}
 
 
+def kept_out(reason: str) -> str:
+    """Sentence that an agent of node b is told in a run that keeps it out."""
+    return completion.standby_kept_out("b", reason, excluded=True)
+
+
 def test_a_node_that_run_after_run_blames_is_kept_out_for_a_time() -> None:
     cluster = Cluster()
     for number in range(3):
         assert cluster.excluded == {}
         cluster.fails(cluster.run(f"run{number}", "a", "b")["b"], f"run{number}")
         cluster.stalls(60.0)
-    reason = "blamed 3 times within 1 h in 3 runs"
-    assert cluster.excluded == {"b": f"{reason}, most recently: worker rank 0 on node b failed: exit code 1"}
+    reason = words.blamed(3, 3_600.0, 3)
+    assert cluster.excluded == {"b": words.last_blamed(reason, a_failure("b").sentence)}
     agents = cluster.run("next", "a", "b", nnodes="1:2", lease_s=5_000.0)
     assert cluster.directive(agents["b"], "next") == Wait(
-        reason=f"standing by: node b is excluded: {reason}", remaining_s=540.0, ending="uncordoned", excluded=True
+        reason=kept_out(reason), remaining_s=540.0, ending="uncordoned", excluded=True
     )
     cluster.stalls(600.0)
     assert cluster.excluded == {}
@@ -84,10 +91,10 @@ def test_only_the_run_that_blames_a_node_is_told_what_its_workers_said() -> None
     cluster.fails(blaming["b"], "blaming", blame="node", error="a secret")
     told = {effect.event.run_id: effect.event.reason for effect in cluster.effects if isinstance(effect, Happened)}
     assert "a secret" in told["blaming"]
-    assert told["beside"] == "node b is excluded for 10 min: its hardware failed"
+    assert told["beside"] == operations.excluded("b", POLICY.for_s, words.HARDWARE_FAILED)
     for known in (cluster, cluster.restarted()):
         agents = known.run("later", "b", **settings)
-        assert known.directive(agents["b"], "later").reason == "standing by: node b is excluded: its hardware failed"
+        assert known.directive(agents["b"], "later").reason == kept_out(words.HARDWARE_FAILED)
         known.join("b.99", "blaming", node="b", settings=settings_of("1:2", lease_s=5_000.0, max_restarts=3))
         assert "a secret" in known.directive("b.99", "blaming").reason
     assert beside
@@ -103,7 +110,7 @@ def test_what_a_run_of_a_limited_token_blames_a_node_for_counts_in_that_run_only
     for known in (cluster, cluster.restarted()):
         assert not known.directive("b.theirs", "theirs").excluded
         known.joins_with_limited_token("b.9", "ours", "b", settings)
-        assert known.directive("b.9", "ours").reason == "standing by: node b is excluded: node b is unfit: no GPU"
+        assert known.directive("b.9", "ours").reason == kept_out("node b is unfit: no GPU")
         known.stalls(POLICY.for_s)
         assert not getattr(known.directive("b.9", "ours"), "excluded", False), "its time is over"
 
@@ -118,8 +125,8 @@ def test_a_limited_tokens_run_counts_what_it_blames_a_node_for_by_itself() -> No
         cluster.fails("b.0", "ours", round=round)
         cluster = cluster.restarted()
         cluster.joins_with_limited_token("b.0", "ours", "b", settings, after_round=round)
-    reason = "blamed 3 times within 1 h, most recently: worker rank 0 on node b failed: exit code 1"
-    assert cluster.directive("b.0", "ours").reason == f"standing by: node b is excluded: {reason}"
+    reason = words.last_blamed(words.blamed(3, 3_600.0, 1), a_failure("b").sentence)
+    assert cluster.directive("b.0", "ours").reason == kept_out(reason)
     assert [each.fault for each in cluster.registry.nodes.state.history.by_node["b"]] == ["failed"], "of the other run"
 
 

@@ -9,8 +9,10 @@ from rdzv_server.core.events import LeaseRenewed, NodeCordoned, NodeDrained, Nod
 from rdzv_server.core.nodes.cordons import MOST_CORDONS
 from rdzv_server.core.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
-from rdzv_server.words import operations
+from rdzv_server.words import completion, operations
+from rdzv_server.words import nodes as words
 from tests.support.scenario import RETENTION_S, ManyRuns, settings_of
+from tests.support.told import pattern
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def test_a_drained_node_leaves_all_its_runs_and_stands_by_in_those_to_come(serve
     on_node(server, NodeDrained, "a", deadline_s=60.0, request_id="1")
     assert {type(server.directive("a", run_id)) for run_id in ("one", "two")} == {Drain}
     server.join("a", "three")
-    assert server.directive("a", "three").reason == "standing by: node a is cordoned"
+    assert server.directive("a", "three").reason == completion.standby_kept_out("a", "", excluded=False)
     assert server.registry.answer_to(None, "1") == operations.drained("a", "")
 
 
@@ -77,7 +79,7 @@ def test_a_snapshot_of_the_cordons_stands_for_what_led_to_them(server):
 def test_a_server_takes_so_many_cordons_and_no_more(server):
     for number in range(MOST_CORDONS):
         server.registry.handle(None, NodeCordoned("x" * 1_024, "me", node_id=f"{number:0256}"), 0.0)
-    with pytest.raises(ServerUnavailable, match="1000 cordons, as many as it may"):
+    with pytest.raises(ServerUnavailable, match=pattern(words.too_many_cordons(MOST_CORDONS))):
         on_node(server, NodeCordoned, "one more")
     on_node(server, NodeCordoned, f"{7:0256}", reason="again")
     (snapshot,) = server.registry.snapshot(journals.NODES, 0.0)
@@ -85,7 +87,7 @@ def test_a_server_takes_so_many_cordons_and_no_more(server):
 
 
 def test_only_a_node_that_is_known_can_be_drained(server):
-    with pytest.raises(UnknownNode, match="no agent of node x is part of a run here; to keep it out, cordon it"):
+    with pytest.raises(UnknownNode, match=pattern(words.unknown_node("x"))):
         on_node(server, NodeDrained, "x", deadline_s=1.0)
     server.registry.nodes.knows_all_runs = False
     on_node(server, NodeDrained, "x", deadline_s=1.0)

@@ -1,0 +1,27 @@
+"""What operators and runs are told of a server's nodes, beside the answers to actions on them."""
+
+from rdzv_protocol.text import count, span
+
+HARDWARE_FAILED = "its hardware failed"
+FOUND_UNFIT = "a check found it unfit"
+WAS_SLOW = "it was slower than the other nodes"
+
+
+def unknown_node(node_id: str) -> str:
+    """A drain is refused."""
+    return f"no agent of node {node_id} is part of a run here; to keep it out, cordon it"
+
+
+def too_many_cordons(most: int) -> str:
+    return f"this server has {most} cordons, as many as it may: uncordon some nodes"
+
+
+def blamed(times: int, within_s: float, runs: int) -> str:
+    """Reason of an exclusion, which quotes no run. `runs`: number of the runs that blamed the node."""
+    in_runs = f" in {runs} runs" if runs > 1 else ""
+    return f"blamed {count(times, 'time')} within {span(within_s)}{in_runs}"
+
+
+def last_blamed(blames: str, latest: str) -> str:
+    """`blames`: message `blamed`. `latest`: reason of the latest blame."""
+    return f"{blames}, most recently: {latest}"
