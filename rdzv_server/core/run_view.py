@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from rdzv_server.core import completion, finishing, legal_sizes
-from rdzv_server.core.policies import network_check
 from rdzv_server.core.policies.hangs import hang_policy
+from rdzv_server.core.policies.network_check import network_policy
 from rdzv_server.core.run import Agent, AgentState, Departure, FailureRecord, Run, Stage
 
 Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
@@ -112,7 +112,7 @@ def missing(run: Run) -> Missing | None:
 
 def broken_links(run: Run) -> list[Link]:
     """Links that the last network test has found broken; none of a run that has ended."""
-    found = () if run.stage.is_end else network_check.broken_links(run)
+    found = () if run.stage.is_end else network_policy.broken_links(run)
     return [Link(_names(run, link.agents), link.problem) for link in found]
 
 

@@ -91,7 +91,9 @@ class Tab:
         await self.page.wait_for_selector("#live[data-word=live]")
 
     async def shows(self, selector: str, text: str | re.Pattern[str]) -> None:
-        """Wait until an element holds the text."""
+        """Wait until an element holds the text. A pattern's groups lose their names: JavaScript has another syntax."""
+        if isinstance(text, re.Pattern):
+            text = re.compile(re.sub(r"\(\?P<\w+>", "(", text.pattern), text.flags)
         await self.page.locator(selector, has_text=text).first.wait_for()
 
     async def counts(self, selector: str, count: int) -> None:

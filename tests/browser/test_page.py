@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from rdzv_protocol import actions
 
+from rdzv_server.core.policies import words
 from rdzv_server.words import operations
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
@@ -257,18 +258,19 @@ async def test_a_node_that_no_run_has_is_uncordoned_by_button_and_by_keyboard(cl
 
 async def test_a_node_that_is_slower_than_the_others_is_called_slow(cluster: Cluster, tab: Tab, tmp_path: Path) -> None:
     cluster.script, cluster.nproc = STRAGGLING_WORKER, 1
+    slow = pattern(words.slow, node_id="b", is_own_work=True)
     for name in "abc":
         flags = ("--nnodes", "3", "--run-id", "r", *ALL_COME, "--lease", "2", "--disconnect-grace", "30")
         await cluster.node(name, *flags, env=straggling(tmp_path, is_slow=name == "b"))
-    await cluster.server.line("node b is slow", SEVERAL_LEASES_S)
+    await cluster.server.line(slow, SEVERAL_LEASES_S)
     await tab.open(cluster, "/runs/r")
     await tab.choose("b")
     await tab.shows(".node .word", "slow")
-    await tab.shows("#node-facts", re.compile(r"Slow\s*node b is slow: a step's own work takes"))
+    await tab.shows("#node-facts", re.compile(rf"Slow\s*{slow}"))
     await tab.shows("#states-legend", "1 slow")
     await tab.is_accessible()
     await tab.go(f"http://{cluster.endpoint}/runs/r?plain=0")
-    await tab.shows("tbody tr", re.compile(r"running\s+slow.*node b is slow: a step's own work takes"))
+    await tab.shows("tbody tr", re.compile(rf"running\s+slow.*{slow}"))
     (tmp_path / "enough").touch()
     tab.is_content()
 

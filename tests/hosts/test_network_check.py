@@ -1,15 +1,18 @@
 """A node with a bad link is found by the pairs that the server makes, and kept out: real agents on their own hosts."""
 
 import json
+import re
 import sys
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.core.policies.network_check import words
 from tests.hosts.cluster import Hosts
 from tests.hosts.network import DEVICE
 from tests.hosts.switch import Switch
 from tests.support.programs import WORKER, Program
+from tests.support.told import pattern
 
 pytestmark = pytest.mark.hosts
 
@@ -34,11 +37,11 @@ async def test_the_node_with_a_bad_link_is_named_and_the_others_go_on(hosts: Hos
     workers = await hosts.hub.group(2)
     bad = hosts.agents.pop("b")
     assert await bad.exit_code() == ExitCode.NODE_UNFIT
-    said = "node b is unfit: its network test failed with node "
-    assert any(f"error: {said}" in line for line in bad.err), bad.err
+    said = pattern(words.unfit, node_id="b")
+    assert any(re.search(f"error: {said}", line) for line in bad.err), bad.err
     events = json.loads(await hosts.server.get("/v1/runs/r/events"))["events"]
     (unfit,) = [event for event in events if event["kind"] == "node_unfit"]
-    assert unfit["node_id"] == "b" and unfit["reason"].startswith(said)
+    assert unfit["node_id"] == "b" and re.match(said, unfit["reason"])
     assert not [event for event in events if event["kind"] == "warning"]
     hosts.switch.heal()
     await hosts.finish(workers)

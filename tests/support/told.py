@@ -9,7 +9,7 @@ Where a test knows all fields it calls the function: `assert words.workers.died(
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _MARK = re.compile(r"\0(\d+)\0")
@@ -20,6 +20,10 @@ class _Unknown(str):
 
     def __format__(self, spec: str) -> str:
         return str(self)
+
+    def __iter__(self) -> Iterator[str]:
+        """A field with several texts has one mark."""
+        yield str(self)
 
 
 def pattern(maker: Callable[..., str] | str, **known: Any) -> str:

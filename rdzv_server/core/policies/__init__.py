@@ -6,7 +6,7 @@ To add a policy, write it here and add it to `POLICIES`. The order is the order 
 from typing import Any
 
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
-from rdzv_server.core.policies.network_check import NetworkCheck
+from rdzv_server.core.policies.network_check.network_policy import NetworkCheck
 from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.policies.time_ledger import TimeLedger
 from rdzv_server.core.policy import Policy

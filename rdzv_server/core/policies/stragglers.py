@@ -19,6 +19,7 @@ from rdzv_protocol.text import printable
 
 from rdzv_server.core import completion
 from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.policies import words
 from rdzv_server.core.policy import AT_ONCE, Policy, Rule, Rules
 from rdzv_server.core.run import Cause, PolicyState, Run, Stage
 
@@ -52,9 +53,7 @@ class Straggler(Struct, frozen=True):
     @property
     def sentence(self) -> str:
         """The straggler in one line, for people."""
-        what = "a step's own work" if self.of == "work" else "a step"
-        times = f"{self.own_s:.3g} s, {self.times:.1f} times as long as usual ({self.usual_s:.3g} s)"
-        return printable(f"node {self.node_id} is slow: {what} takes {times}")
+        return printable(words.slow(self.node_id, self.of == "work", self.own_s, self.times, self.usual_s))
 
 
 class StragglersFound(PolicyFact, frozen=True):
@@ -173,7 +172,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         for agent_id in fact.over:
             self.signs.looks.pop(agent_id, None)
             if was := self.state.stragglers.pop(agent_id, None):
-                reason = printable(f"node {was.node_id} is slow no more")
+                reason = printable(words.slow_no_more(was.node_id))
                 self.kernel.tell("straggler_over", reason, now, node_id=was.node_id)
 
     def _replaced_one(self, fact: StragglerReplaced, now: float) -> None:

@@ -229,7 +229,7 @@ def test_why_names_nodes_between_which_the_network_test_has_failed() -> None:
     run.join("a", "b", queries=("pair_test",), secret="s")
     run.tests_network(bad="b")
     found = views.why(told(run), SERVER)
-    assert "The network test failed between a and b: 0.3 MB/s, fewer than 10." in found.text
+    assert "between a and b: 0.3 MB/s, fewer than 10." in found.text
     assert found.next == [
         "Let these nodes reach each other at every free port (net.ipv4.ip_local_port_range): look for a firewall, then "
         "for a bad link.",

@@ -657,7 +657,7 @@ def test_workers_that_end_before_a_preemption_of_which_no_signal_told_have_done_
 
 def test_an_agent_whose_node_the_network_test_has_found_unfit_leaves_and_says_so_by_its_exit_code():
     agent = Story()
-    why = "node a is unfit: its network test failed with node b: 0.3 MB/s, fewer than 10"
+    why = "node a is unfit: some evidence"
     agent.is_told(Drain(reason=why, remaining_s=0.0, unfit=True))
     said = Log(f"error: {why}", Level.ERROR, "node_unfit")
     assert agent.effects == [said, WriteFailureReport(why), leave(reason="found unfit"), Exit(NODE_UNFIT)]

@@ -7,6 +7,7 @@ import pytest
 from rdzv_protocol.queries import Notice
 
 from rdzv_server.core import status_view, watch_view
+from rdzv_server.core.policies import words
 from rdzv_server.core.policies.stragglers import LOOKS, REPLACED_AGAIN_AFTER_S, Stragglers
 from rdzv_server.core.run import Stage
 from rdzv_server.words import notices
@@ -17,7 +18,7 @@ LEASE_S = 10.0
 LONG = f"{(LOOKS + 1) * LEASE_S}"
 """Seconds within which a straggler is found."""
 TWICE = f"{2 * (LOOKS + 1) * LEASE_S}"
-SLOW = "node b is slow: a step takes 3 s, 3.0 times as long as usual (1 s)"
+SLOW = words.slow("b", False, own_s=3.0, times=3.0, usual_s=1.0)
 REPLACED = f"2 lease_s={LEASE_S} replace_stragglers=True notice_timeout_s=60"
 TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0 c=0.0"
 """Workers of a run are told that its slow node makes room."""
@@ -29,7 +30,7 @@ TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0
         f"3 lease_s={LEASE_S}",
         f"join a b c; steps {LONG} a=1.0 b=1.0 c=1.0; steps {(LOOKS - 1) * LEASE_S} a=1.0 b=2.0 c=1.1", {"slow": ""},
         f"steps {LONG} a=1.0 b=2.0 c=1.1",
-        {"slow": "b", "told straggler_found": "node b is slow: a step takes 2 s, 1.8 times as long as usual (1.1 s)"},
+        {"slow": "b", "told straggler_found": words.slow("b", False, own_s=2.0, times=1.8, usual_s=1.1)},
         f"steps {LONG} a=1.0 b=1.0 c=1.1",
         {"slow": "", "kinds straggler": "straggler_found straggler_over", "stage": "running"},
     ),
@@ -38,8 +39,7 @@ TOLD = f"join a b c; steps {LONG} a=1.0 b=3.0 c=0.0; steps {LEASE_S} a=1.0 b=3.0
     ),
     "there the own work tells who is slow": (
         f"3 lease_s={LEASE_S}", f"join a b c; steps {TWICE} a=2.0 b=2.0 c=2.0 work={{'a':0.9,'b':0.8,'c':1.9}}",
-        {"told straggler_found":
-         "node c is slow: a step's own work takes 1.9 s, 2.1 times as long as usual (0.9 s)"},
+        {"told straggler_found": words.slow("c", True, own_s=1.9, times=2.1, usual_s=0.9)},
     ),
     "own work is compared only if all nodes tell it": (
         f"3 lease_s={LEASE_S}", f"join a b c; steps {TWICE} a=2.0 b=2.0 c=2.0 work={{'a':0.1,'b':1.9}}", {"slow": ""},

@@ -5,34 +5,35 @@ from rdzv_protocol.queries import PairTest, PairTested, Refused
 
 from rdzv_server.core import status_view, watch_view
 from rdzv_server.core.events import QueryAnswered
-from rdzv_server.core.policies.network_check import ANSWERED_WITHIN_S, LONGEST_S, broken_links
+from rdzv_server.core.policies.network_check import words
+from rdzv_server.core.policies.network_check.network_policy import ANSWERED_WITHIN_S, LONGEST_S, broken_links
 from rdzv_server.core.run import Stage
 from tests.support.scenario import Scenario
 from tests.support.stories import check, stories
+from tests.support.told import tells
 
 KNOWS = {"queries": ("pair_test",), "secret": "s"}
 K = "queries=('pair_test',) secret=s"
-BAD_B = "node b is unfit: its network test failed with node a: 0.3 MB/s, fewer than 10; and with node c: 0.3 MB/s, "
+SLOW = "0.3 MB/s, fewer than 10"
+BAD_B = words.unfit("b", [words.failed_with(peer, SLOW) for peer in "ac"])
 
 
 @stories({
     "a round starts when its nodes have passed": (
         "4", f"join a b c d {K}", {"tested": "a b c d", "wait": "a b c d", "reason a":
-            "4 (a, b, c, d) joined; the network between the nodes is tested"},
+            f"4 (a, b, c, d) joined; {words.UNDER_TEST}"},
         "0.2s; test",
-        {"start": "a b c d", "told network_tested": "network tested between 4 nodes, in pairs, in 0.2 s; "
-         "slowest of those that passed: a and c (900 MB/s, 0.10 ms)"},
+        {"start": "a b c d", "told network_tested": words.tested(4, 0.2, "a and c", 900.0, 0.1)},
     ),
     "the bad node leaves, and a spare takes its place after a test of its own": (
         "3:3", f"join a b c {K}; test bad=b times=3",
-        {"drain": "b", "reason b": f"{BAD_B}fewer than 10", "told node_unfit": f"{BAD_B}fewer than 10",
+        {"drain": "b", "reason b": BAD_B, "told node_unfit": BAD_B,
          "faults": "b:unfit", "wait": "a c"},
         f"leave b; join d {K}", {"tested": "a d"}, "test", {"start": "a c d"},
     ),
     "of two nodes it cannot be told, and the run goes on with a warning": (
         "2", f"join a b {K}; test bad=b",
-        {"start": "a b", "told node_unfit": "", "told warning": "the network test failed between a, b (0.3 MB/s, "
-         "fewer than 10), and it cannot be told whose fault that is: they take part"},
+        {"start": "a b", "told node_unfit": "", "told warning": words.undecided("a, b", SLOW)},
     ),
     "nodes are tested again after a failure, and not after a node that left": (
         "2:3 max_restarts=3", f"join a b c {K}; test times=2", {"start": "a b c"},
@@ -81,7 +82,8 @@ def test_an_unfit_node_is_told_to_leave_as_such():
 def test_agents_that_never_answer_hold_the_run_up_for_a_bounded_time():
     run = joined("3", "abc")
     run.passes(LONGEST_S + ANSWERED_WITHIN_S)
-    assert run.told(Start) == set("abc") and "did not answer within 10 s" in run.reasons("warning")[0]
+    assert run.told(Start) == set("abc")
+    assert tells(run.reasons("warning")[0], words.no_answer, limit_s=ANSWERED_WITHIN_S)
 
 
 def test_newcomers_without_end_hold_the_run_up_for_a_bounded_time():
@@ -121,7 +123,7 @@ def test_the_status_names_links_that_have_failed_until_a_test_passes_or_a_node_g
     run.tests_network(bad="b")
     assert run.told(Start) == {"a", "b"}
     (link,) = status_view.view(run.run, run.now).broken_links
-    assert link.nodes == ("a", "b") and link.problem == "0.3 MB/s, fewer than 10"
+    assert link.nodes == ("a", "b") and link.problem == SLOW
     watched = watch_view.view(run.run, run.now, lambda at: at)["broken_links"]
     assert watched == [{"nodes": ("a", "b"), "problem": link.problem}]
     run.restarts_from_a_snapshot()
@@ -144,9 +146,7 @@ def test_a_broken_path_between_two_fit_nodes_is_a_warning():
             run.handle(QueryAnswered(name, query.number, PairTested(mb_per_s=900.0, problem=problem)))
     assert run.told(Start) == set("abcd") and not run.reasons("node_unfit")
     why = "no connection to node c at host-c:29500 within 4 s"
-    assert run.reasons("warning") == [
-        f"the network test failed between a and c ({why}); each has passed with another node"
-    ]
+    assert run.reasons("warning") == [words.broken_path("a", "c", why)]
     (link,) = status_view.view(run.run, run.now).broken_links
     assert (link.nodes, link.problem) == (("a", "c"), why)
 
@@ -157,4 +157,4 @@ def test_the_reason_is_that_of_the_node_that_connects():
     for name in sorted(asked, key=lambda name: not asked[name].listens):
         problem = "nobody came" if asked[name].listens else "no way to b"
         run.handle(QueryAnswered(name, asked[name].number, PairTested(problem=problem)))
-    assert "(no way to b)" in run.reasons("warning")[0]
+    assert tells(run.reasons("warning")[0], words.undecided, why="no way to b")

@@ -15,11 +15,12 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 from rdzv_protocol.queries import PairTest, PairTested, Query, QueryAnswer, Refused
-from rdzv_protocol.text import clip, count, printable
+from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import admission, completion, queries, rank_assignment
 from rdzv_server.core.events import PolicyFact
-from rdzv_server.core.policies.network_pairs import Figures, NetworkPairs, Pair
+from rdzv_server.core.policies.network_check import words
+from rdzv_server.core.policies.network_check.network_pairs import Figures, NetworkPairs, Pair
 from rdzv_server.core.policy import AT_ONCE, Kernel, Policy, Rule, Rules
 from rdzv_server.core.run import Agent, Cause, PolicyState, Run
 
@@ -109,7 +110,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
         if signs.until is None:
             signs.until = now + LONGEST_S
         signs.pairs, signs.began_at, signs.slowest = NetworkPairs(_able(self.run), signs.fit), now, None
-        self.kernel.hold("the network between the nodes is tested")
+        self.kernel.hold(words.UNDER_TEST)
         self._ask(signs.pairs, signs.pairs.next_pairs(), now)  # there are some: not all are fit
 
     def attend(self, now: float) -> None:
@@ -179,7 +180,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
             case Refused():
                 measured.is_void = True
             case _:
-                measured.problems.append(f"node {agent.node_id} did not answer within {ANSWERED_WITHIN_S:g} s")
+                measured.problems.append(words.no_answer(agent.node_id, ANSWERED_WITHIN_S))
         if not measured.left and measured.test is self.signs.pairs:
             self._conclude(measured)
 
@@ -243,30 +244,26 @@ def _nonce(listener: Agent, other: Agent, now: float) -> str:
 
 
 def _sentence(pairs: NetworkPairs, took_s: float, slowest: Figures | None) -> str:
-    text = f"network tested between {count(len(pairs.order))}, in pairs, in {took_s:.1f} s"
+    nodes = len(pairs.order)
     if slowest is None:
-        return f"{text}: no pair passed"
-    figures = f"{slowest.mb_per_s:.0f} MB/s, {slowest.latency_s * 1000:.2f} ms"
-    return printable(f"{text}; slowest of those that passed: {slowest.between} ({figures})")
+        return words.none_passed(nodes, took_s)
+    latency_ms = slowest.latency_s * 1000
+    return printable(words.tested(nodes, took_s, slowest.between, slowest.mb_per_s, latency_ms))
 
 
 def _unfit(run: Run, pairs: NetworkPairs, agent_id: str) -> str:
-    with_peers = [f"with node {run.agents[peer].node_id}: {why}" for peer, why in pairs.failed[agent_id].items()]
-    node_id = run.agents[agent_id].node_id
-    return printable(f"node {node_id} is unfit: its network test failed {'; and '.join(with_peers)}")
+    failed = [words.failed_with(run.agents[peer].node_id, why) for peer, why in pairs.failed[agent_id].items()]
+    return printable(words.unfit(run.agents[agent_id].node_id, failed))
 
 
 def _warning(run: Run, pairs: NetworkPairs) -> str:
     if not pairs.undecided:
         broken = next(pairs.broken(), None)
         return _path_warning(run, *broken) if broken else ""
-    who = completion.names({each: run.agents[each] for each in pairs.undecided})
+    nodes = completion.names({each: run.agents[each] for each in pairs.undecided})
     why = next(iter(pairs.failed[pairs.undecided[0]].values()))
-    return printable(
-        f"the network test failed between {who} ({why}), and it cannot be told whose fault that is: they take part"
-    )
+    return printable(words.undecided(nodes, why))
 
 
 def _path_warning(run: Run, one: str, other: str, why: str) -> str:
-    names = " and ".join(run.agents[each].node_id for each in (one, other))
-    return printable(f"the network test failed between {names} ({why}); each has passed with another node")
+    return printable(words.broken_path(run.agents[one].node_id, run.agents[other].node_id, why))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdzv_server.core.policies.network_pairs import MOST_STEPS, NetworkPairs, Pair
+from rdzv_server.core.policies.network_check.network_pairs import MOST_STEPS, NetworkPairs, Pair
 
 
 def results(

@@ -1,0 +1,1 @@
+"""Network test of the nodes of a round, in pairs, before the round starts."""

@@ -1,0 +1,40 @@
+"""Messages about the network test of a round's nodes."""
+
+from collections.abc import Sequence
+
+UNDER_TEST = "the network between the nodes is tested"
+
+
+def tested(nodes: int, took_s: float, between: str, mb_per_s: float, latency_ms: float) -> str:
+    """Result of a test. `between`: the two nodes of the slowest pair that passed."""
+    figures = f"{mb_per_s:.0f} MB/s, {latency_ms:.2f} ms"
+    return f"{_tested(nodes, took_s)}; slowest of those that passed: {between} ({figures})"
+
+
+def none_passed(nodes: int, took_s: float) -> str:
+    return f"{_tested(nodes, took_s)}: no pair passed"
+
+
+def no_answer(node_id: str, limit_s: float) -> str:
+    return f"node {node_id} did not answer within {limit_s:g} s"
+
+
+def unfit(node_id: str, failed: Sequence[str]) -> str:
+    """Evidence against a node. `failed`: each of its tests, as `failed_with` tells it."""
+    return f"node {node_id} is unfit: its network test failed {'; and '.join(failed)}"
+
+
+def failed_with(peer: str, why: str) -> str:
+    return f"with node {peer}: {why}"
+
+
+def undecided(nodes: str, why: str) -> str:
+    return f"the network test failed between {nodes} ({why}), and it cannot be told whose fault that is: they take part"
+
+
+def broken_path(one: str, other: str, why: str) -> str:
+    return f"the network test failed between {one} and {other} ({why}); each has passed with another node"
+
+
+def _tested(nodes: int, took_s: float) -> str:
+    return f"network tested between {nodes} node{'s' * (nodes != 1)}, in pairs, in {took_s:.1f} s"
