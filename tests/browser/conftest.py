@@ -20,6 +20,7 @@ from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.etcd import Etcd
 from tests.support.programs import PATIENCE_S, Server, ended_programs
+from tests.support.told import nameless
 from tests.support.worker_hub import WorkerHub
 
 __all__ = ["etcd"]
@@ -91,9 +92,9 @@ class Tab:
         await self.page.wait_for_selector("#live[data-word=live]")
 
     async def shows(self, selector: str, text: str | re.Pattern[str]) -> None:
-        """Wait until an element holds the text. A pattern's groups lose their names: JavaScript has another syntax."""
+        """Wait until an element holds the text. JavaScript does not know Python's names of groups."""
         if isinstance(text, re.Pattern):
-            text = re.compile(re.sub(r"\(\?P<\w+>", "(", text.pattern), text.flags)
+            text = re.compile(nameless(text.pattern), text.flags)
         await self.page.locator(selector, has_text=text).first.wait_for()
 
     async def counts(self, selector: str, count: int) -> None:

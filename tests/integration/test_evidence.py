@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.evidence import ProcessState
 
 from node_agent.evidence import gather as module
 from node_agent.evidence.gather import Target, gather
 from node_agent.workers.environment import WORKER_SERVER
+from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.stack_summary import summarise
 from tests.support.launchers import free_port
 
@@ -76,8 +78,7 @@ async def is_named(deadlocked: list[Target], folder: Path, environment: Mapping[
     assert evidence.problems == ()
     assert [(group.ranks, group.collective) for group in evidence.groups] == [((0,), 4), ((1,), 3)]
     summary = summarise({"a": evidence}, {})
-    assert summary.sentence == (
-        "rank 0 in all_reduce at train.py:10; rank 1 in skip_it at train.py:13; rank 1 is not in the collective "
-        "that the others wait in"
-    )
+    places = [words.place("all_reduce", "train.py", 10), words.place("skip_it", "train.py", 13)]
+    ranks = [words.ranks_at([rank], 2, place, ProcessState.ALIVE) for rank, place in enumerate(places)]
+    assert summary.sentence == "; ".join([*ranks, words.blame([1], words.OUTSIDE_COLLECTIVE)])
     assert "missing ranks: {1}" in evidence.flight_recorder

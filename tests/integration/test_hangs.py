@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rdzv_protocol.evidence import ProcessState
 
+from rdzv_server.core.policies.hangs import words
+from rdzv_server.core.policies.hangs.repeated_hangs import STANDSTILL_S
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.programs import Program
 from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import rdzvctl
+from tests.support.told import part, pattern
 from tests.support.worker_hub import Worker, restart_count
 
 LIMITS = ("--progress-timeout", "start=60,step=3")
@@ -48,7 +52,7 @@ async def test_a_stopped_worker_is_found_and_the_run_restarts(cluster: Cluster) 
     run = await cluster.server.run()
     assert run["history"][0]["cause"] == "hang" and run["history"][0]["charged"]
     assert "worker rank 3 on node " in run["history"][0]["reason"]
-    assert re.search(r"hang: no progress for \d s at step 7 \(limit 3 s\)", run["history"][0]["reason"])
+    assert re.search(words.hang(r"no progress for \d s at step 7 \(limit 3 s\)"), run["history"][0]["reason"])
     assert re.search(r"; ranks 0, 1 and 2 .*; rank 3 .*stopped", run["history"][0]["reason"]), "what all of them did"
 
 
@@ -73,9 +77,9 @@ async def test_a_fault_in_the_log_ends_the_run_or_is_told(cluster: Cluster, poli
     if policy == "fail":
         agent = cluster.agents.pop("a")
         assert await agent.exit_code() == 1
-        await agent.line("rank 0 on node a failed: hang: it wrote NaN, 2 times in a row, no number")
+        await agent.line(f"rank 0 on node a failed: {words.hang('it wrote NaN, 2 times in a row, no number')}")
     else:
-        await cluster.agents["a"].line("may hang: it wrote NaN")
+        await cluster.agents["a"].line(pattern(words.may_hang, ranks=[0], node_id="a", reason="it wrote NaN"))
         while not (found := await events(cluster, "hang_found")):
             pass
         assert "--log-rule" in str(found[0]["reason"])
@@ -91,7 +95,7 @@ async def test_a_pattern_that_takes_for_ever_holds_no_agent_up(cluster: Cluster)
     await agent.line(r"--log-rule \(a\+\)\+\$: counts for nothing from now on, it took longer than 2 s on one line")
     await workers[0].tell("say boom")
     assert await agent.exit_code() == 1
-    await agent.line("rank 0 on node a failed: hang: it wrote 'boom'")
+    await agent.line("rank 0 on node a failed: " + words.hang("it wrote 'boom'"))
 
 
 async def test_silence_of_every_node_is_a_hang_and_that_of_one_is_none(cluster: Cluster) -> None:
@@ -106,8 +110,16 @@ def error_file(path: str) -> dict[str, Any]:
     return dict(json.loads(Path(path).read_text())["message"])
 
 
+def at(rank: int, state: ProcessState = ProcessState.ALIVE, **place: str | int) -> str:
+    """Pattern of the part of a summary that tells what one rank does."""
+    before, after = words.ranks_at([rank], 0, "PLACE", state).split("PLACE")
+    return f"; {re.escape(before)}{part(words.place, **place)}{re.escape(after)}"
+
+
 SENTENCE = (
-    r"; rank 0 in .* at worker\.py:\d+; rank 1 stopped \(SIGSTOP\) in .* at worker\.py:\d+.*; rank 1 does not run"
+    at(0, file="worker.py")
+    + at(1, ProcessState.STOPPED, file="worker.py")
+    + f".*; {words.blame([1], words.DOES_NOT_RUN)}"
 )
 
 
@@ -126,8 +138,12 @@ async def test_what_all_ranks_did_and_where_the_evidence_is_stands_wherever_some
     assert codes == [1, 1]
     run = await cluster.server.run()
     failure, (found,) = run["end_failure"], await events(cluster, "hang_found")
-    folder = re.fullmatch(rf"read the evidence, in ({tmp_path}/\w/.*) on node {failure['node_id']}", failure["hint"])
-    assert folder and {"rank_1.kernel.txt", "rank_1.stacks.txt"} <= set(os.listdir(folder[1]))
+    folder = re.fullmatch(pattern(words.evidence_in, node_id=failure["node_id"]), failure["hint"])
+    assert (
+        folder
+        and folder[1].startswith(f"{tmp_path}/")
+        and {"rank_1.kernel.txt", "rank_1.stacks.txt"} <= set(os.listdir(folder[1]))
+    )
     stack = failure["traceback"]
     assert "worker.py" in stack[0] and len(stack) > 1, "of the rank that is to blame"
     told = found["failure"]
@@ -138,7 +154,7 @@ async def test_what_all_ranks_did_and_where_the_evidence_is_stands_wherever_some
         assert f"what to do: {failure['hint']}" in box and stack[-1].strip() in box
         assert left["extraInfo"]["py_callstack"].splitlines() == stack
         for text in (box, left["message"], run["reason"], found["reason"], failure["cause"], told["cause"]):
-            assert re.search(r"hang: no progress for \d s at step 7 \(limit 3 s\)" + SENTENCE, str(text))
+            assert re.search(words.hang(r"no progress for \d s at step 7 \(limit 3 s\)") + SENTENCE, str(text))
 
 
 async def test_a_hang_that_is_only_reported_may_end_by_itself(cluster: Cluster) -> None:
@@ -148,7 +164,7 @@ async def test_a_hang_that_is_only_reported_may_end_by_itself(cluster: Cluster) 
     await workers[0].tell("progress 8")
     while not (found := await events(cluster, "hang_found")):
         pass
-    assert "; rank 1 stopped (SIGSTOP) " in str(found[0]["reason"])
+    assert re.search(at(1, ProcessState.STOPPED), str(found[0]["reason"]))
     assert (await cluster.server.run())["hang"]["reported"]
     os.kill(workers[1].pid, signal.SIGCONT)
     await workers[1].tell("progress 8")
@@ -172,8 +188,8 @@ async def test_a_limit_that_ends_three_rounds_in_a_row_is_suspected_and_costs_no
         await worker.tell("progress 7")
     (worker,) = await cluster.hub.group(1)
     await worker.tell("progress 7")
-    doubt = "3 restarts in a row ended by --progress-timeout (limit 1 s), which may be too short"
-    await cluster.server.line(f"failed: hang: .*; {re.escape(doubt)}")
+    doubt = words.limit_doubted(3, "--progress-timeout", 1.0, STANDSTILL_S)
+    await cluster.server.line(f"failed: {words.hang('.*', re.escape(doubt))}")
     run = await cluster.server.run()
     assert doubt in run["hang"]["withheld"] and doubt in run["reason"]
     assert doubt in str((await events(cluster, "hang_found"))[3]["reason"])
@@ -194,8 +210,10 @@ async def test_a_worker_in_uninterruptible_sleep_is_found_and_the_run_restarts(c
     second = await cluster.hub.group(2)
     (restart,) = (await cluster.server.run())["history"]
     assert restart["cause"] == "hang"
-    assert "rank 1 on node a failed: hang: in uninterruptible sleep for 2 s (TORCHELASTIC_UNINT" in restart["reason"]
-    assert re.search(r"; rank 1 in uninterruptible sleep in .*sleep_uninterruptibly", restart["reason"])
+    hang = words.hang("in uninterruptible sleep for 2 s (TORCHELASTIC_UNINT")
+    assert f"rank 1 on node a failed: {hang}" in restart["reason"]
+    where = words.ranks_at([1], 2, ".*sleep_uninterruptibly", ProcessState.UNINTERRUPTIBLE)
+    assert re.search(f"; {where}", restart["reason"])
     await cluster.finish(second)
 
 
@@ -299,7 +317,8 @@ async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
         sys.executable, "-m", "node_agent", "--standalone", *warm, *limits, str(path), env=variable
     )  # fmt: skip
     await agent.line(
-        r"rank 0 on node .* hang: timer '.*' of process \d+ has expired; rank 0 in .* at train.py:9", TORCH_S
+        "rank 0 on node .* " + words.hang(r"timer '.*' of process \d+ has expired") + at(0, file="train.py", line=9),
+        TORCH_S,
     )
     assert await agent.exit_code(TORCH_S) == 0
 
@@ -310,13 +329,14 @@ async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
         pytest.param(LOADER, ("--standalone", "--max-hang-restarts", "1"), "", id="a data loader that waits"),
         pytest.param(
             COLLECTIVE, ("--standalone", "--nproc", "2", "--max-restarts", "1", "--preload", "torch.distributed"),
-            r"; rank 0 in all_reduce at train\.py:8; rank 1 in .* at train\.py:11; rank 1 is not in the collective",
+            at(0, operation="all_reduce", file="train.py", line=8) + at(1, file="train.py", line=11)
+            + f"; {words.blame([1], words.OUTSIDE_COLLECTIVE)}",
             id="a collective that one skips, without py-spy", marks=pytest.mark.torch,
         ),
         pytest.param(
             RAISES, ("--standalone", "--nproc", "2", "--max-restarts", "1", "--preload", "torch.distributed"),
-            r"; rank 0 in interpreter shutdown at .*; rank 1 in all_reduce at train\.py:10; rank 0 has raised an "
-            "exception, and its process does not end: ValueError: bad batch",
+            f"; rank 0 in {part(words.interpreter_shutdown)}" + at(1, operation="all_reduce", file="train.py", line=10)
+            + f"; {words.blame([0], words.HAS_RAISED)}: ValueError: bad batch",
             id="a rank that raises while a thread of its own keeps it alive", marks=pytest.mark.torch,
         ),
     ],
@@ -332,7 +352,7 @@ async def test_a_script_that_hangs_once_is_done_in_the_end(
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     agent = await Program.start(sys.executable, "-m", "node_agent", *flags, *limits, str(path), env=variables)
     try:
-        await agent.line(r"hang: no progress for \d+ s at step 4 \(limit 3 s\)" + found, TORCH_S)
+        await agent.line(words.hang(r"no progress for \d+ s at step 4 \(limit 3 s\)") + found, TORCH_S)
         assert await agent.exit_code(TORCH_S) == 0
     finally:
         await agent.end()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.words import operations
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
@@ -19,6 +20,7 @@ from tests.support.programs import PATIENCE_S, Program, Server
 from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import RDZVCTL, environment, rdzvctl
 from tests.support.terminal import Terminal
+from tests.support.told import tells
 
 
 def terminal(cluster: Cluster, *words: str, **how: int) -> Terminal:
@@ -260,7 +262,7 @@ async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -
     flags = ("--run-id", "r", "--nnodes", "2", "--max-restarts", "1", *PATIENT, "--log-dir", str(tmp_path))
     await (await cluster.node("a", *flags, "--node-rank", "0", nproc=1)).line("waiting for 1 more node")
     refused = await rdzvctl("stacks", "r", endpoint=at)
-    assert refused.code == ExitCode.FAILED and "run r has no workers at present: a round forms" in refused.err[0]
+    assert refused.code == ExitCode.FAILED and hang_words.no_workers("r") in refused.err[0]
     await cluster.node("b", *flags, "--node-rank", "1", nproc=2)
     workers = await cluster.hub.group(3)
 
@@ -271,12 +273,13 @@ async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -
     folder = re.fullmatch(rf"all threads, in files: ({tmp_path}\S+) on node b; each .*", done.out[-1])
     assert folder and "rank_1.stacks.txt" in os.listdir(folder[1])
     shown = (await rdzvctl("events", "r", endpoint=at)).lines
-    assert any("an operator looks at what the worker of rank 1 does: is it slow?" in line for line in shown)
+    assert any(hang_words.operator_looks(1, "is it slow?") in line for line in shown)
 
     cluster.agents["b"].signal(signal.SIGSTOP)
     while (done := await rdzvctl("stacks", "r", "--json", endpoint=at)).code:
-        assert "were looked at just now" in done.err[0]
-    assert re.match(r"rank 0 in \w+ at \S+:\d+; nothing of ranks 1 and 2 \(node b\)", done.json["sentence"])
+        assert tells(done.err[0], hang_words.examined_just_now, run_id="r")
+    nothing = re.escape(hang_words.nothing_of([1, 2], 3, "b"))
+    assert re.match(rf"rank 0 in \w+ at \S+:\d+; {nothing}", done.json["sentence"])
     cluster.agents["b"].signal(signal.SIGCONT)
     await cluster.finish(workers)
     refused = await rdzvctl("stacks", "r", endpoint=at)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _MARK = re.compile(r"\0(\d+)\0")
+_END = r"(?=\s|$)"
 
 
 class _Unknown(str):
@@ -39,7 +40,17 @@ def pattern(maker: Callable[..., str] | str, **known: Any) -> str:
     for text, at in zip(texts[::2], [*texts[1::2], ""], strict=True):
         group = f"(?P<{names[int(at)]}>" if at else ""
         found += re.escape(text) + (f"(?P={names[int(at)]})" if group and group in found else group and f"{group}.*?)")
-    return found if texts[-1] else found + r"(?=\s|$)"
+    return found if texts[-1] else found + _END
+
+
+def part(maker: Callable[..., str] | str, **known: Any) -> str:
+    """Return `pattern` for use inside a longer expression: its fields have no names, and text may follow the last."""
+    return nameless(pattern(maker, **known).removesuffix(_END))
+
+
+def nameless(expression: str) -> str:
+    """Return a regular expression of which no group has a name."""
+    return re.sub(r"\(\?P=\w+\)", ".*?", re.sub(r"\(\?P<\w+>", "(?:", expression))
 
 
 def any_numbers(pattern: str) -> str:

@@ -7,11 +7,13 @@ from msgspec import json
 
 from rdzv_server.core import status_view
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
+from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.words import completion
 from rdzvctl import output, views
 from rdzvctl.answers import Fields, decoded
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check
+from tests.support.told import tells
 
 SERVER = "a:29400,b:29400"
 ONE_OF_3 = completion.too_few(2, 1, 3, "a")
@@ -181,7 +183,7 @@ def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:
     hang = "suspect a 0 limit_s=30; judge"
     run = told(check(("1 max_restarts=9", f"join a; {hang}; join a; {hang}; join a; {hang}; join a; {hang}")))
     found = views.why(run, SERVER)
-    assert "3 restarts in a row ended by --progress-timeout (limit 30 s), which may be too short" in found.text
+    assert tells(found.text, hang_words.limit_doubted, in_row=3, setting="--progress-timeout", limit_s=30.0)
     assert found.next == [
         "See what the workers do: rdzvctl stacks run",
         "If they hang, restart them: rdzvctl restart run",

@@ -17,6 +17,7 @@ from rdzv_protocol.text import clip, printable
 from rdzv_server.core import progress, queries
 from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary, summarise
 from rdzv_server.core.policy import Kernel
 from rdzv_server.core.run import Agent, Run, Stage
@@ -81,7 +82,7 @@ def begin(
         asked.left += 1
         opened.append((agent.agent_id, number))
     if not asked.left:
-        done(kernel, StackSummary(sentence="no agent of this run can be asked for stacks"), now)
+        done(kernel, StackSummary(sentence=words.NOBODY_TO_ASK), now)
     return opened
 
 
@@ -133,7 +134,7 @@ def _own(evidence: Evidence, ranks: range) -> Evidence:
     """Reduce evidence to the ranks of its own node: no node can blame another's."""
     told_of = [*(rank for group in evidence.groups for rank in group.ranks), *(error.rank for error in evidence.errors)]
     is_own = all(rank in ranks for rank in told_of)
-    return evidence if is_own else Evidence(groups=(), problems=("it told of ranks of other nodes",))
+    return evidence if is_own else Evidence(groups=(), problems=(words.FOREIGN_RANKS,))
 
 
 def _only(evidence: Evidence, rank: int | None) -> Evidence:
@@ -167,16 +168,14 @@ def check_stacks(run: Run, event: StacksAsked, again_at: float, now: float) -> S
     """
     _check_can_be_asked(run, event.rank)
     if (left_s := again_at - now) > 0:
-        raise TooManyRequests(
-            f"the workers of run {run.run_id} were looked at just now: again in {max(1.0, left_s):.0f} s"
-        )
+        raise TooManyRequests(words.examined_just_now(run.run_id, max(1.0, left_s)))
     return replace(event, token="")
 
 
 def begin_for_operator(kernel: Kernel, event: StacksAsked, now: float, *, is_suspected: bool) -> None:
     """Begin the examination that an operator asks for. `is_suspected`: whether the workers seem to hang."""
     run = kernel.run
-    reason = f"{event.by} asks{f': {event.reason}' if event.reason else ''}"
+    reason = words.operator_asks(event.by, event.reason)
     hangs = True if is_suspected else False if progress.goes_on(run) else None
     done = partial(_answer_operator, event.token, run.round)
     begin(kernel, reason, event.within_s, done, now, event.rank, hangs=hangs)
@@ -184,15 +183,15 @@ def begin_for_operator(kernel: Kernel, event: StacksAsked, now: float, *, is_sus
 
 def _check_can_be_asked(run: Run, rank: int | None) -> None:
     if run.stage.is_end:
-        raise RunEnded(f"run {run.run_id} is over, it has {run.stage}, and its workers are gone")
+        raise RunEnded(words.run_is_over(run.run_id, run.stage))
     seats = list(run.seats.values()) if rank is None else [queries.seat_of_rank(run, rank)]
     if run.stage is not Stage.RUNNING:
-        raise QueryRefused(f"run {run.run_id} has no workers at present: a round forms")
+        raise QueryRefused(words.no_workers(run.run_id))
     agents = [agent for seat in seats if (agent := run.agents.get(seat.agent_id))]
     if not agents:
-        raise QueryRefused("whose workers they are is gone")
+        raise QueryRefused(words.WORKERS_GONE)
     if not any(queries.knows(agent, Examine) for agent in agents):
-        raise QueryRefused(f"the agent of node {agents[0].node_id} is older than this server: it cannot be asked")
+        raise QueryRefused(words.agent_is_too_old(agents[0].node_id))
 
 
 def _answer_operator(token: str, round_: int, kernel: Kernel, summary: StackSummary, now: float) -> None:
@@ -201,6 +200,5 @@ def _answer_operator(token: str, round_: int, kernel: Kernel, summary: StackSumm
 
 def asked_for(kernel: Kernel, fact: StacksAsked, now: float) -> None:
     """Tell as an event which operator asked, and why."""
-    what = "the workers do" if fact.rank is None else f"the worker of rank {fact.rank} does"
-    why = f": {clip(printable(fact.reason), REASON_BYTES)}" if fact.reason else ""
-    kernel.tell("stacks_asked", f"an operator looks at what {what}{why}", now, by=fact.by)
+    why = clip(printable(fact.reason), REASON_BYTES)
+    kernel.tell("stacks_asked", words.operator_looks(fact.rank, why), now, by=fact.by)

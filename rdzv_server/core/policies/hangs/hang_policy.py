@@ -24,7 +24,7 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import final_report, restart_budget
-from rdzv_server.core.policies.hangs import examination, repeated_hangs
+from rdzv_server.core.policies.hangs import examination, repeated_hangs, words
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, HangSuspected, Suspicion
@@ -97,7 +97,8 @@ class Hangs(Policy[HangsState, HangSigns]):
             hang.judge_at, hang.is_reported, hang.charge_at = None, False, None
         elif (hang.judge_at is None and not hang.is_reported) or self._is_overtaken(hang):
             hang.judge_at, latest = now + SETTLE_S, hang.believed(len(run.running))[-1]
-            self.kernel.tell("hang_suspected", _sentence(latest), now, node_id=latest.node_id)
+            sentence = printable(words.may_hang(latest.ranks, latest.node_id, latest.reason))
+            self.kernel.tell("hang_suspected", sentence, now, node_id=latest.node_id)
         if not hang.suspicions:
             self.state.hang = None
 
@@ -127,7 +128,7 @@ class Hangs(Policy[HangsState, HangSigns]):
                 self._space_examinations(now)
         elif not is_wanted and signs.examined is not None:
             examined, signs.examined = signs.examined, None
-            examination.end(self.kernel, examined.asked, "the hang is over", now)
+            examination.end(self.kernel, examined.asked, words.HANG_IS_OVER, now)
 
     def deadline(self) -> float | None:
         """Time at which a hang is to be judged, or examined before; an examination that lasts ends itself."""
@@ -165,13 +166,13 @@ class Hangs(Policy[HangsState, HangSigns]):
         agent = run.agents.get(event.agent_id)
         seat = run.seat_of(event.agent_id)
         if agent is None or seat is None or run.stage is not Stage.RUNNING or event.round != run.round:
-            raise StaleRound(f"round {event.round} of run {run.run_id} is over")
+            raise StaleRound(words.round_is_over(event.round, run.run_id))
         ranks = seat.ranks
         if foreign := [rank for rank in event.ranks if rank not in ranks]:
-            raise MalformedMessage(f"rank {foreign[0]} is none of node {agent.node_id}'s, {ranks[0]} to {ranks[-1]}")
+            raise MalformedMessage(words.foreign_rank(foreign[0], agent.node_id, ranks[0], ranks[-1]))
         known = hang is not None and _key(event) in hang.suspicions
         if hang and not known and event.ranks and hang.number_of(event.agent_id) >= MOST_SOURCES:
-            raise TooManyRequests(f"node {agent.node_id} suspects its workers by {MOST_SOURCES} sources already")
+            raise TooManyRequests(words.too_many_sources(agent.node_id, MOST_SOURCES))
         return event if known != bool(event.ranks) and agent.state is AgentState.RUNNING else None
 
     def _heard(self, event: HangSuspected, now: float) -> None:
@@ -294,7 +295,8 @@ def _order(run: Run, suspicion: Suspicion) -> tuple[bool, int, float, int]:
 
 
 def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary: StackSummary, now: float) -> Failure:
-    evidence = f"; {summary.sentence}" if summary.has_stacks else ""
+    reason = clip(printable(guilty.reason), REASON_BYTES)
+    evidence = printable(summary.sentence) if summary.has_stacks else ""
     is_first = bool(summary.culprits) and summary.culprits[0].rank == rank
     return Failure(
         node_id=seat.node_id if seat else guilty.node_id,
@@ -302,7 +304,7 @@ def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary:
         local_rank=rank - seat.first_rank if seat else 0,
         pid=0,
         exit_code=HUNG,
-        cause=clip(f"hang: {clip(printable(guilty.reason), REASON_BYTES)}{printable(evidence)}", CAUSE_BYTES),
+        cause=clip(words.hang(reason, evidence), CAUSE_BYTES),
         error=clip(summary.error, ERROR_BYTES) if is_first else "",
         traceback=(summary.traceback or summary.stack) if is_first else (),
         hint=clip(_where_to_look(summary), HINT_BYTES),
@@ -313,13 +315,5 @@ def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary:
 def _where_to_look(summary: StackSummary) -> str:
     """Advice: the folder with the evidence, or why there is none."""
     if summary.folder:
-        return f"read the evidence, in {summary.folder} on node {summary.folder_node}"
+        return words.evidence_in(summary.folder, summary.folder_node)
     return "; ".join(summary.problems[:1])
-
-
-def _sentence(suspicion: Suspicion) -> str:
-    return printable(f"{_who(suspicion.ranks)} on node {suspicion.node_id} may hang: {suspicion.reason}")
-
-
-def _who(ranks: tuple[int, ...]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks ({ranks[0]} ...)"

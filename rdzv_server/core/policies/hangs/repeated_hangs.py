@@ -13,6 +13,7 @@ it, or the agents have learned one. Hangs that the evidence proves, and hangs wi
 """
 
 from rdzv_server.core import failed_rounds
+from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, RepeatedHangs
 from rdzv_server.core.restart_budget import Verdict
 from rdzv_server.core.run import Cause, Run
@@ -80,15 +81,12 @@ def _is_over(run: Run, row: RepeatedHangs, step: int | None, until: float) -> bo
 
 
 def _sentence(fact: HangFound) -> str:
-    return (
-        f"{MOST_IN_ROW} restarts in a row ended by {_setting(fact.source)} (limit {fact.limit_s:g} s), which may be "
-        f"too short: its hangs are only reported now, unless they last {STANDSTILL_S:g} s longer; raise it if the "
-        "workers do not hang"
-    )
+    assert fact.limit_s is not None
+    return words.limit_doubted(MOST_IN_ROW, _setting(fact.source), fact.limit_s, STANDSTILL_S)
 
 
 def _setting(source: str) -> str:
     """Flag that sets the limit of a source."""
     if source.startswith("log rule "):
         return "--log-rule"
-    return _SETTINGS.get(source, f"the limit of {source!r}")
+    return _SETTINGS.get(source, words.limit_of(source))

@@ -19,12 +19,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from rdzv_protocol.evidence import Evidence, Frame, LastError, ProcessState, StackGroup
-from rdzv_protocol.text import clip, count, printable
+from rdzv_protocol.text import clip, printable
+
+from rdzv_server.core.policies.hangs import words
 
 MOST_CLUSTERS = 5
 """Clusters that are named in the sentence."""
-MOST_RANKS = 3
-"""Ranks of a cluster that are named one by one."""
 MOST_CULPRITS = 16
 MOST_PROBLEMS = 4
 SENTENCE_BYTES = 900
@@ -126,23 +126,8 @@ class _Cluster(Struct, kw_only=True):
     frames: tuple[Frame, ...]
     ranks: list[int]
 
-    @property
-    def words(self) -> str:
-        where = f"in {self.place}" if self.place else "without a Python stack"
-        wchan = f" (kernel: {self.wchan})" if self.wchan and (self._halted or not self.place) else ""
-        return f"{self._halted}{where}{wchan}"
 
-    @property
-    def _halted(self) -> str:
-        return f"{_HALTED[self.state]} " if self.state in _HALTED else ""
-
-
-_HALTED = {
-    ProcessState.STOPPED: "stopped (SIGSTOP)",
-    ProcessState.TRACED: "held by a debugger",
-    ProcessState.UNINTERRUPTIBLE: "in uninterruptible sleep",
-    ProcessState.ENDED: "ended",
-}
+_HALTED = (ProcessState.STOPPED, ProcessState.TRACED, ProcessState.UNINTERRUPTIBLE, ProcessState.ENDED)
 
 
 class _Facts(Struct, kw_only=True):
@@ -182,7 +167,7 @@ def summarise(
     why, guilty = _verdict(facts) if hangs is not False else ("", set[int]())
     culprits = tuple(Culprit(rank, node_of[rank]) for rank in sorted(guilty)[:MOST_CULPRITS])
     first = next((cluster for cluster in facts.clusters if _is_meant(cluster, culprits, facts.count)), None)
-    error = facts.errors[culprits[0].rank] if culprits and why == RAISED else None
+    error = facts.errors[culprits[0].rank] if culprits and why == words.HAS_RAISED else None
     folder_node = _node_with_files(evidence, culprits)
     said = _sentence(facts, guilty, why, silent, is_verdict_due=hangs is True)
     return StackSummary(
@@ -220,7 +205,7 @@ def _of_nccl(evidence: Mapping[str, Evidence]) -> Iterable[str]:
     """Yield what NCCL says of its communicators, in which ranks have other numbers."""
     said = next((each.nccl for _, each in sorted(evidence.items()) if each.nccl), ())
     if said:
-        yield clip(printable(f"NCCL says: {', '.join(line.strip() for line in said)}"), NCCL_BYTES)
+        yield clip(printable(words.nccl_says([line.strip() for line in said])), NCCL_BYTES)
 
 
 # Clusters.
@@ -263,10 +248,10 @@ def place_of(frames: Sequence[Frame]) -> tuple[str, bool | None]:
     user = _first(frames, lambda path: not re.search(_STANDARD_LIBRARY, path) and not re.search(_TORCH, path))
     at = frames[user]
     if _has_ended(frames):
-        return f"interpreter shutdown at {_short(at.file)}:{at.line}", False
+        return words.interpreter_shutdown(_short(at.file), at.line), False
     called = list(reversed(frames[:user]))  # outermost first
     operation, waits = _operation(called)
-    return f"{clip(printable(operation or at.function), NAME_BYTES)} at {_short(at.file)}:{at.line}", waits
+    return words.place(clip(printable(operation or at.function), NAME_BYTES), _short(at.file), at.line), waits
 
 
 def _has_ended(frames: Sequence[Frame]) -> bool:
@@ -393,19 +378,17 @@ def _elsewhere_than_most(facts: _Facts) -> set[int]:
     return _lesser_part(seen, facts.count) if facts.count > 2 else set()
 
 
-HALTED = "does not run"
-RAISED = "has raised an exception, and its process does not end"
 _RULES: tuple[tuple[str, Callable[[_Facts], set[int]]], ...] = (
-    (HALTED, _halted),
-    (RAISED, _raised),
-    ("is not in the collective that the others wait in", _elsewhere),
-    ("is in another collective than the others", _in_another_collective),
-    ("did not answer while the others wait in a collective", _silent),
-    ("has begun fewer collectives than the others", _behind(lambda facts: facts.collectives)),
-    ("is at a lower step than the others", _behind(lambda facts: facts.steps)),
-    ("is elsewhere than most", _elsewhere_than_most),
+    (words.DOES_NOT_RUN, _halted),
+    (words.HAS_RAISED, _raised),
+    (words.OUTSIDE_COLLECTIVE, _elsewhere),
+    (words.IN_ANOTHER_COLLECTIVE, _in_another_collective),
+    (words.DID_NOT_ANSWER, _silent),
+    (words.FEWER_COLLECTIVES, _behind(lambda facts: facts.collectives)),
+    (words.LOWER_STEP, _behind(lambda facts: facts.steps)),
+    (words.ELSEWHERE, _elsewhere_than_most),
 )
-_PROOFS = (HALTED, RAISED)
+_PROOFS = (words.DOES_NOT_RUN, words.HAS_RAISED)
 
 
 def _lesser_part(clusters: Sequence[_Cluster], count: int) -> set[int]:
@@ -426,19 +409,17 @@ def _sentence(
     facts: _Facts, guilty: set[int], why: str, silent: Mapping[str, Collection[int]], *, is_verdict_due: bool
 ) -> list[str]:
     named = _named_clusters(facts.clusters, guilty)
-    parts = [f"{_who(cluster.ranks, facts.count)} {cluster.words}" for cluster in named]
+    parts = [words.ranks_at(each.ranks, facts.count, each.place, each.state, each.wchan) for each in named]
     if more := sum(len(each.ranks) for each in facts.clusters) - sum(len(each.ranks) for each in named):
-        parts.append(f"{more} more elsewhere")
+        parts.append(words.more_elsewhere(more))
     if silent:
-        nodes, more = list(silent), len(silent) - 1
-        others = f" and {count(more, 'more node')}" if more else ""
-        parts.append(f"nothing of {_who(sorted(facts.silent), facts.count)} (node {clip(nodes[0], 64)}{others})")
+        parts.append(words.nothing_of(sorted(facts.silent), facts.count, clip(next(iter(silent)), 64), len(silent) - 1))
     if not parts:
-        return ["no node sent evidence"]
-    if facts.count > 1 and guilty and (why == RAISED or not _goes_without_saying(facts, guilty)):
-        parts.append(_blame(guilty, why))
+        return [words.NO_EVIDENCE]
+    if facts.count > 1 and guilty and (why == words.HAS_RAISED or not _goes_without_saying(facts, guilty)):
+        parts.append(words.blame(sorted(guilty), why))
     elif facts.count > 1 and not guilty and is_verdict_due:
-        parts.append("which rank the others wait for cannot be told")
+        parts.append(words.CULPRIT_UNKNOWN)
     return parts
 
 
@@ -455,21 +436,6 @@ def _named_clusters(clusters: Sequence[_Cluster], guilty: set[int]) -> Sequence[
     largest = list(clusters[: MOST_CLUSTERS - 1])
     to_blame = (each for each in clusters[MOST_CLUSTERS - 1 :] if not guilty.isdisjoint(each.ranks))
     return [*largest, next(to_blame, clusters[MOST_CLUSTERS - 1])]
-
-
-def _blame(guilty: set[int], why: str) -> str:
-    plural = why.replace("is ", "are ", 1).replace("has ", "have ", 1) if len(guilty) > 1 else why
-    return f"{_who(sorted(guilty))} {plural}"
-
-
-def _who(ranks: Sequence[int], count: int = 0) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if len(ranks) == count:
-        return f"all {count} ranks"
-    if len(ranks) > MOST_RANKS:
-        return f"{len(ranks)} ranks"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def _as_traceback(frames: Sequence[Frame]) -> tuple[str, ...]:

@@ -2,17 +2,21 @@
 
 import pytest
 from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank
-from rdzv_protocol.evidence import Evidence, LastError, StackGroup, frame
+from rdzv_protocol.evidence import Evidence, LastError, ProcessState, StackGroup, frame
 from rdzv_protocol.queries import LogTail, QueryAnswer
 
 from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.events import QueryAnswered, RunStopped
+from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.examination import OPERATORS_PAUSE_S, StacksAsked
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
 from rdzv_server.core.policies.hangs.stack_summary import Culprit, StackSummary
 from tests.support.scenario import HUNG, Scenario, running
+from tests.support.told import pattern
 
 WITHIN_S = 5.0
+BY = "admin 10.0.0.7"
+ALIVE = ProcessState.ALIVE
 WAITING = (
     frame("all_reduce", "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 1),
     frame("step", "/home/a/train.py", 88),
@@ -20,12 +24,25 @@ WAITING = (
 LOADING = (frame("load", "/home/a/data.py", 31),)
 
 
+def wait(*ranks: int, of: int = 3) -> str:
+    """Part of a summary about ranks that wait for others."""
+    return words.ranks_at(ranks, of, words.place("all_reduce", "train.py", 88), ALIVE)
+
+
+def load(rank: int) -> str:
+    return words.ranks_at([rank], 3, words.place("load", "data.py", 31), ALIVE)
+
+
+def parts(*of_summary: str) -> str:
+    return "; ".join(of_summary)
+
+
 def evidence(rank: int, frames: tuple = WAITING, **more: object) -> Evidence:
     return Evidence(groups=(StackGroup(ranks=(rank,), frames=frames),), **more)
 
 
 def asks(run: Scenario, rank: int | None = None, token: str = "t") -> None:
-    run.handle(StacksAsked(token=token, rank=rank, reason="slow since noon", by="admin 10.0.0.7", within_s=WITHIN_S))
+    run.handle(StacksAsked(token=token, rank=rank, reason="slow since noon", by=BY, within_s=WITHIN_S))
 
 
 def answers(run: Scenario, **given: QueryAnswer) -> None:
@@ -53,7 +70,7 @@ def test_the_last_answer_ends_it() -> None:
     assert not [effect for effect in run.effects if isinstance(effect, QueryClosed)]
     answers(run, c=evidence(2))
     summary = found(run)
-    assert summary.sentence == "ranks 0 and 2 in all_reduce at train.py:88; rank 1 in load at data.py:31"
+    assert summary.sentence == parts(wait(0, 2), load(1))
     assert summary.culprits == (Culprit(1, "b"),)
     assert (summary.folder, summary.folder_node, summary.problems) == ("/logs/evidence_1", "b", ("no py-spy",))
 
@@ -62,7 +79,7 @@ def test_a_node_that_is_silent_is_part_of_what_is_found() -> None:
     run = three()
     answers(run, a=evidence(0), b=evidence(1))
     run.passes(WITHIN_S)
-    assert found(run).sentence == "ranks 0 and 1 in all_reduce at train.py:88; nothing of rank 2 (node c)"
+    assert found(run).sentence == parts(wait(0, 1), words.nothing_of([2], 3, "c"))
     assert found(run).culprits == (Culprit(2, "c"),)
 
 
@@ -76,8 +93,8 @@ def test_a_node_that_leaves_meanwhile_is_waited_for_no_longer_and_not_to_blame()
 def test_a_node_tells_of_its_own_ranks_alone() -> None:
     run = three()
     answers(run, a=evidence(2, LOADING), b=evidence(1), c=evidence(2))
-    assert found(run).sentence.startswith("all 2 ranks in all_reduce at train.py:88")
-    assert found(run).problems == ("it told of ranks of other nodes",)
+    assert found(run).sentence.startswith(wait(1, 2, of=2))
+    assert found(run).problems == (words.FOREIGN_RANKS,)
 
 
 def test_two_agents_of_one_node_tell_of_their_own_ranks_each() -> None:
@@ -86,7 +103,7 @@ def test_two_agents_of_one_node_tell_of_their_own_ranks_each() -> None:
         run.join(name, node=node)
     asks(run)
     answers(run, a=evidence(0, LOADING, problems=("a",)), b=evidence(1, problems=("b",)), c=evidence(2))
-    assert found(run).sentence == "ranks 1 and 2 in all_reduce at train.py:88; rank 0 in load at data.py:31"
+    assert found(run).sentence == parts(wait(1, 2), load(0))
     assert found(run).culprits == (Culprit(0, "n"),)
     assert set(found(run).problems) == {"a", "b"}
 
@@ -94,13 +111,13 @@ def test_two_agents_of_one_node_tell_of_their_own_ranks_each() -> None:
 def test_an_answer_to_another_question_says_nothing() -> None:
     run = three()
     answers(run, **dict.fromkeys("abc", LogTail(path="", text="", offset=0)))
-    assert found(run).sentence == "no node sent evidence"
+    assert found(run).sentence == words.NO_EVIDENCE
 
 
 def test_a_run_that_ends_ends_it() -> None:
     run = three()
     run.is_stopped()
-    assert found(run).sentence == "no node sent evidence"
+    assert found(run).sentence == words.NO_EVIDENCE
 
 
 def test_a_hang_of_workers_whose_agents_cannot_be_asked_is_judged_by_the_suspicions() -> None:
@@ -110,7 +127,7 @@ def test_a_hang_of_workers_whose_agents_cannot_be_asked_is_judged_by_the_suspici
     assert not run.examined()
     run.judges()
     failure = run.run.failures[-1].failure
-    assert failure.cause == f"hang: {HUNG}"
+    assert failure.cause == words.hang(HUNG)
 
 
 def test_what_agents_that_cannot_be_asked_leave_unknown_is_said() -> None:
@@ -120,22 +137,19 @@ def test_what_agents_that_cannot_be_asked_leave_unknown_is_said() -> None:
     run.suspects("a", 0)
     answers(run, c=evidence(2, LOADING))
     run.passes(SETTLE_S)
-    assert run.run.failures[-1].failure.cause == (
-        f"hang: {HUNG}; rank 2 in load at data.py:31; nothing of ranks 0 and 1 (node a and 1 more node); "
-        "which rank the others wait for cannot be told"
-    )
+    summary = parts(load(2), words.nothing_of([0, 1], 3, "a", 1), words.CULPRIT_UNKNOWN)
+    assert run.run.failures[-1].failure.cause == words.hang(HUNG, summary)
 
 
 def test_an_operator_is_told_what_all_do_and_the_runs_people_who_asked():
     run = running("2", "a", "b")
     asks(run)
     (event,) = [event for event in run.events if event.kind == "stacks_asked"]
-    assert (event.reason, event.by) == ("an operator looks at what the workers do: slow since noon", "admin 10.0.0.7")
-    assert {name: query.reason for name, query in run.examined().items()} == dict.fromkeys(
-        "ab", "admin 10.0.0.7 asks: slow since noon"
-    )
+    assert (event.reason, event.by) == (words.operator_looks(None, "slow since noon"), BY)
+    why = words.operator_asks(BY, "slow since noon")
+    assert {name: query.reason for name, query in run.examined().items()} == dict.fromkeys("ab", why)
     answers(run, a=evidence(0, folder="/logs/evidence_1"), b=evidence(1, LOADING))
-    assert found(run).sentence.startswith("rank 0 in all_reduce at train.py:88; rank 1 in load at data.py:31")
+    assert found(run).sentence.startswith(parts(wait(0), load(1)))
     assert found(run).stack == ('  File "/home/a/data.py", line 31, in load',)
     run.restarts()
     assert len(run.reasons("stacks_asked")) == 1 and not run.examined()
@@ -148,7 +162,7 @@ def test_of_a_run_that_does_not_hang_it_is_told_what_its_workers_do(age_s: float
         run.tells(name, lowest_step=7, highest_step=7, step_s=0.5, age_s=age_s)
     asks(run)
     answers(run, a=evidence(0), b=evidence(1))
-    assert found(run).sentence == "all 2 ranks in all_reduce at train.py:88"
+    assert found(run).sentence == wait(0, 1, of=2)
     run.passes(OPERATORS_PAUSE_S)
     for name in "ab" if age_s else ():
         run.tells(name, lowest_step=9, highest_step=9, step_s=0.5, age_s=age_s)
@@ -163,7 +177,7 @@ def test_of_a_run_that_hangs_it_is_told_whom_the_others_wait_for() -> None:
     run.suspects("a", 0, source="silence")
     asks(run)
     answers(run, a=evidence(0), b=evidence(1))
-    assert found(run).sentence.endswith("; which rank the others wait for cannot be told")
+    assert found(run).sentence.endswith(f"; {words.CULPRIT_UNKNOWN}")
 
 
 def test_one_rank_is_looked_at_alone_and_its_stack_is_told() -> None:
@@ -171,7 +185,7 @@ def test_one_rank_is_looked_at_alone_and_its_stack_is_told() -> None:
     asks(run, rank=1)
     assert run.examined().keys() == {"b"}
     answers(run, b=evidence(1, LOADING))
-    assert found(run).sentence == "rank 1 in load at data.py:31"
+    assert found(run).sentence == load(1)
     assert found(run).stack == ('  File "/home/a/data.py", line 31, in load',)
 
 
@@ -182,7 +196,7 @@ def test_one_of_a_nodes_workers_is_told_of_without_the_others() -> None:
     both = (StackGroup(ranks=(0,), frames=WAITING), StackGroup(ranks=(1,), frames=LOADING))
     errors = (LastError(rank=0, error="ValueError: of rank 0", is_uncaught=True),)
     answers(run, a=Evidence(groups=both, folder="/logs/evidence_1", errors=errors))
-    assert found(run).sentence == "rank 1 in load at data.py:31"
+    assert found(run).sentence == load(1)
     assert (found(run).problems, found(run).error, found(run).folder) == ((), "", "/logs/evidence_1")
 
 
@@ -191,7 +205,7 @@ def test_one_of_many_workers_at_the_same_place_is_told_of_alone() -> None:
     run.join("a", local_world_size=2)
     asks(run, rank=1)
     answers(run, a=Evidence(groups=(StackGroup(ranks=(0, 1), frames=WAITING),)))
-    assert found(run).sentence == "rank 1 in all_reduce at train.py:88"
+    assert found(run).sentence == wait(1)
 
 
 def test_of_a_silent_node_only_the_wanted_rank_is_missing() -> None:
@@ -199,18 +213,18 @@ def test_of_a_silent_node_only_the_wanted_rank_is_missing() -> None:
     run.join("a", local_world_size=2)
     asks(run, rank=1)
     run.passes(WITHIN_S)
-    assert found(run).sentence.endswith("nothing of rank 1 (node a)") and not found(run).has_stacks
+    assert found(run).sentence.endswith(words.nothing_of([1], 1, "a")) and not found(run).has_stacks
 
 
 def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_not_wait_for_that():
     run = running("1", "a", max_restarts=1)
     asks(run)
-    with pytest.raises(TooManyRequests, match="run run were looked at just now: again in 10 s"):
+    with pytest.raises(TooManyRequests, match=pattern(words.examined_just_now, run_id="run", again_in_s=10.0)):
         asks(run, token="again")
     run.suspects("a", 0)
     assert len(run.run.queries.of("a", run.now)) == 2
     run.suspects("a")
-    assert run.examined()["a"].reason == "admin 10.0.0.7 asks: slow since noon", "that goes on"
+    assert run.examined()["a"].reason == words.operator_asks(BY, "slow since noon"), "that goes on"
     run.passes(OPERATORS_PAUSE_S)
     asks(run, token="again")
 
@@ -219,8 +233,8 @@ def test_operators_have_the_workers_looked_at_once_in_a_while_and_a_hang_does_no
     ("before", "rank", "refusal", "why"),
     [
         (lambda run: None, 2, UnknownRank, "run run has no rank 2: those of round 1 are 0 to 1"),
-        (lambda run: run.fails("a"), None, QueryRefused, "run run has no workers at present: a round forms"),
-        (lambda run: run.handle(RunStopped("enough", "me", "1")), None, RunEnded, "run run is over, it has failed"),
+        (lambda run: run.fails("a"), None, QueryRefused, words.no_workers("run")),
+        (lambda run: run.handle(RunStopped("enough", "me", "1")), None, RunEnded, words.run_is_over("run", "failed")),
     ],
 )
 def test_nobody_is_asked_where_there_is_nothing_to_look_at(before, rank: int, refusal: type[ProtocolError], why: str):

@@ -9,14 +9,16 @@ from rdzv_protocol.evidence import Evidence, LastError, StackGroup
 
 from rdzv_server.core import final_report, status_view
 from rdzv_server.core.events import QueryAnswered
+from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.policies.hangs.hang_policy import MOST_SOURCES, SETTLE_S, Hangs
 from rdzv_server.core.run import Stage
 from rdzv_server.words import failures
 from tests.support.scenario import HUNG, Scenario, running
 from tests.support.stories import check, stories
+from tests.support.told import pattern
 
-HANG = f"worker rank 0 on node a failed: hang: {HUNG}"
+HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
 
 
 @stories({
@@ -46,7 +48,7 @@ HANG = f"worker rank 0 on node a failed: hang: {HUNG}"
     ),
     "so is one of another node's ranks": (
         "2", "join a b; refused suspect a 1",
-        {"refused": "MalformedMessage", "refusal": "rank 1 is none of node a's, 0 to 0"},
+        {"refused": "MalformedMessage", "refusal": words.foreign_rank(1, "a", 0, 0)},
     ),
     # who is to blame
     "the first who suspects": ("2 max_restarts=1", "join a b; suspect a 0; suspect b 1; judge", {"blamed": "a"}),
@@ -62,23 +64,23 @@ HANG = f"worker rank 0 on node a failed: hang: {HUNG}"
     ),
     "no rank is named if several are suspected and nothing tells them apart": (
         "2 max_restarts=1", "join a b; suspect a 0; suspect b 1; judge",
-        {"told hang_found": f"the workers failed: hang: {HUNG}", "counted": ""},
+        {"told hang_found": f"the workers failed: {words.hang(HUNG)}", "counted": ""},
     ),
     "a rank is named if the others go on": (
         "2 max_restarts=1", "join a b; suspect b 1; judge",
-        {"told hang_found": f"worker rank 1 on node b failed: hang: {HUNG}", "counted": "b"},
+        {"told hang_found": f"worker rank 1 on node b failed: {words.hang(HUNG)}", "counted": "b"},
     ),
     "or if its step is the lowest": (
         "2 max_restarts=1", "join a b; tell a lowest_step=8; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
-        {"told hang_found": f"worker rank 1 on node b failed: hang: {HUNG}", "counted": "b"},
+        {"told hang_found": f"worker rank 1 on node b failed: {words.hang(HUNG)}", "counted": "b"},
     ),
     "no rank is named if the steps are equal": (
         "2 max_restarts=1", "join a b; tell a lowest_step=7; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
-        {"told hang_found": f"the workers failed: hang: {HUNG}", "counted": ""},
+        {"told hang_found": f"the workers failed: {words.hang(HUNG)}", "counted": ""},
     ),
     "nor if the step of one node is not known": (
         "2 max_restarts=1", "join a b; tell b lowest_step=7; suspect a 0; suspect b 1; judge",
-        {"told hang_found": f"the workers failed: hang: {HUNG}", "counted": ""},
+        {"told hang_found": f"the workers failed: {words.hang(HUNG)}", "counted": ""},
     ),
     "a rank is named if its source is sure": (
         "2 max_restarts=1", "join a b; suspect a 0; suspect b 1 source=timer; judge", {"counted": "b"},
@@ -90,7 +92,7 @@ HANG = f"worker rank 0 on node a failed: hang: {HUNG}"
     "a hang costs a charged restart of its own cause": (
         "2 max_restarts=1", "join a b; suspect b 1", {"stage": "running", "kinds hang": "hang_suspected"},
         "judge", {"kinds hang": "hang_suspected hang_found", "stop": "a b",
-                  "reason a": f"worker rank 1 on node b failed: hang: {HUNG}"},
+                  "reason a": f"worker rank 1 on node b failed: {words.hang(HUNG)}"},
         "join a b", {"ledger": "hang!"},
     ),
     "the budget is that of failures": (
@@ -138,7 +140,7 @@ def test_the_evidence_names_the_rank_and_stands_in_the_failure() -> None:
     run.judges(b="STOPPED")
     failure = run.run.first_of_round.failure
     assert (failure.node_id, failure.rank, failure.local_rank) == ("b", 1, 0)
-    assert failure.cause.startswith(f"hang: {HUNG}; ranks 0 and 2 ") and "; rank 1 " in failure.cause
+    assert failure.cause.startswith(words.hang(HUNG, "ranks 0 and 2 ")) and "; rank 1 " in failure.cause
     (found,) = [event for event in run.events if event.kind == "hang_found"]
     assert found.failure and (found.failure.node_id, found.failure.rank) == ("b", 1)
 
@@ -155,14 +157,14 @@ def test_the_exception_of_a_script_that_has_ended_is_the_failures() -> None:
     run.passes(SETTLE_S)
     failure = run.run.first_of_round.failure
     assert (failure.node_id, failure.rank, failure.error, failure.traceback) == ("a", 0, "ValueError: boom", traceback)
-    assert failure.sentence.endswith("rank 0 has raised an exception, and its process does not end: ValueError: boom")
+    assert failure.sentence.endswith(f"{words.blame([0], words.HAS_RAISED)}: ValueError: boom")
 
 
 def test_one_agent_suspects_by_so_many_sources_and_no_more() -> None:
     run = running("1", "a", on_hang="report")
     for number in range(MOST_SOURCES):
         run.suspects("a", 0, source=f"log rule {number}")
-    with pytest.raises(TooManyRequests, match="by 16 sources already"):
+    with pytest.raises(TooManyRequests, match=pattern(words.too_many_sources, node_id="a", most=MOST_SOURCES)):
         run.suspects("a", 0, source="one more")
     run.suspects("a", source="log rule 0")
     run.suspects("a", 0, source="one more")
@@ -211,7 +213,7 @@ def test_a_run_may_only_tell_of_a_hang() -> None:
 def test_the_report_of_a_run_that_failed_over_a_hang_names_it() -> None:
     run = check(("1 on_hang=fail", "join a; suspect a 0; judge"))
     report = final_report.finish(run.run)
-    assert report.failure and report.failure.cause == f"hang: {HUNG}"
+    assert report.failure and report.failure.cause == words.hang(HUNG)
 
 
 @pytest.mark.parametrize("source", ["uninterruptible", "timer", "log rule NaN"])

@@ -2,23 +2,22 @@
 
 from rdzv_server.core import status_view
 from rdzv_server.core.failed_rounds import STEADY_BACKOFFS
+from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S, Hangs
 from rdzv_server.core.policies.hangs.repeated_hangs import MOST_IN_ROW, STANDSTILL_S
 from rdzv_server.core.run import Stage
 from tests.support.scenario import HUNG, Scenario
 from tests.support.stories import check, stories
+from tests.support.told import told
 
 HANG = "suspect a 0 limit_s=30; judge"
 RESTART = f"{HANG}; join a"
 SILENCE = HANG.replace("limit_s", "source=silence limit_s")
 BOTH = "suspect a 0 limit_s=30; suspect b 1 limit_s=30; judge"
 THREE = "; ".join([RESTART] * MOST_IN_ROW)
-TOLD = f"worker rank 0 on node a failed: hang: {HUNG}"
-WITHHELD = (
-    "3 restarts in a row ended by --progress-timeout (limit 30 s), which may be too short: its hangs are only reported "
-    "now, unless they last 1800 s longer; raise it if the workers do not hang"
-)
+TOLD = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
+WITHHELD = words.limit_doubted(3, "--progress-timeout", 30.0, STANDSTILL_S)
 STEADY_S = 300.0 * STEADY_BACKOFFS
 STEP, LONG = "tell a lowest_step=9 highest_step=9", f"{STEADY_S + 30}s"
 ON = {"stage": "running", "ledger": "hang! hang! hang!"}
@@ -157,5 +156,5 @@ def test_the_setting_is_named_after_the_source() -> None:
             run.judges()
             run.passes(SETTLE_S)
             run.join("a")
-        names += [run.reasons("warning")[0].split(" (")[0].rpartition(" by ")[2]]
-    assert names == ["--silence-timeout", "--log-rule", "the limit of 'own'"]
+        names += [told(run.reasons("warning")[0], words.limit_doubted)["setting"]]
+    assert names == ["--silence-timeout", "--log-rule", words.limit_of("own")]

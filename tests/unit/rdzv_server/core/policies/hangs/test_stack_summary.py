@@ -19,9 +19,9 @@ from rdzv_protocol.evidence import (
 )
 from rdzv_protocol.messages import Failure
 
+from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.stack_summary import (
     MOST_CULPRITS,
-    RAISED,
     SENTENCE_BYTES,
     StackSummary,
     place_of,
@@ -72,6 +72,20 @@ def group(ranks: object, frames: tuple[Frame, ...] = ALL_REDUCE, **more: object)
     return StackGroup(ranks=tuple(ranks) if not isinstance(ranks, int) else (ranks,), frames=frames, **more)
 
 
+AT_REDUCE, AT_BARRIER = words.place("all_reduce", "train.py", 88), words.place("barrier", "train.py", 97)
+AT_LOADER, AT_OWN_LOOP = words.place("DataLoader", "data.py", 31), words.place("tokenize", "data.py", 12)
+AT_BACKWARD = words.place("backward", "train.py", 85)
+
+
+def do(ranks: object, place: str = AT_REDUCE, state: ProcessState = ProcessState.ALIVE, *, of: int = 8) -> str:
+    """Part of a summary about ranks at one place."""
+    return words.ranks_at([ranks] if isinstance(ranks, int) else list(ranks), of, place, state)
+
+
+def parts(*of_summary: str) -> str:
+    return "; ".join(of_summary)
+
+
 def summary_of(*groups: StackGroup, silent: dict[str, list[int]] | None = None) -> StackSummary:
     """Summarise the stacks of as many nodes as there are groups."""
     evidence = {f"node{number}": Evidence(groups=(each,)) for number, each in enumerate(groups)}
@@ -82,7 +96,7 @@ def test_the_rank_that_is_not_in_the_collective_is_named() -> None:
     waiting = Evidence(groups=(group([8, 9, 10, 11, 12, 13, 14, 15]),))
     odd = Evidence(groups=(group([0, 1, 2, 3, 4, 5, 6]), group(7, DATA_LOADER)))
     summary = summarise({"a": odd, "b": waiting}, {})
-    assert summary.sentence == "15 ranks in all_reduce at train.py:88; rank 7 in DataLoader at data.py:31"
+    assert summary.sentence == parts(do(range(15), of=16), do(7, AT_LOADER))
     assert [(culprit.rank, culprit.node_id) for culprit in summary.culprits] == [(7, "a")]
     assert summary.stack[-2:] == (
         f'  File "{TORCH}/utils/data/dataloader.py", line 1310, in _MultiProcessingDataLoaderIter._try_get_data',
@@ -93,30 +107,34 @@ def test_the_rank_that_is_not_in_the_collective_is_named() -> None:
 def test_nccls_own_words_come_last() -> None:
     said = ("#0-0 (78db) MISMATCH", "  Rank 7 has launched up to operation 60 -- GPU 3")
     summary = summarise({"a": Evidence(groups=(group([0, 1]),)), "b": Evidence(groups=(group([2]),), nccl=said)}, {})
-    assert summary.sentence.endswith(f"; NCCL says: {said[0]}, {said[1].strip()}")
+    assert summary.sentence.endswith(f"; {words.nccl_says([said[0], said[1].strip()])}")
 
 
 @pytest.mark.parametrize(
     ("frames", "place", "waits"),
     [
-        (ALL_REDUCE, "all_reduce at train.py:88", True),
-        (BARRIER, "barrier at train.py:97", True),
-        (DATA_LOADER, "DataLoader at data.py:31", False),
-        (BACKWARD, "backward at train.py:85", None),
-        (OWN_LOOP, "tokenize at data.py:12", None),
-        (LINEAR, "forward at model.py:44", None),
-        ((frame("get", "/usr/lib/python3.11/queue.py", 171), MAIN), "get at train.py:120", False),
-        ((frame("get_rank", f"{TORCH}/distributed/distributed_c10d.py", 9), MAIN), "get_rank at train.py:120", False),
-        ((frame("run", "/home/torch/optim/x.py", 3),), "run at x.py:3", None),
+        (ALL_REDUCE, AT_REDUCE, True),
+        (BARRIER, AT_BARRIER, True),
+        (DATA_LOADER, AT_LOADER, False),
+        (BACKWARD, AT_BACKWARD, None),
+        (OWN_LOOP, AT_OWN_LOOP, None),
+        (LINEAR, words.place("forward", "model.py", 44), None),
+        ((frame("get", "/usr/lib/python3.11/queue.py", 171), MAIN), words.place("get", "train.py", 120), False),
+        (
+            (frame("get_rank", f"{TORCH}/distributed/distributed_c10d.py", 9), MAIN),
+            words.place("get_rank", "train.py", 120),
+            False,
+        ),
+        ((frame("run", "/home/torch/optim/x.py", 3),), words.place("run", "x.py", 3), None),
         (
             (*ALL_REDUCE[:2], frame("Trainer.step", "/v/lib/python3.11/site-packages/transformers/trainer.py", 25)),
-            "all_reduce at transformers/trainer.py:25",
+            words.place("all_reduce", "transformers/trainer.py", 25),
             True,
         ),
-        (SHUTDOWN, "interpreter shutdown at threading.py:1590", False),
-        (AT_EXIT, "interpreter shutdown at process.py:149", False),
-        ((*DESTROY[:1],), "interpreter shutdown at torch/distributed/distributed_c10d.py:2200", False),
-        (DESTROY, "destroy_process_group at train.py:120", True),
+        (SHUTDOWN, words.interpreter_shutdown("threading.py", 1590), False),
+        (AT_EXIT, words.interpreter_shutdown("process.py", 149), False),
+        ((*DESTROY[:1],), words.interpreter_shutdown("torch/distributed/distributed_c10d.py", 2200), False),
+        (DESTROY, words.place("destroy_process_group", "train.py", 120), True),
         ((), "", None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -185,16 +203,16 @@ def test_a_rank_in_an_exit_handler_of_its_own_is_to_blame_if_its_exception_has_l
 ) -> None:
     error = LastError(rank=0, error="ValueError: boom", traceback=traceback, is_uncaught=not traceback)
     summary = summarise({"a": Evidence(groups=(group(0, frames), group([1, 2])), errors=(error,))}, {})
-    assert (summary.why == RAISED) is is_to_blame
+    assert (summary.why == words.HAS_RAISED) is is_to_blame
     if is_to_blame:
         assert [culprit.rank for culprit in summary.culprits] == [0]
-        assert summary.sentence.endswith("; rank 0 has raised an exception, and its process does not end")
+        assert summary.sentence.endswith(f"; {words.blame([0], words.HAS_RAISED)}")
 
 
 def test_an_exit_handler_alone_says_nothing() -> None:
     summary = summarise({"a": Evidence(groups=(group([0, 1, 2], IN_HANDLER), group(3, OWN_LOOP)))}, {})
-    assert summary.why != RAISED
-    assert summary.sentence.startswith("ranks 0, 1 and 2 in all_reduce at train.py:88; rank 3 in tokenize")
+    assert summary.why != words.HAS_RAISED
+    assert summary.sentence.startswith(parts(do(range(3), of=4), do(3, AT_OWN_LOOP)))
 
 
 EVERYBODY_ELSE = group(range(1, 8))
@@ -206,7 +224,7 @@ EVERYBODY_ELSE = group(range(1, 8))
         pytest.param(
             [group(0, state=ProcessState.STOPPED), EVERYBODY_ELSE],
             [0],
-            "7 ranks in all_reduce at train.py:88; rank 0 stopped (SIGSTOP) in all_reduce at train.py:88",
+            parts(do(range(1, 8)), do(0, state=ProcessState.STOPPED)),
             id="a stopped process, though it is in the collective",
         ),
         pytest.param(
@@ -216,76 +234,76 @@ EVERYBODY_ELSE = group(range(1, 8))
                 group(7, OWN_LOOP),
             ],
             [0],
-            "6 ranks in all_reduce at train.py:88; rank 0 in uninterruptible sleep without a Python stack (kernel: "
-            "nfs_wait); rank 7 in tokenize at data.py:12; rank 0 does not run",
+            parts(
+                do(range(1, 7)),
+                words.ranks_at([0], 8, "", ProcessState.UNINTERRUPTIBLE, "nfs_wait"),
+                do(7, AT_OWN_LOOP),
+                words.blame([0], words.DOES_NOT_RUN),
+            ),
             id="a process in uninterruptible sleep, rather than one that is elsewhere",
         ),
         pytest.param(
             [group(0, DATA_LOADER), group(1, OWN_LOOP), group(range(2, 8))],
             [0],
-            "6 ranks in all_reduce at train.py:88; rank 0 in DataLoader at data.py:31; rank 1 in tokenize at "
-            "data.py:12; rank 0 is not in the collective that the others wait in",
+            parts(do(range(2, 8)), do(0, AT_LOADER), do(1, AT_OWN_LOOP), words.blame([0], words.OUTSIDE_COLLECTIVE)),
             id="one that surely is elsewhere, rather than one that may be in a collective",
         ),
         pytest.param(
             [group([0, 1, 2], DATA_LOADER), group(3)],
             [0, 1, 2],
-            "ranks 0, 1 and 2 in DataLoader at data.py:31; rank 3 in all_reduce at train.py:88; ranks 0, 1 and 2 are "
-            "not in the collective that the others wait in",
+            parts(do(range(3), AT_LOADER), do(3), words.blame([0, 1, 2], words.OUTSIDE_COLLECTIVE)),
             id="three whom one waits for",
         ),
         pytest.param(
             [group(0, OWN_LOOP), group(1)],
             [0],
-            "rank 0 in tokenize at data.py:12; rank 1 in all_reduce at train.py:88; rank 0 is not in the collective "
-            "that the others wait in",
+            parts(do(0, AT_OWN_LOOP), do(1), words.blame([0], words.OUTSIDE_COLLECTIVE)),
             id="one of two",
         ),
         pytest.param(
             [group(range(7)), group(7, BARRIER)],
             [7],
-            "7 ranks in all_reduce at train.py:88; rank 7 in barrier at train.py:97",
+            parts(do(range(7)), do(7, AT_BARRIER)),
             id="another collective",
         ),
         pytest.param(
             [group(0), group(1, BARRIER)],
             [],
-            "rank 0 in all_reduce at train.py:88; rank 1 in barrier at train.py:97; which rank the others wait for "
-            "cannot be told",
+            parts(do(0), do(1, AT_BARRIER), words.CULPRIT_UNKNOWN),
             id="two in different collectives",
         ),
         pytest.param(
             [group(range(7), collective=41), group(7, collective=40)],
             [7],
-            "all 8 ranks in all_reduce at train.py:88; rank 7 has begun fewer collectives than the others",
+            parts(do(range(8)), words.blame([7], words.FEWER_COLLECTIVES)),
             id="fewer collectives",
         ),
         pytest.param(
             [group(range(6), step=12), group([6, 7], step=11)],
             [6, 7],
-            "all 8 ranks in all_reduce at train.py:88; ranks 6 and 7 are at a lower step than the others",
+            parts(do(range(8)), words.blame([6, 7], words.LOWER_STEP)),
             id="a lower step",
         ),
         pytest.param(
             [group(range(7), OWN_LOOP), group(7, BACKWARD)],
             [7],
-            "7 ranks in tokenize at data.py:12; rank 7 in backward at train.py:85",
+            parts(do(range(7), AT_OWN_LOOP), do(7, AT_BACKWARD)),
             id="elsewhere than most, where no collective is seen",
         ),
         pytest.param(
             [group(range(8))],
             [],
-            "all 8 ranks in all_reduce at train.py:88; which rank the others wait for cannot be told",
+            parts(do(range(8)), words.CULPRIT_UNKNOWN),
             id="all in the same collective",
         ),
         pytest.param(
             [group(range(8), state=ProcessState.STOPPED)],
             [],
-            "all 8 ranks stopped (SIGSTOP) in all_reduce at train.py:88; which rank the others wait for cannot be told",
+            parts(do(range(8), state=ProcessState.STOPPED), words.CULPRIT_UNKNOWN),
             id="all stopped",
         ),
-        pytest.param([group(0, OWN_LOOP)], [], "rank 0 in tokenize at data.py:12", id="alone"),
-        pytest.param([], [], "no node sent evidence", id="nothing"),
+        pytest.param([group(0, OWN_LOOP)], [], do(0, AT_OWN_LOOP), id="alone"),
+        pytest.param([], [], words.NO_EVIDENCE, id="nothing"),
     ],
 )
 def test_who_is_to_blame(groups: list[StackGroup], culprits: list[int], sentence: str) -> None:
@@ -297,26 +315,26 @@ def test_who_is_to_blame(groups: list[StackGroup], culprits: list[int], sentence
 @pytest.mark.parametrize(
     ("hangs", "groups", "culprits", "sentence"),
     [
-        (None, [group(range(8))], [], "all 8 ranks in all_reduce at train.py:88"),
-        (False, [group(range(8))], [], "all 8 ranks in all_reduce at train.py:88"),
+        (None, [group(range(8))], [], do(range(8))),
+        (False, [group(range(8))], [], do(range(8))),
         (
             None,
             [group(range(6), step=12), group([6, 7], step=11)],
             [6, 7],
-            "all 8 ranks in all_reduce at train.py:88; ranks 6 and 7 are at a lower step than the others",
+            parts(do(range(8)), words.blame([6, 7], words.LOWER_STEP)),
         ),
-        (False, [group(range(6), step=12), group([6, 7], step=11)], [], "all 8 ranks in all_reduce at train.py:88"),
+        (False, [group(range(6), step=12), group([6, 7], step=11)], [], do(range(8))),
         (
             False,
             [group(range(7)), group(7, OWN_LOOP)],
             [],
-            "7 ranks in all_reduce at train.py:88; rank 7 in tokenize at data.py:12",
+            parts(do(range(7)), do(7, AT_OWN_LOOP)),
         ),
         (
             False,
             [group(range(7)), group(7, state=ProcessState.STOPPED)],
             [],
-            "7 ranks in all_reduce at train.py:88; rank 7 stopped (SIGSTOP) in all_reduce at train.py:88",
+            parts(do(range(7)), do(7, state=ProcessState.STOPPED)),
         ),
     ],
 )
@@ -331,7 +349,7 @@ def test_a_run_that_is_not_suspected_to_hang_has_no_verdict_that_it_does_not_nee
 
 def test_a_node_that_does_not_answer_is_to_blame_while_the_others_wait_for_it() -> None:
     summary = summary_of(group(range(4)), silent={"node9": [4, 5]})
-    assert summary.sentence == "4 ranks in all_reduce at train.py:88; nothing of ranks 4 and 5 (node node9)"
+    assert summary.sentence == parts(do(range(4)), words.nothing_of([4, 5], 6, "node9"))
     assert {(culprit.rank, culprit.node_id) for culprit in summary.culprits} == {(4, "node9"), (5, "node9")}
 
 
@@ -344,7 +362,7 @@ def test_ten_thousand_ranks_at_as_many_places_are_one_short_sentence() -> None:
     groups = [group(rank, (frame("x" * 500, f"/{'y' * 500}/train.py", rank),)) for rank in range(10_000)]
     summary = summary_of(*groups)
     assert len(summary.sentence.encode()) <= SENTENCE_BYTES
-    assert "9995 more elsewhere" in summary.sentence
+    assert words.more_elsewhere(9995) in summary.sentence
     Failure(node_id="a", rank=0, local_rank=0, pid=1, exit_code=1, cause=summary.sentence)
 
 

@@ -1,0 +1,149 @@
+"""Messages about workers that hang, and about what all ranks of a run do."""
+
+from collections.abc import Sequence
+
+from rdzv_protocol.evidence import ProcessState
+
+MOST_RANKS = 3
+"""Ranks that are named one by one."""
+
+# Suspicions and the verdict.
+
+
+def may_hang(ranks: Sequence[int], node_id: str, reason: str) -> str:
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks ({ranks[0]} ...)"
+    return f"{who} on node {node_id} may hang: {reason}"
+
+
+def hang(reason: str, evidence: str = "") -> str:
+    """Cause of the failure that is made of a hang."""
+    return f"hang: {reason}; {evidence}" if evidence else f"hang: {reason}"
+
+
+def evidence_in(folder: str, node_id: str) -> str:
+    return f"read the evidence, in {folder} on node {node_id}"
+
+
+def round_is_over(round_: int, run_id: str) -> str:
+    return f"round {round_} of run {run_id} is over"
+
+
+def foreign_rank(rank: int, node_id: str, first: int, last: int) -> str:
+    return f"rank {rank} is none of node {node_id}'s, {first} to {last}"
+
+
+def too_many_sources(node_id: str, most: int) -> str:
+    return f"node {node_id} suspects its workers by {most} sources already"
+
+
+def limit_doubted(in_row: int, setting: str, limit_s: float, standstill_s: float) -> str:
+    """Warning about a limit that has found hangs again and again. `setting`: its flag, or `limit_of` its source."""
+    return (
+        f"{in_row} restarts in a row ended by {setting} (limit {limit_s:g} s), which may be too short: its hangs are "
+        f"only reported now, unless they last {standstill_s:g} s longer; raise it if the workers do not hang"
+    )
+
+
+def limit_of(source: str) -> str:
+    return f"the limit of {source!r}"
+
+
+# Examinations.
+
+HANG_IS_OVER = "the hang is over"
+NOBODY_TO_ASK = "no agent of this run can be asked for stacks"
+FOREIGN_RANKS = "it told of ranks of other nodes"
+WORKERS_GONE = "whose workers they are is gone"
+
+
+def examined_just_now(run_id: str, again_in_s: float) -> str:
+    return f"the workers of run {run_id} were looked at just now: again in {again_in_s:.0f} s"
+
+
+def run_is_over(run_id: str, stage: str) -> str:
+    return f"run {run_id} is over, it has {stage}, and its workers are gone"
+
+
+def no_workers(run_id: str) -> str:
+    return f"run {run_id} has no workers at present: a round forms"
+
+
+def agent_is_too_old(node_id: str) -> str:
+    return f"the agent of node {node_id} is older than this server: it cannot be asked"
+
+
+def operator_asks(by: str, why: str) -> str:
+    """Reason for which agents are asked. `why`: what the operator gave; empty: nothing."""
+    return f"{by} asks: {why}" if why else f"{by} asks"
+
+
+def operator_looks(rank: int | None, why: str) -> str:
+    """Event of the run. `rank`: the only one that is examined; None: all are."""
+    what = "the workers do" if rank is None else f"the worker of rank {rank} does"
+    return f"an operator looks at what {what}: {why}" if why else f"an operator looks at what {what}"
+
+
+# The summary of all ranks' stacks, in parts.
+
+NO_EVIDENCE = "no node sent evidence"
+CULPRIT_UNKNOWN = "which rank the others wait for cannot be told"
+DOES_NOT_RUN = "does not run"
+HAS_RAISED = "has raised an exception, and its process does not end"
+OUTSIDE_COLLECTIVE = "is not in the collective that the others wait in"
+IN_ANOTHER_COLLECTIVE = "is in another collective than the others"
+DID_NOT_ANSWER = "did not answer while the others wait in a collective"
+FEWER_COLLECTIVES = "has begun fewer collectives than the others"
+LOWER_STEP = "is at a lower step than the others"
+ELSEWHERE = "is elsewhere than most"
+_HALTED = {
+    ProcessState.STOPPED: "stopped (SIGSTOP) ",
+    ProcessState.TRACED: "held by a debugger ",
+    ProcessState.UNINTERRUPTIBLE: "in uninterruptible sleep ",
+    ProcessState.ENDED: "ended ",
+}
+
+
+def ranks_at(ranks: Sequence[int], count: int, place: str, state: ProcessState, wchan: str = "") -> str:
+    """Ranks of `count`, their place in the code (empty: no stack), and the kernel's function that they sleep in."""
+    halted = _HALTED.get(state, "")
+    where = f"in {place}" if place else "without a Python stack"
+    kernel = f" (kernel: {wchan})" if wchan and (halted or not place) else ""
+    return f"{_who(ranks, count)} {halted}{where}{kernel}"
+
+
+def place(operation: str, file: str, line: int) -> str:
+    return f"{operation} at {file}:{line}"
+
+
+def interpreter_shutdown(file: str, line: int) -> str:
+    return f"interpreter shutdown at {file}:{line}"
+
+
+def more_elsewhere(ranks: int) -> str:
+    return f"{ranks} more elsewhere"
+
+
+def nothing_of(ranks: Sequence[int], count: int, node_id: str, more_nodes: int = 0) -> str:
+    """Ranks of `count` whose nodes did not answer: the first of these nodes, and the number of further ones."""
+    others = f" and {more_nodes} more node{'s' * (more_nodes != 1)}" if more_nodes else ""
+    return f"nothing of {_who(ranks, count)} (node {node_id}{others})"
+
+
+def blame(ranks: Sequence[int], why: str) -> str:
+    """Ranks that the others wait for, and a mark of these above."""
+    plural = why.replace("is ", "are ", 1).replace("has ", "have ", 1) if len(ranks) > 1 else why
+    return f"{_who(ranks)} {plural}"
+
+
+def nccl_says(lines: Sequence[str]) -> str:
+    return f"NCCL says: {', '.join(lines)}"
+
+
+def _who(ranks: Sequence[int], count: int = 0) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) == count:
+        return f"all {count} ranks"
+    if len(ranks) > MOST_RANKS:
+        return f"{len(ranks)} ranks"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
