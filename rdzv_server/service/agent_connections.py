@@ -13,6 +13,7 @@ from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.service.interface import Connection
 from rdzv_server.service.long_polls import Key
+from rdzv_server.words import service as words
 
 
 class _Path(Struct):
@@ -46,7 +47,7 @@ class Connections:
         A connection may be closed before its request is read, and nothing would report that a second time.
         """
         if connection.is_closed:
-            raise ServerUnavailable("the connection is closed")
+            raise ServerUnavailable(words.CONNECTION_CLOSED)
         path = self._paths.get(key)
         if path is None or path.connection is not connection:
             path = self._paths[key] = _Path(connection)

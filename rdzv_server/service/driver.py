@@ -38,6 +38,7 @@ from rdzv_server.service.measurements import Measurements, RunMeasurements
 from rdzv_server.storage.base import Change, Store, StoreFenced, StoreUnavailable, changes_of
 from rdzv_server.storage.compaction import Compaction
 from rdzv_server.storage.outage import Outage
+from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -45,9 +46,6 @@ LEVELS: Mapping[EventKind, int] = {"run_failed": logging.ERROR, "warning": loggi
 """Log levels of events that are more than information."""
 UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
 """Events that are not logged: there are many, and the start of the round says the same."""
-
-AGENTS_GO_ON = "workers keep running, and agents try again"
-STOPPED = f"the server is shutting down; {AGENTS_GO_ON}"
 
 RETRY_S = 0.5
 """Seconds until a failed write to the store is tried again."""
@@ -103,9 +101,7 @@ class Driver:
         self.started_at = 0.0
         self._held_up_at = float("-inf")
         """End of the last long time in which the server was held up."""
-        self._outage = Outage(
-            "nothing is decided until it can be written, and workers keep running", "the store can be written again"
-        )
+        self._outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK)
 
     async def start(self) -> None:
         """Replay what the store holds, then take events. Raises `StoreBroken` or `StoreUnavailable`."""
@@ -136,7 +132,7 @@ class Driver:
 
     async def stop(self) -> None:
         """Stop; refuse with `ServerUnavailable` whoever still waits for an answer."""
-        self._refuse_all(STOPPED)
+        self._refuse_all(words.SHUTTING_DOWN)
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -149,7 +145,7 @@ class Driver:
         """
         error = None if task.cancelled() else task.exception()
         if error and not isinstance(error, StoreFenced):
-            self._refuse_all(f"this server cannot go on ({type(error).__name__}: {error}); {AGENTS_GO_ON}")
+            self._refuse_all(words.cannot_go_on(type(error).__name__, error))
 
     def _refuse_all(self, why: str) -> None:
         self._stopped = self._stopped or why
@@ -263,7 +259,7 @@ class Driver:
             raise ServerUnavailable(self._stopped)
         if attempts := self.registry.attempts_of(run_id):
             return attempts
-        raise UnknownRun(f"no run {run_id} is known here")
+        raise UnknownRun(words.unknown_run(run_id))
 
     def runs(self) -> list[Run]:
         return self.registry.runs()
@@ -357,7 +353,7 @@ class Driver:
     async def _rebuilt(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for machine, error in self.registry.take_set_apart():
-            log.error("run %s: %s", machine.run.run_id, machine.sentence, exc_info=error)
+            log.error("%s", words.of_run(machine.run.run_id, machine.sentence), exc_info=error)
             key = machine.run.run_id, machine.run.attempt
             records = await self._outage.outlast(partial(self._store.read_records, *key), RETRY_S)
             numbers = await self._outage.outlast(self._store.event_numbers, RETRY_S)
@@ -411,7 +407,7 @@ class Driver:
             try:
                 observer(effects)
             except Exception:
-                log.exception("%r failed, and is told no more of what happens to runs", observer)
+                log.exception("%s", words.observer_failed(observer))
                 self._observers.remove(observer)
 
     def _arm(self) -> None:
@@ -448,10 +444,8 @@ def _renews(machine: RunMachine, event: LeaseRenewed, now: float) -> bool:
 def _log(event: RunEvent) -> None:
     about = Context(run_id=event.run_id, attempt=event.attempt, round=event.round, event=event.kind)
     about["node_id"], about["group_rank"] = event.node_id or "", event.group_rank
-    text = "run %s round %d: %s"
-    log.log(
-        LEVELS.get(event.kind, logging.INFO), text, event.run_id, event.round, event.sentence, extra={"about": about}
-    )
+    text = words.happened(event.run_id, event.round, event.sentence)
+    log.log(LEVELS.get(event.kind, logging.INFO), "%s", text, extra={"about": about})
 
 
 def _is_told(over: NodeUncordoned, effects: Sequence[Effect]) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from rdzv_server.core.effects import Effect, Happened
 from rdzv_server.storage.outage import Outage
+from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -29,7 +30,7 @@ class EventFile:
         self._descriptor = _open(path)
         self._waiting = bytearray()
         self._left_out = 0
-        self._outage = Outage("runs go on, and events wait", f"--event-log {path} can be written again")
+        self._outage = Outage(words.EVENTS_WAIT, words.event_log_is_back(path))
         self._must_reopen = False
         self._called = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -93,11 +94,11 @@ class EventFile:
 
     def _note(self, error: OSError | None) -> None:
         if error:
-            self._outage.begin(f"--event-log {self._path}: {error.strerror or error}")
+            self._outage.begin(words.event_log_failed(self._path, error.strerror or error))
             return
         self._outage.end()
         if self._left_out:
-            log.warning("--event-log %s: %d events were left out", self._path, self._left_out)
+            log.warning("%s", words.events_left_out(self._path, self._left_out))
             self._left_out = 0
 
 

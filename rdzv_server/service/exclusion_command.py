@@ -16,6 +16,7 @@ from rdzv_protocol.text import clip, printable
 from rdzv_server.core import journals
 from rdzv_server.core.effects import Effect, Record
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
+from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -59,7 +60,7 @@ class ExclusionCommand:
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
         except OSError as error:
-            log.error("--on-exclude for node %s: %s", fact.node_id, error.strerror or error)
+            log.error("%s", words.on_exclude_not_started(fact.node_id, error.strerror or error))
             return
         output = bytearray()
         try:
@@ -67,11 +68,11 @@ class ExclusionCommand:
                 await _read(process, output)
                 code = await process.wait()
             if code == 0:
-                log.info("--on-exclude for node %s is done", fact.node_id)
+                log.info("%s", words.on_exclude_done(fact.node_id))
                 return
-            how = f"fails with {code}"
+            how = words.fails_with(code)
         except TimeoutError:
-            how = f"took more than {self._limit_s:g} s and was killed"
+            how = words.was_killed_after(self._limit_s)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -79,8 +80,8 @@ class ExclusionCommand:
             async with asyncio.timeout(KILLED_S):
                 await process.wait()
         lines = (printable(line) for line in output.decode(errors="replace").split("\n") if line)
-        wrote = clip(" | ".join(lines), SHOWN_BYTES) or "it wrote nothing"
-        log.error("--on-exclude for node %s %s, and the node may not be drained: %s", fact.node_id, how, wrote)
+        wrote = clip(" | ".join(lines), SHOWN_BYTES) or words.WROTE_NOTHING
+        log.error("%s", words.on_exclude_failed(fact.node_id, how, wrote))
 
 
 async def _read(process: asyncio.subprocess.Process, output: bytearray) -> None:

@@ -14,8 +14,8 @@ from rdzv_protocol.messages import Directive, Finish
 from rdzv_server.core.run import Run, Stage
 from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
+from rdzv_server.words import service as words
 
-OVER = "every run is over, and every agent has heard so"
 LINGER_S = 3.0
 """Seconds after the end of a run in which an agent may ask how it ended, if a node was lost."""
 
@@ -51,11 +51,11 @@ class IdleWatch:
             return
         runs = self._rendezvous.runs()
         if not runs or not all(map(self._is_over, runs)):
-            self._call_later(self._limit_s, f"no agent for {self._limit_s:g} s")
+            self._call_later(self._limit_s, words.no_agents(self._limit_s))
         elif any(map(_is_missing_nodes, runs)):
-            self._call_later(min(LINGER_S, self._limit_s), OVER)
+            self._call_later(min(LINGER_S, self._limit_s), words.ALL_RUNS_OVER)
         else:
-            self._idle(OVER)
+            self._idle(words.ALL_RUNS_OVER)
 
     def _call_later(self, delay_s: float, reason: str) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._idle, reason)

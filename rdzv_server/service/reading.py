@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from rdzv_server.core.run import Run
 from rdzv_server.core.set_apart import own_error
+from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -20,11 +21,8 @@ def read(run: Run, view: Callable[[], T], otherwise: Callable[[str], T]) -> T:
     try:
         return view()
     except Exception as error:
-        why = (
-            f"this run cannot be shown after {own_error(error)}. Its agents and workers are not affected. Report this "
-            "with the server's log"
-        )
+        why = words.run_cannot_be_shown(own_error(error))
         if run.unreadable != why:
             run.unreadable = why
-            log.exception("run %s: %s", run.run_id, why)
+            log.exception("%s", words.of_run(run.run_id, why))
         return otherwise(why)

@@ -44,6 +44,7 @@ from rdzv_server.service.interface import (
     ServerState,
 )
 from rdzv_server.service.long_polls import Key
+from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -142,7 +143,7 @@ class Rendezvous:
         request_id = wanted.request_id or os.urandom(8).hex()
         answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time()))
         if answered.is_untold:
-            log.info("%s (by %s)", answered.sentence, by)
+            log.info("%s", words.done_by(answered.sentence, by))
         return actions.Done(epoch=self.epoch, message=answered.sentence)
 
     async def _ask_agents(
@@ -166,7 +167,7 @@ class Rendezvous:
         assert isinstance(closed.answer, StackSummary)
         found = closed.answer
         if not found.has_stacks:
-            raise NoAnswer("; ".join((f"no stacks to show: {found.sentence}", *found.problems)))
+            raise NoAnswer("; ".join((words.no_stacks(found.sentence), *found.problems)))
         return actions.WorkerStacks(
             round=closed.round, sentence=found.sentence, stack=found.stack, node_id=found.folder_node,
             folder=found.folder, problems=found.problems,
@@ -180,19 +181,18 @@ class Rendezvous:
         closed = await self._ask_agents(wanted.run_id, asked, connection)
         match closed.answer:
             case None:
-                raise NoAnswer(f"the agent of node {closed.node_id} has not answered within {AGENT_ANSWERS_S:g} s")
+                raise NoAnswer(words.agent_did_not_answer(closed.node_id, AGENT_ANSWERS_S))
             case Refused(reason=reason):
                 raise QueryRefused(printable(reason))
             case LogTail() as tail:
-                where = f"rank {wanted.rank} on node {closed.node_id}"
                 if wanted.offset is None:  # or it goes on after another question, again and again
-                    log.info("run %s: the log of %s was read by %s", wanted.run_id, where, by)
+                    log.info("%s", words.log_was_read(wanted.run_id, wanted.rank, closed.node_id, by))
                 return actions.WorkerLog(
                     node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
                     path=tail.path, text=tail.text, offset=tail.offset, is_cut=tail.is_cut,
                 )  # fmt: skip
             case _:
-                raise QueryRefused(f"the agent of node {closed.node_id} has answered another question")
+                raise QueryRefused(words.another_question(closed.node_id))
 
     def lost(self, connection: Connection) -> None:
         self.connections.lost(connection)
@@ -315,7 +315,7 @@ class Rendezvous:
             return None  # unless its join is on the way, the driver says the same
         agent = machine.run.agents.get(request.agent_id)
         if agent and not hmac.compare_digest(agent.join.secret, digest(request.secret)):
-            raise AgentFenced(f"agent {request.agent_id} has joined run {request.run_id} with another secret")
+            raise AgentFenced(words.another_secret(request.agent_id, request.run_id))
         return machine
 
     def _disconnected(self, key: Key, was_parked: bool) -> None:

@@ -30,6 +30,7 @@ from rdzv_server.core.watch_view import Document, difference, merge
 from rdzv_server.service.interface import Service, Shows, state_for
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
 from rdzv_server.service.reading import read
+from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -359,9 +360,7 @@ class Watch:
     @contextmanager
     def _watching(self, peer: str, run_id: str | None) -> Iterator[Feed]:
         if self.watchers >= MOST_WATCHERS or self._of_peers[peer] >= MOST_WATCHERS // 2:
-            raise ServerUnavailable(
-                "too many watch this server already: there is room when one of them closes its page"
-            )
+            raise ServerUnavailable(words.TOO_MANY_WATCH)
         if run_id not in self._feeds:
             self._feeds[run_id] = RunsFeed() if run_id is None else RunFeed(run_id)
         feed = self._feeds[run_id]
@@ -402,7 +401,7 @@ class Watch:
             try:
                 await self._update(changed, is_look)
             except Exception:
-                log.exception("a page cannot be kept up to date; trying again")
+                log.exception(words.PAGE_NOT_UPDATED)
                 await asyncio.sleep(LOOK_S)
             await asyncio.sleep(INTERVAL_S)
             with suppress(TimeoutError):

@@ -14,42 +14,38 @@ from rdzv_protocol.events import RunEvent
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import EventsDropped
 from rdzv_server.core.journals import Key
+from rdzv_server.words import storage as words
 
 Change = Record | ForgetRun
 """Change of a store: write a record, or drop an attempt with its records, its events and the number of the last
 delivered one. A record of `EventsDropped` drops these events as well; a store may keep some that are packed with later
 ones."""
 
-WITHOUT_MEMORY = "to begin without any memory of its runs: their agents then form them anew, and their workers restart"
-
 
 class StoreBroken(Exception):
     """Failure after which the server cannot work with the store, in one line that says why and what to do."""
 
 
-def of_another_format(place: str, found: str, own: int, way_on: str) -> StoreBroken:
+def of_another_format(place: str, found: str, own: int, or_do: str) -> StoreBroken:
     """Error for a store at `place` in another format. `found`: "format N", or whatever stands there."""
     number = found.removeprefix("format ")
     age = "another" if not number.isdecimal() else "an older" if int(number) < own else "a later"
-    return StoreBroken(
-        f"{place} was written by {age} version of rdzv-server ({found}, this one: format {own}), and is left as it is: "
-        f"start that version, or {way_on}"
-    )
+    return StoreBroken(words.of_another_format(place, age, found, own, or_do))
 
 
-def damaged(place: str, error: Exception, *, is_later: bool, way_on: str) -> StoreBroken:
+def damaged(place: str, error: Exception, *, is_later: bool, restore: str) -> StoreBroken:
     """Error for a store at `place` that cannot be read. `is_later`: a later version of the server may read it."""
-    what = "was written by a later version of rdzv-server, or is damaged" if is_later else "is damaged"
-    first = "Start that version, or restore" if is_later else "Restore"
-    return StoreBroken(f"{place} {what} ({' '.join(str(error).split())}). {first} {way_on} {WITHOUT_MEMORY}")
+    tell = words.later_or_damaged if is_later else words.damaged
+    return StoreBroken(tell(place, _on_one_line(error), restore))
 
 
 def internal_error(place: str, error: Exception) -> StoreBroken:
     """Error for a fault of this server in its work with the store at `place`, which is whole."""
-    return StoreBroken(
-        f"internal error of rdzv-server: it made a change that {place} refuses ({' '.join(str(error).split())}). "
-        "The file is not damaged: keep it, start rdzv-server again, and report this line"
-    )
+    return StoreBroken(words.internal_error(place, _on_one_line(error)))
+
+
+def _on_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 class StoreUnavailable(Exception):

@@ -29,7 +29,6 @@ from rdzv_protocol.text import count
 from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.core.journals import Key
 from rdzv_server.storage.base import (
-    WITHOUT_MEMORY,
     Change,
     StoreBroken,
     StoreFenced,
@@ -48,6 +47,7 @@ from rdzv_server.storage.record_codec import (
     unpack,
     unpack_events,
 )
+from rdzv_server.words import etcd as words
 
 FORMAT = 4
 """Version of the keys and of the records; a cluster of any other is refused."""
@@ -74,13 +74,9 @@ async def settle_format(client: EtcdClient, prefix: str, shards: int) -> None:
         return
     version, _, there = text.partition(", ")
     if version == f"format {FORMAT}":
-        raise StoreBroken(
-            f"the cluster below {prefix} has {there}: start this server with --shards {there.split()[0]}, as the "
-            "others, or give it a cluster of its own (--store etcd://HOST,HOST,HOST/ANOTHER)"
-        )
-    place = f"what {client.name} holds below {prefix}"
-    way_on = f"give this one a cluster of its own (--store etcd://HOST,HOST,HOST/ANOTHER) {WITHOUT_MEMORY}"
-    raise of_another_format(place, version or "no format", FORMAT, way_on)
+        raise StoreBroken(words.of_other_shards(prefix, there, there.split()[0]))
+    place = words.place(client.name, prefix)
+    raise of_another_format(place, version or "no format", FORMAT, words.GIVE_OWN_CLUSTER)
 
 
 class EtcdStore:
@@ -104,8 +100,8 @@ class EtcdStore:
                     chunks.append(_unpack(key.key, key.value))
                     await asyncio.sleep(0)  # the lease is renewed meanwhile
         except MalformedRecord as error:
-            place, is_later = f"what {self._client.name} holds below {self._root}", isinstance(error, UnknownKind)
-            raise damaged(place, error, is_later=is_later, way_on="a snapshot, or delete it") from error
+            place, is_later = words.place(self._client.name, self._root), isinstance(error, UnknownKind)
+            raise damaged(place, error, is_later=is_later, restore=words.SNAPSHOT_OR_DELETE) from error
         attempts: dict[tuple[str, int], list[Record]] = {}
         for number, records in sorted(chunks, key=itemgetter(0)):
             self._next_number = number + 1
@@ -175,7 +171,7 @@ class EtcdStore:
     async def _write(self, operations: Sequence[Any]) -> None:
         done, _ = await self._client.transact([self._fence], operations)
         if not done:
-            raise StoreFenced("this server's leadership is over: another one leads, or soon will")
+            raise StoreFenced(words.LEADERSHIP_OVER)
 
     def _plan(self, changes: Sequence[Change], events: Sequence[RunEvent]) -> Iterator[list[Any]]:
         """Split a batch into transactions, each as large as etcd allows; the events last."""
@@ -246,7 +242,7 @@ async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record],
             chunks += [_unpack(key.key, key.value) for key in keys]
             revision = revision or now
     except MalformedRecord as error:
-        raise StoreBroken(f"what {client.name} holds below {folder.decode()} is damaged ({error})") from error
+        raise StoreBroken(words.damaged(words.place(client.name, folder.decode()), error)) from error
     return [record for _, records in sorted(chunks, key=itemgetter(0)) for record in records], revision
 
 
@@ -270,7 +266,7 @@ async def read_attempts_with(client: EtcdClient, root: str, text: str) -> list[l
     try:
         chunks = {folder: [_unpack(key.key, key.value) for key in folders[folder]] for folder in sorted(mentions)}
     except MalformedRecord as error:
-        raise StoreBroken(f"what {client.name} holds below {root} is damaged ({error})") from error
+        raise StoreBroken(words.damaged(words.place(client.name, root), error)) from error
     return [settled([record for _, records in each for record in records]) for each in chunks.values()]
 
 
@@ -284,4 +280,4 @@ def _unpack(key: bytes, value: bytes) -> tuple[int, list[Record]]:
     except MalformedRecord:
         raise
     except Exception as error:  # msgpack's own errors, and whatever foreign bytes bring out of it
-        raise MalformedRecord(f"{key.decode(errors='replace')} holds no records: {error}") from None
+        raise MalformedRecord(words.no_records(key.decode(errors="replace"), error)) from None

@@ -21,6 +21,7 @@ from aetcd import rpc
 
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.tasks import first_of
+from rdzv_server.words import etcd as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -40,7 +41,6 @@ _CHANNEL = {
 }
 _HOPELESS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARGUMENT}
 """Statuses of failures that another member, or a later try, would repeat."""
-_NO_SPACE = "its space is used up: compact and defragment it, and see docs/failover.md for how to keep it small"
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class EtcdTls(NamedTuple):
             files = (Path(path).read_bytes() if path is not None else None for path in (self.ca, self.key, self.cert))
             return grpc.ssl_channel_credentials(*files) if any(self) else None
         except OSError as error:
-            raise StoreBroken(f"cannot read {error.filename}: {error.strerror}") from None
+            raise StoreBroken(words.cannot_read(error.filename, error.strerror)) from None
 
 
 NO_TLS = EtcdTls()
@@ -89,7 +89,7 @@ class EtcdClient:
     def __init__(self, addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> None:
         credentials = tls.credentials()
         self._members = [_Member(address, credentials) for address in addresses]
-        self.name = f"etcd ({', '.join(addresses)})"
+        self.name = words.name(addresses)
 
     async def close(self) -> None:
         for member in self._members:
@@ -146,7 +146,7 @@ class EtcdClient:
                     return answer
             finally:
                 call.cancel()
-            raise EOFError("it closed the stream")
+            raise EOFError(words.CLOSED_STREAM)
 
         return int((await self._ask(ask)).TTL)
 
@@ -181,12 +181,12 @@ class EtcdClient:
             try:
                 return await ask(member)
             except (grpc.aio.AioRpcError, EOFError) as error:
-                problem = _words(member, error)
+                problem = _problem(member, error)
                 if isinstance(error, grpc.aio.AioRpcError) and error.code() in _HOPELESS:
-                    raise StoreBroken(f"{self.name} refuses: {problem}") from None
+                    raise StoreBroken(words.refuses(self.name, problem)) from None
             if self._members[0] is member:
                 self._members.append(self._members.pop(0))
-        raise StoreUnavailable(f"cannot use {self.name}: {problem}")
+        raise StoreUnavailable(words.cannot_use(self.name, problem))
 
 
 def end_of(folder: bytes) -> bytes:
@@ -214,11 +214,11 @@ def is_free(key: bytes) -> Any:
     return is_made_at(key, 0)
 
 
-def _words(member: _Member, error: Exception) -> str:
+def _problem(member: _Member, error: Exception) -> str:
     if not isinstance(error, grpc.aio.AioRpcError):
-        return f"{member.address}: {error}"
+        return words.problem(member.address, error)
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"{member.address}: no answer in time"
+        return words.no_answer(member.address)
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "space" in (error.details() or ""):
-        return f"{member.address}: {_NO_SPACE}"
-    return f"{member.address}: {' '.join((error.details() or error.code().name).split())}"
+        return words.no_space(member.address)
+    return words.problem(member.address, " ".join((error.details() or error.code().name).split()))

@@ -4,10 +4,10 @@ import os
 from dataclasses import dataclass
 from typing import Self
 
-from rdzv_server.storage.base import WITHOUT_MEMORY, StoreBroken
+from rdzv_server.storage.base import StoreBroken
+from rdzv_server.words import storage as words
 
 DIGITS = 20
-REPLACED = "was replaced by another file"
 
 
 @dataclass(slots=True)
@@ -30,13 +30,13 @@ class OpenFile:
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
-            return "was removed"
+            return words.WAS_REMOVED
         except OSError as error:
-            return f"cannot be looked at ({error.strerror})"
+            return words.cannot_be_looked_at(error.strerror)
         if (found.st_dev, found.st_ino) != (self.device, self.inode):
-            return REPLACED
+            return words.WAS_REPLACED
         if found.st_size < self.size:
-            return f"was shortened from {self.size} to {found.st_size} bytes"
+            return words.was_shortened(self.size, found.st_size)
         self.size = found.st_size
         return ""
 
@@ -57,17 +57,14 @@ class LastRecord:
         """Refuse a state file that is missing or empty though it was not. Raises `StoreBroken`."""
         if size(self._state) == 0:
             if (number := self._read()) is not None:
-                raise self._broken(f"is missing or empty, but its last record was {number} ({self.path})")
+                raise self._broken(words.noted_but_empty(number, self.path))
             if size(f"{self._state}-wal"):
-                raise self._broken(f"is missing or empty, but {self._state}-wal has its latest changes")
+                raise self._broken(words.empty_beside_wal(self._state))
 
     def refuse_behind(self, number: int) -> None:
         """Refuse a state file whose last record is `number`, if it had later ones. Raises `StoreBroken`."""
         if number < (noted := self._read() or 0):
-            raise self._broken(
-                f"lost its latest changes: its last record is {number} and was {noted} ({self.path}). "
-                f"{self._state}-wal was probably removed or damaged, or an older copy was restored"
-            )
+            raise self._broken(words.lost_latest_changes(number, noted, self.path, self._state))
 
     def write(self, number: int) -> None:
         """Note the number. A failure, as on a full disk, leaves the note behind, which refuses less."""
@@ -92,10 +89,7 @@ class LastRecord:
         return int(text) if text.strip().isdigit() else 0
 
     def _broken(self, what: str) -> StoreBroken:
-        return StoreBroken(
-            f"{self._state} {what}. Restore a copy of {self._state}, without a -wal file, and delete {self.path}; "
-            f"or move {self._state}, its -wal and {self.path} away {WITHOUT_MEMORY}"
-        )
+        return StoreBroken(words.lost_changes(self._state, what, self.path))
 
 
 def size(path: str) -> int:

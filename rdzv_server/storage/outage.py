@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from rdzv_server.storage.base import StoreUnavailable
+from rdzv_server.words import etcd as etcd_words
+from rdzv_server.words import storage as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -15,7 +17,7 @@ T = TypeVar("T")
 class Outage:
     """Outage, logged when it begins, with its consequence, and when it is over."""
 
-    def __init__(self, consequence: str = "trying again", over: str = "etcd answers") -> None:
+    def __init__(self, consequence: str = words.TRYING_AGAIN, over: str = etcd_words.ANSWERS) -> None:
         self.reason: str | None = None
         """Reason of the outage; None while there is none."""
         self._consequence, self._over = consequence, over
@@ -23,13 +25,13 @@ class Outage:
     def begin(self, reason: object) -> None:
         """Note that there is an outage, now or still."""
         if self.reason is None:
-            log.error("%s; %s", reason, self._consequence)
+            log.error("%s", words.outage(reason, self._consequence))
         self.reason = str(reason)
 
     def end(self) -> None:
         """Note that there is none, again or still."""
         if self.reason is not None:
-            log.info(self._over)
+            log.info("%s", self._over)
         self.reason = None
 
     async def outlast(self, work: Callable[[], Awaitable[T]], pause_s: float) -> T:

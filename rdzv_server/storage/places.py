@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from rdzv_protocol.flag_values import address, endpoint
 
 from rdzv_server.storage.base import MemoryStore, Store, StoreBroken
+from rdzv_server.words import etcd as etcd_words
+from rdzv_server.words import storage as words
 
 ETCD_PORT = 2379
 ANYWHERE = "192.0.2.1:9"
 """Address that RFC 5737 reserves for documentation: the route to it is the default route."""
-ETCD_FORM = "etcd://HOST[:PORT],HOST[:PORT],.../CLUSTER, where /CLUSTER may be left out"
 
 
 def make_store(name: str | None, port: int) -> tuple[Store, str]:
@@ -24,12 +25,12 @@ def make_store(name: str | None, port: int) -> tuple[Store, str]:
         name = "memory" if port == 0 else f"sqlite:{_default_path(port)}"
     kind, _, place = name.partition(":")
     if kind == "memory" and not place:
-        return MemoryStore(), "memory: runs are forgotten when it stops"
+        return MemoryStore(), words.IN_MEMORY
     if kind == "sqlite" and place:
         from rdzv_server.storage.sqlite import SqliteStore
 
         return SqliteStore(place), place
-    raise StoreBroken(f"--store {name}: give sqlite:PATH, memory or etcd://HOST,HOST,HOST/CLUSTER")
+    raise StoreBroken(words.unknown_store(name))
 
 
 def _default_path(port: int) -> str:
@@ -43,9 +44,7 @@ def _default_path(port: int) -> str:
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
-        raise StoreBroken(
-            f"cannot make {folder} to keep the state in ({error.strerror}): name another place with --store"
-        ) from None
+        raise StoreBroken(words.no_folder(folder, error.strerror)) from None
     return os.path.join(folder, f"port-{port}.db")
 
 
@@ -63,7 +62,7 @@ class EtcdPlace:
         members = tuple(_member(host, text) for host in hosts.split(","))
         cluster = cluster.strip("/") or "default"
         if not cluster.isprintable() or " " in cluster:
-            raise StoreBroken(f"--store {text}: the cluster's name has a character that cannot be in a key")
+            raise StoreBroken(etcd_words.bad_cluster_name(text))
         return cls(members, f"/rdzv-server/{cluster}")
 
     def own_address(self) -> str:
@@ -78,7 +77,7 @@ def _member(text: str, whole: str) -> str:
     try:
         return address(*endpoint(f"[{text}]" if is_bare_ipv6 else text, ETCD_PORT))
     except ValueError:
-        raise StoreBroken(f"--store {whole}: {text!r} is no etcd member; give {ETCD_FORM}") from None
+        raise StoreBroken(etcd_words.no_member(whole, text)) from None
 
 
 def _source(member: str) -> str | None:

@@ -18,6 +18,7 @@ from rdzv_server.core.events import Fact, NumbersUsed, PolicyFact, RunCreated, S
 from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed
 from rdzv_server.core.operations import BY_FACT
 from rdzv_server.core.policies import POLICIES
+from rdzv_server.words import storage as words
 
 
 class MalformedRecord(Exception):
@@ -44,11 +45,11 @@ def pack(record: Record) -> tuple[str, bytes]:
 def unpack(run_id: str, attempt: int, at: float, kind: str, body: bytes) -> Record:
     """Decode a record from its parts. Raises `MalformedRecord`."""
     if kind not in _KINDS:
-        raise UnknownKind(f"unknown kind {kind!r} in attempt {attempt} of run {run_id!r}")
+        raise UnknownKind(words.unknown_kind(kind, attempt, run_id))
     try:
         return Record(run_id, attempt, at, decode_own(_KINDS[kind], body))
     except ProtocolError as error:
-        raise MalformedRecord(f"{kind} in attempt {attempt} of run {run_id!r}: {error}") from None
+        raise MalformedRecord(words.malformed_record(kind, attempt, run_id, error)) from None
 
 
 class EventBatch(NamedTuple):
@@ -84,7 +85,7 @@ def unpack_events(body: bytes) -> list[RunEvent]:
         except msgspec.ValidationError:
             return convert_own(list[RunEvent], msgspec.msgpack.decode(body))
     except msgspec.DecodeError as error:
-        raise MalformedRecord(f"events: {error}") from None
+        raise MalformedRecord(words.malformed_events(error)) from None
 
 
 def settled(records: Sequence[Record]) -> list[Record]:

@@ -21,7 +21,6 @@ from rdzv_protocol.events import RunEvent
 from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.core.journals import Key
 from rdzv_server.storage.base import (
-    WITHOUT_MEMORY,
     Change,
     StoreBroken,
     StoreUnavailable,
@@ -30,7 +29,7 @@ from rdzv_server.storage.base import (
     internal_error,
     of_another_format,
 )
-from rdzv_server.storage.file_watch import REPLACED, LastRecord, OpenFile, size
+from rdzv_server.storage.file_watch import LastRecord, OpenFile, size
 from rdzv_server.storage.record_codec import (
     MalformedRecord,
     UnknownKind,
@@ -39,6 +38,7 @@ from rdzv_server.storage.record_codec import (
     unpack,
     unpack_events,
 )
+from rdzv_server.words import storage as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -163,14 +163,14 @@ class SqliteStore:
             raise internal_error(self.path, error) from error
         except (sqlite3.DatabaseError, MalformedRecord) as error:
             is_later = isinstance(error, UnknownKind)
-            raise damaged(self.path, error, is_later=is_later, way_on="a copy of it, or move it away") from error
+            raise damaged(self.path, error, is_later=is_later, restore=words.COPY_OR_MOVE_AWAY) from error
 
     def _unavailable(self, error: sqlite3.OperationalError) -> Exception:
         if "locked" in str(error):
-            return StoreBroken(f"{self.path} is in use by another rdzv-server")
+            return StoreBroken(words.in_use(self.path))
         if "unable to open" in str(error):
-            return StoreBroken(f"cannot open {self.path}: is its folder there, and may this user write to it?")
-        return StoreUnavailable(f"cannot write to {self.path}: {error}")
+            return StoreBroken(words.cannot_open(self.path))
+        return StoreUnavailable(words.cannot_write(self.path, error))
 
     def _load(self) -> list[Record]:
         self._file = self._open()
@@ -182,14 +182,14 @@ class SqliteStore:
         if not (found := next(changes, None)):
             return
         path, what = found
-        if (path, what) == (self.path, REPLACED):  # it may be a copy that an operator restored
+        if (path, what) == (self.path, words.WAS_REPLACED):  # it may be a copy that an operator restored
             self._set_wal_aside()
             raise self._taken(path, what)
         try:
             self._write_anew()
         except (sqlite3.Error, OSError, StoreBroken) as error:
             raise self._taken(path, what) from error
-        log.error("%s %s while rdzv-server runs; rdzv-server wrote %s anew, with all runs", path, what, self.path)
+        log.error("%s", words.written_anew(path, what, self.path))
 
     def _set_wal_aside(self) -> None:
         """Rename the WAL of the replaced file: SQLite would apply it to the file that is there now."""
@@ -198,10 +198,7 @@ class SqliteStore:
             os.rename(wal.path, f"{wal.path}-replaced")
 
     def _taken(self, path: str, what: str) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{path} {what} while rdzv-server runs; rdzv-server still has all runs in memory. "
-            f"Restore a copy of {self.path} and start rdzv-server again, or move it away and start it {WITHOUT_MEMORY}"
-        )
+        return StoreUnavailable(words.only_in_memory(path, what, self.path))
 
     def _write_anew(self) -> None:
         """Copy what the open file holds, though it has no name any more, to a new file at its path."""
@@ -299,7 +296,7 @@ class SqliteStore:
             pass
         except OSError as error:
             if error.errno == errno.ENOSPC:
-                raise StoreUnavailable(f"cannot write to {self.path}: {error.strerror}") from None
+                raise StoreUnavailable(words.cannot_write(self.path, error.strerror)) from None
             raise sqlite3.OperationalError("unable to open") from None
 
     def _check(self, file: sqlite3.Connection, *, has_wal: bool) -> bool:
@@ -307,15 +304,15 @@ class SqliteStore:
         (application_id,) = file.execute("PRAGMA application_id").fetchone()
         (tables,) = file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application_id != APPLICATION_ID and tables:
-            raise StoreBroken(f"{self.path} is another program's database: name another file with --store")
+            raise StoreBroken(words.another_programs(self.path))
         (verdict,) = file.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
         (version,) = file.execute("PRAGMA user_version").fetchone()
         if tables and version != FORMAT:
-            raise of_another_format(self.path, f"format {version}", FORMAT, f"move the file away {WITHOUT_MEMORY}")
+            raise of_another_format(self.path, f"format {version}", FORMAT, words.MOVE_FILE_AWAY)
         if has_wal and not tables:
-            raise sqlite3.DatabaseError(f"it is empty, and {self.path}-wal cannot be read")
+            raise sqlite3.DatabaseError(words.empty_with_wal(self.path))
         self._last_record.refuse_behind(_last_id(file) if tables else 0)
         return not tables
 

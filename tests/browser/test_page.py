@@ -12,6 +12,7 @@ from rdzv_protocol import actions
 
 from rdzv_server.core.policies import words
 from rdzv_server.words import operations
+from rdzv_server.words import service as service_words
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
@@ -21,7 +22,7 @@ from tests.support.etcd import Etcd
 from tests.support.poison import poison
 from tests.support.programs import STRAGGLING_WORKER, Server
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.told import pattern
+from tests.support.told import beginning, pattern
 from tests.support.worker_hub import WorkerHub
 
 SOON_S = 1.0
@@ -136,10 +137,11 @@ async def test_runs_that_are_set_apart_or_cannot_be_shown_say_so_and_one_that_is
 ) -> None:
     async with Cluster(hub) as cluster:
         await cluster.serve(env=poison("r/1", unreadable="odd"))
+        cannot_be_shown = beginning(service_words.run_cannot_be_shown)
         await cluster.nodes("c", "--run-id", "odd", *PATIENT, nproc=1)
         workers = await cluster.nodes("ab", *FLAGS, nproc=1)
         await tab.open(cluster)
-        await tab.shows("#runs tr", "this run cannot be shown after an error inside rdzv-server")
+        await tab.shows("#runs tr", f"{cannot_be_shown}an error inside rdzv-server")
         workers[0].kill()
         await tab.shows("#runs tr >> nth=0", "run r/1 is set apart after an error inside rdzv-server")
         await tab.page.click("text=r/1")
@@ -150,7 +152,7 @@ async def test_runs_that_are_set_apart_or_cannot_be_shown_say_so_and_one_that_is
         workers = await cluster.hub.group(2)
         await tab.shows("#reason", "round 1 runs on 2 nodes")
         await tab.open(cluster, "/runs/odd")
-        await tab.shows("#reason", "this run cannot be shown")
+        await tab.shows("#reason", cannot_be_shown)
         await tab.is_accessible()
         tab.is_content()
 

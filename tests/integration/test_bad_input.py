@@ -10,6 +10,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from rdzv_server.words import admission
+from rdzv_server.words import etcd as etcd_words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import need_aetcd
 from tests.support.programs import WORKER, Program, Server, refuses, start_agent
@@ -53,8 +54,10 @@ SERVER_FLAGS = {
     ("--store", "postgres:x"): "--store",
     ("--store", "memory:x"): "--store",
     ("--store", ""): "--store",
-    ("--store", "etcd://a:0"): "'a:0' is no etcd member; give etcd://HOST",
-    ("--store", "etcd://a", "--etcd-ca", "/nowhere/ca"): "cannot read /nowhere/ca: No such file or directory",
+    ("--store", "etcd://a:0"): etcd_words.no_member("etcd://a:0", "a:0"),
+    ("--store", "etcd://a", "--etcd-ca", "/nowhere/ca"): etcd_words.cannot_read(
+        "/nowhere/ca", "No such file or directory"
+    ),
 }
 
 

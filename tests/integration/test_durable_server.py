@@ -19,11 +19,14 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.http import HttpTransport
+from rdzv_server.words import service as service_words
+from rdzv_server.words import storage as words
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.disk import Disk, why_no_disk
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
 from tests.support.scenario import RUN_ID, a_join
+from tests.support.told import part, pattern, tells
 from tests.support.worker_hub import WorkerHub, all_run, of_agent, restart_count
 
 PATIENT = ("--last-call-timeout", "500", "--lease", "60", "--join-timeout", "500", "--shutdown-timeout", "500")
@@ -172,8 +175,8 @@ async def refusal(*flags: str) -> str:
     return line
 
 
-async def test_two_servers_do_not_share_a_file(durable: Cluster) -> None:
-    assert "is in use by another rdzv-server" in await refusal(*durable.server_flags)
+async def test_two_servers_do_not_share_a_file(durable: Cluster, tmp_path: Path) -> None:
+    assert words.in_use(str(tmp_path / "state.db")) in await refusal(*durable.server_flags)
 
 
 def overwrite(file: Path) -> None:
@@ -193,9 +196,8 @@ async def test_a_file_that_lost_changes_while_no_server_ran_is_never_an_empty_se
     for file in {"file": [state], "both overwritten": [state, wal]}.get(lost, [wal]):
         overwrite(file) if "overwritten" in lost else file.unlink()
     for _ in range(2):  # a service manager starts it again
-        assert re.search(
-            r"state\.db (is missing|is damaged|lost its).*estore a copy", await refusal(*durable.server_flags)
-        )
+        refused = await refusal(*durable.server_flags)
+        assert tells(refused, words.lost_changes, state=str(state)) or tells(refused, words.damaged, place=str(state))
 
 
 @pytest.mark.parametrize("lost", ["file", "WAL", "both", "contents"])
@@ -209,7 +211,7 @@ async def test_a_file_that_is_removed_while_the_server_runs_is_written_anew(
     if lost == "contents":
         os.truncate(state, 0)
     first[3].kill()
-    await durable.server.line("while rdzv-server runs; rdzv-server wrote .* anew, with all runs")
+    await durable.server.line(pattern(words.written_anew, state=str(tmp_path / "state.db")))
     second = await durable.hub.group(4)
     await durable.restart_server()
     assert (await durable.server.run())["restart_count"] == 1
@@ -221,7 +223,8 @@ async def test_while_the_file_is_replaced_nothing_is_decided_and_workers_run(dur
     (tmp_path / "copy").touch()
     (tmp_path / "copy").rename(tmp_path / "state.db")
     first[3].kill()
-    await durable.server.line("state.db was replaced by another file .*all runs in memory.*; nothing is decided")
+    replaced = re.escape(words.only_in_memory(state := str(tmp_path / "state.db"), words.WAS_REPLACED, state))
+    await durable.server.line(f"{replaced}; {service_words.NOTHING_DECIDED}")
     with pytest.raises(urllib.error.HTTPError, match="503"):
         await durable.server.get("/readyz")
     assert all_run(first[:2])
@@ -255,7 +258,9 @@ async def test_on_a_full_disk_nothing_is_decided_and_workers_run_until_there_is_
     first = await cramped.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     small_disk.fill()
     first[3].kill()
-    await cramped.server.line("cannot write to .*: database or disk is full; nothing is decided")
+    await cramped.server.line(
+        f"{part(words.cannot_write, why='database or disk is full')}; {service_words.NOTHING_DECIDED}"
+    )
     assert all_run(first[:2])
     with pytest.raises(urllib.error.HTTPError, match="503"):
         await cramped.server.get("/readyz")
@@ -272,6 +277,8 @@ async def test_who_joins_while_the_disk_is_full_reads_so_at_once_and_runs_when_t
     for name in "ab":
         await cramped.node(name, "--nnodes", "2", *PATIENT)
     for agent in cramped.agents.values():
-        await agent.line(f"cannot write to {re.escape(str(small_disk.path))}/state.db: database or disk is full")
+        await agent.line(
+            pattern(words.cannot_write, path=f"{small_disk.path}/state.db", why="database or disk is full")
+        )
     small_disk.free()
     await cramped.finish(await cramped.hub.group(4))

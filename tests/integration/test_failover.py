@@ -14,12 +14,15 @@ from rdzv_protocol.errors import NotLeader
 
 from node_agent.core.backoff import HANDOVER_S
 from node_agent.transport.http import HttpTransport
+from rdzv_server.words import etcd as etcd_words
+from rdzv_server.words import storage as words
 from tests.integration.replicas import TAKEOVER_S, Probe, Replicas
 from tests.support.cluster import ALL_COME
 from tests.support.etcd import Etcd, Member, need_etcd, written
 from tests.support.programs import PATIENCE_S, Server
 from tests.support.scenario import a_join
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.told import part
 from tests.support.worker_hub import all_run, restart_count
 
 GRACE_S = 1.0
@@ -230,7 +233,8 @@ async def test_agents_that_start_before_their_servers_wait_for_them(unserved: Re
 async def test_without_etcd_a_server_says_so_and_goes_on_trying(flags: tuple[str, ...]) -> None:
     need_etcd()
     server = await Server.listen("--store", "etcd://127.0.0.1:1,127.0.0.1:2", *flags)
-    await server.line(r"cannot use etcd \(127.0.0.1:1, 127.0.0.1:2\): .*refused; trying again")
+    members = ("127.0.0.1:1", "127.0.0.1:2")
+    await server.line(f"{part(etcd_words.cannot_use, etcd=etcd_words.name(members))}.*refused; {words.TRYING_AGAIN}")
     with pytest.raises(urllib.error.HTTPError, match="503") as caught:
         await server.get("/readyz")
     assert caught.value.read() == b"no leader is known\n"

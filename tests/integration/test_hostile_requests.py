@@ -16,6 +16,7 @@ from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import ErrorReply
 
 from benchmarks.machine import cpu_s, peak_rss_mb
+from rdzv_server.words import service as words
 from tests.support.programs import Server, ended_programs
 
 AGENT_PATHS = [paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE]
@@ -83,7 +84,7 @@ JSON_BODIES = {
     "no name": (b'{"run_id": "a\\u0000b"}', 400, "visible characters, not 'a\\x00b'"),
     "half a letter": (b'{"run_id": "\\ud800"}', 400, ""),
     "oversized": (b" " * (MAX_MESSAGE_BYTES + 1), 413, "a message has at most"),
-    "a run that there is not": (b'{"run_id": "../../etc/passwd"}', 404, "no run ../../etc/passwd is known here"),
+    "a run that there is not": (b'{"run_id": "../../etc/passwd"}', 404, words.unknown_run("../../etc/passwd")),
 }
 
 

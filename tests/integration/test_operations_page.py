@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_server.words import service as service_words
+from rdzv_server.words import storage as storage_words
 from rdzv_server.words import unheard
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
@@ -24,7 +26,7 @@ from tests.support.poison import poison
 from tests.support.programs import Program, Server, start_agent
 from tests.support.prometheus import Prometheus, need_prometheus
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import any_numbers, pattern
+from tests.support.told import any_numbers, part, pattern
 from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import WorkerHub
 
@@ -239,12 +241,12 @@ async def cannot_write(place: Place, told: Told) -> None:
             await cluster.nodes("a", *TRAIN, "--nnodes", "1:2", *SLOW, nproc=1)
             disk.fill()
             b = await cluster.node("b", *TRAIN, *SLOW, nproc=1)
-            await b.line("cannot write to")
-            await cluster.server.line("nothing is decided")
+            await b.line(part(storage_words.cannot_write))
+            await cluster.server.line(service_words.NOTHING_DECIDED)
             await told.by_operators(cluster.server)
             await told.by_prometheus(cluster.server, place.folder, "RdzvServerNotReady")
             disk.free()
-            await cluster.server.line("can be written again")
+            await cluster.server.line(service_words.STORE_IS_BACK)
             told.of("node-agent", b)
             told.of("rdzv-server", cluster.server)
 

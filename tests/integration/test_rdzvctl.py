@@ -13,6 +13,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.words import operations
+from rdzv_server.words import service as service_words
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
@@ -209,7 +210,7 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
     assert re.fullmatch(r"rdzvctl: stderr of round 1, from its file there: /\S+/attempt_0/0/stderr\.log", done.err[1])
     found = (await rdzvctl("logs", "0", "--json", endpoint=at)).json
     assert (found["node_id"], found["text"].splitlines()[2]) == ("a", "loss 3")
-    assert any("the log of rank 0 on node a was read by 127.0.0.1" in line for line in cluster.server.err)
+    assert any(service_words.log_was_read("r", 0, "a", "127.0.0.1") in line for line in cluster.server.err)
 
     shown = (await rdzvctl("logs", "1", endpoint=at)).lines
     assert shown[1].startswith("log files there: ") and shown[1].endswith("/attempt_0/0/")
@@ -226,7 +227,7 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
     assert (await rdzvctl("logs", "0", "--lines", "1001", endpoint=at)).code == ExitCode.BAD_INPUT
     cluster.agents["a"].signal(signal.SIGSTOP)
     done = await rdzvctl("logs", "0", "--lines", "1", endpoint=at)
-    assert done.code == ExitCode.FAILED and "the agent of node a has not answered within 5 s" in done.err[0]
+    assert done.code == ExitCode.FAILED and service_words.agent_did_not_answer("a", 5.0) in done.err[0]
     cluster.agents["a"].signal(signal.SIGCONT)
     assert (await rdzvctl("logs", "0", "--lines", "1", endpoint=at)).out == ["loss 3"]
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from rdzv_server.words import service as service_words
 from rdzv_server.words import set_apart as words
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.poison import poison
 from tests.support.programs import Server
 from tests.support.rdzvctl import rdzvctl
+from tests.support.told import beginning
 from tests.support.worker_hub import Worker, WorkerHub, all_run, of_node, restart_count
 
 POISON, OTHER = "poison", "other"
@@ -24,7 +26,7 @@ PATIENT = (
     "--max-restarts", "9",
 )  # fmt: skip
 ERROR, _ = words.own_error("", "sitecustomize.py").split(", line")
-UNREADABLE = f"this run cannot be shown after {re.escape(ERROR)}"
+UNREADABLE = f"{beginning(service_words.run_cannot_be_shown)}{ERROR}"
 APART = re.escape(words.set_apart(POISON, ERROR).partition(".py")[0])
 
 
@@ -128,12 +130,12 @@ async def test_a_run_that_cannot_be_read_is_shown_as_such_and_continues_and_othe
         server = await cluster.serve(env=poison(unreadable="odd"))
         odd, other = await begin(cluster, "odd", "ab"), await begin(cluster, OTHER, "c")
         shown = await run_of(server, "odd")
-        assert shown["phase"] == "running" and re.match(UNREADABLE, shown["reason"])
+        assert shown["phase"] == "running" and shown["reason"].startswith(UNREADABLE)
         assert (await run_of(server, OTHER))["reason"] == "round 1 runs on 1 node"
         metrics = await server.get("/metrics")
         assert f'rdzv_run_world_size{{run_id="{OTHER}"}} 1.0' in metrics and 'run_id="odd"' not in metrics
-        assert "cannot be shown after an error inside rdzv-server" in await server.get("/runs/odd?plain=0")
+        assert UNREADABLE in await server.get("/runs/odd?plain=0")
         why = await rdzvctl("why", "odd", endpoint=server.endpoint)
-        assert "cannot be shown after an error inside rdzv-server" in why.lines[0]
+        assert UNREADABLE in why.lines[0]
         await cluster.finish([*await fail_and_restart(cluster, odd), *other])
         assert sum("no phase" in line and "ERROR" in line for line in server.err) == 1, "it is logged once"

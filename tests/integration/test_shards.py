@@ -23,6 +23,7 @@ need_etcd()
 
 from rdzv_server.cluster.placement import shard_of  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient  # noqa: E402
+from rdzv_server.words import etcd as etcd_words  # noqa: E402
 
 SHARDS = 16
 SHARDS_FLAG = ("--shards", str(SHARDS), "--rebalance-after", "1")
@@ -191,8 +192,6 @@ async def test_a_server_with_another_number_of_shards_is_refused(bare: Shared, f
     other = await Program.start(*Server.command(*flags))
     assert await other.exit_code() == 1
     has = f"{first} shard{'s' * (first > 1)}"
-    said = (
-        f"the cluster below /rdzv-server/{bare.name} has {has}: start this server with --shards {first}, as the others"
-    )
-    await other.line(f"cannot go on; .*{said}")
+    said = etcd_words.of_other_shards(f"/rdzv-server/{bare.name}", has, str(first))
+    await other.line(f"cannot go on; .*{re.escape(said)}")
     assert server.process.returncode is None

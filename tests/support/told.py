@@ -9,7 +9,7 @@ Where a test knows all fields it calls the function: `assert words.workers.died(
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _MARK = re.compile(r"\0(\d+)\0")
@@ -20,6 +20,9 @@ class _Unknown(str):
     """Value of a field that a test does not know: the message has a mark in its place."""
 
     def __format__(self, spec: str) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
         return str(self)
 
     def __iter__(self) -> Iterator[str]:
@@ -34,13 +37,23 @@ def pattern(maker: Callable[..., str] | str, **known: Any) -> str:
     """
     if isinstance(maker, str):
         return re.escape(maker)
-    names = [each for each in inspect.signature(maker).parameters if each not in known]
-    message = maker(**known, **{name: _Unknown(f"\0{at}\0") for at, name in enumerate(names)})
-    texts, found = _MARK.split(message), ""
+    names, texts = _split(maker, known)
+    found = ""
     for text, at in zip(texts[::2], [*texts[1::2], ""], strict=True):
         group = f"(?P<{names[int(at)]}>" if at else ""
         found += re.escape(text) + (f"(?P={names[int(at)]})" if group and group in found else group and f"{group}.*?)")
     return found if texts[-1] else found + _END
+
+
+def beginning(maker: Callable[..., str], **known: Any) -> str:
+    """Return the text of a message up to the first field that is not known."""
+    return _split(maker, known)[1][0]
+
+
+def _split(maker: Callable[..., str], known: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the names of the other fields, and the message's texts in turns with the numbers of these fields."""
+    names = [each for each in inspect.signature(maker).parameters if each not in known]
+    return names, _MARK.split(maker(**known, **{name: _Unknown(f"\0{at}\0") for at, name in enumerate(names)}))
 
 
 def part(maker: Callable[..., str] | str, **known: Any) -> str:

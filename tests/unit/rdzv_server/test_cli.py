@@ -55,7 +55,7 @@ def test_every_setting_is_explained(capsys):
         ((*ETCD, "--shards", "257"), "argument --shards: a number from 1 to 256, not '257'"),
         ((*ETCD, "--advertise", "a"), "argument --advertise: 'a' has no port: give HOST:PORT, such as a:29400"),
         (("--leader-lease", "5", "--store", "memory"), "--leader-lease is for one of several servers: with --store"),
-        (("--shards", "1"), "--shards is for one of several servers: with --store etcd://HOST,HOST,HOST"),
+        (("--shards", "1"), "--shards is for one of several servers: with --store"),
         (("--etcd-ca", "x"), "--etcd-ca is for one of several servers"),
         (("--advertise", "a:29400"), "--advertise is for one of several servers"),
         ((*ETCD, "--exit-when-idle", "5"), "--exit-when-idle: not with --store etcd://"),

@@ -16,6 +16,8 @@ from rdzv_protocol.events import RunEvent
 from rdzv_server.core.effects import Happened
 from rdzv_server.service import event_file
 from rdzv_server.service.event_file import EventFile
+from rdzv_server.words import service as words
+from rdzv_server.words import storage as storage_words
 
 PATIENCE_S = 10.0
 
@@ -90,7 +92,7 @@ async def test_a_full_disk_is_said_once_and_no_event_is_lost_or_torn(tmp_path, c
         file.observe(happened(4))
     await file.close()
     assert numbers_in(path) == [1, 2, 3, 4]
-    assert "File too large; runs go on" in caplog.text
+    assert storage_words.outage(words.event_log_failed(str(path), "File too large"), words.EVENTS_WAIT) in caplog.text
 
 
 async def test_a_file_that_could_not_be_written_is_tried_again_by_itself(tmp_path, monkeypatch, caplog):
@@ -138,7 +140,7 @@ async def test_what_waits_is_bounded(tmp_path, monkeypatch, caplog):
     await file.flush()
     written = numbers_in(path)
     assert written == list(range(1, len(written) + 1)) and 1 < len(written) < 20
-    assert f"{99 - len(written)} events were left out" in caplog.text
+    assert words.events_left_out(str(path), 99 - len(written)) in caplog.text
     await file.close()
 
 

@@ -10,6 +10,7 @@ from rdzv_server.core import journals
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import NodeCordoned
 from rdzv_server.service.exclusion_command import ExclusionCommand
+from rdzv_server.words import service as words
 from tests.support.process_info import until
 
 
@@ -36,32 +37,37 @@ async def test_it_is_told_which_node_why_and_for_how_long(tmp_path: Path, caplog
     seen = tmp_path / "seen"
     command = f'echo "$RDZV_NODE|$RDZV_REASON|$RDZV_SECONDS" >>{seen}'
     records = (exclusion("a"), exclusion("b"))
-    assert await told(command, *records, says="node b is done", caplog=caplog) == "--on-exclude for node b is done"
+    assert await told(command, *records, says=words.on_exclude_done("b"), caplog=caplog) == words.on_exclude_done("b")
     assert seen.read_text() == "a|worn out|600\nb|worn out|600\n"
 
 
 async def test_what_an_agent_says_is_no_part_of_the_command(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     seen, harm = tmp_path / "seen", tmp_path / "harm"
     bad = f"$(touch {harm}); `touch {harm}`\x00\n"
-    await told(f'echo "$RDZV_REASON" >{seen}', exclusion("x; touch y", bad), says="is done", caplog=caplog)
+    await told(
+        f'echo "$RDZV_REASON" >{seen}',
+        exclusion("x; touch y", bad),
+        says=words.on_exclude_done("x; touch y"),
+        caplog=caplog,
+    )
     assert seen.read_text() == f"$(touch {harm}); `touch {harm}`  \n"
     assert not harm.exists()
 
 
 async def test_one_that_fails_is_an_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    line = await told("echo no such node; exit 3", exclusion(), says="fails", caplog=caplog)
-    assert line == "--on-exclude for node n7 fails with 3, and the node may not be drained: no such node"
+    failed = words.on_exclude_failed("n7", words.fails_with(3), "no such node")
+    assert await told("echo no such node; exit 3", exclusion(), says=failed, caplog=caplog) == failed
     assert caplog.records[-1].levelno == logging.ERROR
 
 
 async def test_one_that_takes_too_long_is_killed(caplog: pytest.LogCaptureFixture) -> None:
-    line = await told("echo looking; sleep 600", exclusion(), says="killed", caplog=caplog, limit_s=0.3)
-    assert line.endswith("took more than 0.3 s and was killed, and the node may not be drained: looking")
+    killed = words.on_exclude_failed("n7", words.was_killed_after(0.3), "looking")
+    assert await told("echo looking; sleep 600", exclusion(), says=killed, caplog=caplog, limit_s=0.3) == killed
 
 
 async def test_an_operators_cordon_and_another_shards_exclusion_are_not_its_business(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     records = (exclusion("a", by="admin"), exclusion("b", wall_until=2e9), exclusion("c"))
-    await told("true", *records, says="is done", caplog=caplog)
-    assert caplog.messages == ["--on-exclude for node c is done"]
+    await told("true", *records, says=words.on_exclude_done("c"), caplog=caplog)
+    assert caplog.messages == [words.on_exclude_done("c")]

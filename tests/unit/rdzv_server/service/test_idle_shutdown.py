@@ -9,7 +9,8 @@ from rdzv_protocol.messages import Finish, Start, Stop
 
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import idle_shutdown
-from rdzv_server.service.idle_shutdown import OVER, IdleWatch
+from rdzv_server.service.idle_shutdown import IdleWatch
+from rdzv_server.words import service as words
 from tests.support.agent_side import PATIENCE_S, AgentSide
 from tests.support.scenario import RUN_ID, Connection
 
@@ -76,7 +77,7 @@ async def test_it_is_over_when_the_last_agent_of_an_ended_run_hangs_up(site: Sit
         await agent.told(Finish)
         assert not site.reasons
         agent.hangs_up()
-    assert (site.reasons, site.verdicts) == ([OVER], [success])
+    assert (site.reasons, site.verdicts) == ([words.ALL_RUNS_OVER], [success])
 
 
 async def test_an_agent_that_has_not_heard_of_the_end_may_come_back_for_it(site: Site) -> None:
@@ -90,7 +91,7 @@ async def test_an_agent_that_has_not_heard_of_the_end_may_come_back_for_it(site:
     assert not site.reasons
     await b.told(Finish)
     b.hangs_up()
-    assert site.reasons == [OVER]
+    assert site.reasons == [words.ALL_RUNS_OVER]
 
 
 async def test_it_is_over_when_the_only_agent_leaves(site: Site) -> None:
@@ -100,7 +101,7 @@ async def test_it_is_over_when_the_only_agent_leaves(site: Site) -> None:
     await a.leaves()
     assert not site.reasons
     a.hangs_up()
-    assert site.reasons == [OVER]
+    assert site.reasons == [words.ALL_RUNS_OVER]
 
 
 async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> None:
@@ -109,7 +110,7 @@ async def test_agents_that_are_lost_may_come_back_for_a_while(site: Site) -> Non
     a.hangs_up()
     b.hangs_up()
     assert not site.reasons
-    assert await site.is_idle() == "no agent for 0.2 s"
+    assert await site.is_idle() == words.no_agents(0.2)
     assert site.verdicts == [False]
 
 
@@ -131,12 +132,12 @@ async def test_who_has_lost_a_node_may_ask_a_while_how_the_run_ended(
     await a.told(Finish)
     a.hangs_up()
     assert not site.reasons
-    assert (await site.is_idle(), site.verdicts) == (OVER, [True])
+    assert (await site.is_idle(), site.verdicts) == (words.ALL_RUNS_OVER, [True])
 
 
 async def test_nobody_ever_came(site: Site) -> None:
     site.watch(0.01)
-    assert await site.is_idle() == "no agent for 0.01 s"
+    assert await site.is_idle() == words.no_agents(0.01)
 
 
 async def test_the_wait_ends_when_somebody_comes(site: Site) -> None:
@@ -158,4 +159,4 @@ async def test_a_second_connection_of_an_agent_keeps_the_server(site: Site) -> N
     a.hangs_up()
     assert not site.reasons
     site.server.rendezvous.connections.lost(another)
-    assert site.reasons == [OVER]
+    assert site.reasons == [words.ALL_RUNS_OVER]

@@ -14,12 +14,14 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core import admission, finishing
 from rdzv_server.core.events import LeaseRenewed
 from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.run import REQUESTS
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import rendezvous
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.words import admission as words
 from rdzv_server.words import losses
+from rdzv_server.words import service as service_words
 from tests.support.scenario import RUN_ID, Connection, a_join, settings_of
 from tests.support.told import pattern
 
@@ -208,7 +210,7 @@ async def test_a_question_reaches_a_parked_poll_at_once_and_its_answer_whoever_a
         await answers(server, query.number, LogTail(path="/x.log", text="Boom", offset=4))
         log = await question
         assert (log.node_id, log.path, log.text, log.round) == ("a", "/x.log", "Boom", 1)
-        assert "the log of rank 0 on node a was read by admin 10.0.0.7" in caplog.text
+        assert service_words.log_was_read(RUN_ID, 0, "a", "admin 10.0.0.7") in caplog.text
         held.cancel()
 
 
@@ -227,7 +229,7 @@ async def test_an_agent_that_is_silent_keeps_nobody_waiting(monkeypatch):
     monkeypatch.setattr(rendezvous, "AGENT_ANSWERS_S", 0.1)
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await a_running_agent(server)
-        with pytest.raises(NoAnswer, match=r"the agent of node a has not answered within 0\.1 s"):
+        with pytest.raises(NoAnswer, match=pattern(service_words.agent_did_not_answer, node_id="a", limit_s=0.1)):
             await server.rendezvous.ask(QUESTION, OPERATOR)
 
 
@@ -239,7 +241,8 @@ async def test_an_operator_who_gets_no_stack_is_told_so_with_the_reasons():
         )
         (query,) = (await polls(server, reply)).queries
         await answers(server, query.number, Evidence(groups=(), problems=("no process can be started",)))
-        with pytest.raises(NoAnswer, match="no stacks to show: no node sent evidence; no process can be started"):
+        why = f"{service_words.no_stacks(hang_words.NO_EVIDENCE)}; no process can be started"
+        with pytest.raises(NoAnswer, match=why):
             await question
 
 

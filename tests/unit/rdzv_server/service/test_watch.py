@@ -20,7 +20,9 @@ from rdzv_server.server import RendezvousServer
 from rdzv_server.service import watch as watching
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.watch import Feed, Watch
+from rdzv_server.words import service as words
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
+from tests.support.told import beginning
 
 PATIENCE_S = 20.0
 
@@ -241,7 +243,7 @@ async def test_so_many_may_watch_and_half_of_them_from_one_address(story: Story)
         for number in range(watching.MOST_WATCHERS // 2):
             streams.append(story.watch.follow("crowd", f"none such {number}"))
             await anext(streams[-1])
-        with pytest.raises(ServerUnavailable, match="too many watch"):
+        with pytest.raises(ServerUnavailable, match=words.TOO_MANY_WATCH):
             await anext(story.watch.follow("crowd", None))
         streams.append(story.watch.follow("somebody else", None))
         await anext(streams[-1])
@@ -283,7 +285,7 @@ async def test_a_run_that_cannot_be_read_is_shown_as_such_until_it_can_and_other
     with monkeypatch.context() as broken:
         whole = run_view.outlook
         broken.setattr(run_view, "outlook", lambda run, now: 1 / 0 if run.run_id == RUN_ID else whole(run, now))
-        await reader.follow(story.follow(run_id), has_reasons("cannot be shown after an error inside", "round 1 runs"))
+        await reader.follow(story.follow(run_id), has_reasons(beginning(words.run_cannot_be_shown), "round 1 runs"))
     await reader.follow(story.follow(run_id, last=reader.last_event_id), has_reasons("round 1 runs", "round 1 runs"))
 
 
@@ -303,4 +305,4 @@ async def test_an_error_over_the_server_s_own_state_is_logged_and_tried_again(
     monkeypatch.setattr(watching.Watch, "_server", broken)
     await story.fail("a")
     await reader.follow(story.follow(last=reader.last_event_id), lambda document: phase(document) == "restarting")
-    assert "cannot be kept up to date" in caplog.text
+    assert words.PAGE_NOT_UPDATED in caplog.text

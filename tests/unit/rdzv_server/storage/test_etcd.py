@@ -1,5 +1,6 @@
 """The records in a real etcd: what is written is there for the next leader, and the old one writes nothing more."""
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -8,8 +9,11 @@ from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.events import NodeJoined, WorkersFailed
 from rdzv_server.core.registry import Registry
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable, changes_of
+from rdzv_server.words import etcd as words
+from rdzv_server.words import storage as storage_words
 from tests.support.etcd import need_etcd
 from tests.support.scenario import RUN_ID, a_failure, a_join, durable, settings_of
+from tests.support.told import part, pattern, tells, told
 from tests.unit.rdzv_server.storage.conftest import Shared
 from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
@@ -174,24 +178,27 @@ async def test_a_run_of_which_earlier_attempts_are_forgotten_is_found_alive_by_t
 @pytest.mark.parametrize(
     ("key", "value", "what"),
     [
-        ("/records/run/00000001/0000000000000000", b"\xc1", "holds no records"),
-        ("/records/run/00000001/0000000000000000", b"\x91\x93\x00\xa4Boom\xc4\x01\x80", "unknown kind 'Boom'"),
-        ("/records/run/1/x", b"\x90", "holds no records"),
-        ("/records/x", b"\x90", "holds no records"),
+        ("/records/run/00000001/0000000000000000", b"\xc1", words.no_records),
+        ("/records/run/00000001/0000000000000000", b"\x91\x93\x00\xa4Boom\xc4\x01\x80", storage_words.unknown_kind),
+        ("/records/run/1/x", b"\x90", words.no_records),
+        ("/records/x", b"\x90", words.no_records),
     ],
 )
 async def test_what_is_no_record_of_ours_is_damage(shared, key, value, what):
     await shared.put(key, value)
-    if what == "holds no records" and value == b"\x90":
+    if what is words.no_records and value == b"\x90":
         await shared.put(key, b"\x91\x01")
-    with pytest.raises(StoreBroken, match=rf"is damaged \(.*{what}.*[Rr]estore a snapshot"):
+    tell = storage_words.damaged if what is words.no_records else storage_words.later_or_damaged
+    with pytest.raises(StoreBroken) as raised:
         await held(shared)
+    why = told(raised.value, tell, restore=words.SNAPSHOT_OR_DELETE)["why"]
+    assert tells(f"{why} ", what), "msgpack's errors may have no text"
 
 
 async def test_a_cluster_keeps_its_format_and_its_number_of_shards(client, prefix):
     for _ in range(2):
         await settle_format(client, prefix, 4)
-    with pytest.raises(StoreBroken, match="has 4 shards: start this server with --shards 4, as the others"):
+    with pytest.raises(StoreBroken, match=re.escape(words.of_other_shards(prefix, "4 shards", "4"))):
         await settle_format(client, prefix, 5)
 
 
@@ -201,14 +208,14 @@ async def test_a_cluster_keeps_its_format_and_its_number_of_shards(client, prefi
         (
             "/format",
             f"format {FORMAT + 1}, 4 shards".encode(),
-            rf"a later version of rdzv-server \(format {FORMAT + 1}",
+            {"age": "a later", "found": f"format {FORMAT + 1}"},
         ),
-        ("/format", b"\xff", "another version of rdzv-server \\(\N{REPLACEMENT CHARACTER}"),
+        ("/format", b"\xff", {"age": "another", "found": "\N{REPLACEMENT CHARACTER}"}),
     ],
 )
 async def test_a_cluster_of_another_format_asks_for_its_server_and_is_left_as_it_is(shared, key, value, version):
     before = await shared.put(key, value)
-    with pytest.raises(StoreBroken, match=rf"{version}, this one: format {FORMAT}\)"):
+    with pytest.raises(StoreBroken, match=pattern(storage_words.of_another_format, own=FORMAT, **version)):
         await settle_format(shared.client, shared.prefix, 4)
     begin, end = f"{shared.prefix}/".encode(), f"{shared.prefix}0".encode()
     (found,), *_ = await shared.client.range(begin, end)
@@ -217,6 +224,6 @@ async def test_a_cluster_of_another_format_asks_for_its_server_and_is_left_as_it
 
 async def test_etcd_that_is_not_there_is_named():
     client = EtcdClient(["127.0.0.1:1", "127.0.0.1:2"])
-    with pytest.raises(StoreUnavailable, match=r"etcd \(127.0.0.1:1, 127.0.0.1:2\).*127.0.0.1:2: .*refused"):
+    with pytest.raises(StoreUnavailable, match=f"{part(words.cannot_use, etcd=client.name)}127.0.0.1:2: .*refused"):
         await EtcdStore(client, "/x", b"/leader", 1).load()
     await client.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -16,7 +17,9 @@ import pytest
 from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.sqlite import APPLICATION_ID, FORMAT, SqliteStore
+from rdzv_server.words import storage as words
 from tests.support.scenario import RUN_ID
+from tests.support.told import part, pattern, tells, told
 from tests.unit.rdzv_server.storage.test_stores import RECORDS
 
 PATIENCE_S = 60.0
@@ -66,7 +69,7 @@ async def test_a_new_file_is_empty_and_marked_as_ours(store, first, path):
 async def test_a_batch_is_written_whole_or_not_at_all(store, first):
     await first.append(RECORDS[:1])
     bad = Record(RUN_ID, 1, float("nan"), RECORDS[1].fact)  # SQLite makes NULL of it, which the schema refuses
-    with pytest.raises(StoreBroken, match=r"internal error of rdzv-server: .*not damaged: keep it"):
+    with pytest.raises(StoreBroken, match=pattern(words.internal_error, place=first.path)):
         await first.append([RECORDS[1], bad])
     await first.append(RECORDS[2:])
     assert await reopened(store, first) == [RECORDS[0], *RECORDS[2:]]
@@ -108,8 +111,8 @@ async def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writing(st
 # What is wrong is said, and nothing begins afresh in silence.
 
 
-async def test_a_second_server_is_refused(store, first):
-    with pytest.raises(StoreBroken, match="in use by another rdzv-server"):
+async def test_a_second_server_is_refused(store, first, path):
+    with pytest.raises(StoreBroken, match=pattern(words.in_use, path=str(path))):
         await store().load()
 
 
@@ -125,7 +128,7 @@ async def test_a_damaged_file_is_refused_and_left_as_it_is(store, first, path, d
         "flipped": whole[:8192] + bytes(4096) + whole[12288:],
     }[damage]
     path.write_bytes(broken)
-    with pytest.raises(StoreBroken, match=r"is damaged.*move it away"):
+    with pytest.raises(StoreBroken, match=pattern(words.damaged, place=str(path), restore=words.COPY_OR_MOVE_AWAY)):
         await store().load()
     assert path.read_bytes() == broken
 
@@ -133,11 +136,7 @@ async def test_a_damaged_file_is_refused_and_left_as_it_is(store, first, path, d
 @pytest.mark.parametrize(
     ("kind", "body", "what"),
     [
-        (
-            "NodeExploded",
-            b"\x80",
-            "a later version of .*unknown kind 'NodeExploded' .*Start that version, or restore a copy",
-        ),
+        ("NodeExploded", b"\x80", part(words.later_or_damaged, why=words.unknown_kind("NodeExploded", 1, RUN_ID))),
         ("NodeLost", b"\x80", "NodeLost.agent_id is missing"),
         ("NodeLost", b"\xc1", "not one msgpack value"),
     ],
@@ -155,7 +154,7 @@ async def test_a_record_that_is_none_is_damage(store, first, path, kind, body, w
 async def test_another_programs_database_is_left_alone(store, path):
     with closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE theirs (x)")
-    with pytest.raises(StoreBroken, match="another program's database"):
+    with pytest.raises(StoreBroken, match=pattern(words.another_programs, path=str(path))):
         await store().load()
 
 
@@ -166,8 +165,8 @@ async def test_a_file_of_another_format_asks_for_its_server_and_is_left_as_it_is
     with closing(sqlite3.connect(path)) as file:
         file.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
-    says = rf"{age} version of rdzv-server \(format {version}, .*\), .*: start that version, or move .*workers restart"
-    with pytest.raises(StoreBroken, match=says):
+    says = words.of_another_format(str(path), age, f"format {version}", FORMAT, words.MOVE_FILE_AWAY)
+    with pytest.raises(StoreBroken, match=re.escape(says)):
         await store().load()
     assert path.read_bytes() == before and sorted(os.listdir(path.parent)) == [path.name, f"{path.name}.last-record"]
 
@@ -188,7 +187,7 @@ async def test_state_is_for_this_user_alone(store, path):
 
 async def test_a_folder_that_is_not_there_is_named(tmp_path):
     store = SqliteStore(str(tmp_path / "nowhere" / "state.db"))
-    with pytest.raises(StoreBroken, match=r"cannot open .*nowhere"):
+    with pytest.raises(StoreBroken, match=pattern(words.cannot_open, path=store.path)):
         await store.load()
     await store.close()
 
@@ -229,7 +228,7 @@ async def test_a_file_that_was_removed_is_written_anew_with_all_that_was_confirm
     await first.append(RECORDS[:1])
     take(path)
     await first.append(RECORDS[1:])
-    assert "was removed while rdzv-server runs; rdzv-server wrote" in caplog.text
+    assert tells(caplog.text, words.written_anew, what=words.WAS_REMOVED, state=str(path))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert await reopened(store, first) == RECORDS
 
@@ -247,8 +246,10 @@ async def test_a_file_that_was_shortened_and_cannot_be_read_is_unavailable(first
     first._file.execute("PRAGMA wal_checkpoint(RESTART)")
     await first.append(RECORDS)
     os.truncate(path, 4096)
-    with pytest.raises(StoreUnavailable, match=r"was shortened from \d+ to 4096 bytes.*all runs in memory"):
+    with pytest.raises(StoreUnavailable) as raised:
         await first.append(RECORDS)
+    what = told(raised.value, words.only_in_memory, path=str(path), state=str(path))["what"]
+    assert tells(what, words.was_shortened, now=4096)
 
 
 async def test_a_file_that_was_replaced_is_left_alone_and_nothing_is_confirmed(store, first, path):
@@ -256,7 +257,9 @@ async def test_a_file_that_was_replaced_is_left_alone_and_nothing_is_confirmed(s
     path.with_name("other").write_bytes(b"theirs")
     path.with_name("other").replace(path)
     for _ in range(2):
-        with pytest.raises(StoreUnavailable, match=r"state.db was replaced by another file.*Restore a copy"):
+        with pytest.raises(
+            StoreUnavailable, match=pattern(words.only_in_memory, path=str(path), what=words.WAS_REPLACED)
+        ):
             await first.append(RECORDS)
     await first.close()
     assert path.read_bytes() == b"theirs" and not wal_of(path).exists(), "it is not applied to the other file"
@@ -269,7 +272,7 @@ async def test_without_its_folder_the_store_is_unavailable_until_the_folder_is_b
     await store.load()
     await store.append(RECORDS[:1])
     shutil.rmtree(folder)
-    with pytest.raises(StoreUnavailable, match="was removed while rdzv-server runs"):
+    with pytest.raises(StoreUnavailable, match=pattern(words.only_in_memory, what=words.WAS_REMOVED)):
         await store.append(RECORDS[1:])
     folder.mkdir()
     await store.append(RECORDS[1:])
@@ -326,7 +329,7 @@ async def test_a_file_that_lost_changes_is_refused_at_each_start(first, path, tm
     damage(copy)
     for _ in range(2):
         again = SqliteStore(str(copy))
-        with pytest.raises(StoreBroken, match=r"[Rr]estore a copy"):
+        with pytest.raises(StoreBroken, match=f"{part(words.lost_changes)}|{part(words.damaged)}"):
             await again.load()
         await again.close()
 
@@ -359,7 +362,9 @@ async def test_an_older_copy_is_accepted_with_its_own_note_or_without_one(store,
     await second.append(RECORDS[1:])
     await second.close()
     shutil.copy(folder / path.name, path)
-    with pytest.raises(StoreBroken, match=r"lost its latest changes.*delete .*last-record"):
+    with pytest.raises(StoreBroken) as raised:
         await store().load()
+    what = told(raised.value, words.lost_changes, state=str(path), note=f"{path}.last-record")["what"]
+    assert tells(what, words.lost_latest_changes, state=str(path))
     remove(path.with_name("state.db.last-record"))
     assert await store().load() == RECORDS[:1]

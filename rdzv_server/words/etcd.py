@@ -1,0 +1,80 @@
+"""Messages about etcd, and about what the server keeps there."""
+
+from collections.abc import Sequence
+
+from rdzv_server.words.storage import WITHOUT_MEMORY as _WITHOUT_MEMORY
+
+ANSWERS = "etcd answers"
+CLOSED_STREAM = "it closed the stream"
+LEADERSHIP_OVER = "this server's leadership is over: another one leads, or soon will"
+SNAPSHOT_OR_DELETE = "a snapshot, or delete it"
+_OWN_CLUSTER = "a cluster of its own (--store etcd://HOST,HOST,HOST/ANOTHER)"
+GIVE_OWN_CLUSTER = f"give this one {_OWN_CLUSTER} {_WITHOUT_MEMORY}"
+
+# What `--store` says.
+
+
+def bad_cluster_name(store: str) -> str:
+    return f"--store {store}: the cluster's name has a character that cannot be in a key"
+
+
+def no_member(store: str, member: str) -> str:
+    form = "etcd://HOST[:PORT],HOST[:PORT],.../CLUSTER, where /CLUSTER may be left out"
+    return f"--store {store}: {member!r} is no etcd member; give {form}"
+
+
+# Requests.
+
+
+def name(members: Sequence[str]) -> str:
+    return f"etcd ({', '.join(members)})"
+
+
+def refuses(etcd: str, problem: str) -> str:
+    return f"{etcd} refuses: {problem}"
+
+
+def cannot_use(etcd: str, problem: str) -> str:
+    return f"cannot use {etcd}: {problem}"
+
+
+def problem(member: str, why: object) -> str:
+    return f"{member}: {why}"
+
+
+def no_answer(member: str) -> str:
+    return f"{member}: no answer in time"
+
+
+def no_space(member: str) -> str:
+    return (
+        f"{member}: its space is used up: compact and defragment it, and see docs/failover.md for how to keep it small"
+    )
+
+
+def cannot_read(path: str, why: object) -> str:
+    """A file of TLS."""
+    return f"cannot read {path}: {why}"
+
+
+# What the server keeps there.
+
+
+def place(etcd: str, prefix: str) -> str:
+    return f"what {etcd} holds below {prefix}"
+
+
+def of_other_shards(prefix: str, there: str, shards: str) -> str:
+    """`there`: the number that the cluster has, in words."""
+    return (
+        f"the cluster below {prefix} has {there}: start this server with --shards {shards}, as the others, or give it "
+        f"{_OWN_CLUSTER}"
+    )
+
+
+def damaged(place: str, why: object) -> str:
+    return f"{place} is damaged ({why})"
+
+
+def no_records(key: str, why: object) -> str:
+    return f"{key} holds no records: {why}"

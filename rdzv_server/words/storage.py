@@ -1,0 +1,144 @@
+"""Messages about the place where the server keeps its runs: a file, or the memory."""
+
+WITHOUT_MEMORY = "to begin without any memory of its runs: their agents then form them anew, and their workers restart"
+IN_MEMORY = "memory: runs are forgotten when it stops"
+
+# Outages.
+
+TRYING_AGAIN = "trying again"
+
+
+def outage(reason: object, consequence: str) -> str:
+    return f"{reason}; {consequence}"
+
+
+# What `--store` says.
+
+
+def unknown_store(name: str) -> str:
+    return f"--store {name}: give sqlite:PATH, memory or etcd://HOST,HOST,HOST/CLUSTER"
+
+
+def no_folder(folder: str, why: object) -> str:
+    return f"cannot make {folder} to keep the state in ({why}): name another place with --store"
+
+
+# A state that cannot be read. `place`: the file, or the part of etcd.
+
+COPY_OR_MOVE_AWAY = "a copy of it, or move it away"
+MOVE_FILE_AWAY = f"move the file away {WITHOUT_MEMORY}"
+
+
+def of_another_format(place: str, age: str, found: str, own: int, or_do: str) -> str:
+    """`age` of the version that wrote it: "an older", "a later" or "another"; `or_do`: what to do instead."""
+    return (
+        f"{place} was written by {age} version of rdzv-server ({found}, this one: format {own}), and is left as it is: "
+        f"start that version, or {or_do}"
+    )
+
+
+def damaged(place: str, why: str, restore: str) -> str:
+    """`restore`: what to restore, or to do instead."""
+    return f"{place} is damaged ({why}). Restore {restore} {WITHOUT_MEMORY}"
+
+
+def later_or_damaged(place: str, why: str, restore: str) -> str:
+    return (
+        f"{place} was written by a later version of rdzv-server, or is damaged ({why}). Start that version, or restore "
+        f"{restore} {WITHOUT_MEMORY}"
+    )
+
+
+def internal_error(place: str, why: str) -> str:
+    return (
+        f"internal error of rdzv-server: it made a change that {place} refuses ({why}). "
+        "The file is not damaged: keep it, start rdzv-server again, and report this line"
+    )
+
+
+def unknown_kind(kind: str, attempt: int, run_id: str) -> str:
+    return f"unknown kind {kind!r} in attempt {attempt} of run {run_id!r}"
+
+
+def malformed_record(kind: str, attempt: int, run_id: str, why: object) -> str:
+    return f"{kind} in attempt {attempt} of run {run_id!r}: {why}"
+
+
+def malformed_events(why: object) -> str:
+    return f"events: {why}"
+
+
+# The state file.
+
+
+def in_use(path: str) -> str:
+    return f"{path} is in use by another rdzv-server"
+
+
+def cannot_open(path: str) -> str:
+    return f"cannot open {path}: is its folder there, and may this user write to it?"
+
+
+def cannot_write(path: str, why: object) -> str:
+    return f"cannot write to {path}: {why}"
+
+
+def another_programs(path: str) -> str:
+    return f"{path} is another program's database: name another file with --store"
+
+
+def empty_with_wal(path: str) -> str:
+    return f"it is empty, and {path}-wal cannot be read"
+
+
+# Changes that another program made to the state file, in words that follow the file's name.
+
+WAS_REMOVED = "was removed"
+WAS_REPLACED = "was replaced by another file"
+
+
+def cannot_be_looked_at(why: object) -> str:
+    return f"cannot be looked at ({why})"
+
+
+def was_shortened(before: int, now: int) -> str:
+    """Sizes in bytes."""
+    return f"was shortened from {before} to {now} bytes"
+
+
+def written_anew(path: str, what: str, state: str) -> str:
+    """`what` happened to the file at `path`, which is the state file or belongs to it."""
+    return f"{path} {what} while rdzv-server runs; rdzv-server wrote {state} anew, with all runs"
+
+
+def only_in_memory(path: str, what: str, state: str) -> str:
+    return (
+        f"{path} {what} while rdzv-server runs; rdzv-server still has all runs in memory. "
+        f"Restore a copy of {state} and start rdzv-server again, or move it away and start it {WITHOUT_MEMORY}"
+    )
+
+
+# Changes that the state file lost while no server ran, in words that follow its name.
+
+
+def noted_but_empty(number: int, note: str) -> str:
+    """`number` of the last record, in the file `note`."""
+    return f"is missing or empty, but its last record was {number} ({note})"
+
+
+def empty_beside_wal(state: str) -> str:
+    return f"is missing or empty, but {state}-wal has its latest changes"
+
+
+def lost_latest_changes(number: int, noted: int, note: str, state: str) -> str:
+    return (
+        f"lost its latest changes: its last record is {number} and was {noted} ({note}). "
+        f"{state}-wal was probably removed or damaged, or an older copy was restored"
+    )
+
+
+def lost_changes(state: str, what: str, note: str) -> str:
+    return (
+        f"{state} {what}. Restore a copy of {state}, without a -wal file, and delete {note}; "
+        f"or move {state}, its -wal and {note} away {WITHOUT_MEMORY}"
+    )
