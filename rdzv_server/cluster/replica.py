@@ -19,12 +19,13 @@ from rdzv_protocol.timing import LEADER_HOLD_S
 from rdzv_server.cluster.cordon_follower import CordonFollower
 from rdzv_server.cluster.election import Election, Leadership
 from rdzv_server.cluster.membership import Leader
-from rdzv_server.service.driver import STOPPED, Driver
+from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Answer, Answered, AnyRequest, Connection, Observer
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import StoreFenced
 from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
+from rdzv_server.words import service as service_words
 
 log = logging.getLogger("rdzv_server")
 
@@ -167,7 +168,7 @@ class Replica:
         """Return this server's own, after a wait while nobody is known to lead. Raises `NotLeader`."""
         await self._until(lambda: bool(self.term or self._other), LEADERLESS_HOLD_S)
         if self._closing:
-            raise ServerUnavailable(STOPPED)
+            raise ServerUnavailable(service_words.SHUTTING_DOWN)
         if self.term is None or not self._is_certain(self.term):
             raise self._not_leader()
         return self.term

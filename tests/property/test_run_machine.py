@@ -43,6 +43,7 @@ from rdzv_server.core.events import (
 from rdzv_server.core.machine import WALL_CLOCK_SLACK_S, RunMachine
 from rdzv_server.core.operations import RunResized, RunRestarted
 from rdzv_server.core.policies import POLICIES, time_ledger
+from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import HangFound, HangSuspected
 from rdzv_server.core.policies.lost_time import ProgressMeasured
@@ -640,7 +641,7 @@ class RunStory(RuleBasedStateMachine):
         }
         assert set(run.membership.seats if run.membership else ()) == set(model.seated)
         root = run.first_of_round
-        if root and root.failure.cause.startswith("hang: "):
+        if root and root.failure.cause.startswith(hang_words.hang("")):
             assert model.root == rules.HUNG
         else:
             assert (root.agent_id if root else None) == model.root

@@ -26,6 +26,7 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.core import final_report
 from rdzv_server.core.events import EXCLUDER
 from rdzv_server.core.liveness import OVERDUE, TOGETHER_S
+from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.rank_assignment import start
 from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.service.interface import OperatorRequest
@@ -355,7 +356,7 @@ class Watch:
             assert run.membership
             done = seen.succeeded.get(run.round, [])
             assert sorted(done) == sorted(run.membership.seats), f"the run succeeded, and only {done} are done"
-        elif run.end_failure and run.end_failure.cause.startswith("hang: "):
+        elif run.end_failure and run.end_failure.cause.startswith(hang_words.hang("")):
             of_run = [each for each in self._server.events if each.attempt == run.attempt]
             assert any(each.kind == "hang_found" for each in of_run), "the run failed for no hang"
             most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
@@ -479,7 +480,7 @@ def _check_report(seen: Seen, report: Finish) -> None:
     beside = [(report.round, other) for other in report.others]
     for round_, told in [(report.round, report.failure), (report.first_round, report.first_failure), *beside]:
         happened = list(seen.failed.get(round_, {}).values())
-        if told and told.cause.startswith("hang: "):
+        if told and told.cause.startswith(hang_words.hang("")):
             assert round_ in seen.found, f"reported of round {round_}, in which nobody hung: {told}"
             continue
         assert told is None or told in happened, f"reported of round {round_}: {told}; happened: {happened}"

@@ -173,10 +173,10 @@ def test_why_does_not_say_twice_what_ended_the_run() -> None:
 def test_why_names_no_rank_of_a_hang_that_singles_none_out() -> None:
     run = told(check(("2", "join a b; suspect a 0; suspect b 1; judge")))
     found = views.why(run, SERVER)
-    assert "the workers failed: hang: " in found.text and "rank" not in found.text
+    assert f"the workers failed: {hang_words.hang('')}" in found.text and "rank" not in found.text
     assert not [step for step in found.next if "rdzvctl logs" in step]
     del run["first_failure"]["singled_out"]  # as an older server, which always names one
-    assert "worker rank 0 on node a failed: hang: " in views.why(run, SERVER).text
+    assert f"worker rank 0 on node a failed: {hang_words.hang('')}" in views.why(run, SERVER).text
 
 
 def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:

@@ -9,6 +9,7 @@ from rdzv_protocol.actions import CordonRequest, DrainRequest, StopRequest, Unco
 from rdzv_protocol.errors import NotLeader, ServerUnavailable, UnknownNode, UnknownRun
 from rdzv_protocol.messages import LeaderReply, LeaderRequest, LeaveRequest
 
+from rdzv_server.words import etcd as etcd_words
 from rdzv_server.words import nodes, operations
 from tests.support.etcd import need_etcd
 from tests.support.scenario import Connection, a_join, settings_of
@@ -220,7 +221,7 @@ async def test_a_server_that_can_lead_no_shard_goes(start, client, prefix):
     for shard in range(SHARDS):
         await client.transact([], [put(f"{prefix}/shards/{shard}/records/x".encode(), b"not ours")])
     server = start("a:1")
-    with pytest.raises(StoreBroken, match="is damaged"):
+    with pytest.raises(StoreBroken, match=pattern(etcd_words.damaged)):
         async with asyncio.timeout(PATIENCE_S):
             await server.running
 

@@ -7,6 +7,7 @@ from rdzv_protocol.messages import Finish, Wait, failure_sentence
 
 from rdzv_server.core.completion import wait
 from rdzv_server.core.operations import RunRestarted
+from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.status_view import view
 from rdzv_server.words import completion, runs
 from rdzv_server.words import failures as words
@@ -177,7 +178,7 @@ def test_a_hang_counts_too():
     fails_again(run)
     run.suspects("a", 0)
     run.judges()
-    assert run.run.no_progress and "hang: " in run.run.end_reason
+    assert run.run.no_progress and hang_words.hang("") in run.run.end_reason
 
 
 def test_the_budget_ends_the_run_when_it_is_spent_first():
