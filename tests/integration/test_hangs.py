@@ -79,7 +79,7 @@ async def test_a_fault_in_the_log_ends_the_run_or_is_told(cluster: Cluster, poli
         assert await agent.exit_code() == 1
         await agent.line(f"rank 0 on node a failed: {words.hang('it wrote NaN, 2 times in a row, no number')}")
     else:
-        await cluster.agents["a"].line(pattern(words.may_hang, ranks=[0], node_id="a", reason="it wrote NaN"))
+        await cluster.agents["a"].line("may hang: it wrote NaN")
         while not (found := await events(cluster, "hang_found")):
             pass
         assert "--log-rule" in str(found[0]["reason"])
