@@ -21,6 +21,11 @@ def joined(nodes: int, names: str) -> str:
     return f"{nodes} ({names}) joined" if names else f"{nodes} joined"
 
 
+def waiting_for(nodes: int) -> str:
+    """A round is so many nodes below its minimum."""
+    return f"waiting for {count(nodes, 'more node')}"
+
+
 def to_stop(names: str, ended_round: int) -> str:
     """Participants of the round before still stop their workers."""
     return f"{names} to stop the workers of round {ended_round}"
@@ -117,7 +122,7 @@ def too_few(
 ) -> str:
     """A round is below its minimum. Each text is a phrase: empty if there is nothing to say of it."""
     who = f" ({names})" if names else ""
-    text = f"waiting for {count(missing, 'more node')}: {nodes} of {low} joined{who}{sizes and ', '}{sizes}"
+    text = f"{waiting_for(missing)}: {nodes} of {low} joined{who}{sizes and ', '}{sizes}"
     text += to_stop and f"; {to_stop}"
     text += gone and f"; gone: {gone}"
     text += cordoned and f"; cordoned: {cordoned}"

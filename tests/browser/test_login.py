@@ -82,7 +82,7 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
         await log_in(tab, server, "admins-0123456789", "/runs/other")
         await tab.page.click("text=Stop run")
         await tab.page.click("#dialog-do")
-        await tab.shows("#reason", "stopped by an operator")
+        await tab.shows("#reason", operations.stopped(""))
 
 
 async def test_a_node_that_no_run_has_is_uncordoned_by_whom_the_token_lets(server: Server, tab: Tab) -> None:

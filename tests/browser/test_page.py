@@ -11,7 +11,7 @@ import pytest_asyncio
 from rdzv_protocol import actions
 
 from rdzv_server.core.policies import words
-from rdzv_server.words import operations
+from rdzv_server.words import completion, failures, operations
 from rdzv_server.words import service as service_words
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
@@ -42,7 +42,7 @@ async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster:
     await tab.open(cluster)
     await tab.shows("#no-runs", "No run is known here")
     await cluster.node("a", *FLAGS)
-    await tab.shows("#runs", "waiting for 1 more node: 1 of 2 joined (a)")
+    await tab.shows("#runs", completion.too_few(1, 1, 2, "a"))
     await cluster.node("b", *FLAGS)
     workers = await cluster.hub.group(4)
     await tab.shows("#runs", "round 1 runs on 2 nodes")
@@ -69,7 +69,7 @@ async def test_a_run_forms_and_a_failure_is_on_the_page_within_a_second(cluster:
     assert await tab.is_same(), "nothing was reloaded"
     await cluster.agents["b"].end()
     await tab.shows("#nodes", "missing")
-    await tab.shows("#reason", "waiting for 1 more node")
+    await tab.shows("#reason", completion.waiting_for(1))
     assert re.fullmatch(r"gives up in \d+ (s|min \d+ s)", await tab.text("#countdown"))
     tab.is_content()
 
@@ -109,7 +109,7 @@ async def test_an_operator_stops_a_run_by_button_and_says_why(cluster: Cluster, 
     await tab.page.click("text=Stop run")
     await tab.page.fill("#ask-reason", "wrong <b>data</b>")
     await tab.page.click("#dialog-do")
-    await tab.shows("#reason", "stopped by an operator: wrong <b>data</b>")
+    await tab.shows("#reason", operations.stopped("wrong <b>data</b>"))
     await tab.tone("#phase", "bad")
     assert await tab.page.is_hidden("text=Stop run")
     for agent in cluster.agents.values():
@@ -164,7 +164,7 @@ async def test_every_other_action_has_its_button(cluster: Cluster, tab: Tab) -> 
         await tab.shows("#reason", "round 1 runs on 3 nodes")
         await tab.act("Restart", reason="a new version of the data")
         await tab.shows("#reason", "round 2 runs on 3 nodes")
-        await tab.shows("#rounds", "restarted by an operator: a new version of the data")
+        await tab.shows("#rounds", operations.restarted("a new version of the data"))
         await tab.act("Resize", min="1", max="2")
         await tab.shows("#reason", "round 3 runs on 2 nodes")
         await tab.shows("#facts", "2 of 1 to 2")
@@ -310,7 +310,7 @@ async def test_without_a_script_there_are_plain_tables(cluster: Cluster, new_tab
         rows = await tab.page.locator("table >> nth=0").locator("tbody tr").all_inner_texts()
         assert [int(row.split("\t")[0]) for row in rows] == list(range(256)), "by group rank"
         assert all(0.0 <= float(row.split("\t")[5].removesuffix(" s")) < 600.0 for row in rows), "leases' ages"
-        await tab.shows("table >> nth=1", "no restarts left: 0 of 0 used")
+        await tab.shows("table >> nth=1", failures.no_restarts_left(0, None))
         await tab.page.click("text=The next")
         await tab.shows("main", "Nodes 257 to 258 of 258.")
         await nodes[7].gone()
@@ -319,7 +319,7 @@ async def test_without_a_script_there_are_plain_tables(cluster: Cluster, new_tab
         await tab.shows("main", "missing: node node-007")
         live = await new_tab()
         await live.open(cluster, "/runs/a%2Fb")
-        await live.shows("#attempts", "no restarts left: 0 of 0 used")
+        await live.shows("#attempts", failures.no_restarts_left(0, None))
         assert await live.page.locator("#attempts tr").count() == 1
     for wrong in ("x", "-1", "9" * 30):
         url, headers = f"http://{cluster.endpoint}/?plain={wrong}", {"Accept": "text/html"}
@@ -365,7 +365,7 @@ async def test_a_page_outlives_its_server(hub: WorkerHub, tab: Tab, tmp_path: ob
         await cluster.regain_server()
         await tab.is_live()
         await cluster.agents["b"].end()
-        await tab.shows("#reason", "waiting for 1 more node")
+        await tab.shows("#reason", completion.waiting_for(1))
         assert await tab.is_same()
 
 
@@ -401,7 +401,7 @@ async def test_a_page_goes_on_at_the_server_that_takes_over(
     assert await tab.page.is_hidden("#leaders")
     await replicas.agents["b"].end()
     for each in (tab, of_service):
-        await each.shows("#reason", "waiting for 1 more node")
+        await each.shows("#reason", completion.waiting_for(1))
         await each.shows("#events", "node b lost")
         assert await each.is_same()
 

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from rdzv_server.words import completion, losses
 from tests.chaos.ledger import Entry, Ledger
 
 REASONS = {
     "worker_failure": "worker rank 3 on node b failed: exit code 1",
-    "node_lost": "node a lost: not heard for 5 s",
+    "node_lost": losses.lost("a", losses.not_heard(5)),
     "node_left": "node a left: SIGTERM",
-    "node_arrived": "admitting 2 more: a, b",
+    "node_arrived": completion.admitting(2, "a, b"),
 }
 
 
@@ -82,15 +83,15 @@ def test_a_restart_that_is_not_told_yet_is_missed() -> None:
 def test_the_nodes_that_went_or_came_are_named() -> None:
     ledger = ledger_of("node_lost a, node_lost c", "node_arrived a b")
     assert not ledger.differences(told("node_lost", "node_arrived"))
-    others = [restart("node_lost", reason="node b lost: not heard for 5 s"), restart("node_arrived")]
+    others = [restart("node_lost", reason=losses.lost("b", losses.not_heard(5))), restart("node_arrived")]
     assert ledger.differences(told("node_lost", "node_arrived", history=others))
 
 
 @pytest.mark.parametrize("cause", ["node_left", "node_lost"])
 def test_a_leave_that_was_not_answered_may_have_been_taken(cause: str) -> None:
     ledger = ledger_of("node_lost c", "node_unheard a", "node_arrived a")
-    lost = restart("node_lost", reason="node c lost: not heard for 5 s")
-    story = [lost, restart(cause), restart("node_arrived", reason="admitting 1 more: a")]
+    lost = restart("node_lost", reason=losses.lost("c", losses.not_heard(5)))
+    story = [lost, restart(cause), restart("node_arrived", reason=completion.admitting(1, "a"))]
     view = told("node_lost", cause, "node_arrived", history=story)
     assert not ledger.differences(view)
     other = {"node_left": "node_lost", "node_lost": "node_left"}[cause]

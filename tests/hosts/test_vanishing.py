@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from rdzv_server.words import completion
 from tests.hosts.cluster import Hosts, host_of
 from tests.hosts.conftest import Note
 from tests.support.cluster import ALL_COME
@@ -41,7 +42,7 @@ async def test_the_others_go_on(
 
 async def test_a_spare_takes_its_place(hosts: Hosts, note: Note) -> None:
     first = await hosts.nodes("ab", "--nnodes", "2", "--lease", str(LEASE_S))
-    await (await hosts.node("c", "--nnodes", "2")).line("standing by: round 1 has its 2 nodes")
+    await (await hosts.node("c", "--nnodes", "2")).line(completion.standby_full(1, 2))
     await first[0].tell("steps 15")
     began = time.monotonic()
     await hosts.vanish(host_of(first[1]))

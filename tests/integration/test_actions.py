@@ -78,7 +78,7 @@ async def test_a_drained_node_saves_while_a_standby_takes_its_seat(cluster: Clus
     told = [line for line in cluster.server.err if "node b is drained" in line and "opened: " not in line]
     assert len(told) == 1 and told[0].endswith(f"run r round 1: {said} (by 127.0.0.1)")
     again = await cluster.node("b", *flags)
-    await again.line("standing by: node b is cordoned: its fan")
+    await again.line(completion.standby_kept_out("b", "its fan", excluded=False))
     await cluster.finish(second)
 
 
@@ -91,7 +91,7 @@ async def test_workers_that_do_not_end_are_killed_at_the_deadline_and_idle_nodes
         await worker.tell("ignore SIGTERM")
     standby = await cluster.node("b", "--scale-up", "immediate", *flags)
     await act(cluster.server, CORDON, node_id="b")
-    await standby.line("standing by: node b is cordoned")
+    await standby.line(completion.standby_kept_out("b", "", excluded=False))
     await act(cluster.server, DRAIN, node_id="b")
     assert await standby.exit_code() == ExitCode.START_AGAIN
     await act(cluster.server, DRAIN, node_id="a", deadline_s=0.2)
@@ -199,9 +199,9 @@ async def test_who_acts_is_what_the_server_sees(cluster: Cluster) -> None:
     workers = await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     assert (await act(cluster.server, RESTART, run_id="r", by="somebody else", reason="a\nb"))[0] == 200
     await workers[0].gone()
-    await cluster.server.line(r"run r round 1: restarted by an operator: a b \(by 127\.0\.0\.1\)$")
+    await cluster.server.line(rf"run r round 1: {operations.restarted('a b')} \(by 127\.0\.0\.1\)$")
     second = await cluster.hub.group(1)
-    assert (await cluster.server.run())["history"][0]["reason"] == "restarted by an operator: a b"
+    assert (await cluster.server.run())["history"][0]["reason"] == operations.restarted("a b")
     await cluster.finish(second)
 
 
@@ -211,16 +211,17 @@ async def test_stopping_a_run_ends_every_agent_and_says_why(cluster: Cluster) ->
     assert status == 200
     for agent in cluster.agents.values():
         assert await agent.exit_code() == 1
-        assert any("stopped by an operator: wrong data set" in line for line in agent.err)
+        assert any(operations.stopped("wrong data set") in line for line in agent.err)
     for worker in workers:
         await worker.gone()
     run = await cluster.server.run()
     assert (run["phase"], run["restart_count"]) == ("failed", 0)
     assert (await act(cluster.server, STOP, run_id="r/1"))[0] == 200, "asked for twice, done once"
     assert (await act(cluster.server, STOP, run_id="none such"))[0] == 404
-    said = [line for line in cluster.server.err if "stopped by an operator" in line and "run failed: " not in line]
+    said = [line for line in cluster.server.err if operations.stopped("") in line and "run failed: " not in line]
     assert len(said) == 1
-    line = r"INFO rdzv-server: run r/1 round 1: stopped by an operator: wrong data set \(by 127\.0\.0\.1\)"
+    stopped = operations.stopped("wrong data set")
+    line = rf"INFO rdzv-server: run r/1 round 1: {stopped} \(by 127\.0\.0\.1\)"
     assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d {line}", said[0])
 
 

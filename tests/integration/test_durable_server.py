@@ -19,6 +19,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.http import HttpTransport
+from rdzv_server.words import completion, losses, runs
 from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as words
 from tests.support.cluster import ALL_COME, Cluster
@@ -66,7 +67,7 @@ async def test_a_failure_while_it_is_down_is_handled_when_it_is_back(lasting: Cl
 
 async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(lasting: Cluster) -> None:
     agent = await lasting.node("a", "--nnodes", "2", *PATIENT)
-    await agent.line("waiting for 1 more node")
+    await agent.line(completion.waiting_for(1))
     await lasting.restart_server()
     await agent.line("reached rdzv-server at .* after|rdzv-server at .* leads now")
     assert (await lasting.server.run())["nodes"][0]["node_id"] == "a"
@@ -137,7 +138,7 @@ async def test_a_node_that_dies_soon_after_the_restart_is_lost_when_its_lease_en
     for _ in range(polls):
         await dying.exchange(PollRequest(run_id=RUN_ID, agent_id="b", revision=0))
     await dying.close()
-    assert await server.line(rf"node b lost.*not heard for {LEASE_S:g} s")
+    assert await server.line(losses.lost("b", losses.not_heard(LEASE_S)))
     polled.cancel()
     await witness.close()
 
@@ -154,12 +155,12 @@ async def poll_on(transport: HttpTransport, agent_id: str) -> None:
 async def test_a_join_times_out_in_time_however_often_the_server_crashes(durable: Cluster) -> None:
     timeout_s = 8.0
     agent = await durable.node("a", "--nnodes", "2", "--join-timeout", str(timeout_s), "--lease", "5")
-    await agent.line("waiting for 1 more node")
+    await agent.line(completion.waiting_for(1))
     began = time.monotonic() - float((await durable.server.run())["age_s"])
     for _ in range(2):
         await asyncio.sleep(timeout_s / 4)
         await durable.restart_server()
-    await agent.line("join timeout: waiting for 1 more node")
+    await agent.line(runs.join_timeout(completion.waiting_for(1)))
     assert timeout_s - 0.5 <= time.monotonic() - began < 1.75 * timeout_s
     assert await agent.exit_code() == 1
 

@@ -13,7 +13,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.settings import LAST_CALL_QUIET_S
 
-from rdzv_server.words import attempts
+from rdzv_server.words import attempts, completion, failures, losses
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import PATIENCE_S, TORCH_WORKER
 from tests.support.told import pattern
@@ -104,7 +104,7 @@ async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer
     await any_cluster.finish(third)
     run = await any_cluster.server.run()
     assert await any_cluster.restarts() == {"node_lost": 1, "node_arrived": 1}
-    assert "not heard for 1.5 s" in run["departures"][0]["cause"]
+    assert losses.not_heard(1.5) in run["departures"][0]["cause"]
 
 
 async def test_an_agent_that_slept_until_its_run_was_forgotten_does_not_begin_it_again(cluster: Cluster) -> None:
@@ -162,7 +162,7 @@ async def test_a_replacement_takes_the_lost_nodes_place(cluster: Cluster) -> Non
     first = await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
     lost_rank = of_agent(first, cluster.agents["a"].pid)[0].group_rank
     cluster.agents.pop("a").signal(signal.SIGKILL)
-    await cluster.agents["b"].line("waiting for 1 more node: .*gone: a")
+    await cluster.agents["b"].line(f"{completion.waiting_for(1)}: .*gone: a")
     replacement = await cluster.node("c", "--nnodes", "2")
     second = await cluster.hub.group(4)
     assert {worker.group_rank for worker in of_agent(second, replacement.pid)} == {lost_rank}
@@ -173,7 +173,7 @@ async def test_a_replacement_takes_the_lost_nodes_place(cluster: Cluster) -> Non
 async def test_a_spare_takes_a_lost_nodes_place_without_a_wait(cluster: Cluster) -> None:
     await cluster.nodes("ab", "--nnodes", "2", *PATIENT)
     spare = await cluster.node("spare")
-    await spare.line("standing by: round 1 has its 2 nodes")
+    await spare.line(completion.standby_full(1, 2))
     cluster.agents.pop("b").signal(signal.SIGKILL)
     second = await cluster.hub.group(4)
     assert restart_count(second) == 0
@@ -217,7 +217,7 @@ async def test_without_restarts_left_every_agent_exits_1_and_names_the_first_fai
     for agent in cluster.agents.values():
         assert await agent.exit_code(within_s=1.0) == 1
         report = "\n".join(agent.err)
-        assert "run failed: worker rank 2 on node " in report and "no restarts left: 0 of 0 used" in report
+        assert "run failed: worker rank 2 on node " in report and failures.no_restarts_left(0, None) in report
         root = report.partition("Root Cause (first observed failure):")[2]
         assert "rank      : 2 (local_rank: 0)" in root and "exitcode  : 7 " in root
         assert "the data loader found no data" in root

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, refuses
@@ -41,7 +42,7 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
         metrics = Scrape(await cluster.server.get("/metrics"))
         assert [metrics("rdzv_nodes_cordoned", by=by) for by in ("server", "operator")] == [1, 0]
         again = await cluster.node("a", *given, nproc=1)
-        await again.line("standing by: node a is excluded: blamed 2 times within 1 h")
+        await again.line(completion.standby_kept_out("a", "blamed 2 times within 1 h", excluded=True))
         await cluster.finish(workers)
         events = json.loads(await cluster.server.get("/v1/runs/r/events"))["events"]
         assert [event["node_id"] for event in events if event.get("by") == "rdzv-server"] == ["a"]

@@ -60,11 +60,11 @@ async def test_a_restarted_agent_replaces_its_dead_self_at_once(cluster: Cluster
 
 async def test_while_a_round_forms_a_restarted_agent_takes_its_own_place(cluster: Cluster) -> None:
     old = await cluster.node("a", "--nnodes", "2", *FOR_EVER)
-    await old.line("waiting for 1 more node")
+    await old.line(completion.waiting_for(1))
     await cluster.server.parks(1)
     await old.kill()
     new = await cluster.node("a")
-    await new.line(r"waiting for 1 more node: 1 of 2 joined \(a\)")
+    await new.line(pattern(completion.too_few(1, 1, 2, "a")))
     await cluster.node("b")
     await cluster.finish(await cluster.hub.group(4))
 
@@ -185,7 +185,7 @@ LEASED = ("--lease", str(LEASE_S), *PATIENT)
 
 async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts(recorded: Recorded) -> None:
     await recorded.node("a", "--nnodes", "2", "--max-restarts", "2", *LEASED)
-    await recorded.agents["a"].line("waiting for 1 more node")
+    await recorded.agents["a"].line(completion.waiting_for(1))
     await recorded.repeat_all()  # forming
     await recorded.node("b")
     first = await recorded.hub.group(2)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_server.words import completion
 from tests.support.programs import Program, Server, start_agent
 
 AGENT = Path(__file__).parents[2] / "examples" / "minimal_agent.py"
@@ -21,7 +22,7 @@ async def start_ours(server: Server, script: Path, *flags: str) -> Program:
     agent = await start_agent(
         "--endpoint", server.endpoint, "--run-id", "r", "--nnodes", "2", *flags, script=str(script)
     )
-    await agent.line("waiting for 1 more node")
+    await agent.line(completion.waiting_for(1))
     return agent
 
 

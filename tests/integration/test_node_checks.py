@@ -22,7 +22,7 @@ async def test_an_unfit_node_never_joins_and_says_why(cluster: Cluster, tmp_path
     assert agent.said[1:] == [f"node-agent: error: {why}"]
     assert why in errors.read_text()
     (run,) = (await cluster.server.status())["runs"]
-    assert run["nodes"] == [] and run["reason"].startswith(f"waiting for 1 more node: 0 of 1 joined; {why}")
+    assert run["nodes"] == [] and run["reason"].startswith(completion.too_few(1, 0, 1, "", unfit=why))
     events = json.loads(await cluster.server.get(f"/v1/runs/{run['run_id']}/events"))["events"]
     assert [event["reason"] for event in events if event["kind"] == "node_unfit"] == [why]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_server.words import completion, unheard
 from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as storage_words
-from rdzv_server.words import unheard
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
@@ -110,7 +110,7 @@ def symptom(heading: str) -> Callable[[Story], Story]:
 async def waits(place: Place, told: Told) -> None:
     async with place.cluster() as cluster:
         a = await cluster.node("a", *TRAIN, "--nnodes", "2", *SLOW)
-        await a.line("waiting for 1 more node")
+        await a.line(completion.waiting_for(1))
         await told.by_operators(cluster.server)
         told.of("node-agent", a)
         told.of("rdzv-server", cluster.server)
@@ -133,7 +133,7 @@ async def kept_out(place: Place, told: Told) -> None:
         assert await cordon.exit_code() == 0
         for name in "ab":
             await cluster.node(name, *TRAIN, "--nnodes", "2", *SLOW, nproc=1)
-        await cluster.agents["a"].line("waiting for 1 more node")
+        await cluster.agents["a"].line(completion.waiting_for(1))
         await cluster.agents["b"].line("cordoned")
         await told.by_all(cluster)
         told.of("node-agent", cluster.agents["b"])
@@ -147,7 +147,7 @@ async def lost(place: Place, told: Told) -> None:
     async with place.cluster() as cluster:
         await cluster.nodes("ab", *TRAIN, "--nnodes", "2", *SLOW, nproc=1)
         await cluster.agents.pop("b").kill()
-        await cluster.agents["a"].line("waiting for 1 more node")
+        await cluster.agents["a"].line(completion.waiting_for(1))
         await told.by_all(cluster)
 
 

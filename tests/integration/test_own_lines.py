@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import WORKER, Program, Server, start_agent
 from tests.support.rdzvctl import rdzvctl
@@ -32,7 +33,7 @@ async def test_on_a_terminal_one_line_counts_down_and_leaves_nothing_behind(clus
         third = (await terminal.until(rf"gives up in (?!{first}|{second})(\d+) s"))[1]
         assert int(first) > int(second) > int(third)
         shown = terminal.screen[-1]
-        assert shown.startswith("node-agent: waiting for 1 more node: ") and len(shown) <= columns - 3
+        assert shown.startswith(f"node-agent: {completion.waiting_for(1)}: ") and len(shown) <= columns - 3
         assert ("…" in shown) == (columns == 60)
         assert terminal.written.count("\n") == 1, "one line, rewritten in place"
 
@@ -65,7 +66,7 @@ async def test_a_terminal_s_ctrl_c_ends_the_wait_on_a_clean_line(cluster: Cluste
 
 async def test_in_a_pipe_a_wait_is_one_plain_line(cluster: Cluster) -> None:
     agent = await cluster.node("a", "--nnodes", "2", *PATIENT, env={"TERM": "xterm"})
-    await agent.line(rf"^{TIME} node-agent: waiting for 1 more node: 1 of 2 joined \(a\); gives up in \d+ s$")
+    await agent.line(rf"^{TIME} node-agent: {re.escape(completion.too_few(1, 1, 2, 'a'))}; gives up in \d+ s$")
     agent.signal(signal.SIGTERM)
     await agent.exit_code()
     assert len(agent.err) == 3 and "\r" not in "".join(agent.err), agent.err
@@ -207,7 +208,7 @@ async def test_the_log_says_what_operators_do_and_what_a_person_should_look_at(c
     (worker,) = await cluster.hub.group(1)
     worker.order_exit(3)
     assert await cluster.agents.pop("a").exit_code() == 1
-    await (await cluster.node("c", "--run-id", "other", "--nnodes", "2", *PATIENT)).line("waiting for 1 more node")
+    await (await cluster.node("c", "--run-id", "other", "--nnodes", "2", *PATIENT)).line(completion.waiting_for(1))
     await act("stop", "other")
     assert await cluster.agents["c"].exit_code() == 1
 

@@ -12,7 +12,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from rdzv_server.core.policies.hangs import words as hang_words
-from rdzv_server.words import operations
+from rdzv_server.words import completion, operations
 from rdzv_server.words import service as service_words
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
@@ -54,7 +54,7 @@ async def test_a_run_in_a_pipe(cluster: Cluster) -> None:
     out = (await rdzvctl("why", "r/1", endpoint=at)).lines
     assert re.fullmatch(r"Run r/1 has been running for \d+s: round 1 runs on 2 nodes\.", out[0])
     assert "r/1" in "\n".join((await rdzvctl("status", "r/1", endpoint=at)).lines)
-    await (await cluster.node("x", "--run-id", "other", "--nnodes", "2")).line("waiting for 1 more node")
+    await (await cluster.node("x", "--run-id", "other", "--nnodes", "2")).line(completion.waiting_for(1))
     done = await rdzvctl("why", endpoint=at)
     assert (done.code, done.err) == (2, ["rdzvctl: error: which run?", "  there are other, r/1"])
 
@@ -81,7 +81,7 @@ async def test_workers_that_still_run_after_others_of_their_node_finished_are_na
 
 async def test_json_is_the_servers_own(cluster: Cluster) -> None:
     at = cluster.endpoint
-    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r")).line("waiting for 1 more node")
+    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r")).line(completion.waiting_for(1))
     status = (await rdzvctl("status", "--json", endpoint=at)).json
     assert status["servers"][0]["address"] == at and [run["run_id"] for run in status["runs"]] == ["r"]
     (run,) = (await rdzvctl("--json", "runs", endpoint=at)).json
@@ -261,7 +261,7 @@ async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -
     at = cluster.endpoint
     assert (await rdzvctl("stacks", "r", endpoint=at)).code == ExitCode.FAILED
     flags = ("--run-id", "r", "--nnodes", "2", "--max-restarts", "1", *PATIENT, "--log-dir", str(tmp_path))
-    await (await cluster.node("a", *flags, "--node-rank", "0", nproc=1)).line("waiting for 1 more node")
+    await (await cluster.node("a", *flags, "--node-rank", "0", nproc=1)).line(completion.waiting_for(1))
     refused = await rdzvctl("stacks", "r", endpoint=at)
     assert refused.code == ExitCode.FAILED and hang_words.no_workers("r") in refused.err[0]
     await cluster.node("b", *flags, "--node-rank", "1", nproc=2)
@@ -291,9 +291,9 @@ async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -
 
 
 async def test_a_terminal_shows_what_changes_until_it_is_interrupted(cluster: Cluster) -> None:
-    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r", nproc=1)).line("waiting for 1 more node")
+    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r", nproc=1)).line(completion.waiting_for(1))
     async with terminal(cluster, "status", "--watch") as shown, terminal(cluster, "status", "r", "--watch") as one:
-        seen = await shown.shows(r"\br +forming .* waiting for 1 more node")
+        seen = await shown.shows(rf"\br +forming .* {completion.waiting_for(1)}")
         await one.shows(r"Run r has been forming for .*\n")
         await cluster.node("b", "--run-id", "r", nproc=1)
         await shown.shows(r"\br +running .* round 1 runs on 2 nodes", after=seen)
@@ -307,9 +307,9 @@ async def test_a_terminal_shows_what_changes_until_it_is_interrupted(cluster: Cl
 
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=["plain", "json"])
 async def test_a_pipe_gets_a_line_for_each_change(cluster: Cluster, flags: tuple[str, ...]) -> None:
-    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r", nproc=1)).line("waiting for 1 more node")
+    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r", nproc=1)).line(completion.waiting_for(1))
     watching = await Program.start(*RDZVCTL, "status", "--watch", *flags, env=environment(cluster.endpoint))
-    await watching.line("waiting for 1 more node")
+    await watching.line(completion.waiting_for(1))
     await cluster.node("b", "--run-id", "r", nproc=1)
     await cluster.hub.group(2)
     await watching.line("round 1 runs on 2 nodes")
@@ -348,7 +348,7 @@ async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None
         await shown.shows(r"\nrun r: ")
         assert await shown.exit_code() == 0
     assert await cluster.agents["a"].exit_code() == 1
-    assert any("stopped by an operator: wrong data" in line for line in cluster.agents["a"].err)
+    assert any(operations.stopped("wrong data") in line for line in cluster.agents["a"].err)
     done = await rdzvctl("stop", "r", endpoint=cluster.endpoint)
     assert done.code == ExitCode.FAILED and "nothing to stop: run r: failed for" in done.err[0]
 
@@ -379,13 +379,13 @@ async def test_an_action_with_a_request_id_is_carried_out_once(lasting: Cluster)
     await lasting.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     words = ("restart", "r", "--request-id", "night-1", "--reason", "new data")
     first = (await rdzvctl(*words, endpoint=lasting.endpoint)).lines
-    assert first == ["run r: restarted by an operator: new data"]
+    assert first == [f"run r: {operations.restarted('new data')}"]
     await lasting.hub.group(1)
     await lasting.lose_server()
     await lasting.regain_server()
     assert (await rdzvctl(*words, endpoint=lasting.endpoint)).lines == first
     events = (await rdzvctl("events", "r", endpoint=lasting.endpoint)).lines
-    assert sum("restarted by an operator: new data (by " in line for line in events) == 1
+    assert sum(f"{operations.restarted('new data')} (by " in line for line in events) == 1
 
 
 async def test_a_node_is_cordoned_for_a_time(cluster: Cluster) -> None:
@@ -617,11 +617,11 @@ async def test_runs_of_all_shards_are_listed(hub: object, etcd: object, request:
         for number in range(6):
             await sharded.node(f"n{number}", "--run-id", f"r{number}", "--nnodes", "2", nproc=1)
         for agent in sharded.agents.values():
-            await agent.line("waiting for 1 more node")
+            await agent.line(completion.waiting_for(1))
         done = await rdzvctl("runs", "--json", endpoint=servers[0].proxy.address)
         assert {run["run_id"] for run in done.json} == {f"r{number}" for number in range(6)}
         why = await rdzvctl("why", "r5", endpoint=servers[1].proxy.address)
-        assert "waiting for 1 more node" in why.lines[0]
+        assert completion.waiting_for(1) in why.lines[0]
 
 
 # Contexts.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_server.words import operations
+from rdzv_server.words import completion, operations
 from rdzvctl.completion import HARMLESS
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
@@ -42,7 +42,9 @@ async def test_a_shell_completes_names_from_the_server(shell: str, cluster: Clus
     where = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{Path(shutil.which(shell) or '').parent}"}
     env = environment(XDG_CONFIG_HOME=str(tmp_path), PS1=PROMPT, **where)
     await rdzvctl("config", "set-context", "laboratory", "--endpoint", cluster.endpoint, env=env)
-    await (await cluster.node("host-17", "--run-id", "train-7", "--nnodes", "2", *PATIENT)).line("waiting for 1 more")
+    await (await cluster.node("host-17", "--run-id", "train-7", "--nnodes", "2", *PATIENT)).line(
+        completion.waiting_for(1)
+    )
     async with Terminal(*command, env=env, columns=200) as shown:
         seen = 0
         for typed, shows in (
@@ -79,7 +81,7 @@ def test_a_name_that_a_shell_would_not_take_literally(name: str) -> None:
 async def test_no_name_acts_when_it_is_offered(cluster: Cluster) -> None:
     """Whoever may join names its run and its node: neither may do anything when a person presses Tab, or Enter."""
     for run_id, node_id in (("$(touch pwned)", "`id`"), ("team/r_1", "n.1")):
-        await (await cluster.node(node_id, "--run-id", run_id, "--nnodes", "2")).line("waiting for 1 more node")
+        await (await cluster.node(node_id, "--run-id", run_id, "--nnodes", "2")).line(completion.waiting_for(1))
     assert await offered("runs", endpoint=cluster.endpoint) == ["team/r_1"]
     assert await offered("nodes", endpoint=cluster.endpoint) == ["n.1"]
 

@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import until
 from tests.support.programs import refuses, start_agent
@@ -25,7 +26,7 @@ async def test_an_agent_is_ready_from_its_join_to_its_leave_also_while_it_stands
     await cluster.regain_server()
     await until(files["a"].exists)
     assert files["a"].read_text() == f"{cluster.agents['a'].pid}\n"
-    await cluster.agents["a"].line("waiting for 1 more node")
+    await cluster.agents["a"].line(completion.waiting_for(1))
     await start("b")
     workers = await cluster.hub.group(2)
     await start("spare")

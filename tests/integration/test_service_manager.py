@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import completion
 from tests.support.cluster import Cluster
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server, refuses
@@ -61,11 +62,11 @@ async def test_an_upgrade_refuses_no_connection_and_loses_nothing(managed: Manag
     """One run goes on, another one forms, and what happens while there is no server is handled by the next one."""
     running = await managed.nodes("ab", "--nnodes", "2", "--max-restarts", "1", "--run-id", "one", *PATIENT)
     forming = await managed.node("c", "--nnodes", "3", "--run-id", "two", *PATIENT)
-    await forming.line("waiting for 2 more nodes")
+    await forming.line(completion.waiting_for(2))
 
     async with managed.upgrade():
         joining = await managed.node("d", "--run-id", "two", *PATIENT)
-    await joining.line("waiting for 1 more node")
+    await joining.line(completion.waiting_for(1))
     assert all_run(running)
 
     async with managed.upgrade():
@@ -88,7 +89,7 @@ async def test_an_upgrade_goes_unnoticed_where_nothing_else_happens(managed: Man
     """Parked polls are answered, each with the last word on its connection; the next ones wait for the next server."""
     running = await managed.nodes("a", "--run-id", "one", *PATIENT)
     forming = await managed.node("c", "--nnodes", "2", "--run-id", "two", *PATIENT)
-    await forming.line("waiting for 1 more node")
+    await forming.line(completion.waiting_for(1))
     await managed.server.parks(2)  # a poll that is on its way while the server stops finds the connection closed
     said = {name: len(agent.err) for name, agent in managed.agents.items()}
     async with managed.upgrade():
@@ -157,7 +158,7 @@ async def test_an_agent_is_ready_when_it_is_let_in_and_says_what_it_waits_for(
 ) -> None:
     agent = await cluster.node("a", "--nnodes", "2", *PATIENT, env=manager.env)
     await manager.hears("READY=1")
-    await manager.hears("STATUS=waiting for 1 more node")
+    await manager.hears(f"STATUS={completion.waiting_for(1)}")
     await cluster.node("b", *PATIENT)
     workers = await cluster.hub.group(4)
     for worker in workers:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import completion
 from tests.support.cluster import Cluster
 from tests.support.process_info import ended, is_running
 from tests.support.programs import PATIENCE_S, Program, Server, refuses, start_agent
@@ -202,7 +203,7 @@ async def test_a_server_whose_only_agent_is_gone_ends_by_itself(
     nodes.python = ("-c", f"{IDLE}; from node_agent.cli.main import main; raise SystemExit(main())")
     host = await nodes.static(0)
     server = await nodes.server_pid(host)
-    await host.line("waiting for 1 more node")
+    await host.line(completion.waiting_for(1))
     host.signal(signum)
     await ended(server, within_s)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rdzv_server.core.policies import words
-from rdzv_server.words import notices
+from rdzv_server.words import completion, notices
 from tests.support.cluster import ALL_COME, Cluster, straggling
 from tests.support.programs import STRAGGLING_WORKER
 from tests.support.rdzvctl import rdzvctl
@@ -44,7 +44,8 @@ async def test_a_slow_node_in_lockstep_is_named_and_one_that_stands_by_takes_its
     await cluster.node("d", *FLAGS, *ALL_COME, env=straggling(tmp_path))
     await server.line(f"opened: {NAMED}.*{re.escape(notices.replaced(''))}", PATIENCE_S)
     await cluster.agents["d"].line("round 2: ")
-    await cluster.agents["b"].line(f"standing by: node b is excluded: {NAMED}.*; uncordoned in 3")
+    kept_out = completion.standby_kept_out("b", "", excluded=True)
+    await cluster.agents["b"].line(f"{kept_out}: {NAMED}.*; uncordoned in 3")
     assert await cluster.restarts() == {"node_drained": 1}
     status = await server.status()
     assert [cordon["node_id"] for cordon in status["server"]["cordons"]] == ["b"]

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import children, command_line, ended, is_running, state, until
 from tests.support.programs import WORKER, Program, Server, refuses, start_agent
@@ -291,7 +292,7 @@ async def test_an_agent_whose_terminal_hangs_up_leaves_the_run(cluster: Cluster)
 
 async def test_a_signal_while_it_waits_for_the_others_ends_an_agent_at_once(cluster: Cluster) -> None:
     agent = await cluster.node("a", "--nnodes", "2", *PATIENT)
-    await agent.line("waiting for 1 more node")
+    await agent.line(completion.waiting_for(1))
     await leaves(cluster.agents.pop("a"), 0.0)
     assert (await cluster.server.run())["nodes"] == []
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rdzv_server.words import completion
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.programs import WORKERS
 from tests.support.prometheus import Scrape
@@ -60,7 +61,7 @@ async def test_every_second_is_told_once_though_a_worker_a_node_and_the_server_a
     durable.script, durable.nproc = WORKERS / "training_worker.py", 1
     before = time.monotonic()
     agent = await durable.node("a", "--nnodes", "2", "--max-restarts", "1", *FLAGS)
-    await agent.line("waiting for 1 more node")
+    await agent.line(completion.waiting_for(1))
     begun = time.monotonic()
     await durable.node("b", *FLAGS)
     workers = await durable.hub.group(2)

@@ -18,6 +18,7 @@ from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.words import completion, runs
 from tests.support.certificates import Authority
 
 pytest.importorskip("torch")
@@ -274,7 +275,7 @@ async def test_shutting_down_what_never_joined_asks_nobody() -> None:
 
 
 async def test_below_the_minimum_the_join_times_out(site: Site) -> None:
-    with pytest.raises(RendezvousTimeoutError, match="join timeout: waiting for 1 more node: 1 of 2 joined"):
+    with pytest.raises(RendezvousTimeoutError, match=f"{runs.join_timeout(completion.waiting_for(1))}: 1 of 2 joined"):
         await rendezvous(site.handler(join_timeout=0.3))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.actions import DRAIN
 
+from rdzv_server.words import completion, runs
 from tests.support.launchers import warm_python
 from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, WORKER, Program, Server
@@ -27,7 +28,7 @@ PATIENCE_S = 60.0
 CONF = "last_call_timeout=500,join_timeout=500"
 NO_LAST_CALL = "last_call_timeout=0,join_timeout=500"
 TALKATIVE = {"LOGLEVEL": "INFO"}
-STANDING_BY = "standing by: round 1 has its 2 nodes"
+STANDING_BY = completion.standby_full(1, 2)
 
 
 class TorchrunHub(WorkerHub):
@@ -97,7 +98,7 @@ async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: 
     assert {int(worker.env["MASTER_PORT"]) for worker in workers} == {run["nodes"][0]["port"]}
     await torchruns.finish(workers)
     run = await torchruns.server.run()
-    assert (run["phase"], run["reason"]) == ("succeeded", "all workers of 2 nodes exited 0")
+    assert (run["phase"], run["reason"]) == ("succeeded", runs.succeeded(2))
     late = await torchruns.start("c", "--nnodes=2")
     assert await late.exit_code(PATIENCE_S) == 0, "the run has succeeded: a late node has nothing to do"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_server.words import completion, runs
 from tests.support.process_info import until
 from tests.support.programs import TORCH_WORKER, WORKER, Program
 from tests.support.slurm import Slurm
@@ -139,7 +140,7 @@ async def test_a_fixed_run_that_has_lost_an_agent_fails_when_it_has_waited_for_i
     workers = await hub.group(2)
     os.kill(workers[1].agent_pid, signal.SIGKILL)
     assert await slurm.ended(job) == "FAILED"
-    assert "join timeout: waiting for 1 more node: 1 of 2 joined (n1); gone: n" in slurm.output(job)
+    assert runs.join_timeout(completion.too_few(1, 1, 2, "n1", gone="n")) in slurm.output(job)
 
 
 async def test_a_job_that_has_lost_its_first_node_starts_again(slurm: Slurm, hub: WorkerHub) -> None:

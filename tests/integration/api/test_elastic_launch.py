@@ -29,6 +29,7 @@ from node_agent import (
     elastic_launch,
     launch_agent,
 )
+from rdzv_server.words import completion
 from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
 from tests.support.process_info import ended, is_running, until
@@ -326,7 +327,7 @@ def test_an_exception_in_the_agents_own_thread_is_a_launch_error(monkeypatch, ca
 async def test_a_server_that_refuses_ends_it(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "node_agent")
     waiting = asyncio.create_task(elastic_launch(at(server, "a", max_restarts=1), functions.rank).launch_async())
-    await until(lambda: "waiting for 1 more node: 1 of 2 joined" in caplog.text)
+    await until(lambda: f"{completion.waiting_for(1)}: 1 of 2" in caplog.text)
     with pytest.raises(LaunchError, match="--max-restarts is 1 here, not 2"):
         await elastic_launch(at(server, "b", max_restarts=2), functions.rank).launch_async()
     waiting.cancel()
