@@ -6,6 +6,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_server.core.effects import Happened, Record
 from rdzv_server.core.events import NodeJoined, NodeLeft
 from rdzv_server.core.registry import Registry
+from rdzv_server.words import completion, losses
 from tests.support.scenario import RETENTION_S, RUN_ID, SERVER_ADDR, WALL_AT, Scenario, a_failure, a_join, running
 
 
@@ -62,7 +63,7 @@ def test_a_node_that_is_gone_is_told_with_its_rank_and_the_reason():
     run = running("1:2", "a", "b")
     run.leaves("b", "SIGTERM")
     left = next(event for event in run.events if event.kind == "node_left")
-    assert (left.node_id, left.group_rank, left.reason, left.round) == ("b", 1, "node b left: SIGTERM", 1)
+    assert (left.node_id, left.group_rank, left.reason, left.round) == ("b", 1, losses.left("b", "SIGTERM"), 1)
     run.join("a", "c")
     run.is_lost("a")
     assert "node_lost" in kinds(run.events)
@@ -129,6 +130,6 @@ def test_the_numbers_go_on_over_the_attempts_of_a_run_id():
 
 def test_the_sentence_is_that_of_the_log():
     run = running("2", "a", "b", max_restarts=1)
-    assert run.events[-1].sentence == "runs on 2 nodes: all 2 nodes joined"
+    assert run.events[-1].sentence == f"runs on 2 nodes: {completion.all_joined(2)}"
     run.fails("a")
     assert run.events[-1].sentence == f"opened: {a_failure('a').sentence}"
