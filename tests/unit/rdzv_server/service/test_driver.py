@@ -9,7 +9,7 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core import admission, run_view, snapshot
+from rdzv_server.core import admission, run_view, snapshot, succession
 from rdzv_server.core import machine as machine_module
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import (
@@ -708,7 +708,7 @@ async def test_a_run_whose_core_raises_when_the_server_starts_is_set_apart(start
 
 async def test_a_join_over_which_the_run_that_is_there_raises_sets_that_run_apart(server, monkeypatch):
     await two_runs(server)
-    monkeypatch.setattr(Registry, "_begins_anew", lambda *_: 1 / 0)
+    monkeypatch.setattr(succession, "begins_anew", lambda *_: 1 / 0)
     await join_run(server, "poison", "c")
     assert server.registry.runs_apart == ["poison"]
     assert isinstance(told(server, "poison", "c"), Wait) and isinstance(told(server, "poison", "a"), Start)
