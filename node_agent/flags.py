@@ -15,6 +15,7 @@ from rdzv_protocol.flag_values import checked_counts, is_host, node_counts
 from rdzv_protocol.text import did_you_mean
 from rdzv_protocol.visible import is_visible
 
+from node_agent import words
 from node_agent.core.log_options import Std
 
 Read = Callable[[object], object]
@@ -46,7 +47,7 @@ def text(given: object) -> str:
 def name(given: object) -> str:
     """A text that people and file names can bear."""
     if not isinstance(given, str) or not 1 <= len(given) <= 128 or not is_visible(given):
-        raise ValueError(f"1 to 128 printable characters, not {given!r:.60}")
+        raise ValueError(words.values.not_a_name(given))
     return given
 
 
@@ -55,7 +56,7 @@ def modules(given: object) -> tuple[str, ...]:
     found = tuple(each.strip() for each in text(given).split(",")) if given else ()
     for each in found:
         if not all(part.isidentifier() for part in each.split(".")):
-            raise ValueError(f"names of modules, such as torch or torch,numpy.random, not {each!r:.60}")
+            raise ValueError(words.values.not_modules(each))
     return found
 
 
@@ -73,7 +74,7 @@ def host_or_none(given: object) -> str:
     """A host's name or address, or an empty text, which stands for the default."""
     found = name_or_none(given)
     if found and not is_host(found):
-        raise ValueError(f"a host's name or address, not {given!r:.60}")
+        raise ValueError(words.values.not_a_host(given))
     return found
 
 
@@ -85,36 +86,36 @@ def switch(given: object) -> bool:
     try:
         return int(word) != 0
     except ValueError:
-        raise ValueError(f"true, yes, on, 1 or false, no, off, 0, not {given!r}") from None
+        raise ValueError(words.values.not_a_switch(given)) from None
 
 
-def whole(low: int, high: int, words: tuple[str, ...] = ()) -> Read:
-    """A number, or one of the words."""
-    besides = f", {', '.join(words[:-1])} or {words[-1]}" if words else ""
+def whole(low: int, high: int, names: tuple[str, ...] = ()) -> Read:
+    """A number, or one of the names."""
 
     def read(given: object) -> int | str:
-        if isinstance(given, str) and given in words:
+        if isinstance(given, str) and given in names:
             return given
         with suppress(ValueError):
             if isinstance(given, str | int) and given is not True and low <= int(given) <= high:
                 return int(given)
-        raise ValueError(f"a whole number from {low} to {high}{besides}, not {given!r}")
+        raise ValueError(words.values.not_a_whole_number(low, high, given, names))
 
     return read
 
 
-def number(low: float, high: float, of: str = "") -> Read:
+def number(low: float, high: float, *, is_seconds: bool = False) -> Read:
     def read(given: object) -> float:
         with suppress(ValueError, OverflowError):
             if isinstance(given, str | int | float) and low <= float(given) <= high:
                 return float(given)
-        raise ValueError(f"a number {of and f'{of} '}from {low:g} to {high:g}, not {given!r}")
+        refuse = words.values.not_seconds if is_seconds else words.values.not_a_number
+        raise ValueError(refuse(low, high, given))
 
     return read
 
 
 def seconds(low: float = 0, high: float = 10**6) -> Read:
-    return number(low, high, "of seconds")
+    return number(low, high, is_seconds=True)
 
 
 LONGEST_PATTERN = 512
@@ -124,7 +125,7 @@ def patterns(given: object) -> tuple[str, ...]:
     """Regular expressions, a line each."""
     found = tuple(map(pattern, lines(given)))
     if long := [each for each in found if len(each.encode()) > LONGEST_PATTERN]:
-        raise ValueError(f"a regular expression of at most {LONGEST_PATTERN} bytes, not of {len(long[0].encode())}")
+        raise ValueError(words.values.pattern_too_long(LONGEST_PATTERN, len(long[0].encode())))
     return found
 
 
@@ -133,7 +134,7 @@ def pattern(given: str) -> str:
     try:
         re.compile(given)
     except re.error as error:
-        raise ValueError(f"{given!r:.80} is no regular expression: {error}") from None
+        raise ValueError(words.values.not_a_pattern(given, error)) from None
     return given
 
 
@@ -146,7 +147,7 @@ def lines(given: object) -> list[str]:
 def one_of(*choices: str) -> Read:
     def read(given: object) -> str:
         if given not in choices:
-            raise ValueError(f"{', '.join(choices[:-1])} or {choices[-1]}, not {given!r}")
+            raise ValueError(words.values.not_one_of(choices, given))
         return text(given)
 
     return read
@@ -156,7 +157,7 @@ def place(given: object) -> tuple[str, int]:
     """A port of loopback, or HOST:PORT; an IPv6 address stands in brackets."""
     host, _, port = str(given).rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
-        raise ValueError(f"a port from 0 to 65535, or HOST:PORT, not {given!r}")
+        raise ValueError(words.values.not_a_place(given))
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -168,10 +169,10 @@ def nodes(given: object) -> Nodes:
         return Nodes(*node_counts(shown))
     parts = [part.strip() for part in shown.split(",")]
     if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= 100_000 for part in parts):
-        raise ValueError(f"{shown!r} is no list of numbers of nodes, such as 8,16,32")
+        raise ValueError(words.values.not_sizes(shown))
     sizes = sorted(set(map(int, parts)))
     if len(sizes) > MOST_SIZES:
-        raise ValueError(f"{len(sizes)} legal sizes: {MOST_SIZES} at the most; --node-unit N for all multiples of N")
+        raise ValueError(words.values.too_many_sizes(len(sizes), MOST_SIZES))
     return Nodes(sizes[0], sizes[-1], tuple(sizes))
 
 
@@ -184,7 +185,7 @@ def pairs(given: object) -> dict[str, object]:
     for pair in stripped.split(",") if stripped else ():
         key, _, value = (part.strip() for part in pair.partition("="))
         if not key or not value:
-            raise ValueError(f"settings as KEY=VALUE,KEY=VALUE, not {pair!r}")
+            raise ValueError(words.values.not_pairs(pair))
         found[key] = value
     return found
 
@@ -208,7 +209,7 @@ def ranks(given: object) -> frozenset[object] | None:
     try:
         return frozenset(map(whole(0, 10**7), _parts(given)))
     except ValueError:
-        raise ValueError(f"ranks, such as 0,1,2, not {given!r}") from None
+        raise ValueError(words.values.not_ranks(given)) from None
 
 
 def streams(given: object) -> Std | Mapping[int, Std]:
@@ -235,7 +236,7 @@ def signals(given: object) -> tuple[str, ...]:
     """
     names = tuple(text(part).strip() for part in _parts(given))
     if uncatchable := [each for each in names if each in UNCATCHABLE]:
-        raise ValueError(f"{uncatchable[0]} cannot be caught: leave it out")
+        raise ValueError(words.values.signal_uncatchable(uncatchable[0]))
     from signal import Signals
 
     for each in names:
@@ -243,7 +244,7 @@ def signals(given: object) -> tuple[str, ...]:
         if each not in Signals.__members__ and (
             meant := did_you_mean(word if word.startswith("SIG") else f"SIG{word}", Signals.__members__, 0.8)
         ):
-            raise ValueError(f"there is no signal {each}{meant}")
+            raise ValueError(words.values.no_such_signal(each, meant))
     return tuple(dict.fromkeys(names))
 
 
@@ -251,7 +252,7 @@ def signal_name(given: object) -> str:
     """Name of one signal that a process can catch."""
     names = signals(given)
     if len(names) != 1 or not known_signals(names):
-        raise ValueError(f"the name of a signal, such as SIGUSR1, not {given!r}")
+        raise ValueError(words.values.not_a_signal(given))
     return names[0]
 
 
@@ -268,12 +269,11 @@ def template(given: object) -> str:
 
     from node_agent.core.log_options import PREFIX_NAMES
 
-    known = " ".join(f"${{{each}}}" for each in PREFIX_NAMES)
     parsed = Template(given := text(given))
     if not parsed.is_valid():
-        raise ValueError(f"a template with {known}; write $$ for a dollar sign, not {given!r}")
+        raise ValueError(words.values.not_a_template(PREFIX_NAMES, given))
     if unknown := [each for each in parsed.get_identifiers() if each not in PREFIX_NAMES]:
-        raise ValueError(f"there is no ${{{unknown[0]}}}: a template may use {known}")
+        raise ValueError(words.values.not_in_templates(unknown[0], PREFIX_NAMES))
     return given
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from rdzv_protocol.flag_values import address
 
+from node_agent import words
 from node_agent.config import LaunchPlan, UsageError
 from node_agent.core.effects import Level
 from node_agent.output.console import Console
@@ -29,7 +30,7 @@ async def server_of(
         console.log(note, Level.NOTICE)
     if target.endpoint is not None:
         host, port = target.endpoint
-        console.log(f"joining run {join.run_id} at {address(host, port)} as node {join.node_id}", Level.ROUTINE)
+        console.log(words.progress.joining(join.run_id, address(host, port), join.node_id), Level.ROUTINE)
     if target.endpoint is None:
         from node_agent.transport.in_process import Standalone
 
@@ -43,8 +44,7 @@ async def server_of(
         try:
             hosted.ensure()
         except OSError as error:
-            why = error.strerror or error
-            raise UsageError(f"cannot host rdzv-server at port {port} of this node: {why}") from None
+            raise UsageError(words.rendezvous.cannot_host(port, error.strerror or error)) from None
         yield hosted.transport, address(host, port)
         await hosted.wait_for_agents(plan.config.shutdown_timeout_s + OTHERS_MARGIN_S, plan.config.signals)
     else:

@@ -17,6 +17,8 @@ from torchx.components import dist, structured_arg
 from torchx.schedulers.slurm_scheduler import SlurmBatchRequest, SlurmReplicaRequest
 from torchx.specs import macros
 
+from node_agent import words
+
 SERVER_ROLE = "rdzvserver"
 """The first role's name becomes a part of a variable's name on Kubernetes: letters alone."""
 SERVER_RESOURCE = {"cpu": 1, "gpu": 0, "memMB": 1024}
@@ -82,11 +84,11 @@ def ddp(
             takes away), or HOST:PORT, where it runs already
     """
     if (script is None) == (m is None):
-        raise ValueError("give either --script or -m, not both")
+        raise ValueError(words.torchx.SCRIPT_AND_MODULE)
     if rdzv_backend not in BACKENDS:
-        raise ValueError(f"--rdzv_backend is {' or '.join(BACKENDS)}, not {rdzv_backend}; see --server")
+        raise ValueError(words.torchx.not_a_backend(BACKENDS, rdzv_backend))
     if server not in ("replica", "role") and ":" not in server:
-        raise ValueError(f"--server is replica, role or HOST:PORT, not {server}")
+        raise ValueError(words.torchx.not_a_server(server))
     least, most, nproc, _ = dist.parse_nnodes(j)
     names = structured_arg.StructuredNameArgument.parse_from(name=name, m=m, script=script)
     role_name = re.sub(r"[^A-Za-z0-9_.]", "_", Path(script).stem if script else str(m).rpartition(".")[2])
@@ -96,7 +98,7 @@ def ddp(
         "TORCHX_TRACKING_EXPERIMENT_NAME": names.experiment_name,
         **(DEBUG if debug else {}),
     }
-    words = [
+    command = [
         "exec node-agent --exit-with-run",
         _meet(server, rdzv_backend, rdzv_port, most),
         f"--rdzv-id {macros.app_id}",
@@ -117,7 +119,7 @@ def ddp(
     }
     agents = _Agents(
         name=role_name,
-        args=["-c", " ".join(words)],
+        args=["-c", " ".join(command)],
         min_replicas=least,
         num_replicas=most,
         resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
@@ -263,16 +265,16 @@ class _ElasticSlurmJob(SlurmBatchRequest):  # type: ignore[misc]
             ("exitcode=$?\n", f"exitcode=$?\nif [ -e {verdict} ]; then exitcode=0; fi\n"),
         ):
             if line not in script:
-                raise RuntimeError(f"this version of TorchX writes other job scripts for Slurm: no {line!r}")
+                raise RuntimeError(words.torchx.other_job_scripts(line))
             script = script.replace(line, instead, 1)
         return script
 
 
 def _in_background(server: SlurmReplicaRequest) -> str:
     variables = [quote(f"{name}={value}") for name, value in server.env.items()]
-    words = ["env", *variables, quote(server.entrypoint), *map(quote, server.args)]
+    command = ["env", *variables, quote(server.entrypoint), *map(quote, server.args)]
     out, error = (_of_job(server.srun_opts[stream]) for stream in ("output", "error"))
-    return f"{' '.join(words)} > {out} 2> {error} &"
+    return f"{' '.join(command)} > {out} 2> {error} &"
 
 
 def _of_job(path: str) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, BinaryIO, TextIO
 
+from node_agent import words
 from node_agent.api import signals
 from node_agent.workers.process import tie_to_parent
 
@@ -180,7 +181,7 @@ def _hand_back(value: Any, fd: int) -> None:
     """Write the value, by name where that is possible, so that the agent gets its own classes back."""
     with open(fd, "r+b") as file:
         if problem := _dump(pickle, value, file) and _dump(import_module("cloudpickle"), value, file):
-            raise TypeError(f"the function returned what cannot be pickled: {type(value).__name__}: {problem}")
+            raise TypeError(words.api.value_not_picklable(type(value).__name__, problem))
         length = file.tell() - LENGTH_BYTES
         file.seek(0)
         file.write(length.to_bytes(LENGTH_BYTES, "little"))
@@ -211,7 +212,7 @@ def _record(error: BaseException, text: str) -> None:
     try:
         error_file.write(path, content)
     except OSError as problem:
-        print(f"cannot write {path}: {problem.strerror}", file=sys.stderr)  # noqa: T201
+        print(words.api.cannot_write(path, problem.strerror), file=sys.stderr)  # noqa: T201
 
 
 def _without_our_frames(error: BaseException) -> BaseException:

@@ -22,17 +22,13 @@ from multiprocessing.util import Finalize
 from socket import socket
 from typing import Any, BinaryIO, Literal, cast
 
+from node_agent import words
 from node_agent.api.child import LENGTH_BYTES, ChildSetup, Descriptor, Task, run, run_forked, set_up_from_forkserver
 from node_agent.api.pickled_call import PickledCall
 from node_agent.workers.process import ChildProcess, CommandProcess, Process
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 START_METHODS: tuple[StartMethod, ...] = ("spawn", "fork", "forkserver")
-
-UNGUARDED = (
-    "a worker imports the script that started it, which would start workers again: "
-    'put what starts them under `if __name__ == "__main__":`, or use start_method="fork"'
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +139,7 @@ class _Served(popen_forkserver.Popen):
                     file.write(data)
                 self.pid = server.read_signed(self.sentinel)
         except (EOFError, ConnectionError) as error:
-            raise OSError(f"multiprocessing's fork server has ended: {UNGUARDED}") from error
+            raise OSError(words.api.FORK_SERVER_ENDED) from error
 
     @property
     def child(self) -> Process:

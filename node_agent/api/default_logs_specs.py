@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from node_agent import words
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.folder import RunFolder
 from node_agent.output.routing import Routing, by_flags, by_plugin
@@ -78,7 +79,7 @@ class DefaultLogsSpecs(LogsSpecs):
         self.local_ranks_filter = frozenset(self.local_ranks_filter) if self.local_ranks_filter else None
         self._folder: RunFolder | None = None
         if self.log_dir not in (None, NO_FILES) and os.path.exists(self.log_dir) and not os.path.isdir(self.log_dir):
-            raise NotADirectoryError(f"log_dir: {self.log_dir} is a file: name a folder, or {NO_FILES} for no files")
+            raise NotADirectoryError(words.api.log_dir_is_a_file(self.log_dir, NO_FILES))
 
     @property
     def root_log_dir(self) -> str:
@@ -125,7 +126,7 @@ def understood(specs: AnyLogsSpecs | None) -> tuple[DefaultLogsSpecs, LogsSpecs 
         return DefaultLogsSpecs(given._root_log_dir, given._redirects, given._tee, given._local_ranks_filter), None
     if callable(getattr(specs, "reify", None)):
         return DefaultLogsSpecs(), specs
-    raise TypeError(f"logs_specs: a DefaultLogsSpecs, or a class with torch's reify(), not {specs!r:.80}")
+    raise TypeError(words.api.not_logs_specs(specs))
 
 
 def as_options(
@@ -180,7 +181,7 @@ def checked_streams(given: Std | int | Mapping[int, Std | int], what: str) -> St
     if isinstance(given, Mapping):
         for rank in given:
             if not is_rank(rank):
-                raise TypeError(f"{what}: a map from local ranks, not from {rank!r}")
+                raise TypeError(words.api.not_a_local_rank(what, rank))
         return {rank: _stream(value, f"{what}[{rank}]") for rank, value in given.items()}
     return _stream(given, what)
 
@@ -191,9 +192,9 @@ def is_rank(key: object) -> bool:
 
 def _stream(value: Std | int, what: str) -> Std:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{what}: Std.NONE, Std.OUT, Std.ERR or Std.ALL, not {value!r}")
+        raise TypeError(words.api.not_streams(what, value))
     if value not in (0, 1, 2, 3):
-        raise ValueError(f"{what}: 0 (none), 1 (stdout), 2 (stderr) or 3 (both), not {value!r}")
+        raise ValueError(words.api.not_a_number_of_streams(what, value))
     return Std(int(value))
 
 
@@ -203,5 +204,5 @@ def _run_id(environments: Mapping[int, Mapping[str, str]]) -> str:
 
 def _texts(given: Sequence[str] | None, what: str) -> tuple[str, ...]:
     if isinstance(given, str) or not all(isinstance(text, str) and text for text in given or ()):
-        raise TypeError(f"{what}: a list of texts to look for, not {given!r:.80}")
+        raise TypeError(words.api.not_texts(what, given))
     return tuple(given or ())

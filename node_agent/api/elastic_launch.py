@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
+from node_agent import words
 from node_agent.agent import ERROR_FILE_S, Agent
 from node_agent.api.default_logs_specs import LogsSpecs, by_logs_specs
 from node_agent.api.entrypoint import Command, Entry, make_entry, with_local_rank
@@ -68,7 +69,7 @@ class elastic_launch(Generic[R]):
         self, config: LaunchConfig, entrypoint: Callable[..., Any] | Command, health_check_server: None = None
     ) -> None:
         if health_check_server is not None:
-            raise ValueError("health_check_server: there is none here; ask rdzv-server's /healthz")
+            raise ValueError(words.api.NO_HEALTH_CHECK_SERVER)
         self._config = config
         self._entrypoint = entrypoint
 
@@ -123,7 +124,8 @@ class _Launch:
 
     def _outcome(self) -> dict[int, Any]:
         if self._signal:
-            raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {self._signal.name}", self._signal)
+            said = words.api.signalled(os.getpid(), self._signal.name)
+            raise in_torchs_terms(SignalException)(said, self._signal)
         result = self._thread.result.result()
         if isinstance(result, Exception):
             raise result
@@ -146,7 +148,7 @@ class _Launch:
                 raise asyncio.CancelledError
             return await self._run_agent(console)
         except asyncio.CancelledError:
-            return LaunchError("it was interrupted before it began")
+            return LaunchError(words.api.NEVER_BEGAN)
         except UsageError as error:
             return LaunchError(str(error))
         finally:
@@ -231,7 +233,7 @@ class LaunchedAgent(Agent):
         """Exception that says why the run failed: `ChildFailedError` for workers of any node, else `LaunchError`."""
         told, title = self.failure_report, self.config.command.title
         if told is None:
-            return LaunchError("this node has left the run")
+            return LaunchError(words.api.HAS_LEFT)
         if told.finish is None or told.finish.failure is None:
             return LaunchError(told.finish.reason if told.finish else told.error)
         finish, root = told.finish, told.finish.failure
@@ -277,7 +279,7 @@ def _title(entrypoint: Callable[..., Any] | Command, args: Sequence[Any]) -> str
         return str(getattr(entrypoint, "__name__", repr(entrypoint)))
     if not isinstance(entrypoint, str | os.PathLike | list | tuple):
         return ""  # it is refused when an entry is made of it
-    words = [os.fspath(entrypoint)] if isinstance(entrypoint, str | os.PathLike) else [*entrypoint]
-    if words[:1] == [sys.executable]:
-        return next((str(word) for word in [*words[1:], *args] if not str(word).startswith("-")), "")
-    return str(next(iter(words), ""))
+    command = [os.fspath(entrypoint)] if isinstance(entrypoint, str | os.PathLike) else [*entrypoint]
+    if command[:1] == [sys.executable]:
+        return next((str(word) for word in [*command[1:], *args] if not str(word).startswith("-")), "")
+    return str(next(iter(command), ""))

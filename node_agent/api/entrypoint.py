@@ -10,7 +10,8 @@ from functools import partial
 from string import Template
 from typing import Any
 
-from node_agent.api.children import START_METHODS, UNGUARDED, ChildSpec, FunctionProcess, StartMethod
+from node_agent import words
+from node_agent.api.children import START_METHODS, ChildSpec, FunctionProcess, StartMethod
 from node_agent.api.errors import LaunchError
 from node_agent.api.pickled_call import PickledCall
 from node_agent.workers.process import CommandProcess, Process
@@ -40,9 +41,9 @@ class CommandEntry:
 
     def start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
         """Start the worker with this local rank. Raises `OSError`."""
-        words = [*self._first, *map(str, self._args[local_rank])]
+        command = [*self._first, *map(str, self._args[local_rank])]
         try:
-            process = CommandProcess(words, environment, stdout=out, stderr=err, cpus=cpus)
+            process = CommandProcess(command, environment, stdout=out, stderr=err, cpus=cpus)
         except OSError as error:
             self.not_started = error
             raise
@@ -149,7 +150,7 @@ class FunctionEntry:
             return self._processes[local_rank].value()
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-            raise LaunchError(f"local rank {local_rank} returned what cannot be read here: {problem}") from error
+            raise LaunchError(words.api.value_unreadable(local_rank, problem)) from error
 
 
 Entry = CommandEntry | FunctionEntry
@@ -158,19 +159,19 @@ Entry = CommandEntry | FunctionEntry
 def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_method: StartMethod) -> Entry:
     """Entry of a function or a command. Raises `TypeError`, `ValueError`; `RuntimeError` in an importing worker."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        raise RuntimeError(UNGUARDED)
+        raise RuntimeError(words.api.UNGUARDED)
     if start_method not in START_METHODS:
-        raise ValueError(f"start_method: {', '.join(START_METHODS)}; not {start_method!r}")
+        raise ValueError(words.api.not_a_start_method(START_METHODS, start_method))
     for local_rank, given in args.items():
         if not isinstance(given, Sequence):
-            raise TypeError(f"args[{local_rank}]: a tuple of arguments, not {given!r:.80}")
+            raise TypeError(words.api.not_arguments(f"args[{local_rank}]", given))
     if callable(entrypoint):
         return FunctionEntry(start_method, entrypoint, args)
     if isinstance(entrypoint, list | tuple) and not entrypoint:
-        raise ValueError("entrypoint: an empty list: name a program in it")
+        raise ValueError(words.api.NO_PROGRAM)
     if isinstance(entrypoint, str | os.PathLike | list | tuple):
         return CommandEntry(entrypoint, args)
-    raise TypeError(f"entrypoint: a function, a program, or a list of a program and arguments, not {entrypoint!r:.80}")
+    raise TypeError(words.api.not_an_entrypoint(entrypoint))
 
 
 def with_local_rank(args: tuple[Any, ...], local_rank: int) -> tuple[Any, ...]:
@@ -196,7 +197,7 @@ def cpu_sets(options: Any, environment: Environment, workers: int) -> tuple[froz
     from node_agent.workers.devices import DeviceError, Devices
 
     if mode not in numa.MODES:
-        raise ValueError(f"numa_options: torch's NumaOptions, or one of {', '.join(numa.MODES)}; not {options!r:.80}")
+        raise ValueError(words.api.not_numa_options(numa.MODES, options))
     try:
         return tuple(numa.cpu_sets(mode, Devices(environment, addresses=True).pci_addresses(), workers))
     except (DeviceError, numa.NumaError) as error:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from rdzv_protocol.messages import Failure, Finish
 
+from node_agent import words
 from node_agent.failures import error_file
 from node_agent.failures.diagnose import told_by_torch
 from node_agent.failures.report import NOT_AVAILABLE, end_in_torchs_words, local_time, paint, report, signal_name
@@ -94,7 +95,7 @@ class ChildFailedError(Exception):
 
     def __init__(self, name: str, failures: Mapping[int, ProcessFailure], report: str = "") -> None:
         if not failures:
-            raise ValueError("a ChildFailedError needs at least one failure")
+            raise ValueError(words.api.NO_FAILURE)
         self.name = name
         self.failures = dict(failures)
         self._report = report

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from node_agent import words
 from node_agent.api.children import StartMethod
 from node_agent.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, LogsSpecs, understood
 from node_agent.api.entrypoint import cpu_sets
@@ -111,7 +112,7 @@ class Plan(NamedTuple):
 def make_plan(config: LaunchConfig, title: str) -> Plan:
     """The plan of an agent. Raises `ValueError` or `TypeError`, with one line that names the field."""
     if config.monitor_interval <= 0:
-        raise ValueError(f"monitor_interval: a number of seconds above 0, not {config.monitor_interval!r}")
+        raise ValueError(words.api.not_seconds_above_0("monitor_interval", config.monitor_interval))
     specs, custom = understood(config.logs_specs)
     try:
         launch = plan_launch(arguments_of(config, specs), os.environ)
@@ -146,7 +147,7 @@ def arguments_of(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:
     """Return the fields as arguments, under their own names. Raises `UsageError`."""
     configs = dict(config.rdzv_configs)
     if useless := sorted(configs.keys() & _COMMANDS):
-        raise UsageError(f"rdzv_configs: {useless[0]} is for the program node-agent, and means nothing in another one")
+        raise UsageError(words.api.only_for_the_program(useless[0]))
     values: dict[str, object] = {name: getattr(config, name) for name in _SAME_NAMES}
     if rendezvous.is_auto(config.rdzv_endpoint or "") and config.rdzv_backend in ("etcd", "rdzv-server"):
         del values["rdzv_backend"]

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from multiprocessing import context, reduction
 from typing import Any, BinaryIO, cast
 
+from node_agent import words
 from node_agent.api.child import Call, layers
 
 
@@ -98,7 +99,7 @@ def _by_value(call: Call) -> bytes:
         pickler.dump(call)
     except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
         name = getattr(call[0], "__qualname__", None) or repr(call[0])
-        raise TypeError(f"{name} and its arguments cannot be sent to a worker: {error}") from error
+        raise TypeError(words.api.call_not_picklable(name, error)) from error
     return file.getvalue()
 
 

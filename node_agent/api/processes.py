@@ -19,6 +19,7 @@ from typing import Any, ParamSpec, TextIO, TypeVar
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
+from node_agent import words
 from node_agent.api.children import StartMethod
 from node_agent.api.default_logs_specs import (
     AnyLogsSpecs,
@@ -102,7 +103,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         tee: Streams = Std.NONE,
     ) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"name: a text, not {name!r:.80}")
+            raise TypeError(words.api.not_a_text("name", name))
         check_ranks(args, "args")
         check_ranks(envs, "envs", len(args))
         check_environments(envs)
@@ -220,7 +221,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         return self._thread.result.result()
 
     def _signalled(self, signum: signal.Signals) -> None:
-        raise in_torchs_terms(SignalException)(f"process {os.getpid()} got {signum.name}", signum)
+        raise in_torchs_terms(SignalException)(words.api.signalled(os.getpid(), signum.name), signum)
 
     def _at_exit(self) -> None:
         """Close the processes of a program that ends without having done so."""
@@ -231,7 +232,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
 
     async def _main(self) -> RunProcsResult:
         console = ApiConsole(self.name, asyncio.get_running_loop())
-        files = LogFiles(console, outlook="the processes continue")
+        files = LogFiles(console, outlook=words.api.PROCESSES_CONTINUE)
         group = self._group = AllOrNothing()
         try:
             if self._is_stopped:
@@ -247,7 +248,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
             await group.ended()
             return self._result(group)
         except asyncio.CancelledError:
-            stopped = in_torchs_terms(LaunchError)(f"{self.name} was stopped before its processes were started")
+            stopped = in_torchs_terms(LaunchError)(words.api.stopped_before_start(self.name))
             self._pids.set_exception(stopped)
             raise stopped from None
         except BaseException as error:
@@ -401,7 +402,7 @@ class AllOrNothing(ProcessGroup):
         if worker.exit_code != 0:
             failure = worker.failure()
             if self._stopping:
-                failure = replace(failure, cause=f"{exit_status(failure.exit_code).status}: it was told to go")
+                failure = replace(failure, cause=words.api.told_to_go(exit_status(failure.exit_code).status))
             self.failures[local_rank] = failure
         if self._is_empty():
             self._all_ended()
@@ -429,7 +430,7 @@ def chosen_specs(
     if logs_specs is None:
         return DefaultLogsSpecs(log_dir, redirects, tee)
     if log_dir is not None or redirects != Std.NONE or tee != Std.NONE:
-        raise TypeError("give logs_specs, or log_dir, redirects and tee, not both")
+        raise TypeError(words.api.TWO_LOGS_SPECS)
     return logs_specs
 
 
@@ -439,26 +440,24 @@ def check_ranks(given: Mapping[int, Any], what: str, count: int | None = None) -
     Raises `RuntimeError`, as torch does; `TypeError` for what is no map.
     """
     if not isinstance(given, Mapping):
-        raise TypeError(f"{what}: a map from each local rank, not {type(given).__name__}")
+        raise TypeError(words.api.not_a_map(what, type(given).__name__))
     count = len(given) if count is None else count
     missing = [rank for rank in range(count) if rank not in given]
     strange = [key for key in given if key not in range(count)]
     if missing or strange:
-        wrong = [*(f"{rank} is missing" for rank in missing), *(f"{key!r} is none" for key in strange)]
-        ranks = f"the local ranks 0 to {count - 1}" if count else "no local ranks: there are no args"
-        raise RuntimeError(f"{what}: its keys must be {ranks}; {', '.join(wrong)}")
+        raise RuntimeError(words.api.wrong_ranks(what, count, missing, strange))
 
 
 def check_environments(given: Environments) -> None:
     """Check that the system takes these names and values. Raises `TypeError` or `ValueError`."""
     for rank, environment in given.items():
         if not isinstance(environment, Mapping):
-            raise TypeError(f"envs[{rank}]: a map from names to values, not {environment!r:.80}")
+            raise TypeError(words.api.not_an_environment(f"envs[{rank}]", environment))
         for name, value in environment.items():
             if not isinstance(name, str) or not isinstance(value, str):
-                raise TypeError(f"envs[{rank}]: names and values are texts, not {name!r}: {value!r:.80}")
+                raise TypeError(words.api.variable_not_text(f"envs[{rank}]", name, value))
             if not name or "=" in name or "\0" in name + value:
-                raise ValueError(f"envs[{rank}]: no variable can be {name!r}: {value!r:.80}")
+                raise ValueError(words.api.no_variable(f"envs[{rank}]", name, value))
 
 
 def checked_texts(given: Mapping[int, str] | None, what: str) -> Mapping[int, str]:
@@ -466,10 +465,10 @@ def checked_texts(given: Mapping[int, str] | None, what: str) -> Mapping[int, st
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(is_rank(rank) for rank in given):
-        raise TypeError(f"{what}: a map from local ranks to texts, not {given!r:.80}")
+        raise TypeError(words.api.not_a_map_to_texts(what, given))
     for rank, text in given.items():
         if not isinstance(text, str):
-            raise TypeError(f"{what}[{rank}]: a text, not {text!r:.80}")
+            raise TypeError(words.api.not_a_text(f"{what}[{rank}]", text))
     return given
 
 

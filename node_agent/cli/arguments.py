@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
 
+from node_agent import words
 from node_agent.config import SIGNALS, Options, UsageError
 from node_agent.core.log_options import Std
 from node_agent.features.table import OPTIONS
@@ -336,7 +337,7 @@ def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mappin
     for key, value in cast(Mapping[str, object], values.get("rdzv_conf", {})).items():
         if key in ALIASES:
             instead = (terms or {}).get(ALIASES[key].argument, ALIASES[key].alias)
-            raise UsageError(f"{sources['rdzv_conf']}: {key}: give {instead}")
+            raise UsageError(words.cli.key_has_another_name(sources["rdzv_conf"], key, instead))
         if key not in SETTINGS or (key == "timeout" and values.get("rdzv_backend") == "c10d"):
             ignored.append(key)
         elif key not in given or _is_variable(sources[key]) > _is_variable(sources["rdzv_conf"]):

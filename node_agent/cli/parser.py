@@ -11,6 +11,7 @@ from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.text import did_you_mean
 
+from node_agent import words
 from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, from_variables, make
 from node_agent.config import UsageError
 
@@ -103,9 +104,9 @@ class Parser(argparse.ArgumentParser):
             given = [name for word in flags if (name := word.partition("=")[0]) in names]
             self.error(f"{[*given, *names][0]}: {error.message}")
         if not command and all(FLAGS[name].needs_script for name in FLAGS.keys() & vars(namespace)):
-            self.error(f"the following arguments are required: SCRIPT, ...{self._taken(flags)}")
+            self.error(self._no_script(flags))
         if command and not command[0]:
-            self.error("SCRIPT is empty: is a variable of the shell not set?")
+            self.error(words.cli.SCRIPT_IS_EMPTY)
         namespace.script, namespace.args = (command[0], tuple(command[1:])) if command else (None, ())
         return namespace
 
@@ -116,20 +117,20 @@ class Parser(argparse.ArgumentParser):
         word before SCRIPT is no flag.
         """
         flags: list[str] = []
-        words = iter(argv)
-        for word in words:
+        left = iter(argv)
+        for word in left:
             if word == "--":
-                return flags, [*words]
+                return flags, [*left]
             if word == "-" or not word.startswith("-"):
-                rest = [*words]
+                rest = [*left]
                 return flags, [word, *(rest[1:] if rest[:1] == ["--"] else rest)]
             name, *value = word.split("=", 1)
             spelling = self.spelling(name)
             if spelling is None:
-                self.error(f"unrecognized arguments: {word}{self._instead_of(word)}")
+                self.error(words.cli.unknown_argument(word, self._instead_of(word)))
             flags.append("=".join([spelling, *value]))
             if not value and spelling in self._option_string_actions:
-                flags += islice(words, 0 if self._option_string_actions[spelling].nargs == 0 else 1)
+                flags += islice(left, 0 if self._option_string_actions[spelling].nargs == 0 else 1)
         return flags, []
 
     def spelling(self, name: str) -> str | None:
@@ -148,7 +149,7 @@ class Parser(argparse.ArgumentParser):
         if len(set(torchruns)) == 1:
             return meant[torchruns[0]]
         if len(meant) > 1:
-            self.error(f"ambiguous option: {name} could match {', '.join(meant.values())}")
+            self.error(words.cli.ambiguous_flag(name, [*meant.values()]))
         return next(iter(meant.values()), None)
 
     def _instead_of(self, word: str) -> str:
@@ -156,13 +157,13 @@ class Parser(argparse.ArgumentParser):
         names = [name for name in self._option_string_actions if name.startswith("--") and "_" not in name]
         return did_you_mean(word.partition("=")[0].replace("_", "-"), names, 0.75)
 
-    def _taken(self, flags: Sequence[str]) -> str:
-        """Words about a script that the last flag has taken for its value; empty if it has not."""
+    def _no_script(self, flags: Sequence[str]) -> str:
+        """Line about a script that is missing, perhaps since the last flag has taken it for its value."""
         flag, value = flags[-2:] if len(flags) > 1 else ("", "")
         action = self._option_string_actions.get(flag)
         if action is None or action.nargs == 0 or not value.endswith(".py"):
-            return ""
-        return f"; {flag} has taken {value} for its value: write {flag} {action.metavar} {value}"
+            return words.cli.NO_SCRIPT
+        return words.cli.script_taken_for_value(flag, str(action.metavar), value)
 
     def format_help(self) -> str:
         from shutil import get_terminal_size
@@ -171,7 +172,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (node-agent --help explains every flag)")
+        raise UsageError(words.cli.see_help(message))
 
 
 class _Store(argparse.Action):

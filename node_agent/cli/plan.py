@@ -16,8 +16,9 @@ from rdzv_protocol.flag_values import address
 from rdzv_protocol.log_lines import LineFormat, lowest_level
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
-from rdzv_protocol.text import count, did_you_mean
+from rdzv_protocol.text import did_you_mean
 
+from node_agent import words
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import ALL, FLAGS, LONGEST_LEASE_S, SETTINGS, SHORTEST_LEASE_S, Arguments
 from node_agent.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
@@ -69,16 +70,13 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     """
     use_env = use_env or arguments.use_env
     if arguments.no_python and not use_env:
-        raise UsageError("--no-python needs --use-env here: other programs are given no --local-rank")
+        raise UsageError(words.command.LOCAL_RANK_OF_A_PROGRAM)
     if arguments.value("preload") and arguments.no_python and not arguments.run_path:
-        raise UsageError(f"{arguments.source('preload')}: is for Python scripts, not with --no-python")
+        raise UsageError(words.command.preload_without_python(arguments.source("preload")))
     if arguments.value("preload") and arguments.script.startswith("-") and arguments.script != "-c":
-        raise UsageError(
-            f"{arguments.source('preload')}: workers begin in a Python that runs already, which cannot take "
-            f"{arguments.script}: name a script, or leave --preload out"
-        )
+        raise UsageError(words.command.preload_without_script(arguments.source("preload"), arguments.script))
     if not arguments.rdzv_id and arguments.source("rdzv_id") == "--run-id":  # torchrun's own flag may be empty
-        raise UsageError("--run-id: 1 to 128 printable characters, not ''")
+        raise UsageError(f"--run-id: {words.values.not_a_name('')}")
     found, inherited = None, environment
     if rendezvous.is_for_the_scheduler(arguments):
         from node_agent.cli import schedulers
@@ -116,10 +114,10 @@ def _with_features(plan: LaunchPlan, arguments: Arguments) -> LaunchPlan:
 def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
     """Yield lines about values that count for nothing, or for less than was asked."""
     unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
-    for argument, words in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
-        meant = "".join(did_you_mean(each, SETTINGS, 0.75) for each in words)
-        if words:
-            yield f"{arguments.source(argument)}: {', '.join(words)} means nothing here and is left alone{meant}"
+    for argument, given in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
+        meant = "".join(did_you_mean(each, SETTINGS, 0.75) for each in given)
+        if given:
+            yield words.cli.means_nothing(arguments.source(argument), given, meant)
 
 
 def _config(arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command) -> AgentConfig:
@@ -206,12 +204,11 @@ def _check_unit(arguments: Arguments, nodes: Nodes | None) -> None:
     unit = arguments.node_unit
     if unit is None or unit == 1 or nodes is None:
         return
-    source = arguments.source("node_unit")
+    source, nnodes = arguments.source("node_unit"), arguments.source("nnodes")
     if nodes.sizes:
-        raise UsageError(f"{source}: {arguments.source('nnodes')} lists the legal sizes already: give one of the two")
+        raise UsageError(words.plan.unit_and_sizes(source, nnodes))
     if nodes.most // unit * unit < nodes.least:
-        between = f"from {nodes.least} to {nodes.most} nodes ({arguments.source('nnodes')})"
-        raise UsageError(f"{source}: no multiple of {unit} is {between}")
+        raise UsageError(words.plan.no_multiple(source, unit, nodes.least, nodes.most, nnodes))
 
 
 def _lease_s(arguments: Arguments) -> float | None:
@@ -220,10 +217,8 @@ def _lease_s(arguments: Arguments) -> float | None:
         return arguments.lease
     lease_s = arguments.keep_alive_interval * arguments.keep_alive_max_attempt
     if not SHORTEST_LEASE_S <= lease_s <= LONGEST_LEASE_S:
-        raise UsageError(
-            f"{arguments.source('rdzv_conf')}: keep_alive_interval times keep_alive_max_attempt is a number of seconds "
-            f"from {SHORTEST_LEASE_S:g} to {LONGEST_LEASE_S:g}, not {lease_s:g}"
-        )
+        source = arguments.source("rdzv_conf")
+        raise UsageError(words.plan.lease_out_of_bounds(source, SHORTEST_LEASE_S, LONGEST_LEASE_S, lease_s))
     return lease_s
 
 
@@ -254,10 +249,8 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
     name, visible = hiding_variable(config.environment), visible_devices(config.environment)
     workers = config.join.local_world_size
     if name and visible is not None and len(visible) < workers:
-        raise UsageError(
-            f"{arguments.source('virtual_local_rank')}: {count(workers, 'worker')}, but {name}="
-            f"{config.environment[name]} has {count(len(visible), 'GPU')}: list one for each worker"
-        )
+        source = arguments.source("virtual_local_rank")
+        raise UsageError(words.plan.too_few_gpus(source, workers, name, config.environment[name], len(visible)))
 
 
 def _check_descriptors(arguments: Arguments, config: AgentConfig) -> None:
@@ -275,10 +268,7 @@ def _check_descriptors(arguments: Arguments, config: AgentConfig) -> None:
     except OSError:  # not even one more
         needed = limit + files
     if resource.RLIM_INFINITY != limit < needed:
-        raise UsageError(
-            f"this process may have {limit} files open, and needs {needed} for {workers} "
-            f"worker{'s' * (workers > 1)}: raise its limit (ulimit -n {needed})"
-        )
+        raise UsageError(words.plan.too_few_descriptors(limit, needed, workers))
 
 
 def _check_port(arguments: Arguments, config: AgentConfig) -> None:
@@ -291,8 +281,8 @@ def _check_port(arguments: Arguments, config: AgentConfig) -> None:
         ReservedPort(config.master_port).release()
     except OSError as error:
         name = "rdzv_endpoint" if arguments.master_port is None else "master_port"
-        instead = "; an rdzv-server that runs there is named by --endpoint" if name == "rdzv_endpoint" else ""
-        raise UsageError(f"{arguments.source(name)}: {error}; stop what uses it, or choose another{instead}") from None
+        is_endpoint = name == "rdzv_endpoint"
+        raise UsageError(words.plan.port_taken(arguments.source(name), error, is_endpoint)) from None
 
 
 def _check_nesting(arguments: Arguments, config: AgentConfig) -> None:
@@ -301,15 +291,9 @@ def _check_nesting(arguments: Arguments, config: AgentConfig) -> None:
     inherited = sorted(each for each in places if each.startswith("PET_"))
     run_id, servers = config.join.run_id, config.servers
     if servers and nesting.is_part_of(config.environment, run_id, servers, is_inherited=bool(inherited)):
-        told = f"{', '.join(inherited)}: " if inherited else ""
-        raise UsageError(
-            f"{told}this process is part of run {run_id} at {address(*servers[0])}, and cannot join it as a node, too: "
-            f"give another {arguments.source('rdzv_id')}, or for this node alone {_alone(arguments)}"
-        )
-
-
-def _alone(arguments: Arguments) -> str:
-    return f"no {arguments.source('rdzv_endpoint')}" if arguments.terms else "--standalone"
+        alone = words.plan.no_endpoint(arguments.source("rdzv_endpoint")) if arguments.terms else "--standalone"
+        rdzv_id = arguments.source("rdzv_id")
+        raise UsageError(words.plan.own_run(inherited, run_id, address(*servers[0]), rdzv_id, alone))
 
 
 def _check_loopback(arguments: Arguments, target: Target, environment: Mapping[str, str]) -> None:
@@ -324,11 +308,9 @@ def _check_loopback(arguments: Arguments, target: Target, environment: Mapping[s
     from node_agent.cli import schedulers
 
     if job := schedulers.nodes_of_job(environment):
-        raise UsageError(
-            f"{arguments.source('rdzv_endpoint')} {arguments.rdzv_endpoint}: {target.endpoint[0]} is another machine "
-            f"on each of this job's {job[1]} nodes ({job[0]}): name the machine where rdzv-server runs, or give "
-            "--endpoint auto"
-        )
+        source, (variable, nodes) = arguments.source("rdzv_endpoint"), job
+        host = target.endpoint[0]
+        raise UsageError(words.plan.loopback_of_several(source, arguments.rdzv_endpoint, host, nodes, variable))
 
 
 def first(*values: float | None) -> float:
@@ -357,20 +339,18 @@ def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:
     ca, cert, key = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
     given = [argument for argument in TLS_FILES if getattr(arguments, argument) is not None]
     if not given and "https://" in arguments.rdzv_endpoint:
-        source = arguments.source("rdzv_endpoint")
-        raise UsageError(f"{source}: https needs {arguments.own('tls_ca')}: a file of authorities, or system")
+        raise UsageError(words.plan.https_without_ca(arguments.source("rdzv_endpoint"), arguments.own("tls_ca")))
     if not given:
         return None
     first = arguments.source(given[0])
     if target.endpoint is None or target.is_on_a_node:
         raise UsageError(
-            f"{first}: a server that a node hosts speaks no TLS; start rdzv-server with --tls-cert, and name it "
-            f"with {arguments.own('rdzv_endpoint')} (and {arguments.own('rdzv_backend')} rdzv-server)"
+            words.plan.no_tls_on_a_node(first, arguments.own("rdzv_endpoint"), arguments.own("rdzv_backend"))
         )
     if (cert is None) != (key is None):
-        raise UsageError(f"{arguments.source('tls_cert')} and {arguments.source('tls_key')} belong together")
+        raise UsageError(words.plan.half_a_certificate(arguments.source("tls_cert"), arguments.source("tls_key")))
     if ca is None:
-        raise UsageError(f"{first} needs {arguments.own('tls_ca')}, too: a file of authorities, or system")
+        raise UsageError(words.plan.tls_without_ca(first, arguments.own("tls_ca")))
     return TlsFiles(ca, cert, key, TlsNames(*map(arguments.source, TLS_FILES)))
 
 
@@ -397,10 +377,9 @@ def _log_dir(arguments: Arguments) -> str | None:
     if folder == NO_FILES:
         for argument in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
             if getattr(arguments, argument):
-                source = arguments.source(argument)
-                raise UsageError(f"{source} copies lines to a file, and --log-dir {NO_FILES} means no files")
+                raise UsageError(words.plan.copies_without_files(arguments.source(argument), NO_FILES))
     elif folder and (problem := why_unusable(folder)):
-        raise UsageError(f"{arguments.source('log_dir')}: {problem}: name a folder, or {NO_FILES} for no files")
+        raise UsageError(words.plan.log_dir_unusable(arguments.source("log_dir"), problem, NO_FILES))
     return folder or None
 
 
@@ -413,9 +392,7 @@ def _logs_plugin(arguments: Arguments) -> str | None:
 
     known = sorted(point.name for point in entry_points(group="torchrun.logs_specs"))
     if name not in known:
-        there = f"there are {', '.join(known)}" if known else "none is installed"
-        source = arguments.source("logs_specs")
-        raise UsageError(f"{source}: there is no torchrun.logs_specs entry point {name!r}; {there}")
+        raise UsageError(words.plan.no_logs_specs(arguments.source("logs_specs"), name, known))
     return name
 
 
@@ -433,7 +410,7 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
     python: tuple[str, ...] = (sys.executable, "-u", "-c", RUN_PATH)
     if not arguments.run_path:
         if arguments.no_python and arguments.module:
-            raise UsageError("-m is for Python modules, --no-python for other programs: give one of them")
+            raise UsageError(words.command.MODULE_AND_PROGRAM)
         if arguments.no_python:
             return Command((_program(script, environment),), after, _name(script, arguments.args))
         python = (_interpreter(environment), "-u", *(("-m",) if arguments.module else ()))
@@ -463,7 +440,7 @@ def _check_module(name: str) -> None:
     top = name.partition(".")[0]
     with suppress(ValueError, OSError):  # of a module without a spec, and a working folder that is gone
         if PathFinder.find_spec(top, [os.getcwd()]) is None and find_spec(top) is None:
-            raise UsageError(f"there is no module {top} {_where('looked in the places of sys.path and')}")
+            raise UsageError(words.command.no_module(top, _folder()))
 
 
 def _check_script(script: str) -> None:
@@ -475,7 +452,7 @@ def _check_script(script: str) -> None:
         return
     if os.path.isdir(script):
         if not os.path.isfile(os.path.join(script, "__main__.py")):
-            raise UsageError(f"{script} is a folder without a __main__.py: name the script in it")
+            raise UsageError(words.command.no_main(script))
         return
     try:
         with open(script, "rb") as file:
@@ -485,15 +462,12 @@ def _check_script(script: str) -> None:
                 compile(first + file.read(), script, "exec", dont_inherit=True)
     except FileNotFoundError:
         if re.fullmatch(r"python[\d.]*", os.path.basename(script)):
-            raise UsageError(
-                f"{script}: node-agent starts Python itself: leave {script} out, or write --no-python before it"
-            ) from None
-        raise UsageError(f"there is no script {script} {_where('looked in')}") from None
+            raise UsageError(words.command.script_is_python(script)) from None
+        raise UsageError(words.command.no_script(script, _folder())) from None
     except OSError as error:
-        raise UsageError(f"script {script} cannot be read: {error.strerror}") from None
+        raise UsageError(words.command.script_unreadable(script, error.strerror)) from None
     except (SyntaxError, ValueError):
-        before = "--no-python" if interpreter else "--no-python bash"
-        raise UsageError(f"{script} is a shell script, not Python: give {before} before it") from None
+        raise UsageError(words.command.script_of_a_shell(script, needs_shell=not interpreter)) from None
 
 
 def _interpreter(environment: Mapping[str, str]) -> str:
@@ -504,7 +478,7 @@ def _interpreter(environment: Mapping[str, str]) -> str:
     import shutil
 
     if shutil.which(name, path=environment.get("PATH")) is None:
-        raise UsageError(f"PYTHON_EXEC={name}: there is no such program {_where('looked in PATH and')}")
+        raise UsageError(words.command.no_python(name, _folder()))
     return name
 
 
@@ -517,11 +491,11 @@ def _check_first_line(program: str, environment: Mapping[str, str]) -> None:
             first = file.readline(256).decode(errors="replace")
     except OSError:  # a program may be executable, but not readable
         return
-    words = first.removeprefix("#!").split() if first.startswith("#!") else []
-    if words and os.path.basename(words[0]) == "env":
-        words = [word for word in words[1:2] if not word.startswith("-") and "=" not in word] or words
-    if words and shutil.which(words[0], path=environment.get("PATH")) is None:
-        raise UsageError(f"{program}: its first line names the interpreter {words[0]}, which is not there")
+    named = first.removeprefix("#!").split() if first.startswith("#!") else []
+    if named and os.path.basename(named[0]) == "env":
+        named = [word for word in named[1:2] if not word.startswith("-") and "=" not in word] or named
+    if named and shutil.which(named[0], path=environment.get("PATH")) is None:
+        raise UsageError(words.command.no_interpreter(program, named[0]))
 
 
 def _program(name: str, environment: Mapping[str, str]) -> str:
@@ -531,16 +505,17 @@ def _program(name: str, environment: Mapping[str, str]) -> str:
         _check_first_line(found, environment)
         return found
     if os.path.isdir(name):
-        raise UsageError(f"{name} is a folder: name a program")
+        raise UsageError(words.command.program_is_a_folder(name))
     if os.path.exists(name):
         if os.access(name, os.X_OK):
-            raise UsageError(f"{name} is not in PATH: write ./{name}")
-        raise UsageError(f"{name} may not be executed: chmod +x {name}, or leave --no-python out for a Python script")
-    raise UsageError(f"there is no program {name} {_where('looked in PATH and')}")
+            raise UsageError(words.command.program_not_in_path(name))
+        raise UsageError(words.command.program_not_executable(name))
+    raise UsageError(words.command.no_program(name, _folder()))
 
 
-def _where(looked: str) -> str:
+def _folder() -> str | None:
+    """The working folder; None if it is gone."""
     try:
-        return f"({looked} {os.getcwd()})"
+        return os.getcwd()
     except OSError:
-        return "(the working folder is gone: cd to one that is there)"
+        return None

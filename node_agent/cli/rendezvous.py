@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from rdzv_protocol import flag_values
 from rdzv_protocol.paths import DEFAULT_PORT
 
+from node_agent import words
 from node_agent.cli.arguments import Arguments
 from node_agent.config import Endpoint, Target, UsageError
 
@@ -24,17 +25,17 @@ MASTER_ADDR, MASTER_PORT = "127.0.0.1", 29_500
 ETCD_PORT = 2379
 EVERY_ADDRESS = ("0.0.0.0", "::")
 """Addresses to listen at, and not to connect to."""
-_OF_A_SCHEDULER = "--endpoint auto takes the nodes from the scheduler's variables"
 SEVERAL_NODES = (
-    ("WORLD_SIZE", 2, ""),
-    ("RANK", 1, ""),
-    ("JOB_COMPLETION_INDEX", 1, ""),
-    ("SLURM_STEP_NUM_NODES", 2, _OF_A_SCHEDULER),
-    ("SLURM_JOB_NUM_NODES", 2, _OF_A_SCHEDULER),
-    ("OMPI_COMM_WORLD_SIZE", 2, _OF_A_SCHEDULER),
-    ("PMI_SIZE", 2, _OF_A_SCHEDULER),
+    ("WORLD_SIZE", 2, False),
+    ("RANK", 1, False),
+    ("JOB_COMPLETION_INDEX", 1, False),
+    ("SLURM_STEP_NUM_NODES", 2, True),
+    ("SLURM_JOB_NUM_NODES", 2, True),
+    ("OMPI_COMM_WORLD_SIZE", 2, True),
+    ("PMI_SIZE", 2, True),
 )
-"""Variables that say that this is not the only node, each with the least number that does, and what to do."""
+"""Variables that say that this is not the only node, each with the least number that does, and whether a scheduler
+sets it that `--endpoint auto` knows."""
 OUR_ENDPOINT = ("--endpoint", "PET_ENDPOINT")
 """Sources of an endpoint that torchrun does not have."""
 
@@ -84,57 +85,46 @@ def notes(arguments: Arguments, target: Target, environment: Mapping[str, str]) 
         return []
     if arguments.standalone:
         void = [name for name in ("rdzv_endpoint", "rdzv_backend", "rdzv_id") if arguments.is_written(name)]
-        shown = ", ".join(map(arguments.source, void))
-        return [f"{arguments.source('standalone')}: this node alone; {shown} counts for nothing"] if void else []
+        source, given = arguments.source("standalone"), [*map(arguments.source, void)]
+        return [words.rendezvous.counts_for_nothing_alone(source, given)] if void else []
     if target.endpoint is None:
         return _notes_of_one_node(arguments, environment)
     if backend(arguments) != "static":
         return []
     if arguments.node_rank is None:
         is_place = arguments.rdzv_endpoint and arguments.rdzv_backend is None
-        instead = " (a server that runs there already: --endpoint)" if is_place else ""
-        return [f"no --node-rank: this node takes rank 0, and hosts rdzv-server for the others{instead}"]
+        return [words.rendezvous.no_node_rank(has_endpoint=bool(is_place))]
     if arguments.node_rank and not arguments.master_addr and not arguments.rdzv_endpoint:
-        return [f"no --master-addr: looking for the node of rank 0 on this machine, {MASTER_ADDR}"]
+        return [words.rendezvous.no_master_addr(MASTER_ADDR)]
     return []
 
 
 def _notes_of_one_node(arguments: Arguments, environment: Mapping[str, str]) -> list[str]:
     if arguments.is_written("node_rank") and arguments.node_rank:
-        return [f"{arguments.source('node_rank')} {arguments.node_rank} counts for nothing: the run has one node"]
+        return [words.rendezvous.rank_of_one_node(arguments.source("node_rank"), arguments.node_rank)]
     if arguments.nnodes is None and "TORCHELASTIC_RUN_ID" not in environment:
-        for name, least, instead in SEVERAL_NODES:
+        for name, least, is_of_a_scheduler in SEVERAL_NODES:
             if (value := environment.get(name, "")).isdecimal() and int(value) >= least:
-                return [
-                    f"{name}={value} says that there are several nodes, but without --nnodes this one runs alone"
-                    f"{instead and f': {instead}'}"
-                ]
+                return [words.rendezvous.several_nodes(name, value, is_of_a_scheduler)]
     return []
 
 
 def _alone(arguments: Arguments, why: str, *, has_id_of_its_own: bool = False) -> Target:
     if arguments.nnodes and arguments.nnodes.least > 1:
-        raise UsageError(
-            f"{arguments.source(why)} is for one node: leave {arguments.source('nnodes')} out, or start rdzv-server "
-            f"and give {arguments.own('rdzv_endpoint')}"
-        )
+        nnodes, rdzv_endpoint = arguments.source("nnodes"), arguments.own("rdzv_endpoint")
+        raise UsageError(words.rendezvous.only_one_node(arguments.source(why), nnodes, rdzv_endpoint))
     return Target(has_id_of_its_own=has_id_of_its_own, local_addr=arguments.local_addr or None)
 
 
 def _at_a_server(arguments: Arguments) -> Target:
     if not arguments.rdzv_endpoint and arguments.source("rdzv_endpoint") != "--endpoint":
-        raise UsageError(
-            f"{arguments.source('rdzv_backend')} {arguments.rdzv_backend} needs {arguments.own('rdzv_endpoint')} "
-            "HOST:PORT: where does rdzv-server listen?"
-        )
+        source, rdzv_endpoint = arguments.source("rdzv_backend"), arguments.own("rdzv_endpoint")
+        raise UsageError(words.rendezvous.no_endpoint(source, backend(arguments), rdzv_endpoint))
     endpoint, *others = endpoints(arguments, ETCD_PORT if backend(arguments) in ("etcd", "etcd-v2") else None)
     if others and arguments.is_host:
-        raise UsageError(f"{arguments.source('rdzv_endpoint')}: several servers, and is_host: name the one to host")
+        raise UsageError(words.rendezvous.several_to_host(arguments.source("rdzv_endpoint")))
     if endpoint[0] in EVERY_ADDRESS and arguments.most_nodes > 1:
-        raise UsageError(
-            f"{arguments.source('rdzv_endpoint')}: {endpoint[0]} is every address of this machine, and each node would "
-            "look for rdzv-server on itself: name the machine where it runs"
-        )
+        raise UsageError(words.rendezvous.every_address(arguments.source("rdzv_endpoint"), endpoint[0]))
     rank = _written_rank(arguments)
     if rank is not None and arguments.nnodes:
         _check_rank(arguments, rank)
@@ -152,17 +142,14 @@ def _c10d(arguments: Arguments) -> Target:
     is_file = str(arguments.rdzv_conf.get("store_type", "")).lower() == "file"
     if is_file and arguments.most_nodes > 1:
         raise UsageError(
-            f"{arguments.source('rdzv_conf')}: store_type: nodes meet at a server, not in a file: leave it out, and "
-            f"name a node that hosts the server, {arguments.source('rdzv_endpoint')} HOST:PORT"
+            words.rendezvous.not_in_a_file(arguments.source("rdzv_conf"), arguments.source("rdzv_endpoint"))
         )
     named = _endpoint(arguments, DEFAULT_PORT, lowest=0) if arguments.rdzv_endpoint and not is_file else None
     if named is None and arguments.most_nodes == 1:
         return _alone(arguments, "rdzv_backend")
     host, port = named or ("localhost", DEFAULT_PORT)
     if port == 0 and arguments.nnodes and arguments.nnodes.least > 1:
-        raise UsageError(
-            f"{arguments.source('rdzv_endpoint')}: the other nodes cannot know a free port; name one, not 0"
-        )
+        raise UsageError(words.rendezvous.port_unknown(arguments.source("rdzv_endpoint")))
     if port == 0:
         return _alone(arguments, "rdzv_endpoint")
     return on_named_node(arguments, (host, port), is_host=arguments.is_host)
@@ -185,7 +172,7 @@ def _static(arguments: Arguments) -> Target:
     rank = arguments.node_rank or 0
     _check_rank(arguments, rank)
     if port == 0:
-        raise UsageError(f"{arguments.source('master_port')}: the other nodes cannot know a free port; name one, not 0")
+        raise UsageError(words.rendezvous.port_unknown(arguments.source("master_port")))
     hosts = rank == 0 if arguments.is_host is None else arguments.is_host
     found = replace(_on_a_node(arguments, (host, port), hosts=hosts), node_rank=rank)
     return replace(found, local_addr=host) if rank == 0 else found
@@ -239,17 +226,13 @@ def _written_rank(arguments: Arguments) -> int | None:
 def _check_rank(arguments: Arguments, rank: int) -> None:
     nodes = arguments.most_nodes
     if rank >= nodes:
-        source = arguments.source("node_rank")
-        raise UsageError(f"{source} {rank}: with {nodes} node{'s' * (nodes > 1)} the last one has rank {nodes - 1}")
+        raise UsageError(words.rendezvous.rank_too_high(arguments.source("node_rank"), rank, nodes))
 
 
 def _endpoint(arguments: Arguments, default_port: int, lowest: int = 1) -> Endpoint:
     """The only endpoint that is named."""
     if "," in arguments.rdzv_endpoint:
-        raise UsageError(
-            f"{arguments.source('rdzv_endpoint')}: several servers are for --rdzv-backend rdzv-server, not "
-            f"{backend(arguments)}: name one"
-        )
+        raise UsageError(words.rendezvous.several_for_torchrun(arguments.source("rdzv_endpoint"), backend(arguments)))
     return endpoints(arguments, default_port, lowest)[0]
 
 

@@ -18,6 +18,7 @@ from node_agent.cli import rendezvous
 from node_agent.cli.arguments import Arguments, read
 from node_agent.config import Target, UsageError
 from node_agent.flags import sort_key
+from node_agent.words import schedulers as words
 
 Environment = Mapping[str, str]
 FIRST_PORT, PORTS = 20_480, 8_192
@@ -76,7 +77,7 @@ class Scheduler(NamedTuple):
     """Address of a host by the scheduler's name for it."""
     problem: Callable[[Environment], str] = NO_PROBLEM
     """Error in how this agent was started, and what to do, from its environment; empty if there is none."""
-    without_host: str = "give --master-addr HOST"
+    without_host: str = words.MASTER_ADDR
     """Advice for the error message where the scheduler does not say who hosts the server."""
 
 
@@ -105,7 +106,7 @@ def _one_agent(variable: str, start: str) -> Callable[[Environment], str]:
 
     def problem(environment: Environment) -> str:
         count = environment.get(variable, "1")
-        return "" if count == "1" else f"{variable}={count}, and one agent a node starts all its workers: {start}"
+        return "" if count == "1" else words.several_agents_a_node(variable, count, start)
 
     return problem
 
@@ -117,7 +118,6 @@ def _first_word(text: str) -> str:
 
 # Slurm.
 
-SRUN = "start it by srun --ntasks-per-node=1 node-agent --endpoint auto ..."
 SPECIAL_STEPS = 0xFFFF_FFF0
 """Number from which on steps are not srun's: the batch script, an interactive shell, processes adopted by a login."""
 
@@ -125,8 +125,8 @@ SPECIAL_STEPS = 0xFFFF_FFF0
 def _slurm_problem(environment: Environment) -> str:
     step, nodes, tasks = (environment.get(f"SLURM_STEP_{name}", "") for name in ("ID", "NUM_NODES", "NUM_TASKS"))
     if not step.isdecimal() or int(step) >= SPECIAL_STEPS:
-        return f"this is a job's script or shell, and not a step on each of its nodes: {SRUN}"
-    return "" if tasks == nodes else f"this step has {tasks} tasks on {nodes} nodes, not one on each: {SRUN}"
+        return words.NO_STEP
+    return "" if tasks == nodes else words.several_tasks_a_node(tasks, nodes)
 
 
 def _first_host(nodelist: str) -> str:
@@ -173,18 +173,14 @@ def _job_name(hostname: str) -> str:
 
 def _volcano_problem(environment: Environment) -> str:
     tasks = sorted(name[3:-6].lower() for name in fnmatch.filter(environment, "VC_*_HOSTS"))
-    if len(tasks) < 2:
-        return ""
-    return f"pods of several tasks ({', '.join(tasks)}) have no common index: add its pytorch plug-in, which sets RANK"
+    return "" if len(tasks) < 2 else words.no_common_index(tasks)
 
 
 # Other launchers.
 
 
 def _process_problem(environment: Environment) -> str:
-    if "LOCAL_RANK" not in environment:
-        return ""
-    return "LOCAL_RANK is set, too, so RANK may be a process's and not a node's: unset it, or give --endpoint HOST:PORT"
+    return words.RANK_OF_A_PROCESS if "LOCAL_RANK" in environment else ""
 
 
 SCHEDULERS = (
@@ -246,7 +242,7 @@ SCHEDULERS = (
         job=(_of("PMIX_NAMESPACE", "OMPI_MCA_orte_ess_jobid", "MASTER_ADDR"),),
         is_fixed=True,
         problem=_one_agent("OMPI_COMM_WORLD_LOCAL_SIZE", "mpirun --map-by ppr:1:node -x MASTER_ADDR node-agent ..."),
-        without_host="give --master-addr HOST, or mpirun -x MASTER_ADDR=HOST, the host of rank 0",
+        without_host=words.MASTER_ADDR_OF_OPEN_MPI,
     ),
     Scheduler(
         "Slurm",
@@ -281,7 +277,7 @@ SCHEDULERS = (
         host=_of("VC_*_HOSTS", read=_first_word),
         job=(_of("VC_*_HOSTS", read=_first_word),),
         problem=_volcano_problem,
-        without_host="add its svc plug-in to the job, or give --master-addr HOST",
+        without_host=words.VOLCANO_SERVICE,
     ),
     Scheduler(
         "Kubernetes Job",
@@ -290,7 +286,7 @@ SCHEDULERS = (
         rank=_of("JOB_COMPLETION_INDEX"),
         host=_of("HOSTNAME", read=_first_pod),
         job=(_of("HOSTNAME", read=_job_name),),
-        without_host="give its pods a subdomain, the name of a headless Service, or give --master-addr HOST",
+        without_host=words.KUBERNETES_SUBDOMAIN,
     ),
     Scheduler(
         "PMI",
@@ -302,7 +298,7 @@ SCHEDULERS = (
         job=(_of("PMI_JOBID", "MASTER_ADDR"),),
         is_fixed=True,
         problem=_one_agent("MPI_LOCALNRANKS", "mpiexec -ppn 1 -genv MASTER_ADDR ... node-agent ..."),
-        without_host="give --master-addr HOST, or mpiexec -genv MASTER_ADDR HOST, the host of rank 0",
+        without_host=words.MASTER_ADDR_OF_PMI,
     ),
 )
 
@@ -328,38 +324,32 @@ def find(arguments: Arguments, environment: Environment) -> Found:
     """Complete the arguments of `--endpoint auto`. Raises `UsageError` where the scheduler says too little."""
     flag = f"{arguments.source('rdzv_endpoint')} {arguments.rdzv_endpoint}"
     if arguments.is_written("rdzv_backend"):
-        raise UsageError(f"{flag} says where the server is: leave {arguments.source('rdzv_backend')} out")
+        raise UsageError(words.backend_too(flag, arguments.source("rdzv_backend")))
     row = _row(environment)
     if row is None:
-        known = ", ".join(row.name for row in SCHEDULERS)
-        raise UsageError(
-            f"{flag}: there are no variables of a scheduler here (known: {known}): give --endpoint HOST:PORT and "
-            "--nnodes, or --standalone"
-        )
+        raise UsageError(words.no_scheduler(flag, [row.name for row in SCHEDULERS]))
     if problem := row.problem(environment):
-        raise UsageError(f"{flag}: {row.name}: {problem}")
+        raise UsageError(words.cannot_start(flag, row.name, problem))
     rank = row.rank.find(environment)
     if rank is None or not rank[1].isdecimal():
-        raise UsageError(f"{flag}: {row.name}: {' or '.join(row.rank.variables)} does not say which node this is")
+        raise UsageError(words.no_rank(flag, row.name, row.rank.variables))
     filled = _fill(arguments, row, environment)
     if filled.nnodes is None:
-        raise UsageError(f"{flag}: {row.name} does not say how many nodes there are: give --nnodes")
+        raise UsageError(words.no_nodes(flag, row.name))
     target, server = _target(filled, row, environment, flag, hosts=int(rank[1]) == 0)
     least, most = filled.nnodes.least, filled.nnodes.most
-    nodes = f"{least}:{most}" if least < most else f"{most}"
-    workers, run = filled.nproc_per_node, filled.rdzv_id or "none"
-    said = [
-        f"node {rank[1]} of {nodes} ({rank[0]}, {filled.source('nnodes')})",
-        f"named {filled.node_id} ({filled.source('node_id')})" if filled.node_id else "",
-        f"{workers} worker{'s' * (workers != 1)} ({filled.source('nproc_per_node')})",
-        f"run {run} ({filled.source('rdzv_id')})",
+    parts = [
+        words.node(rank[1], least, most, rank[0], filled.source("nnodes")),
+        *([words.named(filled.node_id, filled.source("node_id"))] if filled.node_id else []),
+        words.workers(filled.nproc_per_node, filled.source("nproc_per_node")),
+        words.run(filled.rdzv_id or "none", filled.source("rdzv_id")),
         server,
     ]
     order = row.order.find(environment)
     return Found(
         filled,
         target,
-        f"{flag}: {row.name}: {', '.join(each for each in said if each)}",
+        words.found(flag, row.name, parts),
         sort_key((order or rank)[1]),
         {name: value for name, value in environment.items() if not name.startswith(AGENTS_ALONE)},
         {name: source for name, source in WORKERS.items() if name in environment},
@@ -409,9 +399,9 @@ def _target(
 ) -> tuple[Target, str]:
     """The server's place, and words for people about it. `hosts`: by its rank this node hosts it."""
     if server := arguments.rdzv_endpoint.partition("@")[2]:
-        return rendezvous.find(replace(arguments, rdzv_endpoint=server)), f"rdzv-server at {server}"
+        return rendezvous.find(replace(arguments, rdzv_endpoint=server)), words.server(server)
     if arguments.most_nodes == 1:
-        return Target(local_addr=arguments.local_addr or None), "rdzv-server in this agent"
+        return Target(local_addr=arguments.local_addr or None), words.SERVER_IN_THIS_AGENT
     found = row.host.find(environment)
     if arguments.master_addr and arguments.source("master_addr") not in row.host.variables:
         source, host = arguments.source("master_addr"), arguments.master_addr.strip("[]")
@@ -420,12 +410,12 @@ def _target(
         source, host = found[0], row.address_of(found[1])
         is_host = hosts if arguments.is_host is None else arguments.is_host
     else:
-        raise UsageError(f"{flag}: {row.name} does not say who hosts rdzv-server: {row.without_host}")
+        raise UsageError(words.no_host(flag, row.name, row.without_host))
     if not flag_values.is_host(host):
-        raise UsageError(f"{flag}: {row.name}: {source}: {host!r:.80} is no name or address of a host")
+        raise UsageError(words.not_a_host(flag, row.name, source, host))
     port = _port(arguments, row, environment)
     target = rendezvous.on_named_node(arguments, (host, port), is_host=is_host)
-    return target, f"rdzv-server at {flag_values.address(host, port)} ({source})" + (", hosted here" if is_host else "")
+    return target, words.server(flag_values.address(host, port), source, hosted_here=bool(is_host))
 
 
 def _port(arguments: Arguments, row: Scheduler, environment: Environment) -> int:

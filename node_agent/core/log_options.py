@@ -5,6 +5,8 @@ from enum import IntFlag
 
 from msgspec import Struct
 
+from node_agent import words
+
 
 class Std(IntFlag):
     """Output streams, as numbers in `--redirects` and `--tee`."""
@@ -25,9 +27,7 @@ class Std(IntFlag):
             pairs = [pair.split(":") for pair in text.split(",")]
             return {_local_rank(rank): _stream(number) for rank, number in pairs}
         except ValueError:
-            raise ValueError(
-                f"0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map from local ranks such as 0:1,1:3, not {text!r}"
-            ) from None
+            raise ValueError(words.values.not_streams(text)) from None
 
 
 def _stream(text: str) -> Std:

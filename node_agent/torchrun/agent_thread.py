@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from rdzv_protocol.errors import AgentFenced, ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, Finish, Reply
 
+from node_agent import words
 from node_agent.config import AgentConfig
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
@@ -32,7 +33,7 @@ class Ended(Exception):
     """No next round: the run has ended (`finish`), something went wrong (`error`), or this agent has left (neither)."""
 
     def __init__(self, finish: Finish | None = None, error: BaseException | None = None) -> None:
-        super().__init__(finish.reason if finish else error or "it has left")
+        super().__init__(finish.reason if finish else error or words.torchrun.HAS_LEFT)
         self.finish = finish
         self.error = error
 
@@ -75,11 +76,11 @@ class AgentThread:
 
     def succeed(self, within_s: float) -> bool:
         """Report that the workers have exited 0, and return when the run has ended, or leave it. Whether it ended."""
-        return self._call(self._close(WorkersSucceeded(self._runner.round), "its workers are done", within_s))
+        return self._call(self._close(WorkersSucceeded(self._runner.round), words.torchrun.WORKERS_DONE, within_s))
 
     def fail(self, failure: Failure, within_s: float) -> bool:
         """Report this failure, whatever was reported before, and return when the run has ended, or leave it."""
-        return self._call(self._close(failure, "its workers failed", within_s))
+        return self._call(self._close(failure, words.torchrun.WORKERS_FAILED, within_s))
 
     def leave(self, reason: str) -> bool:
         """Leave the run, which goes on without this node. Whether it had ended before."""
@@ -168,7 +169,7 @@ class AgentThread:
     """Always False: the workers are the program's, which stops them once `round_is_over` is set."""
 
     def crashed(self, error: BaseException) -> None:
-        self._log.warning("this is a bug, please report it:", exc_info=error)
+        self._log.warning(words.torchrun.BUG, exc_info=error)
         self._end(Ended(error=error))
 
     def abort(self) -> None:

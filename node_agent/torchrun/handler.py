@@ -31,6 +31,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.utils.logging import get_logger
 
+from node_agent import words
 from node_agent.core.backoff import ServerLost
 from node_agent.failures.diagnose import told_by_torch
 from node_agent.torchrun import options
@@ -134,7 +135,7 @@ class RdzvServerHandler(RendezvousHandler):
         """Leave the run at exit: after a signal torchrun exits without a `shutdown`."""
         agent, self._agent = self._agent, None
         if agent:
-            agent.leave("torchrun exits")
+            agent.leave(words.torchrun.TORCHRUN_EXITS)
             self._forget(agent)
 
     def _forget(self, agent: AgentThread) -> None:
@@ -154,7 +155,7 @@ class RdzvServerHandler(RendezvousHandler):
         torch's agents trust each other to be there from now on: they wait for a missing one until the store's timeout.
         """
         deadline = time.monotonic() + self._config.store_timeout_s
-        place = f"group rank 0's store at {address(assignment.master_addr, assignment.master_port)}"
+        place = address(assignment.master_addr, assignment.master_port)
         try:
             if not _listens(assignment, agent.round_is_over, deadline):
                 return None
@@ -166,11 +167,13 @@ class RdzvServerHandler(RendezvousHandler):
                     return None
                 if time.monotonic() > deadline:
                     missing = assignment.group_world_size - agents.add("arrivals", 0)
-                    raise RendezvousConnectionError(f"{missing} nodes of round {assignment.round} are not at {place}")
+                    raise RendezvousConnectionError(words.torchrun.nodes_missing(missing, assignment.round, place))
         except (OSError, DistError) as error:
             if agent.round_is_over.wait(max(0.0, deadline - time.monotonic())):
                 return None  # its node is gone
-            raise RendezvousConnectionError(f"cannot reach {place}: {str(error).splitlines()[0]}") from error
+            raise RendezvousConnectionError(
+                words.torchrun.store_unreachable(place, str(error).splitlines()[0])
+            ) from error
         master = RendezvousStoreInfo(assignment.master_addr, assignment.master_port)
         return RendezvousInfo(agents, assignment.group_rank, assignment.group_world_size, master)
 
@@ -192,14 +195,14 @@ class RdzvServerHandler(RendezvousHandler):
             local_rank=0,
             pid=0,
             exit_code=1,
-            cause="torchrun restarts its workers, and says in its own log which one failed",
+            cause=words.torchrun.WORKERS_RESTART,
             failed_at=time.time(),
         )
 
     def _last_failure(self, error: ChildFailedError) -> Failure:
         rank, failure = error.get_first_failure()
         found = told_by_torch(rank, failure, self._config.agent.join.node_id)
-        return replace(found, exit_code=NO_RESTARTS_LEFT, cause=f"{found.cause}, and torchrun has no restarts left")
+        return replace(found, exit_code=NO_RESTARTS_LEFT, cause=words.torchrun.no_restarts_left(found.cause))
 
 
 def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: float) -> bool:
@@ -222,7 +225,7 @@ def _error(end: Ended) -> BaseException:
     """Exception that tells torchrun of the agent's end."""
     match end.finish or end.error:
         case Finish(succeeded=True) | RunSucceeded():
-            log.info("the run has succeeded without this node: %s", end)
+            log.info("%s", words.torchrun.succeeded_without(end))
             return SystemExit(0)
         case Finish(join_timed_out=True):
             return RendezvousTimeoutError(str(end))

@@ -9,6 +9,7 @@ from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.paths import DEFAULT_PORT
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from node_agent import words
 from node_agent.cli.arguments import FLAGS, SETTINGS, make
 from node_agent.cli.plan import CONNECT_TIMEOUT_S, first, settings
 from node_agent.cli.plan import credentials as read_credentials
@@ -68,14 +69,11 @@ def read(params: RendezvousParameters) -> HandlerConfig:
     }
     try:
         if useless := sorted(key for key in conf if key in FLAGS and FLAGS[key].is_ours and key not in OURS):
-            raise UsageError(f"--rdzv-conf: {useless[0]} is for node-agent: here torchrun's own agent has the workers")
+            raise UsageError(words.torchrun.only_for_node_agent(useless[0]))
         arguments = make(given, terms={key: f"--rdzv-conf: {key}" for key in SETTINGS})
         servers = endpoints(arguments, DEFAULT_PORT)
         if is_part_of(os.environ, params.run_id, servers, is_inherited=os.environ.get(ENDPOINT) == params.endpoint):
-            raise UsageError(
-                f"--rdzv-endpoint {params.endpoint}: this process is part of run {params.run_id} there, and cannot "
-                "join it as a node, too: give another --rdzv-id, or for this node alone --standalone"
-            )
+            raise UsageError(words.torchrun.own_run(params.endpoint, params.run_id))
         asked, credentials = settings(arguments), read_credentials(arguments, Target(servers[0], tuple(servers[1:])))
     except UsageError as error:
         raise ValueError(str(error)) from None

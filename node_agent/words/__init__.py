@@ -10,6 +10,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from node_agent.words import api as api
+    from node_agent.words import cli as cli
+    from node_agent.words import command as command
+    from node_agent.words import plan as plan
+    from node_agent.words import progress as progress
+    from node_agent.words import rendezvous as rendezvous
+    from node_agent.words import schedulers as schedulers
+    from node_agent.words import torchrun as torchrun
+    from node_agent.words import torchx as torchx
+    from node_agent.words import values as values
     from node_agent.words import workers as workers
 
 

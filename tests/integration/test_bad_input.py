@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from rdzv_server.words import admission
 from rdzv_server.words import etcd as etcd_words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import need_aetcd
 from tests.support.programs import WORKER, Program, Server, refuses, start_agent
+from tests.support.told import pattern, told
 
 NOWHERE = ("--endpoint", "127.0.0.1:1")
 UNKNOWN_NAME = ("--endpoint", "no-such-host.invalid:29400")
@@ -25,7 +27,7 @@ UNKNOWN_NAME = ("--endpoint", "no-such-host.invalid:29400")
         ((*NOWHERE, "--nnodes", "4:2"), "MIN is above MAX; did you mean 2:4?"),
         ((*NOWHERE, "--nprocs=2"), "did you mean --nproc?"),
         ((*NOWHERE, "--tls-ca", "/nowhere"), "--tls-ca /nowhere: No such file or directory"),
-        (("--standalone", "absent.py"), "there is no script absent.py (looked in "),
+        (("--standalone", "absent.py"), words.command.no_script("absent.py", os.getcwd())),
     ],
     ids=["a value", "an unknown flag", "a file", "no script"],
 )
@@ -70,16 +72,18 @@ async def test_a_wrong_flag_of_the_server(flags: tuple[str, ...], says: str) -> 
     assert len(server.err) == 1
 
 
-async def limited(files: int, words: str) -> Program:
+async def limited(files: int, flags: str) -> Program:
     """An agent that may open so many files."""
-    command = f"{sys.executable} -m node_agent --standalone {words}"
+    command = f"{sys.executable} -m node_agent --standalone {flags}"
     return await Program.start("bash", "-c", f"ulimit -n {files}; exec {command}")
 
 
 @pytest.mark.parametrize("limit", [12, 23])
 async def test_too_few_files_for_the_workers(limit: int) -> None:
     agent = await limited(limit, "--nproc 4 -t 0:3 --no-python true")
-    await refuses(agent, f"this process may have {limit} files open, and needs 3", "for 4 workers: raise its limit (")
+    await refuses(agent)
+    needed = told(agent.err[-1], words.plan.too_few_descriptors, limit=limit, workers=4)["needed"]
+    assert 30 <= int(needed) < 40
 
 
 @pytest.mark.parametrize(
@@ -88,9 +92,9 @@ async def test_too_few_files_for_the_workers(limit: int) -> None:
 async def test_an_agent_with_as_many_files_as_it_asks_for_runs(tmp_path: Path, flags: str) -> None:
     script = tmp_path / "train.py"
     script.touch()
-    words = f"--nproc 8 --log-dir {tmp_path} {flags} {script}"
-    needed = (await (await limited(12, words)).line(r"raise its limit \(ulimit -n (\d+)\)"))[1]
-    agent = await limited(int(needed), words)
+    command = f"--nproc 8 --log-dir {tmp_path} {flags} {script}"
+    needed = (await (await limited(12, command)).line(pattern(words.plan.too_few_descriptors, workers=8)))["needed"]
+    agent = await limited(int(needed), command)
     assert await agent.exit_code() == 0, agent.err
     assert not any("open files" in line for line in agent.err), agent.err
 

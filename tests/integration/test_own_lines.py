@@ -9,11 +9,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from node_agent import words
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import WORKER, Program, Server, start_agent
 from tests.support.rdzvctl import rdzvctl
 from tests.support.terminal import Terminal
+from tests.support.told import pattern
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 JSON = ("--log-format", "json")
@@ -46,7 +48,7 @@ async def test_on_a_terminal_one_line_counts_down_and_leaves_nothing_behind(clus
         assert await terminal.process.wait() == 0
         await terminal.until("run succeeded.*\n")
         said = (
-            "joining run none at .*", "round 1: node 0 of 2, .*", "hello", "dear me",
+            pattern(words.progress.joining, run_id="none"), "round 1: node 0 of 2, .*", "hello", "dear me",
             "run succeeded: all workers of 2 nodes exited 0", "",
         )  # fmt: skip
         for line, expected in zip(terminal.screen, said, strict=True):

@@ -2,7 +2,9 @@
 
 import pytest
 
+from node_agent import words
 from tests.support.cluster import Cluster
+from tests.support.told import pattern
 from tests.support.worker_hub import of_node
 
 
@@ -24,7 +26,9 @@ async def test_nodes_meet_by_their_schedulers_variables(cluster: Cluster, schedu
         await cluster.agent(str(node), "--endpoint", "auto", "--nproc", "2", env=scheduler(node))
     workers = await cluster.hub.group(4)
     for node in (0, 1):
-        await cluster.agents[str(node)].line(rf"--endpoint auto: .*: node {node} of 2 \(")
+        place = pattern(words.schedulers.node, rank=f"{node}", least=2, most=2)
+        found = pattern(words.schedulers.found, flag="--endpoint auto", parts=[""])
+        await cluster.agents[str(node)].line(found + place)
         for worker in of_node(workers, node):
             env = worker.env
             assert (env["RANK"], env["WORLD_SIZE"]) == (str(2 * node + int(env["LOCAL_RANK"])), "4")

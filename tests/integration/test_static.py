@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from rdzv_server.words import completion
 from tests.support.cluster import Cluster
 from tests.support.process_info import ended, is_running
 from tests.support.programs import PATIENCE_S, Program, Server, refuses, start_agent
+from tests.support.told import tells
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 PATIENT = ("--rdzv-conf", "join_timeout=500,last_call_timeout=500", "--shutdown-timeout", "5")
@@ -117,7 +119,7 @@ async def test_a_port_that_needs_privileges() -> None:
     if os.geteuid() == 0:
         pytest.skip("nothing needs privileges here")
     agent = await start_agent("--nnodes", "2", "--master-port", "1")
-    await refuses(agent, "cannot host rdzv-server at port 1 of this node: Permission denied")
+    await refuses(agent, words.rendezvous.cannot_host(1, "Permission denied"))
 
 
 # c10d.
@@ -127,7 +129,7 @@ async def test_c10d_is_hosted_by_one_of_the_nodes_that_the_endpoint_names(nodes:
     for _ in "ab":
         await nodes.c10d()
     workers = await nodes.hub.group(2)
-    assert nodes.agents["0"].said[0].startswith(f"node-agent: joining run job at 127.0.0.1:{nodes.port} as node ")
+    assert tells(nodes.agents["0"].said[0], words.progress.joining, run_id="job", address=f"127.0.0.1:{nodes.port}")
     assert {worker.env["TORCHELASTIC_RUN_ID"] for worker in workers} == {"job"}
     await nodes.finish(workers)
     assert len(nodes.server_pids()) == 1

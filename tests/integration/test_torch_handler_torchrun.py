@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.actions import DRAIN
 
+from node_agent import words
 from rdzv_server.words import completion, runs
 from tests.support.launchers import warm_python
 from tests.support.process_info import is_running
@@ -151,7 +152,7 @@ async def test_a_torchrun_without_restarts_left_ends_the_run_everywhere(torchrun
         assert await agent.exit_code(PATIENCE_S) == 1
     run = await torchruns.server.run()
     assert run["phase"] == "failed"
-    assert f"on node {blamed} failed: exit code 7, and torchrun has no restarts left" in run["reason"]
+    assert f"on node {blamed} failed: {words.torchrun.no_restarts_left('exit code 7')}" in run["reason"]
 
 
 async def test_a_torchrun_that_is_told_to_go_leaves_and_the_others_go_on(torchruns: Torchruns) -> None:

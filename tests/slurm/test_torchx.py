@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from tests.support.process_info import until
 from tests.support.programs import Program
 from tests.support.slurm import PATIENCE_S, Slurm
+from tests.support.told import tells
 
 pytest.importorskip("torchx.runner", reason="the extra torchx", exc_type=ImportError)
 pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("programs")]
@@ -52,7 +54,7 @@ async def test_an_elastic_job_loses_a_node_and_succeeds(slurm: Slurm, tmp_path: 
     (tmp_path / "finish").touch()
     assert await slurm.ended(job) == "COMPLETED"
     output = {replica: (tmp_path / f"slurm-{job}-train-{replica}.err").read_text() for replica in range(3)}
-    assert all(f"as node train-{replica}" in text for replica, text in output.items())
+    assert all(tells(text, words.progress.joining, node_id=f"train-{replica}") for replica, text in output.items())
     assert sum("run succeeded" in text for text in output.values()) == 2
 
 

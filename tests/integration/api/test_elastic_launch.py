@@ -28,12 +28,14 @@ from node_agent import (
     Std,
     elastic_launch,
     launch_agent,
+    words,
 )
 from rdzv_server.words import completion
 from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
 from tests.support.process_info import ended, is_running, until
 from tests.support.programs import Server
+from tests.support.told import pattern
 
 
 def alone(nproc: int = 2, **fields: Any) -> LaunchConfig:
@@ -201,12 +203,12 @@ def test_flags_of_node_agent_protect_a_programs_run(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("entrypoint", [None, 7])
 def test_an_entrypoint_of_no_kind_is_refused_by_name(entrypoint: Any) -> None:
-    with pytest.raises(TypeError, match="entrypoint: a function, a program, or a list"):
+    with pytest.raises(TypeError, match=pattern(words.api.not_an_entrypoint, given=entrypoint)):
         elastic_launch(alone(1), entrypoint)()
 
 
 def test_no_program_at_all() -> None:
-    with pytest.raises(ValueError, match="entrypoint: an empty list"):
+    with pytest.raises(ValueError, match=words.api.NO_PROGRAM):
         elastic_launch(alone(1), [])()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from node_agent import words
 from tests.integration.api.conftest import METHODS
 from tests.integration.api.line import Line
 from tests.support.process_info import ended, is_running
@@ -215,8 +216,7 @@ def test_in_a_notebook(tmp_path: Path, env: dict[str, str]) -> None:
 def test_a_script_without_a_guard_is_told(call: str, method: str, tmp_path: Path, env: dict[str, str]) -> None:
     (tmp_path / "train.py").write_text(UNGUARDED + call)
     done = run("train.py", cwd=tmp_path, env={**env, "METHOD": method})
-    assert "RuntimeError: a worker imports the script that started it, which would start workers again" in done.stderr
-    assert 'put what starts them under `if __name__ == "__main__":`' in done.stderr
+    assert f"RuntimeError: {words.api.UNGUARDED}" in done.stderr
     assert done.stdout.count("importing") <= 3, "the script, and its workers once each"
     assert "{0: 1" not in done.stdout
 

@@ -25,11 +25,13 @@ from node_agent import (
     SubprocessContext,
     start_processes,
     start_processes_async,
+    words,
 )
 from tests.integration.api import functions
 from tests.integration.api.conftest import METHODS
 from tests.integration.api.line import PATIENCE_S, Line
 from tests.support.process_info import is_running
+from tests.support.told import pattern
 
 
 def run(entrypoint: Any, *args: Sequence[Any], **options: Any) -> RunProcsResult:
@@ -265,9 +267,8 @@ def test_the_exit_code_is_that_of_a_program(
 def test_what_cannot_be_pickled_is_its_workers_failure() -> None:
     failure = run(functions.unpicklable, ()).failures[0]
     assert failure.exitcode == 1
-    assert failure.message["message"] == (
-        "TypeError: the function returned what cannot be pickled: lock: cannot pickle '_thread.lock' object"
-    )
+    reason = words.api.value_not_picklable("lock", "cannot pickle '_thread.lock' object")
+    assert failure.message["message"] == f"TypeError: {reason}"
 
 
 def test_one_failure_stops_the_others(method: str) -> None:
@@ -291,7 +292,7 @@ def test_commands_that_were_stopped_are_failures_too(tmp_path: Path, monkeypatch
     stopped = result.failures[0]
     assert stopped.message == f"Signal 15 (SIGTERM) received by PID {stopped.pid}", "torch's words"
     causes = {rank: failure.details and failure.details.cause for rank, failure in result.failures.items()}
-    assert (causes[0], causes[2]) == ("signal 15 (SIGTERM): it was told to go", "exit code 5: it was told to go")
+    assert (causes[0], causes[2]) == (words.api.told_to_go("signal 15 (SIGTERM)"), words.api.told_to_go("exit code 5"))
 
 
 def test_a_grandchild_that_keeps_everything_open_hides_no_end(method: str) -> None:
@@ -317,9 +318,9 @@ def test_a_program_that_is_not_there_is_an_error_and_nothing_runs() -> None:
 @pytest.mark.parametrize(
     ("name", "entrypoint", "error", "says"),
     [
-        ("trainer", [], ValueError, "entrypoint: an empty list: name a program in it"),
-        ("trainer", 3, TypeError, "entrypoint: a function, a program, or a list of a program and arguments, not 3"),
-        (3, "true", TypeError, "name: a text, not 3"),
+        ("trainer", [], ValueError, words.api.NO_PROGRAM),
+        ("trainer", 3, TypeError, words.api.not_an_entrypoint(3)),
+        (3, "true", TypeError, words.api.not_a_text("name", 3)),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: Any, entrypoint: Any, error: type[Exception], says: str) -> None:
@@ -329,7 +330,7 @@ def test_what_makes_no_sense_is_refused(name: Any, entrypoint: Any, error: type[
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_what_cannot_be_sent_is_an_error_and_nothing_runs(method: str) -> None:
-    with pytest.raises(TypeError, match="add and its arguments cannot be sent to a worker: cannot pickle"):
+    with pytest.raises(TypeError, match=pattern(words.api.call_not_picklable, function="add")):
         start_processes("trainer", functions.add, {0: (threading.Lock(), 1)}, {0: {}}, start_method=method)
 
 
@@ -343,7 +344,7 @@ def test_what_cannot_be_read_here_is_an_error() -> None:
 
     with (
         start_processes("trainer", in_a_module_of_the_workers_own, {0: ()}, {0: {}}) as context,
-        pytest.raises(LaunchError, match=r"local rank 0 returned what cannot be read here: ModuleNotFoundError"),
+        pytest.raises(LaunchError, match=pattern(words.api.value_unreadable, local_rank=0) + ".*ModuleNotFoundError"),
     ):
         context.wait(PATIENCE_S)
 

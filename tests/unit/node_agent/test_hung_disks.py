@@ -16,6 +16,7 @@ from rdzv_protocol.messages import LeaveRequest, PollRequest, ReportRequest
 from rdzv_protocol.queries import Examine, Notice, Noticed, Refused
 
 from node_agent import agent as agent_module
+from node_agent import words
 from node_agent.api.errors import LaunchError
 from node_agent.api.processes import PContext
 from node_agent.core.log_options import LogOptions, Std
@@ -358,7 +359,7 @@ def test_a_program_stops_while_the_disk_of_its_workers_files_hangs(tmp_path: Pat
         starting.start()
         assert disk.hangs.wait(PATIENCE_S)
         context.close()
-        with pytest.raises(LaunchError, match="t was stopped before its processes were started"):
+        with pytest.raises(LaunchError, match=words.api.stopped_before_start("t")):
             context.pids()
         starting.join()
 

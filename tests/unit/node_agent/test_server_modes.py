@@ -9,6 +9,7 @@ from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.messages import Reply, Start
 from rdzv_protocol.settings import RequestedSettings
 
+from node_agent import words
 from node_agent.config import AgentConfig, LaunchPlan, Target, UsageError
 from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.core.command import Command
@@ -51,7 +52,7 @@ async def test_every_endpoint_is_tried_and_named(unused_tcp_port_factory):
 async def test_an_ipv6_address_stands_in_brackets(unused_tcp_port):
     console = FakeConsole()
     async with server_of(a_plan(Target(endpoint=("::1", unused_tcp_port))), console) as (_, where):
-        assert (console.lines, where) == ([f"joining run run at {where} as node a"], f"[::1]:{unused_tcp_port}")
+        assert (console.lines, where) == ([words.progress.joining("run", where, "a")], f"[::1]:{unused_tcp_port}")
 
 
 async def test_a_port_that_cannot_be_had_is_a_usage_error(monkeypatch):
@@ -59,7 +60,7 @@ async def test_a_port_that_cannot_be_had_is_a_usage_error(monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("node_agent.transport.server_subprocess._listen", refuse)
-    with pytest.raises(UsageError, match="cannot host rdzv-server at port 1 of this node: Permission denied"):
+    with pytest.raises(UsageError, match=words.rendezvous.cannot_host(1, "Permission denied")):
         async with server_of(a_plan(Target(endpoint=("127.0.0.1", 1), hosts=True)), FakeConsole()):
             pass
 
@@ -69,7 +70,7 @@ async def test_what_listens_there_already_is_taken_for_the_server():
         console, port = FakeConsole(), taken.getsockname()[1]
         async with server_of(a_plan(Target(endpoint=("127.0.0.1", port), hosts=True)), console):
             pass
-    assert console.lines == [f"joining run run at 127.0.0.1:{port} as node a"]
+    assert console.lines == [words.progress.joining("run", f"127.0.0.1:{port}", "a")]
 
 
 async def test_a_server_that_fails_before_it_ever_answered_is_hosted_thrice(monkeypatch, unused_tcp_port):

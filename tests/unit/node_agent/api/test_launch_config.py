@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 
-from node_agent import DefaultLogsSpecs, LaunchConfig, Std, elastic_launch
+from node_agent import DefaultLogsSpecs, LaunchConfig, Std, elastic_launch, words
+from node_agent.api.children import START_METHODS
 from node_agent.api.launch_config import Plan, arguments_of, make_plan
 from node_agent.cli.arguments import FLAGS, SETTINGS
 from node_agent.cli.parser import read
 from node_agent.config import AgentConfig, UsageError
 from node_agent.features.event_log import EventLog
 from node_agent.features.hangs import Hangs
+from node_agent.flags import BACKENDS, PLACES
+from node_agent.workers.numa import MODES
+from tests.support.told import pattern
 from tests.unit.node_agent.cli.test_arguments import GOOD
+
+SAY = words.values
 
 
 def plan(*nodes_and_workers: int, **given: Any) -> Plan:
@@ -90,7 +96,7 @@ def test_every_flag_of_ours_is_a_key_a_variable_and_an_option_of_rdzv_conf(
     if "," not in text and text == text.strip():
         assert read([f"--rdzv-conf={key}={text}", "train.py"], {}).value(key) == value
     if flag.is_commands:
-        with pytest.raises(UsageError, match=rf"^rdzv_configs: {key} is for the program node-agent"):
+        with pytest.raises(UsageError, match=f"^{pattern(words.api.only_for_the_program, key=key)}$"):
             arguments_of(LaunchConfig(1, 1, 1, rdzv_configs={key: text}), DefaultLogsSpecs())
         return
     given = arguments_of(LaunchConfig(1, 1, 1, rdzv_configs={key: text}), DefaultLogsSpecs())
@@ -196,23 +202,24 @@ def test_a_server_that_speaks_tls() -> None:
     ("given", "line"),
     [
         ({"rdzv_backend": "zeus", "rdzv_endpoint": "h:1"},
-         "rdzv_backend: c10d, static, etcd, etcd-v2 or rdzv-server, not 'zeus'"),
+         f"rdzv_backend: {SAY.not_one_of(BACKENDS, 'zeus')}"),
         ({"rdzv_endpoint": "h:99999"}, "rdzv_endpoint: 'h:99999' is not HOST:PORT"),
         ({"min_nodes": 3, "max_nodes": 2, "rdzv_endpoint": "h:1"}, "min_nodes, max_nodes: 3:2: MIN is above MAX"),
-        ({"min_nodes": 2, "max_nodes": 2}, "rdzv_backend etcd needs rdzv_endpoint HOST:PORT"),
-        ({"nproc_per_node": 0}, "nproc_per_node: a whole number from 1 to 4096"),
-        ({"max_restarts": -1}, "max_restarts: a whole number from 0"),
-        ({"run_id": "a\n"}, "run_id: 1 to 128 printable characters"),
-        ({"role": "x" * 129}, "role: 1 to 128 printable characters"),
-        ({"start_method": "thread"}, "start_method: spawn, fork, forkserver; not 'thread'"),
-        ({"monitor_interval": 0}, "monitor_interval: a number of seconds above 0"),
-        ({"event_log_handler": "kafka"}, "event_log_handler: null or console, not 'kafka'"),
-        ({"signals_to_handle": "SIGKILL"}, "signals_to_handle: SIGKILL cannot be caught"),
-        ({"numa_options": "moon"}, "numa_options: torch's NumaOptions, or one of node"),
+        ({"min_nodes": 2, "max_nodes": 2}, words.rendezvous.no_endpoint("rdzv_backend", "etcd", "rdzv_endpoint")),
+        ({"nproc_per_node": 0}, f"nproc_per_node: {SAY.not_a_whole_number(1, 4096, 0, PLACES)}"),
+        ({"max_restarts": -1}, f"max_restarts: {SAY.not_a_whole_number(0, 10**7, -1)}"),
+        ({"run_id": "a\n"}, f"run_id: {SAY.not_a_name(given='a' + chr(10))}"),
+        ({"role": "x" * 129}, f"role: {SAY.not_a_name('x' * 129)}"),
+        ({"start_method": "thread"}, words.api.not_a_start_method(START_METHODS, "thread")),
+        ({"monitor_interval": 0}, words.api.not_seconds_above_0("monitor_interval", 0)),
+        ({"event_log_handler": "kafka"}, f"event_log_handler: {SAY.not_one_of(('null', 'console'), 'kafka')}"),
+        ({"signals_to_handle": "SIGKILL"}, f"signals_to_handle: {SAY.signal_uncatchable('SIGKILL')}"),
+        ({"numa_options": "moon"}, words.api.not_numa_options(MODES, "moon")),
         ({"rdzv_endpoint": "h:1", "rdzv_configs": {"join_timeout": "soon"}},
-         "rdzv_configs: join_timeout: a number of seconds"),
-        ({"rdzv_configs": {"lease": 10**400}}, "rdzv_configs: lease: a number of seconds from 0.1"),
-        ({"rdzv_configs": {"lease": 0}}, "rdzv_configs: lease: a number of seconds from 0.1"),
+         f"rdzv_configs: join_timeout: {SAY.not_seconds(0, 10**6, 'soon')}"),
+        ({"rdzv_configs": {"lease": 10**400}},
+         f"rdzv_configs: lease: {SAY.not_seconds(0.1, 86_400, 10**400)}"),
+        ({"rdzv_configs": {"lease": 0}}, f"rdzv_configs: lease: {SAY.not_seconds(0.1, 86_400, 0)}"),
         ({"rdzv_endpoint": "h:1", "rdzv_configs": {"tls_ca": "/nowhere"}},
          "rdzv_configs: tls_ca /nowhere: No such file or directory"),
         ({"rdzv_endpoint": "h:1", "rdzv_configs": {"tls_ca": __file__}},
@@ -229,11 +236,12 @@ def test_what_makes_no_sense_is_refused_in_one_line_that_names_the_field(given: 
 
 
 def test_logs_specs_of_no_kind_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"^logs_specs: a DefaultLogsSpecs, or a class with torch's reify"):
+    with pytest.raises(TypeError, match=f"^{pattern(words.api.not_logs_specs, given=42)}$"):
         agent(logs_specs=42)
 
 
 def test_a_log_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError, match="is a file: name a folder"):
+    line = words.api.log_dir_is_a_file(tmp_path / "file", "/dev/null")
+    with pytest.raises(NotADirectoryError, match=f"^{escape(line)}$"):
         DefaultLogsSpecs(tmp_path / "file")

@@ -9,26 +9,28 @@ from typing import Any
 import pytest
 
 import node_agent
-from node_agent import DefaultLogsSpecs
+from node_agent import DefaultLogsSpecs, words
 from node_agent.api.default_logs_specs import checked_streams, to_map
 from node_agent.api.processes import check_environments, check_ranks, checked_texts
 from node_agent.core.log_options import Std
+from tests.support.told import pattern
 
 BAD_KEYS: list[Any] = [{1: ()}, {0: (), 2: ()}, {0: (), 1: (), 2: ()}, {"0": (), "1": ()}, {-1: (), 0: ()}, {}]
 GOOD_KEYS = {1: (), 0: ()}
 
 
 @pytest.mark.parametrize(
-    ("given", "count", "says"),
+    ("given", "count", "missing", "strange"),
     [
-        *((given, 2, "envs: its keys must be the local ranks 0 to 1; ") for given in BAD_KEYS),
-        ({0: (), "one": ()}, 2, "envs: its keys must be the local ranks 0 to 1; 1 is missing, 'one' is none$"),
-        ({0: ()}, 0, "envs: its keys must be no local ranks: there are no args; 0 is none$"),
+        *zip(BAD_KEYS, [2] * 6, [[0], [1], [], [0, 1], [1], [0, 1]], [[], [2], [2], ["0", "1"], [-1], []], strict=True),
+        ({0: (), "one": ()}, 2, [1], ["one"]),
+        ({0: ()}, 0, [], [0]),
     ],
 )
-def test_keys_are_the_local_ranks(given: Any, count: int, says: str) -> None:
-    with pytest.raises(RuntimeError, match=f"^{says}"):
+def test_keys_are_the_local_ranks(given: Any, count: int, missing: list[int], strange: list[object]) -> None:
+    with pytest.raises(RuntimeError) as refusal:
         check_ranks(given, "envs", count)
+    assert str(refusal.value) == words.api.wrong_ranks("envs", count, missing, strange)
 
 
 def test_good_keys_pass_in_any_order() -> None:
@@ -37,9 +39,9 @@ def test_good_keys_pass_in_any_order() -> None:
 
 
 def test_a_list_is_no_map() -> None:
-    with pytest.raises(TypeError, match="args: a map from each local rank, not list"):
+    with pytest.raises(TypeError, match=pattern(words.api.not_a_map, what="args", kind="list")):
         check_ranks([()], "args")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"envs\[0\]: a map from names to values, not None"):
+    with pytest.raises(TypeError, match=pattern(words.api.not_an_environment, what="envs[0]", given=None)):
         check_environments({0: None})  # type: ignore[dict-item]
 
 
@@ -74,12 +76,14 @@ def test_streams_may_be_numbers_and_torchs() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        *((given, TypeError, "tee") for given in ("1", None, True, {0: "1"}, {"0": Std.OUT}, {-1: Std.OUT})),
-        ({0: 4}, ValueError, r"tee\[0\]: 0 \(none\), 1 \(stdout\), 2 \(stderr\) or 3 \(both\), not 4$"),
+        *((given, TypeError, words.api.not_streams("tee", given)) for given in ("1", None, True)),
+        *((given, TypeError, words.api.not_a_local_rank("tee", *given)) for given in ({"0": Std.OUT}, {-1: Std.OUT})),
+        ({0: "1"}, TypeError, words.api.not_streams("tee[0]", "1")),
+        ({0: 4}, ValueError, words.api.not_a_number_of_streams("tee[0]", 4)),
     ],
 )
 def test_other_streams_are_refused(given: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=f"^{says}"):
+    with pytest.raises(error, match=f"^{re.escape(says)}$"):
         checked_streams(given, "tee")
 
 

@@ -1,118 +1,133 @@
 """Every argument: what its flag, its variable and its key of `--rdzv-conf` take, and the line that refuses the rest."""
 
+import re
+from importlib.metadata import entry_points
+from math import inf
+
 import pytest
 from msgspec.structs import replace
 from rdzv_protocol.flag_values import node_counts
 
 from node_agent import flags as values
+from node_agent import words
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments, make
 from node_agent.cli.parser import read
 from node_agent.cli.plan import SAME_NAMES, settings
 from node_agent.config import UsageError
-from node_agent.core.log_options import Std
+from node_agent.core.log_options import PREFIX_NAMES, Std
+from tests.support.told import pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 
 DEFAULTS = {argument: Arguments().value(argument) for argument in FLAGS}
 LISTS = ("duplicate_stdout_filters", "duplicate_stderr_filters")
-NAME = "1 to 128 printable characters, not "
-SECONDS = "a number of seconds from 0 to 1e+06, not "
-STREAMS = "0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a map from local ranks such as 0:1,1:3, not '4'"
-NPROC = "a whole number from 1 to 4096, auto, cpu, gpu or xpu, not "
-NO_TLS = "a server that a node hosts speaks no TLS"
+SAY = words.values
+PLUGINS = sorted(each.name for each in entry_points(group="torchrun.logs_specs"))
+STREAMS = SAY.not_streams("4")
+TWO_LINES = SAY.not_a_name("two\nlines")
+HOSTED = words.plan.no_tls_on_a_node("", "--endpoint", "--rdzv-backend")
+
+
+def a_number(low: int, high: int, given: str) -> str:
+    return SAY.not_a_whole_number(low, high, given)
+
+
+def a_time(given: str, low: float = 0, high: float = 10**6) -> str:
+    return SAY.not_seconds(low, high, given)
+
 
 # fmt: off
 TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "rdzv_endpoint": ("host:29400", "host:port", "'host:port' is not HOST:PORT with a port from "),
-    "rdzv_backend": ("c10d", "zeus", "c10d, static, etcd, etcd-v2 or rdzv-server, not 'zeus'"),
-    "master_addr": ("10.0.0.1", "two\nlines", NAME + "'two\\nlines'"),
-    "master_port": ("29501", "-1", "a whole number from 0 to 65535, not '-1'"),
-    "rdzv_id": ("nightly", "two\nlines", NAME + "'two\\nlines'"),
+    "rdzv_backend": ("c10d", "zeus", SAY.not_one_of(values.BACKENDS, "zeus")),
+    "master_addr": ("10.0.0.1", "two\nlines", TWO_LINES),
+    "master_port": ("29501", "-1", a_number(0, 65_535, "-1")),
+    "rdzv_id": ("nightly", "two\nlines", TWO_LINES),
     "nnodes": ("2:4", "4:2", "4:2: MIN is above MAX; did you mean 2:4?"),
-    "rdzv_conf": ("is_host=1", "join_timeout", "settings as KEY=VALUE,KEY=VALUE, not 'join_timeout'"),
+    "rdzv_conf": ("is_host=1", "join_timeout", SAY.not_pairs("join_timeout")),
     "token_file": ("token", "/no/such/file", "No such file or directory"),
-    "tls_ca": ("ca.pem", "/no/such/file", NO_TLS),
-    "tls_cert": ("cert.pem", "/no/such/file", NO_TLS),
-    "tls_key": ("key.pem", "/no/such/file", NO_TLS),
-    "connect_timeout": ("5", "soon", SECONDS + "'soon'"),
-    "server_lost_timeout": ("6", "soon", SECONDS + "'soon'"),
-    "nproc_per_node": ("8", "0", NPROC + "'0'"),
-    "node_id": ("a", "two\nlines", NAME + "'two\\nlines'"),
-    "node_rank": ("1", "-1", "a whole number from 0 to 10000000, not '-1'"),
-    "local_addr": ("10.0.0.2", "two words", "a host's name or address, not 'two words'"),
-    "metrics_port": ("0", "http", "a port from 0 to 65535, or HOST:PORT, not 'http'"),
+    "tls_ca": ("ca.pem", "/no/such/file", HOSTED),
+    "tls_cert": ("cert.pem", "/no/such/file", HOSTED),
+    "tls_key": ("key.pem", "/no/such/file", HOSTED),
+    "connect_timeout": ("5", "soon", a_time("soon")),
+    "server_lost_timeout": ("6", "soon", a_time("soon")),
+    "nproc_per_node": ("8", "0", SAY.not_a_whole_number(1, 4096, "0", values.PLACES)),
+    "node_id": ("a", "two\nlines", TWO_LINES),
+    "node_rank": ("1", "-1", a_number(0, 10_000_000, "-1")),
+    "local_addr": ("10.0.0.2", "two words", SAY.not_a_host("two words")),
+    "metrics_port": ("0", "http", SAY.not_a_place("http")),
     "ready_file": ("ready", "gone/ready", "'gone/ready' is not a file in a folder that is there and may be written to"),
     "check": ("gpus,disk=20", "gpu", "names of checks (gpus, ecc, xid, disk, shm, clock, ports, network), such as"),
-    "pre_join_check_timeout": ("9", "0", "a number of seconds from 0.1 to 3600, not '0'"),
-    "role": ("trainer", "x" * 129, NAME + "'xxxx"),
-    "numa_binding": ("socket", "core", "node, socket, exclusive or core-complex, not 'core'"),
-    "shutdown_timeout": ("7", "-1", SECONDS + "'-1'"),
-    "signals_to_handle": ("SIGTERM,SIGUSR1", "SIGTERM,SIGKILL", "SIGKILL cannot be caught: leave it out"),
-    "notice_timeout": ("60", "soon", SECONDS + "'soon'"),
-    "notice_signal": ("SIGUSR2", "SIGNONE", "the name of a signal, such as SIGUSR1, not 'SIGNONE'"),
+    "pre_join_check_timeout": ("9", "0", a_time("0", 0.1, 3600)),
+    "role": ("trainer", "x" * 129, SAY.not_a_name("x" * 129)),
+    "numa_binding": ("socket", "core", SAY.not_one_of(("node", "socket", "exclusive", "core-complex"), "core")),
+    "shutdown_timeout": ("7", "-1", a_time("-1")),
+    "signals_to_handle": ("SIGTERM,SIGUSR1", "SIGTERM,SIGKILL", SAY.signal_uncatchable("SIGKILL")),
+    "notice_timeout": ("60", "soon", a_time("soon")),
+    "notice_signal": ("SIGUSR2", "SIGNONE", SAY.not_a_signal("SIGNONE")),
     "preemption_file": ("preempted", "gone/preempted", "'gone/preempted' is no file in a folder that is there"),
     "preemption_poll": ("aws", "ibm", "aws, gcp, azure, or one of them as CLOUD=http://HOST:PORT, not 'ibm'"),
-    "max_restarts": ("3", "-1", "a whole number from 0 to 10000000, not '-1'"),
-    "restart_window": ("3600", "0", "a number of seconds from 1 to 1e+09, not '0'"),
-    "restart_backoff": ("10", "soon", SECONDS + "'soon'"),
-    "restart_backoff_max": ("60", "soon", SECONDS + "'soon'"),
-    "max_restarts_without_progress": ("3", "0", "a whole number from 1 to 10000000, not '0'"),
-    "fatal_exit_codes": ("2,-9", "1,,2", "a whole number from -255 to 255, not ''"),
-    "fatal_rule": ("bad record", "(", "'(' is no regular expression"),
-    "retry_rule": ("store", "x" * 513, "a regular expression of at most 512 bytes, not of 513"),
+    "max_restarts": ("3", "-1", a_number(0, 10_000_000, "-1")),
+    "restart_window": ("3600", "0", a_time("0", 1, 1e9)),
+    "restart_backoff": ("10", "soon", a_time("soon")),
+    "restart_backoff_max": ("60", "soon", a_time("soon")),
+    "max_restarts_without_progress": ("3", "0", a_number(1, 10_000_000, "0")),
+    "fatal_exit_codes": ("2,-9", "1,,2", a_number(-255, 255, "")),
+    "fatal_rule": ("bad record", "(", SAY.not_a_pattern("(", "")),
+    "retry_rule": ("store", "x" * 513, SAY.pattern_too_long(512, 513)),
     "progress_timeout": ("step=60", "step", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'step'"),
-    "silence_timeout": ("600", "0", "a number of seconds from 1 to 1e+06, not '0'"),
+    "silence_timeout": ("600", "0", a_time("0", 1)),
     "log_rule": ("fault: NaN", "NaN", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'NaN'"),
-    "on_hang": ("report", "kill", "restart, fail or report, not 'kill'"),
-    "max_hang_restarts": ("2", "-1", "a whole number from 0 to 10000000, not '-1'"),
-    "straggler_factor": ("1.2", "1", "a number from 1.1 to 100, not '1'"),
-    "join_timeout": ("8", "nan", SECONDS + "'nan'"),
-    "last_call_timeout": ("9", "inf", SECONDS + "'inf'"),
-    "node_unit": ("2", "0", "a whole number from 1 to 100000, not '0'"),
-    "fixed_nodes": ("4", "0", "a whole number from 1 to 100000, not '0'"),
-    "shrink_after": ("60", "soon", SECONDS + "'soon'"),
-    "lease": ("10", "0", "a number of seconds from 0.1 to 86400, not '0'"),
-    "disconnect_grace": ("2", "soon", "a number of seconds from 0 to 3600, not 'soon'"),
-    "scale_up": ("manual", "later", "immediate, cooldown, manual or on-notice, not 'later'"),
-    "rank_policy": ("topology", "random", "sticky, topology or fill-gaps, not 'random'"),
-    "topology": ("rack1.node2", "two\nlines", NAME + "'two\\nlines'"),
-    "preload": ("torch,numpy.random", "torch,", "names of modules, such as torch or torch,numpy.random, not ''"),
-    "log_dir": ("logs", "train.py", "train.py is a file: name a folder, or /dev/null for no files"),
+    "on_hang": ("report", "kill", SAY.not_one_of(("restart", "fail", "report"), "kill")),
+    "max_hang_restarts": ("2", "-1", a_number(0, 10_000_000, "-1")),
+    "straggler_factor": ("1.2", "1", SAY.not_a_number(1.1, 100, "1")),
+    "join_timeout": ("8", "nan", a_time("nan")),
+    "last_call_timeout": ("9", "inf", a_time("inf")),
+    "node_unit": ("2", "0", a_number(1, 100_000, "0")),
+    "fixed_nodes": ("4", "0", a_number(1, 100_000, "0")),
+    "shrink_after": ("60", "soon", a_time("soon")),
+    "lease": ("10", "0", a_time("0", 0.1, 86_400)),
+    "disconnect_grace": ("2", "soon", a_time("soon", 0, 3600)),
+    "scale_up": ("manual", "later", SAY.not_one_of(("immediate", "cooldown", "manual", "on-notice"), "later")),
+    "rank_policy": ("topology", "random", SAY.not_one_of(("sticky", "topology", "fill-gaps"), "random")),
+    "topology": ("rack1.node2", "two\nlines", TWO_LINES),
+    "preload": ("torch,numpy.random", "torch,", SAY.not_modules("")),
+    "log_dir": ("logs", "train.py", words.plan.log_dir_unusable("", "train.py is a file", "/dev/null")),
     "redirects": ("3", "4", STREAMS),
     "tee": ("0:1", "4", STREAMS),
-    "local_ranks_filter": ("0", "first", "ranks, such as 0,1,2, not 'first'"),
-    "ranks_filter": ("0,1", "0,", "ranks, such as 0,1,2, not '0,'"),
-    "log_prefix": ("[${rank}] ", "${who}", "there is no ${who}: a template may use ${role_name} ${rank} ${local_rank}"),
-    "logs_specs": ("mine", "nobodys", "there is no torchrun.logs_specs entry point 'nobodys'; "),
-    "log_format": ("json", "xml", "text or json, not 'xml'"),
-    "event_log_handler": ("console", "file", "null or console, not 'file'"),
-    "monitor_interval": ("0.5", "soon", SECONDS + "'soon'"),
-    "exit_barrier_timeout": ("9", "soon", SECONDS + "'soon'"),
-    "start_method": ("fork", "exec", "spawn, fork or forkserver, not 'exec'"),
+    "local_ranks_filter": ("0", "first", SAY.not_ranks("first")),
+    "ranks_filter": ("0,1", "0,", SAY.not_ranks("0,")),
+    "log_prefix": ("[${rank}] ", "${who}", SAY.not_in_templates("who", PREFIX_NAMES)),
+    "logs_specs": ("mine", "nobodys", words.plan.no_logs_specs("", "nobodys", PLUGINS)),
+    "log_format": ("json", "xml", SAY.not_one_of(("text", "json"), "xml")),
+    "event_log_handler": ("console", "file", SAY.not_one_of(("null", "console"), "file")),
+    "monitor_interval": ("0.5", "soon", a_time("soon")),
+    "exit_barrier_timeout": ("9", "soon", a_time("soon")),
+    "start_method": ("fork", "exec", SAY.not_one_of(("spawn", "fork", "forkserver"), "exec")),
 }
 MORE_BAD = [
     ("nnodes", "some", "'some' is neither a number of nodes nor MIN:MAX"),
     ("nnodes", "0", "0: from 1 to 100000 nodes"),
     *(
-        ("rdzv_conf", text, f"settings as KEY=VALUE,KEY=VALUE, not '{wrong}'")
+        ("rdzv_conf", text, SAY.not_pairs(wrong))
         for text, wrong in (("join_timeout=", "join_timeout="), ("=5", "=5"), ("a=1,", ""), (",", ""), ("a=1,,b=2", ""))
     ),
-    ("rdzv_conf", "join_timeout=soon", "join_timeout: " + SECONDS + "'soon'"),
-    ("nproc_per_node", "two", NPROC + "'two'"),
-    ("fatal_exit_codes", "256", "a whole number from -255 to 255, not '256'"),
+    ("rdzv_conf", "join_timeout=soon", f"join_timeout: {a_time('soon')}"),
+    ("nproc_per_node", "two", SAY.not_a_whole_number(1, 4096, "two", values.PLACES)),
+    ("fatal_exit_codes", "256", a_number(-255, 255, "256")),
     ("log_rule", "fault: x\nevery=: x", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'every=: x'"),
-    *(("log_rule", f"{part}: x", f"{part.partition('=')[0]} of '{part}: x': a {what}, not '{part.partition('=')[2]}'")
-      for parts, what in (("every=soon every=0 first=-1 first=nan", "number of seconds from 0.1 to 1e+06"),
-                          ("rank=-1", "whole number from 0 to 10000000"),
-                          ("points=0", "whole number from 1 to 1000000"),
-                          ("least=x most=nan", "number from -inf to inf"))
+    *(("log_rule", f"{part}: x", f"{part.partition('=')[0]} of '{part}: x': {refusal(part.partition('=')[2])}")
+      for parts, refusal in (("every=soon every=0 first=-1 first=nan", lambda given: a_time(given, 0.1)),
+                             ("rank=-1", lambda given: a_number(0, 10_000_000, given)),
+                             ("points=0", lambda given: a_number(1, 1_000_000, given)),
+                             ("least=x most=nan", lambda given: SAY.not_a_number(-inf, inf, given)))
       for part in parts.split()),
     ("progress_timeout", "factor=0.5", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'factor=0.5'"),
     *(("log_rule", line, f"{line!r} has no pattern: add one after a colon, such as '{how}: loss ([0-9.]+)'")
       for line, how in (("most=50", "most=50"), ("most=50,points=3:", "most=50,points=3"))),
-    ("log_rule", "fault: (", "'(' is no regular expression"),
+    ("log_rule", "fault: (", SAY.not_a_pattern("(", "")),
     ("log_rule", "fault=1: x", "first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not 'fault=1'"),
     ("progress_timeout", "step=0", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'step=0'"),
-    ("lease", "86401", "a number of seconds from 0.1 to 86400, not '86401'"),
+    ("lease", "86401", a_time("86401", 0.1, 86_400)),
 ]
 ANY_TEXT = dict(
     zip((*LISTS, "log_line_prefix_template", "pre_join_check"), ("a,,b", "c", "<${rank}>", "exit 0"), strict=True)
@@ -159,9 +174,7 @@ def test_a_switch_takes_no_value_and_any_other_flag_takes_one(argument):
     ],
 )
 def test_a_flag_that_is_none_and_the_one_that_was_probably_meant(typed, meant):
-    assert complaint(typed, "train.py") == (
-        f"unrecognized arguments: {typed}{meant} (node-agent --help explains every flag)"
-    )
+    assert complaint(typed, "train.py") == words.cli.see_help(words.cli.unknown_argument(typed, meant))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +195,10 @@ def test_devices_that_are_not_there(nproc):
 def test_more_workers_than_gpus_of_their_own(visible, nproc):
     flags = ("--virtual-local-rank", "--nproc", nproc, "train.py")
     line = complaint(*flags, environment={"CUDA_VISIBLE_DEVICES": visible})
-    assert line.startswith(f"--virtual-local-rank: {nproc} workers, but CUDA_VISIBLE_DEVICES={visible} has ")
+    gpus = len(visible.split(",")) if visible else 0
+    assert line == words.plan.too_few_gpus(
+        "--virtual-local-rank", int(nproc), "CUDA_VISIBLE_DEVICES", value=visible, gpus=gpus
+    )
 
 
 # Settings of the run.
@@ -264,11 +280,11 @@ def test_an_empty_variable_says_nothing():
     ("variable", "text", "what"),
     [
         ("PET_NNODES", "many", "PET_NNODES: 'many' is neither a number of nodes nor MIN:MAX"),
-        ("PET_STANDALONE", "maybe", "PET_STANDALONE: true, yes, on, 1 or false, no, off, 0, not 'maybe'"),
-        ("PET_RDZV_CONF", "join_timeout", "PET_RDZV_CONF: settings as KEY=VALUE,KEY=VALUE, not 'join_timeout'"),
+        ("PET_STANDALONE", "maybe", f"PET_STANDALONE: {SAY.not_a_switch('maybe')}"),
+        ("PET_RDZV_CONF", "join_timeout", f"PET_RDZV_CONF: {SAY.not_pairs('join_timeout')}"),
         ("PET_RDZV_ENDPOINT", "host:x", "PET_RDZV_ENDPOINT: 'host:x' is not HOST:PORT"),
         ("PET_TOKEN_FILE", "/nowhere", "PET_TOKEN_FILE /nowhere: No such file or directory"),
-        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: a number of seconds"),
+        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "soon", f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT: {a_time('soon')}"),
     ],
 )
 def test_a_bad_value_is_said_to_come_from_the_variable(variable, text, what):
@@ -345,7 +361,7 @@ def test_a_bad_value_is_refused_by_its_key(key):
 @pytest.mark.torch
 @pytest.mark.parametrize("text", ["join_timeout", "join_timeout=", "=5", "a=1,", "a=1,,b=2"])
 def test_what_is_no_setting_here_and_under_torchrun(text):
-    with pytest.raises(UsageError, match=r"^--rdzv-conf: settings as KEY=VALUE,KEY=VALUE, not "):
+    with pytest.raises(UsageError, match=f"^--rdzv-conf: {pattern(SAY.not_pairs)}"):
         conf(text)
     utils = pytest.importorskip("torch.distributed.elastic.rendezvous.utils")
     with pytest.raises(ValueError):
@@ -354,7 +370,8 @@ def test_what_is_no_setting_here_and_under_torchrun(text):
 
 @pytest.mark.parametrize("text", ["keep_alive_interval=0", "keep_alive_interval=100000,keep_alive_max_attempt=9"])
 def test_a_lease_out_of_bounds(text):
-    with pytest.raises(UsageError, match="keep_alive_interval times keep_alive_max_attempt is a number of seconds"):
+    line = words.plan.lease_out_of_bounds("--rdzv-conf", 0.1, 86_400, 0 if text.endswith("=0") else 900_000)
+    with pytest.raises(UsageError, match=f"^{re.escape(line)}$"):
         settings(conf(text))
 
 
@@ -385,18 +402,14 @@ def test_a_value(read, texts, value):
 @pytest.mark.parametrize(
     ("read", "texts", "line"),
     [
-        (values.switch, ["", "maybe", "1.0", "yess"], "true, yes, on, 1 or false, no, off, 0, not "),
-        (
-            values.nodes,
-            ["8,", "8,a", "0,8", "2:4,8", ",", "-1,2", "8,100001"],
-            "is no list of numbers of nodes",
-        ),
-        (values.nodes, [",".join(map(str, range(1, 40)))], "39 legal sizes: 32 at the most; --node-unit"),
+        (values.switch, ["", "maybe", "1.0", "yess"], pattern(SAY.not_a_switch)),
+        (values.nodes, ["8,", "8,a", "0,8", "2:4,8", ",", "-1,2", "8,100001"], pattern(SAY.not_sizes)),
+        (values.nodes, [",".join(map(str, range(1, 40)))], pattern(SAY.too_many_sizes, sizes=39, most=32)),
         (node_counts, ["2:", ":2", "", "a", "1:2:3", "0", "3:1", "-1"], "nodes|MIN"),
-        (values.seconds(), ["nan", "inf", "-1", "", "1s", "1e7"], "a number of seconds from 0 to 1e"),
-        (values.ranks, ["a", "0,", "-1", "0;1"], "ranks, such as 0,1,2, not"),
-        (values.template, ["$"], r"write \$\$ for a dollar"),
-        (values.signals, ["SIGTERM,SIGSTOP"], "SIGSTOP cannot be caught"),
+        (values.seconds(), ["nan", "inf", "-1", "", "1s", "1e7"], pattern(SAY.not_seconds, low=0, high=10**6)),
+        (values.ranks, ["a", "0,", "-1", "0;1"], pattern(SAY.not_ranks)),
+        (values.template, ["$"], pattern(SAY.not_a_template, names=PREFIX_NAMES)),
+        (values.signals, ["SIGTERM,SIGSTOP"], pattern(SAY.signal_uncatchable, name="SIGSTOP")),
     ],
 )
 def test_texts_that_are_none(read, texts, line):
@@ -419,7 +432,8 @@ def test_names_that_no_signal_has():
     ],
 )
 def test_a_misspelt_signal_is_refused_for_it_would_kill_the_agent(given, meant):
-    with pytest.raises(ValueError, match=rf"^there is no signal {given.rpartition(',')[2]}; did you mean {meant}\?$"):
+    line = SAY.no_such_signal(given.rpartition(",")[2], f"; did you mean {meant}?")
+    with pytest.raises(ValueError, match=f"^{re.escape(line)}$"):
         values.signals(given)
 
 
@@ -454,15 +468,16 @@ def test_filters_are_read_as_torch_reads_them(text):
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--nproc", "hello.py"], "--nproc has taken hello.py for its value: write --nproc N hello.py"),
-        (["--nproc", "2"], "the following arguments are required: SCRIPT, ... ("),
-        (["--hlep"], "unrecognized arguments: --hlep; did you mean --help?"),
-        (["python", "hello.py"], "node-agent starts Python itself: leave python out, or write --no-python before it"),
-        (["-m", "nosuch.train"], "there is no module nosuch (looked in the places of sys.path and "),
-        (["--no-python", "run.sh"], "run.sh is not in PATH: write ./run.sh"),
-        (["--nproc", "2", "--virtual-local-rank", "train.py"], "2 workers, but CUDA_VISIBLE_DEVICES= has 0 GPUs"),
+        (["--nproc", "hello.py"], words.cli.script_taken_for_value("--nproc", "N", "hello.py")),
+        (["--nproc", "2"], words.cli.see_help(words.cli.NO_SCRIPT)),
+        (["--hlep"], words.cli.unknown_argument("--hlep", "; did you mean --help?")),
+        (["python", "hello.py"], words.command.script_is_python("python")),
+        (["-m", "nosuch.train"], words.command.no_module("nosuch", "")[:-1]),
+        (["--no-python", "run.sh"], words.command.program_not_in_path("run.sh")),
+        (["--nproc", "2", "--virtual-local-rank", "train.py"],
+         words.plan.too_few_gpus("--virtual-local-rank", 2, "CUDA_VISIBLE_DEVICES", "", 0)),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_answered_by_what_to_write(argv, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
@@ -477,7 +492,7 @@ def test_a_mistake_is_answered_by_what_to_write(argv, says, tmp_path, monkeypatc
         (
             ["--rdzv-conf", "join_timout=5"],
             {},
-            "join_timout means nothing here and is left alone; did you mean join_timeout?",
+            words.cli.means_nothing("--rdzv-conf", ["join_timout"], "; did you mean join_timeout?"),
         ),
         (
             ["--notice-timeout", "60"],
@@ -488,8 +503,7 @@ def test_a_mistake_is_answered_by_what_to_write(argv, says, tmp_path, monkeypatc
         (
             [],
             {"SLURM_STEP_NUM_NODES": "4"},
-            "SLURM_STEP_NUM_NODES=4 says that there are several nodes, but without "
-            "--nnodes this one runs alone: --endpoint auto takes the nodes from the scheduler's variables",
+            words.rendezvous.several_nodes("SLURM_STEP_NUM_NODES", "4", is_of_a_scheduler=True),
         ),
     ],
     ids=["a key", "a limit", "a scheduler"],

@@ -9,6 +9,7 @@ from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
+from node_agent import words
 from node_agent.cli import main
 from node_agent.cli.plan import SAME_NAMES
 from node_agent.config import AgentConfig, LaunchPlan, UsageError
@@ -16,6 +17,7 @@ from node_agent.core.command import Command
 from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.features.table import OPTIONS
+from node_agent.flags import PLACES
 from tests.unit.node_agent.command_lines import complaint, plan
 
 
@@ -177,7 +179,7 @@ def test_workers_inherit_the_agents_environment_with_its_variables():
 
 def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():
     notes = plan("--rdzv-conf", "store_type=file,rank=1", "train.py").notes
-    assert notes == ("--rdzv-conf: store_type, rank means nothing here and is left alone",)
+    assert notes == (words.cli.means_nothing("--rdzv-conf", ["store_type", "rank"], ""),)
 
 
 # What is done with it.
@@ -204,7 +206,8 @@ def test_the_exit_code_is_the_agents(plans):
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(plans, capsys):
     assert main.main(["--nproc", "0", "train.py"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("node-agent: error: --nproc: a whole number from 1 to 4096")
+    refused = words.values.not_a_whole_number(1, 4096, "0", PLACES)
+    assert line == f"node-agent: error: --nproc: {refused}"
     assert not plans
 
 
@@ -227,23 +230,19 @@ def test_a_binding_that_cannot_be_is_one_line():
         config("--numa-binding", "node", "--nproc", "4000", "train.py")
 
 
-SIZES = "--node-unit: no multiple of 4 is from 5 to 7 nodes (--nnodes)"
-LISTED = "--node-unit: --nnodes lists the legal sizes already: give one of the two"
-NO_FILES = "--duplicate-stderr-filters copies lines to a file, and --log-dir /dev/null means no files"
-
-
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ("--endpoint host:1 --nnodes 5:7 --node-unit 4", SIZES),
-        ("--endpoint host:1 --nnodes 8,16 --node-unit 4", LISTED),
-        ("--run-id=", "--run-id: 1 to 128 printable characters, not ''"),
-        ("--preload json --no-python", "--preload: is for Python scripts, not with --no-python"),
+        ("--endpoint host:1 --nnodes 5:7 --node-unit 4", words.plan.no_multiple("--node-unit", 4, 5, 7, "--nnodes")),
+        ("--endpoint host:1 --nnodes 8,16 --node-unit 4", words.plan.unit_and_sizes("--node-unit", "--nnodes")),
+        ("--run-id=", f"--run-id: {words.values.not_a_name('')}"),
+        ("--preload json --no-python", words.command.preload_without_python("--preload")),
         ("--check-only", "--check-only needs --check or --pre-join-check: what is to be checked"),
         ("--notice-signal SIGUSR2", "--notice-signal: needs --notice-timeout S, or --scale-up on-notice"),
         ("--notice-timeout 9 --notice-signal SIGTERM",
          "--notice-signal SIGTERM: that stops workers; take another, such as SIGUSR2"),
-        ("--log-dir /dev/null --duplicate-stderr-filters x", NO_FILES),
+        ("--log-dir /dev/null --duplicate-stderr-filters x",
+         words.plan.copies_without_files("--duplicate-stderr-filters", "/dev/null")),
     ],
 )  # fmt: skip
 def test_flags_that_make_no_sense_together(flags, line):

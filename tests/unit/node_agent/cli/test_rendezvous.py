@@ -5,11 +5,13 @@ from math import inf
 
 import pytest
 
+from node_agent import words
 from node_agent.config import Target
 from tests.unit.node_agent.command_lines import complaint, plan
 
 ELSEWHERE = "198.51.100.7"
 """An address for documentation: of no machine."""
+SAY = words.rendezvous
 C10D = "--nnodes=2 --rdzv-backend=c10d"
 ALONE = Target(has_id_of_its_own=True)
 
@@ -98,7 +100,7 @@ def test_what_torchrun_runs_as_one_node_runs_here(flags):
 def test_a_file_where_nodes_meet_is_for_one_node_alone():
     flags = "--rdzv-backend=c10d --rdzv-conf=store_type=file --rdzv-endpoint=/tmp/meeting"
     assert place(flags) == Target()
-    assert refusal(f"{flags} --nnodes=2").startswith("--rdzv-conf: store_type: nodes meet at a server, not in a file")
+    assert refusal(f"{flags} --nnodes=2") == SAY.not_in_a_file("--rdzv-conf", "--rdzv-endpoint")
 
 
 @pytest.mark.parametrize(
@@ -212,27 +214,22 @@ def test_where_they_meet_by_what_operators_set(flags, environment, target):
     assert place(flags, **environment) == target
 
 
-NO_FREE_PORT = "the other nodes cannot know a free port; name one, not 0"
-
-
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ("--nnodes 2 --node-rank 2", "--node-rank 2: with 2 nodes the last one has rank 1"),
-        ("--endpoint h:1 --nnodes 2 --node-rank 5", "--node-rank 5: with 2 nodes the last one has rank 1"),
-        (f"{C10D} --rdzv-endpoint localhost:0", f"--rdzv-endpoint: {NO_FREE_PORT}"),
-        ("--nnodes 2 --master-port 0", f"--master-port: {NO_FREE_PORT}"),
+        ("--nnodes 2 --node-rank 2", SAY.rank_too_high("--node-rank", 2, nodes=2)),
+        ("--endpoint h:1 --nnodes 2 --node-rank 5", SAY.rank_too_high("--node-rank", 5, nodes=2)),
+        (f"{C10D} --rdzv-endpoint localhost:0", SAY.port_unknown("--rdzv-endpoint")),
+        ("--nnodes 2 --master-port 0", SAY.port_unknown("--master-port")),
         ("--nnodes 2 --rdzv-endpoint h:0", "--rdzv-endpoint: 'h:0' is not HOST:PORT with a port from 1 to 65535"),
-        *((flags, f"{flags} needs --endpoint HOST:PORT: where does rdzv-server listen?")
-          for flags in ("--rdzv-backend etcd", "--rdzv-backend etcd-v2", "--rdzv-backend rdzv-server")),
-        ("--endpoint https://h:1", "--endpoint: https needs --tls-ca: a file of authorities, or system"),
-        ("--endpoint h:1 --tls-ca system --tls-cert x", "--tls-cert and --tls-key belong together"),
-        ("--endpoint h:1 --tls-cert x --tls-key y",
-         "--tls-cert needs --tls-ca, too: a file of authorities, or system"),
+        *((f"--rdzv-backend {backend}", SAY.no_endpoint("--rdzv-backend", backend, "--endpoint"))
+          for backend in ("etcd", "etcd-v2", "rdzv-server")),
+        ("--endpoint https://h:1", words.plan.https_without_ca("--endpoint", "--tls-ca")),
+        ("--endpoint h:1 --tls-ca system --tls-cert x", words.plan.half_a_certificate("--tls-cert", "--tls-key")),
+        ("--endpoint h:1 --tls-cert x --tls-key y", words.plan.tls_without_ca("--tls-cert", "--tls-ca")),
         ("--endpoint ftp://h:1", "--endpoint: 'ftp://h:1' is not HOST:PORT with a port from 1 to 65535"),
         ("--endpoint ::1", "--endpoint: '::1' has no port: give HOST:PORT, such as [::1]:29400"),
-        ("--standalone --nnodes 2:3", "--standalone is for one node: leave --nnodes out, or start rdzv-server and give "
-         "--endpoint"),
+        ("--standalone --nnodes 2:3", SAY.only_one_node("--standalone", "--nnodes", "--endpoint")),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_together(flags, line):
@@ -242,16 +239,15 @@ def test_what_makes_no_sense_together(flags, line):
 @pytest.mark.parametrize(
     ("flags", "environment", "note"),
     [
-        ("--nnodes 2", {}, "no --node-rank: this node takes rank 0, and hosts rdzv-server for the others"),
+        ("--nnodes 2", {}, SAY.no_node_rank(has_endpoint=False)),
         ("--nnodes 2 --node-rank 0", {}, ""),
-        ("--nnodes 2 --node-rank 1", {}, "no --master-addr: looking for the node of rank 0 on this machine, 127.0.0.1"),
+        ("--nnodes 2 --node-rank 1", {}, SAY.no_master_addr("127.0.0.1")),
         ("--nnodes 2 --node-rank 1 --master-addr host", {}, ""),
-        ("--nnodes 2 --rdzv-endpoint host:29400", {}, "no --node-rank: this node takes rank 0, and hosts rdzv-server "
-         "for the others (a server that runs there already: --endpoint)"),
-        *((f"{flags} --node-rank 1", {}, "--node-rank 1 counts for nothing: the run has one node")
+        ("--nnodes 2 --rdzv-endpoint host:29400", {}, SAY.no_node_rank(has_endpoint=True)),
+        *((f"{flags} --node-rank 1", {}, SAY.rank_of_one_node("--node-rank", 1))
           for flags in ("", "--nnodes=1", "--rdzv-backend=c10d")),
         ("--standalone --endpoint host:1 --rdzv_id 7", {"PET_RDZV_BACKEND": "c10d"},
-         "--standalone: this node alone; --endpoint, --rdzv_id counts for nothing"),
+         SAY.counts_for_nothing_alone("--standalone", ["--endpoint", "--rdzv_id"])),
     ],
 )  # fmt: skip
 def test_what_is_probably_missing_or_void_is_said(flags, environment, note):
@@ -262,7 +258,7 @@ def test_what_is_probably_missing_or_void_is_said(flags, environment, note):
 def test_several_nodes_that_stand_in_the_environment_alone_are_warned_of(variable, value):
     environment = {"RANK": "0", variable: value}
     (note,) = plan("train.py", **environment).notes
-    assert note == f"{variable}={value} says that there are several nodes, but without --nnodes this one runs alone"
+    assert note == SAY.several_nodes(variable, value, is_of_a_scheduler=False)
     for flag in ("--standalone", "--nnodes=1", "--endpoint=h:1"):
         assert plan(flag, "train.py", **environment).notes == ()
     assert plan("train.py", TORCHELASTIC_RUN_ID="x", **environment).notes == ()

@@ -1,18 +1,22 @@
 """`--endpoint auto`: what each scheduler's variables say, and what workers get of them."""
 
+import re
 from collections.abc import Mapping
 from operator import attrgetter
 
 import pytest
 
+from node_agent import words
 from node_agent.cli import schedulers
 from node_agent.config import LaunchPlan, Target
 from node_agent.workers.spec import SpecMaker
 from node_agent.workers.temp_dir import TempDir
+from tests.support.told import pattern, tells
 from tests.unit.node_agent.command_lines import complaint, plan
 from tests.unit.node_agent.story import an_assignment
 
 AUTO = ("--endpoint", "auto")
+SAY = words.schedulers
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +117,9 @@ def test_what_a_scheduler_says(name):
     assert target.endpoint[1] == port or (port is None and 20_480 <= target.endpoint[1] < 28_672)
     assert (config.join.run_id, config.join.explicit_run_id, config.join.local_world_size) == (run, True, nproc)
     assert config.join.sort_key == f"{rank:08}"
-    assert line.startswith(f"--endpoint auto: {name}: node {rank} of ")
+    least, most = nodes
+    part = pattern(SAY.node, rank=f"{rank}", least=least, most=most)
+    assert re.match(re.escape(SAY.found("--endpoint auto", name, [""])) + part, line)
     assert config.worker_variables.keys() == corrected
     assert config.environment.keys() & environment.keys() == environment.keys() - removed
 
@@ -141,11 +147,14 @@ def test_without_the_flag_a_schedulers_variables_mean_nothing(environment):
 
 def test_one_line_says_which_variables_were_used_and_what_came_of_them():
     (line,) = auto(SLURM | {"SLURM_GPUS_ON_NODE": "8"}, "--nnodes=2:3").notes
-    assert line == (
-        "--endpoint auto: Slurm: node 2 of 2:3 (SLURM_NODEID, --nnodes), named gpu10 (SLURMD_NODENAME), 8 workers "
-        "(SLURM_GPUS_ON_NODE), run 4711.0 (SLURM_JOB_ID, SLURM_STEP_ID), rdzv-server at gpu08:27690 "
-        "(SLURM_STEP_NODELIST)"
+    parts = (
+        SAY.node("2", 2, 3, "SLURM_NODEID", "--nnodes"),
+        SAY.named("gpu10", "SLURMD_NODENAME"),
+        SAY.workers(8, "SLURM_GPUS_ON_NODE"),
+        SAY.run("4711.0", "SLURM_JOB_ID, SLURM_STEP_ID"),
+        SAY.server("gpu08:27690", "SLURM_STEP_NODELIST"),
     )
+    assert line == SAY.found("--endpoint auto", "Slurm", parts)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +204,7 @@ def test_flags_of_static_name_another_place(monkeypatch):
 def test_one_node_has_its_server_within():
     found = auto(SLURM | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0"})
     assert (found.target, found.config.join.run_id) == (Target(), "4711.0")
-    assert found.notes[0].endswith("rdzv-server in this agent")
+    assert found.notes[0].endswith(SAY.SERVER_IN_THIS_AGENT)
 
 
 def test_jobs_and_their_steps_and_restarts_have_ports_and_runs_of_their_own():
@@ -231,21 +240,16 @@ def test_ranks_follow_the_networks_tree_where_slurm_knows_it():
     assert [keys[key] for key in sorted(keys)] == ["s0.s2.gpu9", "s0.s2.gpu10", "s0.s10.gpu1"]
 
 
-START = "start it by srun --ntasks-per-node=1 node-agent --endpoint auto ..."
-NO_STEP = f"--endpoint auto: Slurm: this is a job's script or shell, and not a step on each of its nodes: {START}"
-
-
 @pytest.mark.parametrize(
-    ("changed", "line"),
+    ("changed", "problem"),
     [
-        ({"SLURM_STEP_ID": ""}, NO_STEP),
-        ({"SLURM_STEP_ID": "4294967290"}, NO_STEP),  # salloc's shell
-        ({"SLURM_STEP_NUM_TASKS": "16"},
-         f"--endpoint auto: Slurm: this step has 16 tasks on 4 nodes, not one on each: {START}"),
+        ({"SLURM_STEP_ID": ""}, SAY.NO_STEP),
+        ({"SLURM_STEP_ID": "4294967290"}, SAY.NO_STEP),  # salloc's shell
+        ({"SLURM_STEP_NUM_TASKS": "16"}, SAY.several_tasks_a_node("16", "4")),
     ],
-)  # fmt: skip
-def test_slurm_must_have_started_one_agent_a_node(changed, line):
-    assert refusal(SLURM | changed) == line
+)
+def test_slurm_must_have_started_one_agent_a_node(changed, problem):
+    assert refusal(SLURM | changed) == SAY.cannot_start("--endpoint auto", "Slurm", problem)
 
 
 # Others.
@@ -254,36 +258,28 @@ def test_slurm_must_have_started_one_agent_a_node(changed, line):
 def test_a_job_without_a_headless_service_has_no_name_for_its_first_pod(monkeypatch):
     monkeypatch.setattr("socket.getfqdn", lambda name: name)
     line = refusal(INDEXED)
-    assert line.endswith("give its pods a subdomain, the name of a headless Service, or give --master-addr HOST")
+    assert tells(line, SAY.no_host, advice=SAY.KUBERNETES_SUBDOMAIN)
     assert plan("--endpoint=auto@s:1", "train.py", **INDEXED).target == Target(("s", 1))
 
 
 @pytest.mark.parametrize(
-    ("environment", "line"),
+    ("environment", "kind", "scheduler", "fields"),
     [
-        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8"},
-         "Open MPI: OMPI_COMM_WORLD_LOCAL_SIZE=8, and one agent a node starts all its workers: mpirun --map-by "
-         "ppr:1:node -x MASTER_ADDR node-agent ..."),
-        (OPEN_MPI | {"MASTER_ADDR": ""},
-         "Open MPI does not say who hosts rdzv-server: give --master-addr HOST, or mpirun -x MASTER_ADDR=HOST, the "
-         "host of rank 0"),
-        (PMI | {"MPI_LOCALNRANKS": "4"},
-         "PMI: MPI_LOCALNRANKS=4, and one agent a node starts all its workers: mpiexec -ppn 1 -genv MASTER_ADDR ... "
-         "node-agent ..."),
-        (VOLCANO | {"VC_MASTER_HOSTS": "j-master-0.j"},
-         "Volcano: pods of several tasks (master, worker) have no common index: add its pytorch plug-in, "
-         "which sets RANK"),
-        (LWS | {"LWS_LEADER_ADDRESS": "lws 0"},
-         "LeaderWorkerSet: LWS_LEADER_ADDRESS: 'lws 0' is no name or address of a host"),
-        (INDEXED | {"PET_NNODES": ""}, "Kubernetes Job does not say how many nodes there are: give --nnodes"),
-        (NODES | {"LOCAL_RANK": "0"},
-         "RANK and WORLD_SIZE of nodes: LOCAL_RANK is set, too, so RANK may be a process's and not a node's: unset it, "
-         "or give --endpoint HOST:PORT"),
-        (ELASTIC | {"HOSTNAME": "laptop"}, "Kubeflow (elastic): HOSTNAME does not say which node this is"),
+        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, SAY.cannot_start, "Open MPI", [SAY.several_agents_a_node(
+            "OMPI_COMM_WORLD_LOCAL_SIZE", "8", "mpirun --map-by ppr:1:node -x MASTER_ADDR node-agent ...")]),
+        (OPEN_MPI | {"MASTER_ADDR": ""}, SAY.no_host, "Open MPI", [SAY.MASTER_ADDR_OF_OPEN_MPI]),
+        (PMI | {"MPI_LOCALNRANKS": "4"}, SAY.cannot_start, "PMI", [SAY.several_agents_a_node(
+            "MPI_LOCALNRANKS", "4", "mpiexec -ppn 1 -genv MASTER_ADDR ... node-agent ...")]),
+        (VOLCANO | {"VC_MASTER_HOSTS": "j-master-0.j"}, SAY.cannot_start, "Volcano",
+         [SAY.no_common_index(["master", "worker"])]),
+        (LWS | {"LWS_LEADER_ADDRESS": "lws 0"}, SAY.not_a_host, "LeaderWorkerSet", ["LWS_LEADER_ADDRESS", "lws 0"]),
+        (INDEXED | {"PET_NNODES": ""}, SAY.no_nodes, "Kubernetes Job", []),
+        (NODES | {"LOCAL_RANK": "0"}, SAY.cannot_start, "RANK and WORLD_SIZE of nodes", [SAY.RANK_OF_A_PROCESS]),
+        (ELASTIC | {"HOSTNAME": "laptop"}, SAY.no_rank, "Kubeflow (elastic)", [["HOSTNAME"]]),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_said(environment, line):
-    assert refusal(environment) == f"--endpoint auto: {line}"
+def test_what_is_missing_is_said(environment, kind, scheduler, fields):
+    assert refusal(environment) == kind("--endpoint auto", scheduler, *fields)
 
 
 # Loopback in a job of several nodes.
@@ -292,9 +288,8 @@ def test_what_is_missing_is_said(environment, line):
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
 def test_loopback_as_our_endpoint_is_refused_in_a_job_of_several_nodes(host):
     line = complaint(f"--endpoint={host}:29400", "--nnodes=4", "train.py", environment=SLURM)
-    assert line == (
-        f"--endpoint {host}:29400: {host.strip('[]')} is another machine on each of this job's 4 nodes "
-        "(SLURM_STEP_NUM_NODES): name the machine where rdzv-server runs, or give --endpoint auto"
+    assert line == words.plan.loopback_of_several(
+        "--endpoint", f"{host}:29400", host.strip("[]"), nodes=4, variable="SLURM_STEP_NUM_NODES"
     )
 
 
@@ -314,22 +309,19 @@ def test_loopback_is_taken_where_it_works(flags, environment):
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_every_address_is_no_place_to_look_for_a_server(host):
     line = complaint(f"--endpoint=[{host}]:29400", "--nnodes=2", "train.py")
-    assert line == (
-        f"--endpoint: {host} is every address of this machine, and each node would look for rdzv-server on itself: "
-        "name the machine where it runs"
-    )
+    assert line == words.rendezvous.every_address("--endpoint", host)
 
 
 # Refused.
 
 
 def test_no_scheduler():
-    assert refusal({}).startswith("--endpoint auto: there are no variables of a scheduler here (known: Kubeflow")
+    assert refusal({}) == SAY.no_scheduler("--endpoint auto", list(ROWS))
 
 
 def test_a_backend_makes_no_sense_beside_it():
     line = refusal(SLURM, "--rdzv-backend=c10d")
-    assert line == "--endpoint auto says where the server is: leave --rdzv-backend out"
+    assert line == SAY.backend_too("--endpoint auto", "--rdzv-backend")
 
 
 def test_torchruns_own_flag_may_name_a_host_called_auto():

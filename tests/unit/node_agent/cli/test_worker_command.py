@@ -6,10 +6,12 @@ import sys
 import pytest
 from msgspec.structs import replace
 
+from node_agent import words
 from node_agent.cli.arguments import FLAGS
 from node_agent.cli.parser import Parser
 from node_agent.config import UsageError
 from node_agent.core.command import Command
+from tests.support.told import pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 
 PYTHON = (sys.executable, "-u")
@@ -73,22 +75,20 @@ def test_nothing_after_the_script_is_read_whatever_it_looks_like(before):
         assert parser.read([*before, "--lr", "1", word, "16"]).args == ("--lr", "1", word, "16")
 
 
-def test_a_script_that_is_not_there_fails_the_run_if_somebody_waits_for_its_end():
+def test_a_script_that_is_not_there_fails_the_run_if_somebody_waits_for_its_end(tmp_path):
     """A server that a job has for itself, and TorchX with it."""
     assert command("--exit-with-run", "--endpoint", "host:1", "no.py").program == (*PYTHON, "no.py")
-    assert complaint("--exit-with-run", "no.py").startswith("there is no script no.py")
+    assert complaint("--exit-with-run", "no.py") == words.command.no_script("no.py", str(tmp_path))
 
 
 def test_options_of_python_in_the_scripts_place_need_a_python_of_their_own():
-    assert complaint("--preload", "torch", "--", "-X", "faulthandler", "train.py") == (
-        "--preload: workers begin in a Python that runs already, which cannot take -X: name a script, or leave "
-        "--preload out"
-    )
+    line = complaint("--preload", "torch", "--", "-X", "faulthandler", "train.py")
+    assert line == words.command.preload_without_script("--preload", "-X")
 
 
 def test_a_folder_with_a_main_module_is_a_script(tmp_path):
     (tmp_path / "app").mkdir()
-    assert complaint("app") == "app is a folder without a __main__.py: name the script in it"
+    assert complaint("app") == words.command.no_main("app")
     (tmp_path / "app" / "__main__.py").touch()
     assert command("app").program == (*PYTHON, "app")
 
@@ -103,25 +103,23 @@ def test_a_program_is_looked_for_in_path(tmp_path):
 def test_what_cannot_be_executed_is_told_in_one_line(tmp_path):
     (tmp_path / "run.sh").write_text("#!/usr/bin/env bash\nset -e\npython train.py\n")
     (tmp_path / "folder").mkdir()
-    assert complaint("run.sh") == "run.sh is a shell script, not Python: give --no-python before it"
+    assert complaint("run.sh") == words.command.script_of_a_shell("run.sh", needs_shell=False)
     (tmp_path / "lines.sh").write_text("python train.py\n")
-    assert complaint("lines.sh") == "lines.sh is a shell script, not Python: give --no-python bash before it"
-    assert complaint("--no-python", "./run.sh") == (
-        "./run.sh may not be executed: chmod +x ./run.sh, or leave --no-python out for a Python script"
-    )
-    assert complaint("--no-python", "./folder") == "./folder is a folder: name a program"
+    assert complaint("lines.sh") == words.command.script_of_a_shell("lines.sh", needs_shell=True)
+    assert complaint("--no-python", "./run.sh") == words.command.program_not_executable("./run.sh")
+    assert complaint("--no-python", "./folder") == words.command.program_is_a_folder("./folder")
     (tmp_path / "run.sh").write_text("#!/bin/sh\n'''exec' python3 \"$0\" \"$@\"\n'''\nimport sys\n")
     assert command("run.sh").program[-1] == "run.sh", "Python that a shell starts is Python"
 
 
 def test_an_interpreter_that_is_not_there_is_named_before_anything_starts(tmp_path):
-    with pytest.raises(UsageError, match="PYTHON_EXEC=/opt/python: there is no such program "):
+    with pytest.raises(UsageError, match=pattern(words.command.no_python, name="/opt/python")):
         command("train.py", PYTHON_EXEC="/opt/python")
     program = tmp_path / "mine"
     program.touch(0o755)
     for first, missing in (("/opt/python -u", "/opt/python"), ("/usr/bin/env nosuchpython", "nosuchpython")):
         program.write_text(f"#!{first}\n")
-        with pytest.raises(UsageError, match=rf"mine: its first line names the interpreter {missing}, which is not"):
+        with pytest.raises(UsageError, match=pattern(words.command.no_interpreter, interpreter=missing)):
             command("--no-python", "./mine", PATH="/usr/bin:/bin")
     for first in ("#!/bin/sh -e", "#!/usr/bin/env -S sh -e", "#!/usr/bin/env sh", "\x7fELF", ""):
         program.write_text(f"{first}\n")
@@ -131,32 +129,31 @@ def test_an_interpreter_that_is_not_there_is_named_before_anything_starts(tmp_pa
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
 def test_a_script_that_may_not_be_read(tmp_path):
     (tmp_path / "train.py").chmod(0)
-    assert complaint("train.py") == "script train.py cannot be read: Permission denied"
+    assert complaint("train.py") == words.command.script_unreadable("train.py", "Permission denied")
 
 
 def test_a_working_folder_that_is_gone(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert complaint("train.py") == (
-        "there is no script train.py (the working folder is gone: cd to one that is there)"
-    )
+    assert complaint("train.py") == words.command.no_script("train.py", None)
 
 
 @pytest.mark.parametrize(
     ("argv", "what"),
     [
-        (["no.py"], "there is no script no.py (looked in "),
-        (["--run-path", "no.py"], "there is no script no.py (looked in "),
-        (["--no-python", "no-such-program"], "there is no program no-such-program (looked in PATH and "),
-        (["-m", "--no-python", "train"], "-m is for Python modules, --no-python for other programs"),
-        ([], "the following arguments are required: SCRIPT, ..."),
-        ([""], "SCRIPT is empty: is a variable of the shell not set?"),
-        (["-m", "", "--lr", "1"], "SCRIPT is empty"),
+        (["no.py"], words.command.no_script),
+        (["--run-path", "no.py"], words.command.no_script),
+        (["--no-python", "no-such-program"], words.command.no_program),
+        (["-m", "--no-python", "train"], words.command.MODULE_AND_PROGRAM),
+        ([], words.cli.see_help(words.cli.NO_SCRIPT)),
+        ([""], words.cli.see_help(words.cli.SCRIPT_IS_EMPTY)),
+        (["-m", "", "--lr", "1"], words.cli.see_help(words.cli.SCRIPT_IS_EMPTY)),
     ],
 )
-def test_nothing_to_execute(argv, what):
-    assert complaint("--standalone", *argv).startswith(what)
+def test_nothing_to_execute(argv, what, tmp_path):
+    line = what if isinstance(what, str) else what(argv[-1], str(tmp_path))
+    assert complaint("--standalone", *argv) == line
 
 
 # The local rank.
@@ -191,9 +188,7 @@ def test_launch_passes_the_local_rank_first_unless_it_is_in_the_environment(argv
 
 
 def test_launch_passes_nothing_to_other_programs():
-    assert complaint("--no-python", "true", use_env=False) == (
-        "--no-python needs --use-env here: other programs are given no --local-rank"
-    )
+    assert complaint("--no-python", "true", use_env=False) == words.command.LOCAL_RANK_OF_A_PROGRAM
     assert command("--no-python", "--use-env", "true", use_env=False).arguments == ()
 
 

@@ -1,6 +1,7 @@
 """Options that torchrun's flags become."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ pytestmark = pytest.mark.torch
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters  # noqa: E402
 
+from node_agent import words  # noqa: E402
 from node_agent.torchrun.options import HandlerConfig, read  # noqa: E402
+from tests.support.told import pattern  # noqa: E402
 
 
 def config(*, endpoint: str = "head:29500", run_id: str = "nightly", **conf: object) -> HandlerConfig:
@@ -53,7 +56,8 @@ def test_torchruns_placeholder_is_no_run_id() -> None:
 
 @pytest.mark.parametrize("value", ["soon", "-1", "nan", "1e9"])
 def test_what_is_no_time_is_refused_by_name(value: str) -> None:
-    with pytest.raises(ValueError, match=r"^--rdzv-conf: join_timeout: a number of seconds"):
+    line = f"--rdzv-conf: join_timeout: {words.values.not_seconds(0, 10**6, value)}"
+    with pytest.raises(ValueError, match=f"^{re.escape(line)}$"):
         config(join_timeout=value)
 
 
@@ -71,8 +75,11 @@ def test_token_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("conf", "says"),
     [
-        ({"tls_cert": "c", "tls_key": "k"}, "--rdzv-conf: tls_cert needs --rdzv-conf: tls_ca, too: a file of .*"),
-        ({"tls_ca": "system", "tls_key": "k"}, "--rdzv-conf: tls_cert and --rdzv-conf: tls_key belong together"),
+        ({"tls_cert": "c", "tls_key": "k"}, words.plan.tls_without_ca("--rdzv-conf: tls_cert", "--rdzv-conf: tls_ca")),
+        (
+            {"tls_ca": "system", "tls_key": "k"},
+            words.plan.half_a_certificate("--rdzv-conf: tls_cert", "--rdzv-conf: tls_key"),
+        ),
         ({"tls_ca": "/nowhere"}, "--rdzv-conf: tls_ca /nowhere: No such file or directory"),
         ({"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"}, "--rdzv-conf: tls_cert /c: No such file.*"),
     ],
@@ -90,7 +97,7 @@ def test_tls_files() -> None:
 def test_a_worker_does_not_join_the_run_that_it_is_part_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "nightly")
     monkeypatch.setenv("PET_RDZV_ENDPOINT", "head:29400")
-    with pytest.raises(ValueError, match=r"part of run nightly there.*--standalone"):
+    with pytest.raises(ValueError, match=pattern(words.torchrun.own_run, endpoint="head:29400", run_id="nightly")):
         config(endpoint="head:29400")
     assert config(endpoint="other:29400").servers == (("other", 29400),)
     assert config(endpoint="head:29400", run_id="eval").servers == (("head", 29400),)

@@ -1,0 +1,133 @@
+"""What `elastic_launch` and `start_processes` say of a program's values, and of launches that came to nothing.
+
+`what` is the field that gave a value.
+"""
+
+from collections.abc import Sequence
+
+UNGUARDED = (
+    "a worker imports the script that started it, which would start workers again: "
+    'put what starts them under `if __name__ == "__main__":`, or use start_method="fork"'
+)
+FORK_SERVER_ENDED = f"multiprocessing's fork server has ended: {UNGUARDED}"
+NO_HEALTH_CHECK_SERVER = "health_check_server: there is none here; ask rdzv-server's /healthz"
+NEVER_BEGAN = "it was interrupted before it began"
+HAS_LEFT = "this node has left the run"
+NO_FAILURE = "a ChildFailedError needs at least one failure"
+TWO_LOGS_SPECS = "give logs_specs, or log_dir, redirects and tee, not both"
+NO_PROGRAM = "entrypoint: an empty list: name a program in it"
+PROCESSES_CONTINUE = "the processes continue"
+
+# Launches.
+
+
+def signalled(pid: int, signal: str) -> str:
+    return f"process {pid} got {signal}"
+
+
+def stopped_before_start(name: str) -> str:
+    return f"{name} was stopped before its processes were started"
+
+
+def told_to_go(status: str) -> str:
+    return f"{status}: it was told to go"
+
+
+def value_unreadable(local_rank: int, reason: str) -> str:
+    return f"local rank {local_rank} returned what cannot be read here: {reason}"
+
+
+def value_not_picklable(kind: str, reason: str) -> str:
+    return f"the function returned what cannot be pickled: {kind}: {reason}"
+
+
+def call_not_picklable(function: str, reason: object) -> str:
+    return f"{function} and its arguments cannot be sent to a worker: {reason}"
+
+
+def cannot_write(path: str, reason: str | None) -> str:
+    return f"cannot write {path}: {reason}"
+
+
+# Values.
+
+
+def not_seconds_above_0(what: str, given: object) -> str:
+    return f"{what}: a number of seconds above 0, not {given!r}"
+
+
+def only_for_the_program(key: str) -> str:
+    return f"rdzv_configs: {key} is for the program node-agent, and means nothing in another one"
+
+
+def not_a_text(what: str, given: object) -> str:
+    return f"{what}: a text, not {given!r:.80}"
+
+
+def not_texts(what: str, given: object) -> str:
+    return f"{what}: a list of texts to look for, not {given!r:.80}"
+
+
+def not_a_start_method(methods: Sequence[str], given: object) -> str:
+    return f"start_method: {', '.join(methods)}; not {given!r}"
+
+
+def not_arguments(what: str, given: object) -> str:
+    return f"{what}: a tuple of arguments, not {given!r:.80}"
+
+
+def not_an_entrypoint(given: object) -> str:
+    return f"entrypoint: a function, a program, or a list of a program and arguments, not {given!r:.80}"
+
+
+def not_numa_options(modes: Sequence[str], given: object) -> str:
+    return f"numa_options: torch's NumaOptions, or one of {', '.join(modes)}; not {given!r:.80}"
+
+
+def log_dir_is_a_file(path: object, no_files: str) -> str:
+    return f"log_dir: {path} is a file: name a folder, or {no_files} for no files"
+
+
+def not_logs_specs(given: object) -> str:
+    return f"logs_specs: a DefaultLogsSpecs, or a class with torch's reify(), not {given!r:.80}"
+
+
+def not_streams(what: str, given: object) -> str:
+    return f"{what}: Std.NONE, Std.OUT, Std.ERR or Std.ALL, not {given!r}"
+
+
+def not_a_number_of_streams(what: str, given: object) -> str:
+    return f"{what}: 0 (none), 1 (stdout), 2 (stderr) or 3 (both), not {given!r}"
+
+
+# Maps from local ranks.
+
+
+def not_a_local_rank(what: str, key: object) -> str:
+    return f"{what}: a map from local ranks, not from {key!r}"
+
+
+def not_a_map(what: str, kind: str) -> str:
+    return f"{what}: a map from each local rank, not {kind}"
+
+
+def not_a_map_to_texts(what: str, given: object) -> str:
+    return f"{what}: a map from local ranks to texts, not {given!r:.80}"
+
+
+def wrong_ranks(what: str, count: int, missing: Sequence[int], strange: Sequence[object]) -> str:
+    ranks = f"the local ranks 0 to {count - 1}" if count else "no local ranks: there are no args"
+    wrong = [*(f"{rank} is missing" for rank in missing), *(f"{key!r} is none" for key in strange)]
+    return f"{what}: its keys must be {ranks}; {', '.join(wrong)}"
+
+
+def not_an_environment(what: str, given: object) -> str:
+    return f"{what}: a map from names to values, not {given!r:.80}"
+
+
+def variable_not_text(what: str, name: object, value: object) -> str:
+    return f"{what}: names and values are texts, not {name!r}: {value!r:.80}"
+
+
+def no_variable(what: str, name: str, value: str) -> str:
+    return f"{what}: no variable can be {name!r}: {value!r:.80}"

@@ -1,0 +1,32 @@
+"""What is wrong with the words of a command line."""
+
+from collections.abc import Sequence
+
+NO_SCRIPT = "the following arguments are required: SCRIPT, ..."
+SCRIPT_IS_EMPTY = "SCRIPT is empty: is a variable of the shell not set?"
+
+
+def see_help(message: str) -> str:
+    return f"{message} (node-agent --help explains every flag)"
+
+
+def script_taken_for_value(flag: str, metavar: str, script: str) -> str:
+    return f"{NO_SCRIPT}; {flag} has taken {script} for its value: write {flag} {metavar} {script}"
+
+
+def unknown_argument(word: str, meant: str) -> str:
+    """`meant`: end of the sentence, about the flag that was probably meant."""
+    return f"unrecognized arguments: {word}{meant}"
+
+
+def ambiguous_flag(name: str, flags: Sequence[str]) -> str:
+    return f"ambiguous option: {name} could match {', '.join(flags)}"
+
+
+def key_has_another_name(source: str, key: str, name: str) -> str:
+    return f"{source}: {key}: give {name}"
+
+
+def means_nothing(source: str, given: Sequence[str], meant: str) -> str:
+    """`meant`: end of the sentence, about what was probably meant."""
+    return f"{source}: {', '.join(given)} means nothing here and is left alone{meant}"

@@ -1,0 +1,70 @@
+"""Why the command of the workers cannot be run."""
+
+MODULE_AND_PROGRAM = "-m is for Python modules, --no-python for other programs: give one of them"
+LOCAL_RANK_OF_A_PROGRAM = "--no-python needs --use-env here: other programs are given no --local-rank"
+
+
+def no_module(name: str, folder: str | None) -> str:
+    """`folder`: the working folder; None: it is gone."""
+    return f"there is no module {name} {_looked('in the places of sys.path and', folder)}"
+
+
+def no_script(script: str, folder: str | None) -> str:
+    return f"there is no script {script} {_looked('in', folder)}"
+
+
+def no_program(name: str, folder: str | None) -> str:
+    return f"there is no program {name} {_looked('in PATH and', folder)}"
+
+
+def no_python(name: str, folder: str | None) -> str:
+    return f"PYTHON_EXEC={name}: there is no such program {_looked('in PATH and', folder)}"
+
+
+def _looked(places: str, folder: str | None) -> str:
+    return "(the working folder is gone: cd to one that is there)" if folder is None else f"(looked {places} {folder})"
+
+
+def script_is_python(script: str) -> str:
+    return f"{script}: node-agent starts Python itself: leave {script} out, or write --no-python before it"
+
+
+def no_main(folder: str) -> str:
+    return f"{folder} is a folder without a __main__.py: name the script in it"
+
+
+def script_unreadable(script: str, reason: str | None) -> str:
+    return f"script {script} cannot be read: {reason}"
+
+
+def script_of_a_shell(script: str, needs_shell: bool) -> str:
+    """`needs_shell`: the script's first line names no interpreter."""
+    before = "--no-python bash" if needs_shell else "--no-python"
+    return f"{script} is a shell script, not Python: give {before} before it"
+
+
+def no_interpreter(program: str, interpreter: str) -> str:
+    return f"{program}: its first line names the interpreter {interpreter}, which is not there"
+
+
+def program_is_a_folder(name: str) -> str:
+    return f"{name} is a folder: name a program"
+
+
+def program_not_in_path(name: str) -> str:
+    return f"{name} is not in PATH: write ./{name}"
+
+
+def program_not_executable(name: str) -> str:
+    return f"{name} may not be executed: chmod +x {name}, or leave --no-python out for a Python script"
+
+
+def preload_without_python(source: str) -> str:
+    return f"{source}: is for Python scripts, not with --no-python"
+
+
+def preload_without_script(source: str, given: str) -> str:
+    return (
+        f"{source}: workers begin in a Python that runs already, which cannot take {given}: name a script, or leave "
+        "--preload out"
+    )

@@ -1,0 +1,107 @@
+"""Why a launch cannot be as it was asked for: settings of the run, this node's means, credentials, output.
+
+`source` is the flag, the variable or the field that gave a value; other fields of such a kind are named after the
+argument.
+"""
+
+from collections.abc import Sequence
+
+from rdzv_protocol.text import count
+
+# Settings of the run.
+
+
+def unit_and_sizes(source: str, nnodes: str) -> str:
+    return f"{source}: {nnodes} lists the legal sizes already: give one of the two"
+
+
+def no_multiple(source: str, unit: int, least: int, most: int, nnodes: str) -> str:
+    return f"{source}: no multiple of {unit} is from {least} to {most} nodes ({nnodes})"
+
+
+def lease_out_of_bounds(source: str, least_s: float, most_s: float, lease_s: float) -> str:
+    return (
+        f"{source}: keep_alive_interval times keep_alive_max_attempt is a number of seconds from {least_s:g} to "
+        f"{most_s:g}, not {lease_s:g}"
+    )
+
+
+# This node.
+
+
+def too_few_gpus(source: str, workers: int, variable: str, value: str, gpus: int) -> str:
+    return (
+        f"{source}: {count(workers, 'worker')}, but {variable}={value} has {count(gpus, 'GPU')}: list one for each "
+        "worker"
+    )
+
+
+def too_few_descriptors(limit: int, needed: int, workers: int) -> str:
+    return (
+        f"this process may have {limit} files open, and needs {needed} for {count(workers, 'worker')}: raise its limit "
+        f"(ulimit -n {needed})"
+    )
+
+
+def port_taken(source: str, reason: object, is_endpoint: bool) -> str:
+    """`is_endpoint`: the user may have meant a server there."""
+    instead = "; an rdzv-server that runs there is named by --endpoint" if is_endpoint else ""
+    return f"{source}: {reason}; stop what uses it, or choose another{instead}"
+
+
+def own_run(inherited: Sequence[str], run_id: str, address: str, rdzv_id: str, alone: str) -> str:
+    """`inherited`: variables that name the server; `alone`: what to give for a run of this node alone."""
+    told = f"{', '.join(inherited)}: " if inherited else ""
+    return (
+        f"{told}this process is part of run {run_id} at {address}, and cannot join it as a node, too: give another "
+        f"{rdzv_id}, or for this node alone {alone}"
+    )
+
+
+def no_endpoint(source: str) -> str:
+    return f"no {source}"
+
+
+def loopback_of_several(source: str, endpoint: str, host: str, nodes: int, variable: str) -> str:
+    return (
+        f"{source} {endpoint}: {host} is another machine on each of this job's {nodes} nodes ({variable}): name the "
+        "machine where rdzv-server runs, or give --endpoint auto"
+    )
+
+
+# Credentials.
+
+
+def https_without_ca(source: str, tls_ca: str) -> str:
+    return f"{source}: https needs {tls_ca}: a file of authorities, or system"
+
+
+def tls_without_ca(source: str, tls_ca: str) -> str:
+    return f"{source} needs {tls_ca}, too: a file of authorities, or system"
+
+
+def no_tls_on_a_node(source: str, rdzv_endpoint: str, rdzv_backend: str) -> str:
+    return (
+        f"{source}: a server that a node hosts speaks no TLS; start rdzv-server with --tls-cert, and name it with "
+        f"{rdzv_endpoint} (and {rdzv_backend} rdzv-server)"
+    )
+
+
+def half_a_certificate(tls_cert: str, tls_key: str) -> str:
+    return f"{tls_cert} and {tls_key} belong together"
+
+
+# Output.
+
+
+def copies_without_files(source: str, no_files: str) -> str:
+    return f"{source} copies lines to a file, and --log-dir {no_files} means no files"
+
+
+def log_dir_unusable(source: str, reason: str, no_files: str) -> str:
+    return f"{source}: {reason}: name a folder, or {no_files} for no files"
+
+
+def no_logs_specs(source: str, name: str, known: Sequence[str]) -> str:
+    there = f"there are {', '.join(known)}" if known else "none is installed"
+    return f"{source}: there is no torchrun.logs_specs entry point {name!r}; {there}"

@@ -1,0 +1,77 @@
+"""Where the nodes meet: why that cannot be, and what the user may not have meant.
+
+`source` is the flag, the variable or the field that gave a value; other fields of such a kind are named after the
+argument.
+"""
+
+from collections.abc import Sequence
+
+# What the user may not have meant.
+
+
+def counts_for_nothing_alone(source: str, void: Sequence[str]) -> str:
+    return f"{source}: this node alone; {', '.join(void)} counts for nothing"
+
+
+def no_node_rank(has_endpoint: bool) -> str:
+    """`has_endpoint`: the user may have meant a server there."""
+    instead = " (a server that runs there already: --endpoint)" if has_endpoint else ""
+    return f"no --node-rank: this node takes rank 0, and hosts rdzv-server for the others{instead}"
+
+
+def no_master_addr(default: str) -> str:
+    return f"no --master-addr: looking for the node of rank 0 on this machine, {default}"
+
+
+def rank_of_one_node(source: str, rank: int) -> str:
+    return f"{source} {rank} counts for nothing: the run has one node"
+
+
+def several_nodes(variable: str, value: str, is_of_a_scheduler: bool) -> str:
+    instead = ": --endpoint auto takes the nodes from the scheduler's variables" if is_of_a_scheduler else ""
+    return f"{variable}={value} says that there are several nodes, but without --nnodes this one runs alone{instead}"
+
+
+# Why it cannot be.
+
+
+def only_one_node(source: str, nnodes: str, rdzv_endpoint: str) -> str:
+    return f"{source} is for one node: leave {nnodes} out, or start rdzv-server and give {rdzv_endpoint}"
+
+
+def no_endpoint(source: str, backend: str, rdzv_endpoint: str) -> str:
+    return f"{source} {backend} needs {rdzv_endpoint} HOST:PORT: where does rdzv-server listen?"
+
+
+def several_to_host(source: str) -> str:
+    return f"{source}: several servers, and is_host: name the one to host"
+
+
+def several_for_torchrun(source: str, backend: str) -> str:
+    return f"{source}: several servers are for --rdzv-backend rdzv-server, not {backend}: name one"
+
+
+def every_address(source: str, host: str) -> str:
+    return (
+        f"{source}: {host} is every address of this machine, and each node would look for rdzv-server on itself: name "
+        "the machine where it runs"
+    )
+
+
+def not_in_a_file(source: str, rdzv_endpoint: str) -> str:
+    return (
+        f"{source}: store_type: nodes meet at a server, not in a file: leave it out, and name a node that hosts the "
+        f"server, {rdzv_endpoint} HOST:PORT"
+    )
+
+
+def port_unknown(source: str) -> str:
+    return f"{source}: the other nodes cannot know a free port; name one, not 0"
+
+
+def rank_too_high(source: str, rank: int, nodes: int) -> str:
+    return f"{source} {rank}: with {nodes} node{'s' * (nodes > 1)} the last one has rank {nodes - 1}"
+
+
+def cannot_host(port: int, reason: object) -> str:
+    return f"cannot host rdzv-server at port {port} of this node: {reason}"

@@ -1,0 +1,39 @@
+"""What our rendezvous handler says within torchrun."""
+
+BUG = "this is a bug, please report it:"
+HAS_LEFT = "it has left"
+WORKERS_DONE = "its workers are done"
+WORKERS_FAILED = "its workers failed"
+TORCHRUN_EXITS = "torchrun exits"
+WORKERS_RESTART = "torchrun restarts its workers, and says in its own log which one failed"
+
+
+def no_restarts_left(cause: str) -> str:
+    return f"{cause}, and torchrun has no restarts left"
+
+
+def succeeded_without(reason: object) -> str:
+    return f"the run has succeeded without this node: {reason}"
+
+
+def store(address: str) -> str:
+    return f"group rank 0's store at {address}"
+
+
+def nodes_missing(nodes: int, round_: int, address: str) -> str:
+    return f"{nodes} nodes of round {round_} are not at {store(address)}"
+
+
+def store_unreachable(address: str, reason: str) -> str:
+    return f"cannot reach {store(address)}: {reason}"
+
+
+def only_for_node_agent(key: str) -> str:
+    return f"--rdzv-conf: {key} is for node-agent: here torchrun's own agent has the workers"
+
+
+def own_run(endpoint: str, run_id: str) -> str:
+    return (
+        f"--rdzv-endpoint {endpoint}: this process is part of run {run_id} there, and cannot join it as a node, too: "
+        "give another --rdzv-id, or for this node alone --standalone"
+    )
