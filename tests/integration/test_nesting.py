@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from tests.support.programs import Program, Server, start_agent
 
 AGENT = f"{shlex.quote(sys.executable)} -m node_agent"
@@ -64,5 +65,6 @@ async def test_a_launcher_that_would_join_the_run_that_it_is_part_of_is_refused(
     assert await agent.exit_code() == 0, agent.err
     assert agent.out[0] == "exit code 2"
     assert json.loads(agent.out[1])["PET_RDZV_ENDPOINT"] == server.endpoint
-    (line,) = [line for line in agent.err if "is part of run none" in line]
-    assert "PET_RDZV_ENDPOINT: this process" in line
+    alone = {"rdzv_id": "--rdzv-id", "alone": "--standalone"}
+    known = alone | {"inherited": ["PET_RDZV_ENDPOINT"], "run_id": "none", "address": server.endpoint}
+    assert sum(words.plan.own_run(**known) in line for line in agent.err) == 1
