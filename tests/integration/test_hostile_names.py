@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import LeaveRequest
+from rdzv_protocol.text import printable
 
 from node_agent import words
 from node_agent.transport.http import HttpTransport
@@ -131,7 +132,7 @@ async def test_a_name_that_cannot_be_shown_is_refused_in_one_line(place: Place, 
         agent = await place.run(server.endpoint, **asked)
         assert await agent.exit_code() == 2, agent.err
         assert len(agent.err) == 1 and agent.err[0].isprintable()
-        assert agent.err[0].endswith(f"{flag}: {words.values.not_a_name(name)}")
+        assert agent.err[0].endswith(f"{flag}: {printable(words.values.not_a_name(name))}")
     assert await runs_of(server) == {}
     assert place.strays() == [] and place.outputs() == []
 
