@@ -3,6 +3,7 @@
     assert tells(stderr, words.workers.died, rank=3)         # each other field may have any value
     pid = told(stderr, words.workers.died, rank=3)["pid"]
     with pytest.raises(UsageError, match=pattern(words.cli.no_script)):
+    await server.line(f"opened: {part(words.slow, node_id='b')}.*takes its place")   # in a longer expression
 
 Where a test knows all fields it calls the function: `assert words.workers.died(rank=3, pid=7) in stderr`.
 """
@@ -50,12 +51,6 @@ def beginning(maker: Callable[..., str], **known: Any) -> str:
     return _split(maker, known)[1][0]
 
 
-def _split(maker: Callable[..., str], known: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the names of the other fields, and the message's texts in turns with the numbers of these fields."""
-    names = [each for each in inspect.signature(maker).parameters if each not in known]
-    return names, _MARK.split(maker(**known, **{name: _Unknown(f"\0{at}\0") for at, name in enumerate(names)}))
-
-
 def part(maker: Callable[..., str] | str, **known: Any) -> str:
     """Return `pattern` for use inside a longer expression: its fields have no names, and text may follow the last."""
     return nameless(pattern(maker, **known).removesuffix(_END))
@@ -81,3 +76,9 @@ def told(text: object, maker: Callable[..., str] | str, **known: Any) -> dict[st
     found = re.search(pattern(maker, **known), str(text))
     assert found, f"no message {pattern(maker, **known)} in:\n{text}"
     return found.groupdict()
+
+
+def _split(maker: Callable[..., str], known: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the names of the other fields, and the message's texts in turns with the numbers of these fields."""
+    names = [each for each in inspect.signature(maker).parameters if each not in known]
+    return names, _MARK.split(maker(**known, **{name: _Unknown(f"\0{at}\0") for at, name in enumerate(names)}))
