@@ -18,6 +18,7 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Progress, Reply, Start
 
+from node_agent import words
 from node_agent.config import AgentConfig, LaunchPlan
 from node_agent.core.effects import (
     Ask,
@@ -301,8 +302,7 @@ class Agent:
         if warning := omp_warning(self.config.environment, assignment.local_world_size):
             self.console.log(warning, Level.ROUTINE)
         if (wish := self.config.join.preferred_rank) not in (None, assignment.group_rank):
-            text = f"--node-rank {wish} is another node's; this node has rank {assignment.group_rank}"
-            self.console.log(text, Level.NOTICE)
+            self.console.log(words.agent.node_rank_taken(wish, assignment.group_rank), Level.NOTICE)
 
     def first_variables(self, assignment: Assignment) -> Mapping[str, str]:
         """Environment of the node's first worker, as far as the assignment and the node make it."""
@@ -436,8 +436,7 @@ class Agent:
     def crashed(self, error: BaseException) -> None:
         from traceback import format_exception
 
-        text = f"this is a bug, please report it:\n{''.join(format_exception(error)).rstrip()}"
-        self.console.log(text, Level.ERROR)
+        self.console.log(words.agent.bug("".join(format_exception(error)).rstrip()), Level.ERROR)
 
     def abort(self) -> None:
         if not self._exit_code.done():

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from rdzv_protocol.queries import Query, QueryAnswer, Refused
 
+from node_agent import words
 from node_agent.features.active import Features
 from node_agent.transport.base import spawn
 
@@ -17,7 +18,7 @@ class Queries:
     """Queries of the server to one agent. `answered` gets a query's number and the answer, once."""
 
     def __init__(self, node_id: str, features: Features, answered: Callable[[int, QueryAnswer], None]) -> None:
-        self._node = f"node {node_id}"
+        self._node_id = node_id
         self._features = features
         self._answered = answered
         self._under_way: set[asyncio.Task[None]] = set()
@@ -31,12 +32,12 @@ class Queries:
             task.cancel()
 
     async def _find_out(self, query: Query) -> None:
-        answer: QueryAnswer = Refused(reason=f"{self._node} was not done in time")
+        answer: QueryAnswer | None = None
         with suppress(TimeoutError):
             async with asyncio.timeout(query.remaining_s):
                 feature = self._features.answering(type(query))
                 if feature is None:
-                    answer = Refused(reason=f"{self._node} answers no such query")
+                    answer = Refused(reason=words.agent.query_unknown(self._node_id))
                 else:
                     answer = await feature.answer(query)
-        self._answered(query.number, answer)
+        self._answered(query.number, answer or Refused(reason=words.agent.query_too_slow(self._node_id)))

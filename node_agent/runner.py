@@ -32,8 +32,9 @@ from rdzv_protocol.messages import (
 from rdzv_protocol.queries import Query
 from rdzv_protocol.text import clip, printable
 
+from node_agent import words
 from node_agent.config import AgentConfig
-from node_agent.core import events, wording
+from node_agent.core import events
 from node_agent.core.backoff import ServerLost
 from node_agent.core.effects import Effect, Exit, Level, Log, OwnEffect
 from node_agent.core.machine import AgentMachine, State
@@ -169,7 +170,7 @@ class Runner:
         try:
             if self._crashes <= MOST_REPORTS:
                 self._host.crashed(error)
-            self.feed(events.Crashed(f"internal error: {type(error).__name__}: {error}"))
+            self.feed(events.Crashed(words.agent.internal_error(type(error).__name__, str(error))))
             if not self._host.has_workers:  # whoever was to say so may be what has failed
                 self.feed(events.WorkersStopped(self.machine.round))
             if self.machine.state is State.EXITED:
@@ -199,9 +200,9 @@ class Runner:
     def _not_taken(self, message: Request, error: ProtocolError) -> None:
         """Give up over a message that the server refuses, but for those on which nothing depends."""
         if isinstance(message, SuspectRequest):  # an older server knows none
-            self._host.perform(Log(f"rdzv-server did not take it that workers may hang: {error}", Level.WARNING))
+            self._host.perform(Log(words.agent.suspicion_refused(str(error)), Level.WARNING))
         elif not isinstance(message, AnswerRequest):
-            self.feed(events.GaveUp(f"rdzv-server refused what this node had to say: {error}", ExitCode.REFUSED))
+            self.feed(events.GaveUp(words.agent.message_refused(str(error)), ExitCode.REFUSED))
 
     async def close(self) -> None:
         """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections."""
@@ -211,7 +212,8 @@ class Runner:
         if self._notifications:
             _, late = await asyncio.wait(self._notifications, timeout=self._close_timeout_s)
             if self._leave in late and self.machine.outages.is_known:
-                self._host.perform(Log(wording.not_told_of_leave(self._where, self._close_timeout_s), Level.WARNING))
+                told = words.connection.leave_not_delivered(self._where, self._close_timeout_s)
+                self._host.perform(Log(told, Level.WARNING))
         leftover = self._notifications | self._exchanges
         for task in leftover:
             task.cancel()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import STATUS, WATCH
 
-from node_agent import agent
+from node_agent import agent, words
 from node_agent.config import LaunchPlan, UsageError
 from node_agent.workers.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
 from node_agent.workers.orphans_helper import EMPTY_LOOKS, END_S, began, end
@@ -62,10 +62,10 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)  # the agent is gone: they have their usual effect again
     name = signal.Signals(-code).name
     if has_forwarded or not plan.target.endpoint:
-        _log(plan, f"the agent was killed ({name})")
+        _log(plan, words.supervisor.agent_killed(name))
         return 128 - code
     run_id = plan.config.join.run_id
-    _log(plan, f"the agent was killed ({name}); waiting for the end of run {run_id}, which may go on without it")
+    _log(plan, words.supervisor.agent_killed_run_awaited(name, run_id))
     exit_code = _verdict(plan, _last_attempt(ours))
     return 128 - code if exit_code is None else exit_code
 
@@ -85,7 +85,7 @@ def _become_agent(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
         exit_code = agent.run(plan, manager, link)
     except UsageError as error:
-        _log(plan, f"error: {error}", ERROR)
+        _log(plan, words.leaving.error(str(error)), ERROR)
         exit_code = ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the agent's own handlers stood
         pass
@@ -168,11 +168,11 @@ def _verdict(plan: LaunchPlan, attempt: int) -> int | None:
                     _log(plan, f"run {run_id} has begun anew: how its attempt {attempt} ended cannot be told")
                     return None
                 if phase in ENDS:
-                    _log(plan, f"run {run_id} has {phase}", INFO, f"run_{phase}")
+                    _log(plan, words.supervisor.run_has_ended(run_id, phase), INFO, f"run_{phase}")
                     return ENDS[phase]
                 heard_at = time.monotonic()
         time.sleep(RETRY_S)
-    _log(plan, f"no server has known run {run_id} for {PATIENCE_S:g} s: how it ended cannot be told")
+    _log(plan, words.supervisor.run_unknown(run_id, PATIENCE_S))
     return None
 
 

@@ -5,30 +5,19 @@ is the machine's to decide.
 """
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from rdzv_protocol.errors import KEPT_OUT, NotLeader, ProtocolError, ServerUnavailable
+
+if TYPE_CHECKING:
+    from node_agent.words.connection import Stage
 
 FIRST_S, FACTOR, LONGEST_S = 0.05, 1.6, 1.0
 HANDOVER_S = 0.5
 """Seconds within which one of several servers hands over to another one: shorter outages are not reported."""
 CUT_S = 0.5
 """Seconds for which a poll was held before its connection broke: if so, an idle time-out may have ended it."""
-HINTS = {
-    "name": "check the name in --endpoint, or in --master-addr",
-    "connect": "check that rdzv-server runs there and that no firewall is between",
-    "TLS": "check the certificates of both sides",
-    "HTTP": "check that this port is rdzv-server's",
-    "another program": "another program listens there: name rdzv-server's port, or stop that program",
-    "port": "another program listens at this port of this node: stop it, or choose another port",
-    "host": "this node hosts rdzv-server: give --master-addr or --rdzv-endpoint an address of this node",
-    "proxy": "check that rdzv-server runs, and that the proxy reaches it",
-    "server": "look at its log",
-    "address": "name rdzv-server by a global address, or give --local-addr",
-    "leader": "check that etcd runs, and that rdzv-server reaches it",
-}
-"""Advice to a person, by the stage that was reached."""
 
 
 class Signal(Protocol):
@@ -40,7 +29,7 @@ class Signal(Protocol):
 
 
 class Unreachable(Exception):
-    """The exchange did not come about. `stage` says how far it got: a key of `HINTS`. Trying again may help.
+    """The exchange did not come about. `stage` says how far it got. Trying again may help.
 
     `sooner` is set when another try is worth it before its time: with several servers, when another one is to be asked.
     `is_final`: it will not help unless somebody changes something first.
@@ -48,7 +37,7 @@ class Unreachable(Exception):
     """
 
     def __init__(
-        self, stage: str, detail: str, sooner: Signal | None = None, *, is_final: bool = False, is_cut: bool = False
+        self, stage: "Stage", detail: str, sooner: Signal | None = None, *, is_final: bool = False, is_cut: bool = False
     ) -> None:
         super().__init__(f"{stage}: {detail}")
         self.stage = stage

@@ -91,6 +91,11 @@ class Signalled(Struct, frozen=True):
     reason: str = ""
     """Way in which the agent was asked to go, if not by that signal."""
 
+    @property
+    def why(self) -> str:
+        """Reason to leave the run, for people: the one that came with the signal, else the signal's name."""
+        return self.reason or self.name
+
 
 class GaveUp(Struct, frozen=True):
     """The agent cannot go on: there is no port or no server for it, or the server refuses a report."""

@@ -11,7 +11,7 @@ from enum import Enum
 
 from rdzv_protocol.messages import Failure, LeaveRequest, ReportRequest
 
-from node_agent.core import wording
+from node_agent import words
 from node_agent.core.effects import Effect, Level, Log, MatchRules
 
 
@@ -95,7 +95,10 @@ class FailureReporter:
 
     def _tell(self, failure: Failure) -> Log:
         self.said = failure.sentence
-        return Log(wording.failed(failure), Level.ERROR, "workers_failed")
+        told = words.progress.worker_failed(
+            failure.rank, failure.local_rank, failure.pid, failure.node_id, failure.cause, failure.error
+        )
+        return Log(told, Level.ERROR, "workers_failed")
 
     def _release(self) -> list[Effect]:
         held, self._held_leave = self._held_leave, None

@@ -12,6 +12,7 @@ from math import inf, isnan
 
 from msgspec import Struct
 
+from node_agent import words
 from node_agent.core.progress import Reading
 
 UNSEEN_S = 600.0
@@ -430,7 +431,7 @@ class HangDetector:
         silent_s = self._time.between(since, now)
         if silent_s < limit_s:
             return Suspicion("silence", "", ()), now + limit_s - silent_s
-        reason = f"no output for {silent_s:.0f} s (--silence-timeout {limit_s:g})"
+        reason = words.hangs.no_output(silent_s, limit_s)
         return Suspicion("silence", reason, tuple(signs.last_output_at), silent_s, limit_s), inf
 
     def _uninterruptible(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
@@ -440,9 +441,9 @@ class HangDetector:
         since = self._asleep_since
         self._asleep_since = {rank: since.get(rank, now) for rank in signs.uninterruptible}
         late = tuple(rank for rank, at in self._asleep_since.items() if self._time.between(at, now) >= limit_s)
-        reason = f"in uninterruptible sleep for {limit_s:g} s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT)"
+        reason = words.hangs.uninterruptible(limit_s) if late else ""
         silent_s = limit_s if late else 0.0
-        return Suspicion("uninterruptible", reason if late else "", late, silent_s), now + limit_s / LOOKS_A_LIMIT
+        return Suspicion("uninterruptible", reason, late, silent_s), now + limit_s / LOOKS_A_LIMIT
 
 
 class _RuleState:
@@ -466,7 +467,7 @@ class _RuleState:
         if self._ranks[local_rank] == rule.rank:
             self.since, self._has_matched = now, True
         if rule.is_fault:
-            return Suspicion(self._source, f"it wrote {match.text.strip()[:SHOWN]!r}", (local_rank,))
+            return Suspicion(self._source, words.hangs.wrote_line(match.text.strip()[:SHOWN]), (local_rank,))
         if rule.least > -inf or rule.most < inf:
             return self._number(local_rank, match.captured)
         return None
@@ -480,7 +481,7 @@ class _RuleState:
         silent_s = time.between(self.since, max(self.since, seen_until))
         if silent_s < limit_s:
             return Suspicion(self._source, "", ()), now + limit_s - silent_s
-        reason = f"no line with {rule.pattern[:SHOWN]!r} for {silent_s:.0f} s (--log-rule, {limit_s:g} s)"
+        reason = words.hangs.no_line(rule.pattern[:SHOWN], silent_s, limit_s)
         return Suspicion(self._source, reason, (rule.rank - self._ranks[0],), silent_s, limit_s), inf
 
     def _number(self, local_rank: int, text: str) -> Suspicion | None:
@@ -493,14 +494,16 @@ class _RuleState:
         in_a_row = self._beyond[local_rank] = self._beyond.get(local_rank, 0) + 1 if is_beyond else 0
         if in_a_row < rule.points:
             return None
-        times = f"{in_a_row} times in a row, " if in_a_row > 1 else ""
-        limit = f"below least={rule.least:g}" if value < rule.least else f"above most={rule.most:g}"
-        limit = "no number" if isnan(value) else limit
-        return Suspicion(self._source, f"it wrote {text[:SHOWN]}, {times}{limit} (--log-rule)", (local_rank,))
+        if isnan(value):
+            reason = words.hangs.wrote_no_number(text[:SHOWN], in_a_row)
+        elif value < rule.least:
+            reason = words.hangs.wrote_below(text[:SHOWN], in_a_row, rule.least)
+        else:
+            reason = words.hangs.wrote_above(text[:SHOWN], in_a_row, rule.most)
+        return Suspicion(self._source, reason, (local_rank,))
 
 
 def _progress_reason(reading: Reading | None, silent_s: float, limit_s: float) -> str:
     if reading is None:
-        return f"no progress in the first {silent_s:.0f} s (limit {limit_s:.0f} s)"
-    at = "" if reading.step is None else f" at step {reading.step}"
-    return f"no progress for {silent_s:.0f} s{at} (limit {limit_s:.0f} s)"
+        return words.hangs.no_first_progress(silent_s, limit_s)
+    return words.hangs.no_progress(silent_s, limit_s, reading.step)

@@ -22,9 +22,10 @@ from enum import Enum
 from math import inf
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from rdzv_protocol.errors import AgentFenced, OutcomeUnknown, ProtocolError, RunFailed, RunSucceeded
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import (
     AnswerRequest,
     Assignment,
@@ -36,6 +37,8 @@ from rdzv_protocol.messages import (
     PollRequest,
     Reply,
     ReportRequest,
+    RunningTime,
+    RunTime,
     Start,
     Stop,
     SuspectRequest,
@@ -45,7 +48,8 @@ from rdzv_protocol.queries import QueryAnswer
 from rdzv_protocol.text import clip
 from rdzv_protocol.timing import HOLDS_PER_LEASE, answer_timeout_s, hold_s
 
-from node_agent.core import events, wording
+from node_agent import words
+from node_agent.core import events
 from node_agent.core.backoff import Unreachable
 from node_agent.core.effects import (
     WAITING,
@@ -60,7 +64,7 @@ from node_agent.core.effects import (
     WriteFailureReport,
 )
 from node_agent.core.failure_reporter import FailureReporter
-from node_agent.core.server_outages import QUIET_S, ServerOutages, hint
+from node_agent.core.server_outages import QUIET_S, ServerOutages, stage_of
 
 LONGEST_REASON = 500
 CAUSE_TIMEOUT_S = 0.5
@@ -74,7 +78,6 @@ LATE_S = 1.0
 """Seconds beyond a poll's longest silence after which it is certain that this process did not run meanwhile."""
 ANSWER_S = 1.0
 """Time beyond a notice's deadline within which the server says that this agent may go; then it goes anyway."""
-OWN_WORKERS_SUCCEEDED = "all workers of this node exited 0; how the run ended is not known"
 _END = {True: (Level.ROUTINE, "run_succeeded"), False: (Level.ERROR, "run_failed")}
 
 
@@ -298,7 +301,7 @@ class AgentMachine:
             self._fenced(str(error), now)
             return
         if isinstance(error, OutcomeUnknown) and self._had_succeeded:
-            self._log_change(f"{error}. {OWN_WORKERS_SUCCEEDED}", Level.WARNING, "refused")
+            self._log_change(words.leaving.outcome_unknown(str(error)), Level.WARNING, "refused")
             self._end(ExitCode.SUCCEEDED)
             return
         if isinstance(error, RunSucceeded | RunFailed):
@@ -306,7 +309,7 @@ class AgentMachine:
             self._log_change(str(error), *_END[succeeded])
             self._end(ExitCode.SUCCEEDED if succeeded else ExitCode.FAILED)
         else:
-            self._log_change(f"error: {error}", Level.ERROR, "refused")
+            self._log_change(words.leaving.error(str(error)), Level.ERROR, "refused")
             self._end(ExitCode.REFUSED)
         if not isinstance(error, RunSucceeded):
             self._effects.append(WriteFailureReport(f"{type(error).__name__}: {error}"))
@@ -320,8 +323,8 @@ class AgentMachine:
             return
         goes = self.state is State.DRAINING or (self._leaving and self.state is State.STOPPING)
         if goes and not self._has_workers:
-            why = "found unfit" if self._is_unfit else "drained"
-            self._leave(wording.asked_to_leave(self._leaving) if self._leaving else why)
+            why = words.leaving.reason_to_leave("found unfit" if self._is_unfit else "drained")
+            self._leave(self._leaving.why if self._leaving else why)
             self._end(ExitCode.NODE_UNFIT if self._is_unfit else ExitCode.START_AGAIN)
             self._proceed(now)
             return
@@ -371,7 +374,7 @@ class AgentMachine:
             self._begin(now)
         elif self.state is State.ENDING:
             if self._check_at_end:
-                self._log(f"error: {unfit}", Level.ERROR, "node_unfit")
+                self._log(words.leaving.error(unfit), Level.ERROR, "node_unfit")
                 self._exit_code = ExitCode.NODE_UNFIT
         elif self.state is not State.DRAINING:
             evidence = clip(unfit, LONGEST_REASON)
@@ -391,7 +394,7 @@ class AgentMachine:
         if self.state is State.ENDING:
             return
         if isinstance(error, Unreachable) and error.is_final and not self.outages.is_known:
-            text = f"cannot use rdzv-server at {self._server} ({error}): {hint(error)}"
+            text = words.connection.server_unusable(self._server, str(error), stage_of(error))
             self._give_up(text, ExitCode.REFUSED, is_server_lost=True)
             return
         said = self.outages.failed(error, now)
@@ -418,18 +421,18 @@ class AgentMachine:
             return
         self.state, self.outages.idle_since, self._is_checked = State.RUNNING, None, not self._checks
         self.round = self._after_round = assignment.round
-        self._log_change(wording.started(assignment), Level.ROUTINE, "round_started")
+        self._log_change(_started(assignment), Level.ROUTINE, "round_started")
         self._effects.append(StartWorkers(assignment))
 
     def _stop(self, round_: int, reason: str, now: float) -> None:
         if round_ > self._after_round and self.state is State.JOINING:
-            self._log_change(f"round {round_} is over before it began here: {reason}", event="round_opened")
+            self._log_change(words.progress.round_over(round_, reason), event="round_opened")
             self._after_round, self._may_join = round_, True
             return
         if round_ != self._after_round or self._may_join or self.state in (State.JOINING, State.DRAINING):
             return
-        why = "" if reason == self._reporter.said else f": {reason}"
-        self._log_change(f"stopping the workers of round {round_}{why}", event="round_opened")
+        why = "" if reason == self._reporter.said else reason
+        self._log_change(words.progress.stopping_workers(round_, why), event="round_opened")
         self._stop_workers()
         self.state, self._may_join = State.STOPPING, True
         self._keep_alive_at = now  # tells the server at once that the stop has arrived
@@ -441,15 +444,16 @@ class AgentMachine:
             return
         if drain.unfit:
             self._is_unfit = True
-            self._log(f"error: {drain.reason}", Level.ERROR, "node_unfit")
+            self._log(words.leaving.error(drain.reason), Level.ERROR, "node_unfit")
         else:
-            self._log_change(wording.drained(drain, has_workers=self._has_workers), event="node_drained")
+            told = words.leaving.drained(drain.reason, drain.remaining_s, self._has_workers)
+            self._log_change(told, event="node_drained")
         if self._has_workers and not (is_first and self._stop_asked):
             self._stop_asked = True
             name = self._leaving.name if self._leaving else "SIGTERM"
             self._effects.append(StopWorkers(name, grace_s=drain.remaining_s))
         if is_first:
-            reason = wording.left_by(self._leaving) if self._leaving else drain.reason
+            reason = _left_by(self._leaving) if self._leaving else drain.reason
             self._effects.append(WriteFailureReport(reason))
         self.state, self._may_join, self._keep_alive_at = State.DRAINING, False, None
         self._drains_until, self._leaves_at = until, inf
@@ -458,8 +462,8 @@ class AgentMachine:
         self._effects += self._reporter.forget()
         spent = finish.time or finish.running_time
         if spent and finish.restart_total:
-            self._log_change(wording.account(spent), Level.ROUTINE)
-        self._log_change(wording.finished(finish), *_END[finish.succeeded])
+            self._log_change(_time_spent(spent), Level.ROUTINE)
+        self._log_change(_finished(finish), *_END[finish.succeeded])
         self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish))
         is_undecided = self._exit_code in (ExitCode.FAILED, ExitCode.NO_PROGRESS)
         self._check_at_end = is_undecided and self._is_own(finish.failure)
@@ -473,12 +477,11 @@ class AgentMachine:
             self._may_join = True  # nothing is to be asked any more; it exits when its workers are gone
         else:
             has_slept = now - self._paused_until < self._paused_s
-            why = f"; this agent did not run for {self._paused_s:.0f} s, as after SIGSTOP" if has_slept else ""
-            self._join_anew(f"{reason}{why}")
+            self._join_anew(words.leaving.joining_anew(reason, self._paused_s if has_slept else 0.0))
 
-    def _join_anew(self, reason: str) -> None:
+    def _join_anew(self, told: str) -> None:
         """Stop the workers and come back as a newcomer: this agent is no longer part of the run."""
-        self._log_change(f"{reason}; joining anew", event="fenced")
+        self._log_change(told, event="fenced")
         self._had_succeeded = self.state is State.SUCCEEDED or (self._had_succeeded and self.state is State.JOINING)
         self._stop_workers()
         self.state, self._may_join, self._keep_alive_at = State.STOPPING, True, None
@@ -496,17 +499,12 @@ class AgentMachine:
         # They have saved and ended, as they were told: the round turns soon. So they have, it seems, if the agent was
         # told to leave by a signal: Slurm gives it to the workers as well, and it is no success.
         if interrupted or (self._leaving and not self._leaving.reason):
-            self._log_change(
-                "all workers have ended after the notice: waiting for the end of the round", event="noticed"
-            )
+            self._log_change(words.leaving.WORKERS_ENDED_AFTER_NOTICE, event="noticed")
             return
         self.state, self._succeeded_at = State.SUCCEEDED, now
         self._effects.append(self.report(round_, None))
         if self.outages.failure:
-            limit = wording.limit(self.outages.longest_s)
-            self._log_outage(
-                f"all workers exited 0, but rdzv-server at {self._server} is out of reach: waiting for it{limit}"
-            )
+            self._log_outage(words.connection.success_not_delivered(self._server, self.outages.longest_s))
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         is_first = self.state is State.RUNNING
@@ -520,7 +518,7 @@ class AgentMachine:
 
     def _suspected(self, event: events.Suspected) -> None:
         if event.round == self.round and self.state is State.RUNNING and self._has_workers:
-            self._log_change(wording.suspected(event), Level.WARNING, "hang_suspected")
+            self._log_change(_suspected(event), Level.WARNING, "hang_suspected")
             told = SuspectRequest(
                 **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks,
                 silent_s=event.silent_s, limit_s=event.limit_s,
@@ -543,15 +541,13 @@ class AgentMachine:
         if self._can_give_notice():
             self._give_notice(signalled, now)
         elif self.state is State.SUCCEEDED and self.outages.failure and not self._retracts_success(signalled, now):
-            self._log(
-                f"{name}: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING, "node_left"
-            )
+            self._log(words.leaving.leaving_without_server(name), Level.WARNING, "node_left")
             self._leave(name)
             self._end(ExitCode.SUCCEEDED)
         elif self.state is not State.ENDING:
             self._go(signalled, now)
         elif self._has_workers:
-            self._log_change(f"{name} again: killing the workers", event="node_left")
+            self._log_change(words.leaving.killing_workers(name), event="node_left")
             self._effects.append(StopWorkers(name, kill=True))
         else:
             self._check_at_end = False
@@ -563,22 +559,20 @@ class AgentMachine:
 
     def _give_notice(self, signalled: events.Signalled, now: float) -> None:
         assert self._notice_s is not None
-        why, self._leaving = wording.asked_to_leave(signalled), signalled
+        why, self._leaving = signalled.why, signalled
         self._leaves_at, self._stops_at = now + self._notice_s + ANSWER_S, now + self._stop_s
-        self._log_change(
-            f"{why}: leaving the run; before, the workers of all nodes have {self._notice_s:g} s to save",
-            event="node_left",
-        )
+        self._log_change(words.leaving.leaving_after_notice(why, self._notice_s), event="node_left")
         self._effects.append(
             LeaveRequest(**self._sender(), reason=why[:LONGEST_REASON], notice_s=self._notice_s, stop_s=self._stop_s)
         )
 
     def _go(self, signalled: events.Signalled, now: float) -> None:
         """Leave the run now."""
-        name, why = signalled.name, wording.asked_to_leave(signalled)
-        time = f"; its workers have {self._stop_s:g} s to end, and another {name} kills them"
+        name, why, told = signalled.name, signalled.why, words.leaving.leaving(signalled.why)
         is_for_workers = self._has_workers and not self._leaving and name.startswith("SIG") and self._stop_s < inf
-        self._log_change(f"{why}: leaving the run{time if is_for_workers else ''}", event="node_left")
+        if is_for_workers:
+            told = words.leaving.leaving_with_workers(why, self._stop_s, name)
+        self._log_change(told, event="node_left")
         self._leave(why[:LONGEST_REASON], retracts_success=self._retracts_success(signalled, now))
         grace_s = max(0.0, self._stops_at - now) if self._leaving else None
         if self.state is State.DRAINING and self._has_workers:
@@ -586,7 +580,7 @@ class AgentMachine:
             self._effects.append(StopWorkers(name, grace_s=grace_s))
         self._stop_workers(name, grace_s)
         self._end(ExitCode.START_AGAIN)
-        self._effects.append(WriteFailureReport(wording.left_by(signalled)))
+        self._effects.append(WriteFailureReport(_left_by(signalled)))
 
     def _retracts_success(self, signalled: events.Signalled, now: float) -> bool:
         """Whether the workers' success came so shortly before a signal that they may have exited 0 because of it."""
@@ -596,18 +590,18 @@ class AgentMachine:
     def _crashed(self, reason: str) -> None:
         self._effects += self._reporter.forget()
         if self.state is not State.ENDING:
-            self._log_change(f"error: {reason}; leaving the run", Level.ERROR, "node_left")
+            self._log_change(words.leaving.crashed(reason), Level.ERROR, "node_left")
             self._leave(reason[:LONGEST_REASON])
             self._effects.append(WriteFailureReport(reason))
         self._end(ExitCode.FAILED)
         self._check_at_end = False
 
     def _give_up(self, reason: str, exit_code: ExitCode, *, is_server_lost: bool = False) -> None:
-        self._log(f"error: {reason}", Level.ERROR, "gave_up")
+        self._log(words.leaving.error(reason), Level.ERROR, "gave_up")
         if self.state is State.ENDING:
             return
         if is_server_lost and self.state is State.SUCCEEDED:
-            self._log_outage(OWN_WORKERS_SUCCEEDED)
+            self._log_outage(words.leaving.WORKERS_SUCCEEDED)
             self._end(ExitCode.SUCCEEDED)
         else:
             self._end(exit_code)
@@ -642,9 +636,46 @@ class AgentMachine:
     def _wait(self, wait: Wait) -> None:
         """Say what is waited for when it changes, not when only the time that is left does."""
         if wait.excluded and self._exits_when_excluded and not self._has_workers:
-            self._leave("excluded")
-            self._give_up(f"replace this node: rdzv-server keeps it out ({wait.reason})", ExitCode.NODE_UNFIT)
+            self._leave(words.leaving.reason_to_leave("excluded"))
+            self._give_up(words.leaving.kept_out(wait.reason), ExitCode.NODE_UNFIT)
             return
         if wait.reason != self._last_reason:
             self._log_change(wait.sentence, event=WAITING)
             self._last_reason = wait.reason
+
+
+def _started(assignment: Assignment) -> str:
+    ranks = assignment.ranks
+    return words.progress.round_started(
+        round_=assignment.round,
+        group_rank=assignment.group_rank,
+        nodes=assignment.group_world_size,
+        first_rank=ranks[0],
+        last_rank=ranks[-1],
+        workers=assignment.world_size,
+        master=address(assignment.master_addr, assignment.master_port),
+        restarts=assignment.restart_count,
+        most_restarts=assignment.max_restarts,
+    )
+
+
+def _suspected(event: events.Suspected) -> str:
+    return words.hangs.may_hang(event.ranks, event.reason) if event.ranks else words.hangs.go_on(event.source)
+
+
+def _left_by(signalled: events.Signalled) -> str:
+    return signalled.reason or words.leaving.got_signal(signalled.name)
+
+
+def _finished(finish: Finish) -> str:
+    """End of the run in one line; the failure report has the rest."""
+    if not finish.succeeded:
+        return words.progress.run_failed(finish.reason)
+    if not finish.restart_total:
+        return words.progress.run_succeeded(finish.reason)
+    return words.progress.run_succeeded_after_restarts(finish.reason, finish.restart_total, finish.charged_restarts)
+
+
+def _time_spent(time: RunTime | RunningTime) -> str:
+    seconds = {name.removesuffix("_s"): spent for name, spent in asdict(time).items() if name != "ettr"}
+    return words.progress.run_took(seconds, time.ettr if isinstance(time, RunTime) else None)

@@ -5,11 +5,15 @@ for ever. Without workers nobody gains by waiting: as long as for the first answ
 """
 
 from math import inf
+from typing import TYPE_CHECKING
 
 from rdzv_protocol.errors import ProtocolError
 
-from node_agent.core import wording
-from node_agent.core.backoff import HINTS, Cut, Unreachable
+from node_agent import words
+from node_agent.core.backoff import Cut, Unreachable
+
+if TYPE_CHECKING:
+    from node_agent.words.connection import Stage
 
 FIRST_TRY_S = 1.0
 """Seconds that the first try may take, however short the user's limit."""
@@ -19,9 +23,9 @@ SAME_S = 0.3
 """Greatest difference between the times of two polls that the same idle time-out has ended."""
 
 
-def hint(failure: Unreachable | ProtocolError) -> str:
-    """Advice to a person about a failure of the connection."""
-    return HINTS[failure.stage if isinstance(failure, Unreachable) else "server"]
+def stage_of(failure: Unreachable | ProtocolError) -> "Stage":
+    """The stage that the failure reached; a refusal of the server comes from the server."""
+    return failure.stage if isinstance(failure, Unreachable) else "server"
 
 
 NOT_REACHED = ("name", "connect", "TLS", "host", "port", "another program")
@@ -72,8 +76,8 @@ class ServerOutages:
     @property
     def reason_to_give_up(self) -> str:
         """Sentence of an agent that gives the server up, with advice."""
-        failure = self.failure or Unreachable("HTTP", "no answer")
-        return f"no rdzv-server at {self._server} within {self.longest_s:g} s ({failure}): {hint(failure)}"
+        failure = self.failure or Unreachable("HTTP", words.connection.NO_ANSWER)
+        return words.connection.server_given_up(self._server, self.longest_s, str(failure), stage_of(failure))
 
     @property
     def was_never_reached(self) -> bool:
@@ -99,20 +103,18 @@ class ServerOutages:
         self.is_known, self._silent_since, self.failure, self._notice_at = True, None, None, None
         if failure is None or silent_since is None:
             return ""
-        return f"reached rdzv-server at {self._server} after {now - silent_since:.1f} s"
+        return words.connection.server_reached(self._server, now - silent_since)
 
     def failed(self, error: Unreachable | ProtocolError, now: float) -> str:
         """Note that the connection has failed. Returns the line about it."""
         is_first, self.failure, self._notice_at = self.failure is None, error, None
         if self._silent_since is None:
             self._silent_since = now
-        limit = wording.limit(self.longest_s)
         if not is_first:
-            return f"still no rdzv-server at {self._server} ({error})"
+            return words.connection.still_no_server(self._server, str(error))
         if self.is_known:
-            goes_on = "workers keep running, " if self.idle_since is None else ""
-            return f"lost rdzv-server at {self._server} ({error}); {goes_on}trying again{limit}"
-        return f"cannot reach rdzv-server at {self._server} yet ({error}); trying{limit or ' again'}: {hint(error)}"
+            return words.connection.server_lost(self._server, str(error), self.idle_since is None, self.longest_s)
+        return words.connection.not_reached_yet(self._server, str(error), self.longest_s, stage_of(error))
 
     def cut(self, cut: Cut, hold_s: float) -> str:
         """Note that a poll was cut, which may be held for `hold_s`. Returns the warning, once; empty before and after.
@@ -125,15 +127,11 @@ class ServerOutages:
         if self._has_warned_of_cuts or not (cut.error.stage == "proxy" or is_repeated):
             return ""
         self._has_warned_of_cuts = True
-        return (
-            f"a proxy or firewall before rdzv-server at {self._server} ended a poll that had been open for "
-            f"{cut.open_s:.1f} s ({cut.error}): raise its idle time-out above {hold_s:g} s, for which polls wait "
-            "(nginx: proxy_read_timeout; haproxy: timeout server). The run continues; this is logged once"
-        )
+        return words.connection.poll_cut(self._server, cut.open_s, str(cut.error), hold_s)
 
     def unanswered(self, now: float) -> str:
         """The line that the server has not answered yet, once it is due; empty if it is not."""
         if self._notice_at is None or now < self._notice_at:
             return ""
         self._notice_at = None
-        return f"waiting for rdzv-server at {self._server} to answer: {HINTS['connect']}"
+        return words.connection.not_answered_yet(self._server)

@@ -14,9 +14,9 @@ from signal import Signals
 from rdzv_protocol.messages import Failure, Finish
 from rdzv_protocol.text import printable
 
+from node_agent import words
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
-from node_agent.core.wording import restarts
 from node_agent.output.console import ERR, Console
 
 WIDEST = 60
@@ -196,7 +196,7 @@ def _restarts(finish: Finish, root_round: int) -> Iterator[Line]:
     """The ledger; a failure that has been told is not told again."""
     if not finish.restarts:
         return
-    yield Mark.HEADING, f"Restarts: {restarts(finish)}"
+    yield Mark.HEADING, f"Restarts: {words.progress.restarts_charged(finish.restart_total, finish.charged_restarts)}"
     if finish.restart_total > len(finish.restarts):
         yield Mark.TEXT, f"  the last {len(finish.restarts)}:"
     told: dict[str, str] = {}

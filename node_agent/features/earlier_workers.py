@@ -17,8 +17,6 @@ from node_agent.workers.orphans import MARK
 
 LOOK_S = 2.0
 """Seconds after the agent's first start of workers at which it looks for those of an earlier agent: not in its way."""
-MOST_NAMED = 8
-"""Most pids that a warning names."""
 _JOB, _TIMES = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
 _RUN, _MASTER = "TORCHELASTIC_RUN_ID", ("MASTER_ADDR", "MASTER_PORT")
 _COUNTED = tuple(f"{name}=".encode() for name in (MARK, _RUN, *_MASTER, _JOB, _TIMES))
@@ -49,7 +47,9 @@ class EarlierWorkers(Feature):
         """Warn of them. A thread looks at all processes."""
         is_named = self.kernel.config.join.explicit_run_id
         if pids := await asyncio.to_thread(still_running, own, has_named_run=is_named):
-            self.kernel.console.log(warning(pids), Level.WARNING)
+            from node_agent.features import words
+
+            self.kernel.console.log(words.earlier_workers_run(pids), Level.WARNING)
 
 
 def still_running(own: Mapping[str, str], *, has_named_run: bool) -> list[int]:
@@ -58,15 +58,6 @@ def still_running(own: Mapping[str, str], *, has_named_run: bool) -> list[int]:
     `has_named_run`: whether the user has named the run. All runs without a name have the same id.
     """
     return [pid for pid, environment in _environments() if _is_earlier(environment, own, has_named_run)]
-
-
-def warning(pids: list[int]) -> str:
-    """Warn of these processes."""
-    named = ", ".join(map(str, pids[:MOST_NAMED])) + (", ..." if len(pids) > MOST_NAMED else "")
-    return (
-        f"warning: workers of an earlier agent of this job still run on this node (pids {named}). They may hold its "
-        f"GPUs, memory and ports: stop that agent, or end them: kill -9 {' '.join(map(str, pids[:MOST_NAMED]))}"
-    )
 
 
 def _is_earlier(environment: Mapping[str, str], own: Mapping[str, str], has_named_run: bool) -> bool:

@@ -8,6 +8,7 @@ from rdzv_protocol.evidence import Evidence as Found
 from rdzv_protocol.queries import Examine, Query, Refused
 
 from node_agent.evidence.gather import Target, gather
+from node_agent.features import words
 from node_agent.features.feature import Feature, StartedWorkers
 from node_agent.output.threads import in_thread
 from node_agent.workers.temp_dir import temporary_path
@@ -21,7 +22,7 @@ class Evidence(Feature):
         assert isinstance(query, Examine)
         started, config = self.kernel.started, self.kernel.config
         if not started or not started.group.workers or query.round != started.logs.assignment.round:
-            return Refused(reason=f"node {config.join.node_id} has no workers of round {query.round} any more")
+            return Refused(reason=words.no_workers(config.join.node_id, query.round))
         kept = self.kernel.kept_folder(started.group.workers[0].spec.error_file)
         if kept:
             folder = f"{os.path.dirname(kept)}/evidence_{query.number}"
@@ -30,8 +31,8 @@ class Evidence(Feature):
         program = config.command.program[:1]
         python = program if "python" in os.path.basename("".join(program)) else (sys.executable,)
         evidence = await gather(_targets(started), folder, python, config.environment, query.remaining_s)
-        said = f"looked at the workers, {query.reason}" if query.reason else "looked at the workers"
-        self.kernel.console.log(f"{said}: {evidence.folder or '; '.join(evidence.problems)}")
+        result = evidence.folder or "; ".join(evidence.problems)
+        self.kernel.console.log(words.looked_at_workers(query.reason, result))
         return evidence
 
 

@@ -32,8 +32,10 @@ class ExtensionLocks(Feature):
     async def _look(self) -> None:
         for path in await in_thread(partial(left_over, self.kernel.config.environment)):
             if path not in self._named:
+                from node_agent.features import words
+
                 self._named.add(path)
-                self.kernel.console.log(warning(path))
+                self.kernel.console.log(words.lock_left(path))
 
 
 def left_over(environment: Mapping[str, str]) -> list[str]:
@@ -43,14 +45,6 @@ def left_over(environment: Mapping[str, str]) -> list[str]:
         return []
     held = {*_open_files()}
     return [path for path in locks if os.path.realpath(path) not in held]
-
-
-def warning(path: str) -> str:
-    """One line about such a lock."""
-    return (
-        f"{path} is the lock of a torch extension's build that was killed: no process here has it open, and workers "
-        "that load the extension wait for it for ever; remove it, unless another machine is building there now"
-    )
 
 
 def _locks(environment: Mapping[str, str]) -> Iterator[str]:

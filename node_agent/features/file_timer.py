@@ -16,6 +16,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, json
 from rdzv_protocol.messages import Assignment, Failure
 
+from node_agent.features import words
 from node_agent.features.feature import Feature, Kernel
 from node_agent.features.hangs import Hangs
 from node_agent.output.logs import OPENED_WITHIN_S
@@ -55,7 +56,7 @@ class WorkerTimers(Feature):
         try:
             pipe = await in_thread(partial(open_pipe, self.path), OPENED_WITHIN_S, os.close)
         except OSError as error:
-            self.kernel.console.log(f"no file timer: {error}")
+            self.kernel.console.log(words.no_timer(str(error)))
         else:
             report = self.expired if self.kernel.config.options(Hangs).is_on else None
             self._timer = FileTimer(self.path, pipe, self.kernel.console.log, self._is_worker, report)
@@ -141,7 +142,7 @@ class FileTimer:
             try:
                 self._take(json.decode(line, type=Request))
             except ValueError:
-                self._log(f"{self.path}: not a timer request: {line[:80]!r}")
+                self._log(words.no_timer_request(self.path, line))
 
     def _take(self, request: Request) -> None:
         key = request.pid, request.scope_id
@@ -155,7 +156,7 @@ class FileTimer:
         del self._timers[request.pid, request.scope_id]
         if not self._is_worker(request.pid):
             return
-        late = f"timer {request.scope_id[:200]!r} of process {request.pid} has expired"
+        late = words.timer_expired(request.scope_id, request.pid)
         if request.signal <= 0:
             self._log(late)
             if self._report:
@@ -163,12 +164,12 @@ class FileTimer:
             return
         from node_agent.failures.report import signal_name
 
-        self._log(f"{late}: sending it {signal_name(-request.signal)}")
+        self._log(words.timer_signals(request.scope_id, request.pid, signal_name(-request.signal)))
         try:
             os.kill(request.pid, request.signal)
             self.killed[request.pid] = late
         except OSError as error:
-            self._log(f"cannot signal process {request.pid}: {error.strerror}")
+            self._log(words.timer_cannot_signal(request.pid, error.strerror or str(error)))
 
 
 def open_pipe(path: str) -> int:
@@ -183,7 +184,7 @@ def open_pipe(path: str) -> int:
 def _make_fifo(path: str) -> None:
     try:
         if not stat.S_ISFIFO(os.lstat(path).st_mode):
-            raise FileExistsError(f"{TIMER_FILE}={path}: this is no named pipe, and is left alone; name another path")
+            raise FileExistsError(words.no_pipe(TIMER_FILE, path))
         os.unlink(path)
     except FileNotFoundError:
         pass

@@ -15,6 +15,7 @@ from typing import Any
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
 
+from node_agent import words
 from node_agent.core.backoff import Unreachable
 from node_agent.transport import name_lookup
 from node_agent.transport.name_lookup import Address
@@ -75,7 +76,7 @@ class Connector:
         with suppress(TimeoutError):
             self._is_proven = self._at in await self._resolve_soon()
             if not self._is_proven:
-                raise Unreachable("name", f"{self._host} has another address now")
+                raise Unreachable("name", words.connection.moved(self._host))
 
     def tls_failure(self, error: Exception) -> Unreachable | None:
         """Failure in TLS's own words; None if the error is about something else."""
@@ -95,19 +96,19 @@ class Connector:
         return await self._open_any((address for address in found if address != than), CONNECT_TIMEOUT_S)
 
     async def _open_any(self, addresses: Iterable[Address], timeout_s: float) -> Streams:
-        failure = Unreachable("connect", "no address")
+        failure: Unreachable | None = None
         for at in addresses:
             where = at[1][0]
             try:
                 async with asyncio.timeout(timeout_s):
                     return await self._open_at(at)
             except TimeoutError:
-                failure = Unreachable("connect", f"{where}: no answer within {timeout_s:g} s")
+                failure = Unreachable("connect", words.connection.address_silent(where, timeout_s))
             except OSError as error:
                 failure = self.tls_failure(error) or Unreachable("connect", f"{where}: {_words(error)}")
             except ValueError as error:  # a file of ours
                 failure = Unreachable("TLS", str(error))
-        raise failure
+        raise failure or Unreachable("connect", words.connection.NO_ADDRESS)
 
     async def _open_at(self, at: Address) -> Streams:
         tls = self._credentials.context()
@@ -188,7 +189,7 @@ def _peer(streams: Streams) -> Address:
         return connection.family, connection.getpeername()
     except (AttributeError, OSError):  # with TLS, a connection that has broken has no socket
         give_up(streams)
-        raise Unreachable("HTTP", "the connection broke", is_cut=True) from None
+        raise Unreachable("HTTP", words.connection.BROKE, is_cut=True) from None
 
 
 def _words(error: OSError) -> str:

@@ -17,6 +17,7 @@ from rdzv_protocol.flag_values import address
 from rdzv_protocol.messages import Ack, LeaderRequest, Reply, Request
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, answer_timeout_s
 
+from node_agent import words
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.base import spawn
@@ -82,7 +83,7 @@ class Failover:
     def answered(self, endpoint: Endpoint, leadership: int, by: "FailoverTransport") -> None:
         """Note an answer of the server as the leader, also where numbers begin anew, as in another etcd."""
         if self._current not in (None, endpoint):
-            self._log(f"rdzv-server at {address(*endpoint)} leads now")
+            self._log(words.connection.leads_now(address(*endpoint)))
         is_balancer = self._current == endpoint and leadership > self.leadership
         self._current = endpoint
         if not self.named(endpoint, leadership):
@@ -162,7 +163,8 @@ class FailoverTransport:
             try:
                 return await self._unless_left(self._http.connect(), limit_s)
             except TimeoutError:
-                failure = await self._fail(Unreachable("connect", f"no answer within {CONNECT_TIMEOUT_S:g} s"))
+                silent = Unreachable("connect", words.connection.server_silent(CONNECT_TIMEOUT_S))
+                failure = await self._fail(silent)
             except Unreachable as error:
                 failure = await self._fail(error)
         failure.sooner = self._failover.changed if self._failover.spare else None
@@ -177,7 +179,7 @@ class FailoverTransport:
             answer = await self._unless_left(self._http.exchange(request), None)
         except TimeoutError:
             await self._drop()
-            raise Unreachable("leader", f"{address(*endpoint)} leads no more", _now()) from None
+            raise Unreachable("leader", words.connection.leads_no_more(address(*endpoint)), _now()) from None
         except (Unreachable, NotLeader, ServerUnavailable) as error:
             failure = await self._fail(error)
             is_elsewhere = isinstance(error, NotLeader) and self._follow(error)

@@ -17,6 +17,7 @@ from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable, Un
 from rdzv_protocol.flag_values import address
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S, answer_timeout_s
 
+from node_agent import words
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.connecting import Connector, Streams, give_up
 
@@ -32,12 +33,8 @@ _PATHS: dict[type[messages.Request | messages.LeaderRequest], str] = {
     messages.LeaderRequest: paths.LEADER,
 }
 _TIMED_OUT = 504
-_OF_PROXIES = {
-    502: "it cannot reach rdzv-server",
-    503: "it cannot reach rdzv-server",
-    _TIMED_OUT: "rdzv-server did not answer it in time",
-}
-"""Causes of the answers of proxies whose server does not answer, by their status."""
+_OF_PROXIES = (502, 503, _TIMED_OUT)
+"""Statuses with which proxies answer whose server does not."""
 
 
 class HttpTransport:
@@ -64,7 +61,7 @@ class HttpTransport:
         name = self._streams[1].get_extra_info("sockname")
         if name is None:  # with TLS, a connection that has broken has none
             self._drop()
-            raise Unreachable("HTTP", "the connection broke", is_cut=True)
+            raise Unreachable("HTTP", words.connection.BROKE, is_cut=True)
         address: str = name[0]
         return address
 
@@ -113,7 +110,7 @@ class HttpTransport:
         except TimeoutError:
             self._close_silent()
             self._silent, self._streams = self._streams, None
-            raise Unreachable("HTTP", f"no answer for {timeout_s:g} s") from None
+            raise Unreachable("HTTP", words.connection.request_unanswered(timeout_s)) from None
         except BaseException as error:
             self._drop()
             if isinstance(error, OSError | EOFError | h11.RemoteProtocolError):
@@ -154,14 +151,14 @@ class HttpTransport:
             if event is h11.NEED_DATA:
                 received = await reader.read(65_536)
                 if not received and not status:
-                    raise EOFError("the server closed the connection")
+                    raise EOFError(words.connection.CLOSED)
                 http.receive_data(received)
             elif isinstance(event, h11.Response):
                 status = event.status_code
             elif isinstance(event, h11.Data):
                 answer += event.data
                 if len(answer) > MAX_MESSAGE_BYTES:
-                    raise EOFError(f"the answer has more than {MAX_MESSAGE_BYTES} bytes")
+                    raise EOFError(words.connection.answer_too_long(MAX_MESSAGE_BYTES))
         if http.our_state is h11.DONE and http.their_state is h11.DONE:
             http.start_next_cycle()
         else:
@@ -181,7 +178,7 @@ def _read(kind: type[T], status: int, body: bytes) -> T:
         try:
             return decode(kind, body)
         except ProtocolError as error:
-            raise Unreachable("HTTP", f"the answer is not rdzv-server's: {error}") from None
+            raise Unreachable("HTTP", words.connection.answer_unreadable(str(error))) from None
     try:
         refusal = decode(messages.ErrorReply, body)
     except ProtocolError:
@@ -191,9 +188,10 @@ def _read(kind: type[T], status: int, body: bytes) -> T:
 
 def _not_ours(status: int) -> Unreachable:
     """Failure for an answer that is none of rdzv-server's: a proxy's, or another program's."""
-    if why := _OF_PROXIES.get(status):
-        return Unreachable("proxy", f"the proxy there answered {status} because {why}", is_cut=status == _TIMED_OUT)
-    return Unreachable("another program", f"it answers with HTTP status {status}")
+    if status in _OF_PROXIES:
+        has_timed_out = status == _TIMED_OUT
+        return Unreachable("proxy", words.connection.proxy_answered(status, has_timed_out), is_cut=has_timed_out)
+    return Unreachable("another program", words.connection.other_program_answered(status))
 
 
 def _authority(host: str, port: int) -> str:

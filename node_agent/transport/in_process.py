@@ -13,6 +13,7 @@ from importlib import import_module
 from rdzv_protocol.messages import Ack, Reply, Request, Start
 from rdzv_protocol.paths import STATUS
 
+from node_agent import words
 from node_agent.transport.base import spawn
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.service.rendezvous import Rendezvous
@@ -57,7 +58,7 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if not hasattr(record, "about"):
-            self._warn(f"rdzv-server: {self.format(record)}")
+            self._warn(words.hosting.server_warns(self.format(record)))
 
 
 class Standalone:
@@ -97,7 +98,7 @@ class Standalone:
 
     async def _open_page(self) -> None:
         with bind(ADDRESS, 0) as listener:
-            self._log(f"status: http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}")
+            self._log(words.progress.status_page(f"http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}"))
             await _connection_at(listener)
             await asyncio.to_thread(import_module, "rdzv_server.http.routes")
             await self._server.listen(listener.dup(), read_only=True)  # every user of this machine reaches it

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, Request
 
-from node_agent.core.backoff import HINTS, RETRIED, Cut, Retry, Unreachable
+from node_agent import words
+from node_agent.core.backoff import RETRIED, Cut, Retry, Unreachable
 from node_agent.transport.base import Transport
 
 
@@ -90,11 +91,7 @@ def _addressed(request: JoinRequest, address: str) -> JoinRequest:
     """
     addr = request.addr or address
     if not request.node_rank and _lacks_zone(addr):
-        raise Unreachable(
-            "address",
-            f"workers cannot connect to this node's address {addr}, which is link-local: {HINTS['address']}",
-            is_final=True,
-        )
+        raise Unreachable("address", words.connection.own_address_link_local(addr), is_final=True)
     return replace(request, addr=addr)
 
 

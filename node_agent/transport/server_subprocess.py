@@ -19,6 +19,7 @@ from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import ProtocolError, RunFailed, RunSucceeded
 from rdzv_protocol.messages import Ack, Finish, Reply, Request
 
+from node_agent import words
 from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.core.effects import Level
 from node_agent.output.console import ERR, Console
@@ -71,7 +72,7 @@ class HostedServer:
         has_failed = self._process and self._process.exit_code and not self._has_answered
         self._failures = self._failures + 1 if has_failed else 0
         if self._failures == STARTS:
-            raise ServerLost(f"rdzv-server cannot be hosted at port {self._port}: see what it says above")
+            raise ServerLost(words.hosting.hosting_fails(self._port))
         try:
             listener = _listen(self._host if self._is_for_this_machine else "", self._port)
         except OSError as error:
@@ -82,10 +83,8 @@ class HostedServer:
             self._process, self._has_answered = Helper(partial(self._start, listener), self._ended), False
         self._gone.clear()
         asyncio.get_running_loop().add_reader(self._process.socket, self._relay, self._process)
-        reach = "which only agents of this machine can reach" if self._is_for_this_machine else "at every address"
-        self._console.log(
-            f"hosting rdzv-server at port {self._port} (process {self._process.pid}), {reach}", Level.NOTICE
-        )
+        told = words.hosting.hosting(self._port, self._process.pid, self._is_for_this_machine)
+        self._console.log(told, Level.NOTICE)
 
     @property
     def is_here(self) -> bool:
@@ -109,9 +108,9 @@ class HostedServer:
         for signum in to_handle(signals):
             asyncio.get_running_loop().add_signal_handler(signum, self._release)
         if self._run_has_ended and not await self._is_gone(PATIENCE_S):
-            self._console.log("waiting until the other nodes have heard of the end", Level.NOTICE)
+            self._console.log(words.hosting.WAITING_FOR_OTHER_NODES, Level.NOTICE)
             if not await self._is_gone(timeout_s):
-                self._console.log(f"some have not after {timeout_s:g} s; rdzv-server goes on without this agent")
+                self._console.log(words.hosting.server_left_running(timeout_s))
         self._release()
 
     async def _is_gone(self, within_s: float) -> bool:
@@ -170,7 +169,7 @@ class HostedTransport(HttpTransport):
         try:
             self._server.ensure()
         except OSError as error:
-            raise Unreachable("connect", f"cannot host it: {error.strerror or error}") from None
+            raise Unreachable("connect", words.hosting.port_not_to_be_had(error.strerror or str(error))) from None
         try:
             return await super().connect()
         except Unreachable as error:

@@ -10,13 +10,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from node_agent.words import agent as agent
     from node_agent.words import api as api
     from node_agent.words import cli as cli
     from node_agent.words import command as command
+    from node_agent.words import connection as connection
+    from node_agent.words import hangs as hangs
+    from node_agent.words import hosting as hosting
+    from node_agent.words import leaving as leaving
     from node_agent.words import plan as plan
     from node_agent.words import progress as progress
     from node_agent.words import rendezvous as rendezvous
     from node_agent.words import schedulers as schedulers
+    from node_agent.words import supervisor as supervisor
     from node_agent.words import torchrun as torchrun
     from node_agent.words import torchx as torchx
     from node_agent.words import values as values

@@ -1,4 +1,76 @@
-"""Lines of every start: all of them are here, so that a start loads one module of sentences."""
+"""What an agent tells of each round, and of the run's end. A run without trouble needs this module alone."""
+
+from collections.abc import Mapping
+
+
+def round_started(
+    round_: int,
+    group_rank: int,
+    nodes: int,
+    first_rank: int,
+    last_rank: int,
+    workers: int,
+    master: str,
+    restarts: int,
+    most_restarts: int,
+) -> str:
+    """Place of this node in the round that starts."""
+    ranks = f"rank {first_rank}" if first_rank == last_rank else f"ranks {first_rank}-{last_rank}"
+    of_most = f" of {most_restarts}" if restarts <= most_restarts else ""  # more than that: the budget forgets old ones
+    return (
+        f"round {round_}: node {group_rank} of {nodes}, {ranks} of {workers}, master {master}, "
+        f"restart {restarts}{of_most}"
+    )
+
+
+def status_page(url: str) -> str:
+    return f"status: {url}"
+
+
+def round_over(round_: int, reason: str) -> str:
+    return f"round {round_} is over before it began here: {reason}"
+
+
+def stopping_workers(round_: int, reason: str) -> str:
+    """The reason is empty if it has been told as a failure."""
+    return f"stopping the workers of round {round_}{': ' if reason else ''}{reason}"
+
+
+def worker_failed(rank: int, local_rank: int, pid: int, node_id: str, cause: str, error: str) -> str:
+    return (
+        f"worker rank {rank} (local rank {local_rank}, pid {pid}) on node {node_id} failed: "
+        f"{cause}{': ' if error else ''}{error}"
+    )
+
+
+def run_failed(reason: str) -> str:
+    return f"run failed: {reason}"
+
+
+def run_succeeded(reason: str) -> str:
+    return f"run succeeded: {reason}"
+
+
+def run_succeeded_after_restarts(reason: str, restarts: int, charged: int) -> str:
+    return f"{run_succeeded(reason)}; {restarts_charged(restarts, charged)}"
+
+
+def restarts_charged(restarts: int, charged: int) -> str:
+    return f"{restarts} restart{'s' * (restarts != 1)}, {charged or 'none'} of them charged"
+
+
+def run_took(seconds: Mapping[str, float], ettr: float | None) -> str:
+    """Time of the run by what it went into, and its effective part if that is known."""
+    parts = ", ".join(f"{_length(spent)} {name}" for name, spent in seconds.items() if spent)
+    ratio = "" if ettr is None else f"; effective training time ratio {ettr:.3f}"
+    return f"the run took {_length(sum(seconds.values()))}: {parts}{ratio}"
+
+
+def _length(seconds: float) -> str:
+    for unit, unit_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 def joining(run_id: str, address: str, node_id: str) -> str:

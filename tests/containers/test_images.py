@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from tests.containers.held_workers import HeldWorkers
 from tests.support.container_engine import BASE, ContainerEngine
+from tests.support.outages import LOST, REACHED
 from tests.support.programs import Program
+from tests.support.told import pattern
 
 pytestmark = [pytest.mark.xdist_group("containers"), pytest.mark.timeout(900)]
 
@@ -73,10 +76,10 @@ async def test_a_server_that_is_made_anew_knows_its_runs(run: Run, engine: Conta
     engine.call("kill", "--signal", "KILL", "server")
     await server.exit_code()
     for agent in agents:
-        await agent.line("lost rdzv-server")
+        await agent.line(LOST)
     await (await engine.start_again("server")).line("listening on")
     for agent in agents:
-        await agent.line("reached rdzv-server")
+        await agent.line(REACHED)
     await run.finish(agents)
     assert sorted(agent.out for agent in agents) == [["rank 0 of 2"], ["rank 1 of 2"]]
 
@@ -87,7 +90,7 @@ async def test_a_container_that_is_stopped_says_what_it_does(run: Run, engine: C
     agent = await run.agent("a")
     await agent.line("joined of 1 to 2")
     engine.call("stop", "--time", "60", "a")
-    await agent.line("SIGTERM: leaving the run")
+    await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
     assert await agent.exit_code() == ExitCode.START_AGAIN
     engine.call("stop", "--time", "60", "server")
     assert await server.exit_code() == 0

@@ -11,13 +11,16 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import DEFAULT_PORT
 
+from node_agent import words
 from rdzv_server.words import operations
 from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
+from tests.support.outages import LOST
 from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, Program
 from tests.support.proxies import HAPROXY, haproxy_configuration, needs_proxies
 from tests.support.rdzvctl import RDZVCTL, environment
+from tests.support.told import pattern
 
 pytestmark = pytest.mark.hosts
 
@@ -51,7 +54,7 @@ async def test_an_agent_whose_address_changes_within_its_lease_connects_from_the
     moved = host_of(first[0])
     began = time.monotonic()
     hosts.network[moved].change_address(NEW_ADDRESS)
-    await hosts.agents[moved].line("lost rdzv-server at .*; workers keep running, trying again")
+    await hosts.agents[moved].line(LOST)
     while await hosts.silence_s(moved) > LEASE_S:  # noqa: ASYNC110 - each look is a round trip
         await asyncio.sleep(0)
     took_s = time.monotonic() - began
@@ -129,7 +132,7 @@ async def test_a_head_node_that_calls_itself_localhost_is_reached_by_the_others(
     for rank, host in enumerate(("localhost", head.address)):
         flags = ("--rdzv-backend", backend, "--rdzv-endpoint", f"{host}:{DEFAULT_PORT}", "--node-rank", str(rank))
         await hosts.agent("ab"[rank], "--nnodes", "2", *flags)
-    await hosts.agents["a"].line(r"hosting rdzv-server at port \d+ \(process \d+\), at every address")
+    await hosts.agents["a"].line(pattern(words.hosting.hosting, is_for_this_machine=False))
     workers = await hosts.hub.group(2)
     assert {worker.env["MASTER_ADDR"] for worker in workers} <= {head.address, other.address}
     await hosts.finish(workers)
@@ -177,7 +180,7 @@ async def test_a_balancer_that_restarts_while_the_name_server_is_silent_costs_no
     await asyncio.sleep(DOWN_S)
     balancer = await balance()
     for name in "ab":
-        await hosts.agents[name].line(f"reached rdzv-server at {NAME}")
+        await hosts.agents[name].line(pattern(words.connection.server_reached, server=f"{NAME}:{BALANCER_PORT}"))
     assert all(is_running(worker.pid) for worker in workers)
     for worker in workers:
         worker.order_exit(0)

@@ -10,14 +10,17 @@ from urllib.error import HTTPError
 
 import pytest
 
+from node_agent.features.metrics import words as metrics
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.outages import LOST
 from tests.support.programs import Program, get, refuses, start_agent
 from tests.support.prometheus import Scrape, promtool
+from tests.support.told import pattern
 from tests.support.worker_hub import all_run
 
 
 async def url_of(agent: Program) -> str:
-    return str((await agent.line(r"metrics: (http://127\.0\.0\.1:\d+)/metrics"))[1])
+    return (await agent.line(pattern(metrics.place)))["url"].removesuffix("/metrics")
 
 
 async def scrape(agent: Program) -> Scrape:
@@ -44,7 +47,7 @@ async def test_an_agent_tells_of_its_workers_and_of_the_server_that_is_lost(clus
     assert said("rdzv_agent_server_lost_seconds_total") == 0
 
     await cluster.lose_server()
-    await agent.line("lost rdzv-server")
+    await agent.line(LOST)
     lost = (await scrape(agent))("rdzv_agent_server_lost_seconds_total")
     assert (await scrape(agent))("rdzv_agent_server_lost_seconds_total") > lost > 0
     checked = promtool("check", "metrics", text=said.text)
@@ -82,8 +85,7 @@ async def test_a_port_that_is_taken_is_said_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         agent = await start_agent("--standalone", "--metrics-port", str(port))
-        says = f"--metrics-port: cannot listen on 127.0.0.1, port {port}: Address already in use; name another, or 0"
-        await refuses(agent, says)
+        await refuses(agent, metrics.no_port("127.0.0.1", port, "Address already in use"))
 
 
 def test_an_agent_without_metrics_loads_nothing_for_them() -> None:

@@ -37,7 +37,7 @@ async def test_a_wrong_flag(flags: tuple[str, ...], says: str) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "says"),
-    [(NOWHERE, "(connect: 127.0.0.1: Connection refused)"), (UNKNOWN_NAME, "check the name in --endpoint")],
+    [(NOWHERE, "(connect: 127.0.0.1: Connection refused)"), (UNKNOWN_NAME, words.connection.hint("name"))],
     ids=["nobody", "unknown-name"],
 )
 async def test_a_server_that_is_not_there(flags: tuple[str, ...], says: str) -> None:
@@ -103,16 +103,19 @@ async def test_something_else_listening(unused_tcp_port: int) -> None:
     web = await Program.start(sys.executable, "-u", "-m", "http.server", "-b", "127.0.0.1", str(unused_tcp_port))
     await web.line("Serving HTTP on 127.0.0.1")
     agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", "--connect-timeout", "0")
-    what, todo = "(another program: it answers with HTTP status 501)", "name rdzv-server's port"
+    what, todo = (
+        f"(another program: {words.connection.other_program_answered(501)})",
+        words.connection.hint("another program"),
+    )
     await refuses(agent, what, todo, code=ExitCode.START_AGAIN)
     host = await start_agent("--nnodes", "2", "--node-rank", "0", "--master-port", str(unused_tcp_port))
-    await refuses(host, "another program listens at this port of this node: stop it, or choose", code=ExitCode.FAILED)
+    await refuses(host, words.connection.hint("port"), code=ExitCode.FAILED)
 
 
 async def test_a_port_that_accepts_and_says_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         agent = await start_agent("--endpoint", f"127.0.0.1:{silent.getsockname()[1]}", "--connect-timeout", "0")
-        what, todo = "(HTTP: no answer)", "check that this port is rdzv-server's"
+        what, todo = f"(HTTP: {words.connection.NO_ANSWER})", words.connection.hint("HTTP")
         await refuses(agent, what, todo, code=ExitCode.START_AGAIN)
 
 

@@ -8,10 +8,14 @@ import pytest
 from rdzv_protocol.actions import DRAIN, RESTART
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
+from node_agent.features.rules import words as rules
+from node_agent.features.rules.feature import CPU_S, MATCHED_WITHIN_S
 from rdzv_server.words import completion, failures
 from tests.integration.test_actions import act
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import start_agent
+from tests.support.told import pattern
 from tests.support.worker_hub import restart_count
 
 FATAL = ("--fatal-rule", r"bad record \d+")
@@ -102,8 +106,9 @@ async def test_a_pattern_that_takes_for_ever_holds_up_neither_the_agent_nor_its_
     workers[second.pid].order_exit(3)
     await second.line("worker rank . .* failed: exit code 3")
     second.signal(signal.SIGTERM)
-    await second.line("SIGTERM: leaving the run")
-    await second.line("count for nothing here, matching them took longer than [25] s")  # of processor time, or in all
+    await second.line(pattern(words.leaving.leaving, why="SIGTERM"))
+    limits_s = (CPU_S, MATCHED_WITHIN_S)
+    await second.line("|".join(re.escape(rules.unmatched(rules.too_slow(limit_s))) for limit_s in limits_s))
     assert await second.exit_code() == ExitCode.START_AGAIN
     await first.line("no restarts left")  # it was reported all the same
 

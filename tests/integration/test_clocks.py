@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from node_agent import words
 from tests.support.cluster import ALL_COME, Cluster
+from tests.support.outages import REACHED
 from tests.support.programs import Program, Server, start_agent
+from tests.support.told import pattern, tells
 from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import Worker, WorkerHub, all_run, finish
 
@@ -137,7 +140,7 @@ async def test_while_a_round_restarts_workers_get_their_grace_and_no_more(clocke
     await stubborn.tell("ignore SIGTERM")
     began = time.monotonic()
     next(worker for worker in first if worker is not stubborn).order_exit(3)
-    await clocked.agents["a"].line("stopping the workers of round 1")
+    await clocked.agents["a"].line(pattern(words.progress.stopping_workers, round_=1))
     clocked.jump(jump_s)
     await stubborn.gone()
     assert grace_s <= time.monotonic() - began
@@ -155,7 +158,7 @@ async def test_a_server_whose_clock_jumped_between_its_two_lives_goes_on(clocked
     clocked.jump(jump_s)
     await clocked.serve(port=clocked.server.port)
     for agent in clocked.agents.values():
-        away_s = float((await agent.line(r"reached rdzv-server at .* after (\S+) s"))[1])
+        away_s = float((await agent.line(REACHED))["after_s"])
         assert 0.0 <= away_s < 60.0
     run = await clocked.server.run()
     assert (run["round"], run["restart_count"], run["departures"]) == (2, 1, [])
@@ -209,4 +212,4 @@ async def test_an_agent_with_its_own_server_may_be_stopped_for_a_while(hub: Work
     (again,) = await hub.group(1)
     assert again.env["TORCHELASTIC_RESTART_COUNT"] == "1", "it is the same run"
     await finish(agent, again)
-    assert not any("joining anew" in line for line in agent.err)
+    assert not tells(agent.err, words.leaving.joining_anew, slept_s=0.0)

@@ -17,6 +17,7 @@ import pytest
 from rdzv_protocol.messages import PollRequest, Start
 from rdzv_protocol.settings import RequestedSettings
 
+from node_agent import words as agent_words
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.http import HttpTransport
 from rdzv_server.words import completion, losses, runs
@@ -24,6 +25,7 @@ from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as words
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.disk import Disk, why_no_disk
+from tests.support.outages import REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
 from tests.support.scenario import RUN_ID, a_join
@@ -42,7 +44,7 @@ async def test_running_the_workers_notice_nothing_and_the_counters_stand(durable
     before = await durable.server.run()
     await durable.restart_server()
     for agent in durable.agents.values():
-        await agent.line("reached rdzv-server at .* after")
+        await agent.line(REACHED)
     assert all_run(second)
     after = await durable.server.run()
     assert all(after[key] == before[key] for key in ("phase", "round", "restart_count", "restarts"))
@@ -69,7 +71,7 @@ async def test_forming_the_nodes_that_wait_go_on_waiting_for_the_same_round(last
     agent = await lasting.node("a", "--nnodes", "2", *PATIENT)
     await agent.line(completion.waiting_for(1))
     await lasting.restart_server()
-    await agent.line("reached rdzv-server at .* after|rdzv-server at .* leads now")
+    await agent.line(f"{REACHED}|{pattern(agent_words.connection.leads_now)}")
     assert (await lasting.server.run())["nodes"][0]["node_id"] == "a"
     await lasting.node("b", *PATIENT)
     await lasting.finish(await lasting.hub.group(4))
@@ -79,7 +81,7 @@ async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(last
     first = await lasting.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     await first[0].tell("ignore SIGTERM")
     first[3].kill()
-    await lasting.agents["a"].line("stopping the workers of round 1")
+    await lasting.agents["a"].line(pattern(agent_words.progress.stopping_workers, round_=1))
     await first[2].gone()
     await lasting.restart_server()
     assert is_running(first[0].pid)

@@ -13,6 +13,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.settings import LAST_CALL_QUIET_S
 
+from node_agent import words
 from rdzv_server.words import attempts, completion, failures, losses
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import PATIENCE_S, TORCH_WORKER
@@ -98,7 +99,7 @@ async def test_a_silent_host_is_lost_with_its_lease_and_comes_back_as_a_newcomer
     assert restart_count(second) == 0
     for pid in reversed(frozen):
         os.kill(pid, signal.SIGCONT)
-    await silent.line("joining anew")
+    await silent.line(pattern(words.leaving.joining_anew, slept_s=0.0))
     third = await any_cluster.hub.group(4)
     assert restart_count(third) == 0
     await any_cluster.finish(third)
@@ -141,7 +142,7 @@ async def test_an_agent_that_is_told_to_go_leaves_and_the_others_form_again_at_o
     second = await cluster.hub.group(2)
     assert restart_count(second) == 0
     assert await leaver.exit_code() == ExitCode.START_AGAIN
-    await leaver.line("SIGTERM: leaving the run")
+    await leaver.line(pattern(words.leaving.leaving, why="SIGTERM"))
     await cluster.finish(second)
     assert await cluster.restarts() == {"node_left": 1}
 

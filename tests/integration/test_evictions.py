@@ -12,13 +12,15 @@ from contextlib import suppress
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import until
 from tests.support.programs import Program, start_agent
+from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub
 
 GAPS_S = (0.0, 0.005, 0.02, 0.2)
-LEAVING = "SIGTERM: leaving the run"
+LEAVING = pattern(words.leaving.leaving, why="SIGTERM")
 SIDE_BY_SIDE = 4
 """Runs that are evicted at the same time: more would take each other's processor time."""
 READY = "handles SIGTERM"

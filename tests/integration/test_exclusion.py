@@ -5,11 +5,13 @@ from pathlib import Path
 
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, refuses
 from tests.support.prometheus import Scrape
+from tests.support.told import tells
 from tests.support.worker_hub import WorkerHub
 
 
@@ -32,7 +34,7 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
             workers = await hub.group(2)
         del cluster.agents["a"]
         assert await bad.exit_code() == ExitCode.NODE_UNFIT
-        assert "replace this node" in bad.err[-1]
+        assert tells(bad.err[-1], words.leaving.kept_out)
         await until(lambda: drained.exists() and drained.read_text() == "a\n")
         (cordon,) = (await cluster.server.status())["server"]["cordons"]
         assert (cordon["node_id"], cordon["by"]) == ("a", "rdzv-server")
@@ -49,9 +51,9 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
 
 
 async def test_flags_that_make_no_sense() -> None:
-    for words, why in (
+    for flags, why in (
         (("--exclude-after", "3"), "N/TIME, a number of times within a time, as in 3/24h, not '3'"),
         (("--exclude-after", "0/1h"), "a number from 1 to 32"),
         (("--exclude-for", "1h"), "--exclude-for needs --exclude-after N/TIME"),
     ):
-        await refuses(await Program.start(*Server.command(*words)), why)
+        await refuses(await Program.start(*Server.command(*flags)), why)

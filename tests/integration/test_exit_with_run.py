@@ -9,15 +9,18 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
-from node_agent import supervisor
+from node_agent import supervisor, words
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
+from node_agent.features.metrics import words as metrics
 from node_agent.workers.orphans import MARK
 from node_agent.workers.process import handles
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.outages import LOST
 from tests.support.process_info import ended, is_running, parent
 from tests.support.programs import Program, refuses, start_agent
+from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub, of_node
 
 FLAGS = ("--exit-with-run", "--nnodes", "1:3", *PATIENT)
@@ -31,7 +34,7 @@ async def test_a_killed_agents_process_exits_as_the_run_that_goes_on_without_it(
     a, b, c = (cluster.agents[name] for name in "abc")
     lost = of_agent_of(first, a)
     os.kill(lost.agent_pid, signal.SIGKILL)
-    await a.line(r"the agent was killed \(SIGKILL\); waiting for the end of run none")
+    await a.line(pattern(words.supervisor.agent_killed_run_awaited, signal_name="SIGKILL", run_id="none"))
     await lost.gone()
     second = await cluster.hub.group(2)
     b.signal(signal.SIGTERM)  # reaches its agent, which leaves
@@ -40,7 +43,7 @@ async def test_a_killed_agents_process_exits_as_the_run_that_goes_on_without_it(
     assert a.is_running and is_running(c.pid) and not of_node(second, 2)
     last.order_exit(code)
     assert [await each.exit_code() for each in (a, c)] == [int(code > 0)] * 2
-    await a.line(f"run none has {end}")
+    await a.line(pattern(words.supervisor.run_has_ended, run_id="none", phase=end))
 
 
 TWO_OF_ONE_NAME = ("--exit-with-run", "--node-id", "gpu", *PATIENT)
@@ -56,7 +59,7 @@ async def test_two_agents_of_one_name_in_one_run(cluster: Cluster, addresses: st
     lost, other = of_agent_of(workers, a), of_agent_of(workers, b)
     left, agent = await strays_of(lost), other.agent_pid
     os.kill(lost.agent_pid, signal.SIGKILL)
-    await a.line(r"the agent was killed \(SIGKILL\); waiting for the end of run none")
+    await a.line(pattern(words.supervisor.agent_killed_run_awaited, signal_name="SIGKILL", run_id="none"))
     for pid in (lost.pid, *left):
         await ended(pid)
     (last_worker,) = await cluster.hub.group(1)
@@ -64,7 +67,7 @@ async def test_two_agents_of_one_name_in_one_run(cluster: Cluster, addresses: st
     assert last_worker.agent_pid == agent and a.is_running and all(map(is_running, kept))
     last_worker.order_exit(3)
     assert [await each.exit_code() for each in (a, b)] == [1, 1]
-    await a.line("run none has failed")
+    await a.line(pattern(words.supervisor.run_has_ended, run_id="none", phase="failed"))
     for pid in kept:
         await ended(pid)
 
@@ -78,7 +81,7 @@ async def test_two_launches_of_one_name_in_two_runs(cluster: Cluster) -> None:
     lost, other = of_agent_of(workers, a), of_agent_of(workers, b)
     left, kept = await strays_of(lost), await strays_of(other)
     os.kill(lost.agent_pid, signal.SIGKILL)
-    await a.line(r"the agent was killed \(SIGKILL\); waiting for the end of run first")
+    await a.line(pattern(words.supervisor.agent_killed_run_awaited, signal_name="SIGKILL", run_id="first"))
     for pid in (lost.pid, *left):
         await ended(pid)
     assert all(map(is_running, (other.pid, *kept)))
@@ -106,7 +109,7 @@ async def test_a_later_attempt_of_the_run_is_not_the_agents(cluster: Cluster) ->
     (worker,) = await cluster.hub.group(1)
     a.signal(signal.SIGCONT)
     assert await a.exit_code() == 1
-    await a.line("run nightly has failed")
+    await a.line(pattern(words.supervisor.run_has_ended, run_id="nightly", phase="failed"))
     worker.order_exit(0)
     assert await again.exit_code() == 0
 
@@ -126,25 +129,25 @@ async def test_it_waits_by_tls_and_a_token_and_outlives_the_server(
         workers = await cluster.nodes(a + b, "--exit-with-run", "--nnodes", "1:2", *PATIENT, *credentials, nproc=1)
         lost = of_agent_of(workers, cluster.agents[a])
         os.kill(lost.agent_pid, signal.SIGKILL)
-        await cluster.agents[a].line(r"waiting for the end of run none")
+        await cluster.agents[a].line(pattern(words.supervisor.agent_killed_run_awaited, run_id="none"))
         (last,) = await hub.group(1)
         await cluster.lose_server()
-        await cluster.agents[b].line("lost rdzv-server at")
+        await cluster.agents[b].line(LOST)
         for file in (tokens, token):
             file.write_text("second\n")
         await cluster.regain_server()
         last.order_exit(0)
         assert [await agent.exit_code() for agent in cluster.agents.values()] == [0, 0]
-        await cluster.agents[a].line("run none has succeeded")
+        await cluster.agents[a].line(pattern(words.supervisor.run_has_ended, run_id="none", phase="succeeded"))
 
 
 async def test_where_no_server_knows_the_run_it_was_a_kill(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervisor, "PATIENCE_S", 1.0)
-    words = ("--endpoint", cluster.endpoint, "--run-id", "gone", "-m", "this")
-    assert await asyncio.to_thread(supervisor._verdict, plan_launch(read(words, {}), {}), 0) is None
-    assert "no server has known run gone for 1 s: how it ended cannot be told" in capsys.readouterr().err
+    command = ("--endpoint", cluster.endpoint, "--run-id", "gone", "-m", "this")
+    assert await asyncio.to_thread(supervisor._verdict, plan_launch(read(command, {}), {}), 0) is None
+    assert words.supervisor.run_unknown("gone", 1.0) in capsys.readouterr().err
 
 
 async def test_a_run_that_dies_with_its_agent_is_reported_as_a_kill(hub: WorkerHub) -> None:
@@ -159,7 +162,7 @@ async def test_what_an_agent_cannot_do_is_said_and_is_no_kill() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         agent = await start_agent("--exit-with-run", "--standalone", "--metrics-port", str(port))
-        await refuses(agent, f"--metrics-port: cannot listen on 127.0.0.1, port {port}: Address already in use")
+        await refuses(agent, metrics.no_port("127.0.0.1", port, "Address already in use"))
 
 
 @pytest.mark.parametrize("first", ["supervisor", "agent"])
@@ -204,7 +207,7 @@ async def test_a_second_signal_is_forwarded_as_one(hub: WorkerHub) -> None:
     alone.signal(signal.SIGTERM)
     await alone.line("SIGTERM")
     alone.signal(signal.SIGTERM)
-    await alone.line("SIGTERM again: killing the workers")
+    await alone.line(words.leaving.killing_workers("SIGTERM"))
     assert await alone.exit_code() == ExitCode.FAILED
 
 

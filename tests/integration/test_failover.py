@@ -4,6 +4,7 @@ Whatever happens, at most one server acts: every answer of every server is looke
 """
 
 import asyncio
+import re
 import signal
 import time
 import urllib.error
@@ -12,6 +13,7 @@ from contextlib import AsyncExitStack
 import pytest
 from rdzv_protocol.errors import NotLeader
 
+from node_agent import words as agent_words
 from node_agent.core.backoff import HANDOVER_S
 from node_agent.transport.http import HttpTransport
 from rdzv_server.words import etcd as etcd_words
@@ -19,10 +21,11 @@ from rdzv_server.words import storage as words
 from tests.integration.replicas import TAKEOVER_S, Probe, Replicas
 from tests.support.cluster import ALL_COME
 from tests.support.etcd import Etcd, Member, need_etcd, written
+from tests.support.outages import LOST, REACHED
 from tests.support.programs import PATIENCE_S, Server
 from tests.support.scenario import a_join
 from tests.support.tcp_proxy import TcpProxy
-from tests.support.told import part
+from tests.support.told import part, pattern, tells
 from tests.support.worker_hub import all_run, restart_count
 
 GRACE_S = 1.0
@@ -44,14 +47,14 @@ async def test_running_one_after_another_takes_over_in_time_and_the_workers_noti
             began = time.monotonic()
             await leader.kill()
             assert await probe.takeover_s(began) < TAKEOVER_S
-        assert sum("leads now" in line for line in probe.notes) == 2
+        assert sum(tells(line, agent_words.connection.leads_now) for line in probe.notes) == 2
     assert all_run(second)
     second[3].kill()
     third = await replicas.hub.group(4)
     assert restart_count(third) == 2, "the one that follows knows what was before"
     assert [worker.group_rank for worker in third] == [worker.group_rank for worker in second]
     for agent in replicas.agents.values():
-        await agent.line("rdzv-server at .* leads now")
+        await agent.line(pattern(agent_words.connection.leads_now))
     await replicas.finish(third)
 
 
@@ -85,7 +88,7 @@ async def test_a_leader_that_is_asked_to_stop_is_followed_at_once(unserved: Repl
     await unserved.finish(workers)
     for agent in unserved.agents.values():
         was_quick = max(took_s) < HANDOVER_S / 2
-        assert not (was_quick and any("lost rdzv-server" in line for line in agent.err)), "nothing to worry about"
+        assert not (was_quick and re.search(LOST, "\n".join(agent.err))), "nothing to worry about"
 
 
 # The leader hangs.
@@ -175,11 +178,11 @@ async def test_while_etcd_is_gone_agents_are_sent_away_and_then_none_of_them_is_
     for member in unserved.etcd.members:
         member.kill()
     for agent in unserved.agents.values():
-        await agent.line("lost rdzv-server")
+        await agent.line(LOST)
     await asyncio.sleep(3 * GRACE_S)
     unserved.etcd.start()
     for agent in unserved.agents.values():
-        await agent.line("reached rdzv-server")
+        await agent.line(REACHED)
     assert "leads what it led" in str(server.err)
     assert all_run(workers) and restart_count(workers) == 0
     (run,) = (await server.status())["runs"]

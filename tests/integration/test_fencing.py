@@ -16,6 +16,7 @@ from rdzv_protocol import paths
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
+from node_agent import words
 from rdzv_server.words import completion, losses
 from tests.support.cluster import Cluster
 from tests.support.process_info import is_running
@@ -192,7 +193,7 @@ async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts
     await recorded.repeat_all()  # running
     await first[0].tell("ignore SIGTERM")
     first[1].order_exit(3)
-    await recorded.agents["a"].line("stopping the workers of round 1")
+    await recorded.agents["a"].line(pattern(words.progress.stopping_workers, round_=1))
     await recorded.agents["b"].line(completion.to_stop("a", 1))
     await recorded.repeat_all()  # restarting: one has reported and has joined again, the other stops its worker
     first[0].kill()

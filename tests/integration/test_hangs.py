@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from rdzv_protocol.evidence import ProcessState
 
+from node_agent import words as agent_words
+from node_agent.features.hangs import words as rule_words
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.repeated_hangs import STANDSTILL_S
 from tests.integration.replicas import Replicas
@@ -21,11 +23,13 @@ from tests.support.cluster import Cluster
 from tests.support.programs import Program
 from tests.support.prometheus import Scrape
 from tests.support.rdzvctl import rdzvctl
-from tests.support.told import part, pattern
+from tests.support.told import part, pattern, tells
 from tests.support.worker_hub import Worker, restart_count
 
 LIMITS = ("--progress-timeout", "start=60,step=3")
 STOPS_SOON = ("--shutdown-timeout", "2")
+STUCK = pattern(agent_words.hangs.no_progress, limit_s=3.0, step=7)
+NO_NUMBER = agent_words.hangs.wrote_no_number("NaN", 2)
 
 
 async def steps(workers: list[Worker], step: int) -> None:
@@ -52,7 +56,7 @@ async def test_a_stopped_worker_is_found_and_the_run_restarts(cluster: Cluster) 
     run = await cluster.server.run()
     assert run["history"][0]["cause"] == "hang" and run["history"][0]["charged"]
     assert "worker rank 3 on node " in run["history"][0]["reason"]
-    assert re.search(words.hang(r"no progress for \d s at step 7 \(limit 3 s\)"), run["history"][0]["reason"])
+    assert re.search(words.hang(STUCK), run["history"][0]["reason"])
     assert re.search(r"; ranks 0, 1 and 2 .*; rank 3 .*stopped", run["history"][0]["reason"]), "what all of them did"
 
 
@@ -77,9 +81,9 @@ async def test_a_fault_in_the_log_ends_the_run_or_is_told(cluster: Cluster, poli
     if policy == "fail":
         agent = cluster.agents.pop("a")
         assert await agent.exit_code() == 1
-        await agent.line(f"rank 0 on node a failed: {words.hang('it wrote NaN, 2 times in a row, no number')}")
+        await agent.line(f"rank 0 on node a failed: {words.hang(re.escape(NO_NUMBER))}")
     else:
-        await cluster.agents["a"].line("may hang: it wrote NaN")
+        await cluster.agents["a"].line(pattern(agent_words.hangs.may_hang, ranks=(0,), reason=NO_NUMBER))
         while not (found := await events(cluster, "hang_found")):
             pass
         assert "--log-rule" in str(found[0]["reason"])
@@ -92,10 +96,10 @@ async def test_a_pattern_that_takes_for_ever_holds_no_agent_up(cluster: Cluster)
     workers = await cluster.nodes("a", "--nnodes", "1", *rules)
     await workers[0].tell(f"say {'a' * 60}!")
     agent = cluster.agents.pop("a")
-    await agent.line(r"--log-rule \(a\+\)\+\$: counts for nothing from now on, it took longer than 2 s on one line")
+    await agent.line(pattern(rule_words.pattern_too_slow, pattern="(a+)+$", limit_s=2.0))
     await workers[0].tell("say boom")
     assert await agent.exit_code() == 1
-    await agent.line("rank 0 on node a failed: " + words.hang("it wrote 'boom'"))
+    await agent.line("rank 0 on node a failed: " + words.hang(agent_words.hangs.wrote_line("boom")))
 
 
 async def test_silence_of_every_node_is_a_hang_and_that_of_one_is_none(cluster: Cluster) -> None:
@@ -154,7 +158,7 @@ async def test_what_all_ranks_did_and_where_the_evidence_is_stands_wherever_some
         assert f"what to do: {failure['hint']}" in box and stack[-1].strip() in box
         assert left["extraInfo"]["py_callstack"].splitlines() == stack
         for text in (box, left["message"], run["reason"], found["reason"], failure["cause"], told["cause"]):
-            assert re.search(words.hang(r"no progress for \d s at step 7 \(limit 3 s\)") + SENTENCE, str(text))
+            assert re.search(words.hang(STUCK) + SENTENCE, str(text))
 
 
 async def test_a_hang_that_is_only_reported_may_end_by_itself(cluster: Cluster) -> None:
@@ -210,7 +214,7 @@ async def test_a_worker_in_uninterruptible_sleep_is_found_and_the_run_restarts(c
     second = await cluster.hub.group(2)
     (restart,) = (await cluster.server.run())["history"]
     assert restart["cause"] == "hang"
-    hang = words.hang("in uninterruptible sleep for 2 s (TORCHELASTIC_UNINT")
+    hang = words.hang(agent_words.hangs.uninterruptible(2.0))
     assert f"rank 1 on node a failed: {hang}" in restart["reason"]
     where = words.ranks_at([1], 2, ".*sleep_uninterruptibly", ProcessState.UNINTERRUPTIBLE)
     assert re.search(f"; {where}", restart["reason"])
@@ -352,7 +356,8 @@ async def test_a_script_that_hangs_once_is_done_in_the_end(
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     agent = await Program.start(sys.executable, "-m", "node_agent", *flags, *limits, str(path), env=variables)
     try:
-        await agent.line(words.hang(r"no progress for \d+ s at step 4 \(limit 3 s\)") + found, TORCH_S)
+        stuck = pattern(agent_words.hangs.no_progress, limit_s=3.0, step=4)
+        await agent.line(words.hang(stuck) + found, TORCH_S)
         assert await agent.exit_code(TORCH_S) == 0
     finally:
         await agent.end()
@@ -364,4 +369,4 @@ async def test_a_first_evaluation_that_takes_long_is_no_hang(tmp_path: Path) -> 
     flags = ("--standalone", "--progress-timeout", "auto", "--on-hang", "fail")
     agent = await Program.start(sys.executable, "-m", "node_agent", *flags, str(path))
     assert await agent.exit_code() == 0
-    assert not [line for line in agent.err if "may hang" in line]
+    assert not tells(agent.err, agent_words.hangs.may_hang, ranks=(0,))

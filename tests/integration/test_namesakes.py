@@ -3,12 +3,13 @@
 import re
 import signal
 
-from rdzv_server.words import namesakes as words
+from node_agent.features import words
+from rdzv_server.words import namesakes
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.rdzvctl import rdzvctl
 from tests.support.told import pattern
 
-TWO = pattern(words.shared, node_id="gpu", machines=2)
+TWO = pattern(namesakes.shared, node_id="gpu", machines=2)
 
 
 async def test_people_of_two_machines_with_one_node_id_read_what_is_wrong(cluster: Cluster) -> None:
@@ -41,10 +42,7 @@ async def test_a_new_agent_tells_of_workers_that_the_agent_before_it_has_left_ru
     before = cluster.agents.pop("a")
     before.signal(signal.SIGSTOP)
     (new,) = await cluster.nodes("a", *flags, nproc=1)
-    told = await cluster.agents["a"].line(
-        r"workers of an earlier agent of this job still run on this node \(pids (.*)\)"
-    )
-    assert told[1] == str(old.pid)
+    await cluster.agents["a"].line(pattern(words.earlier_workers_run, pids=[old.pid]))
     await before.kill()
     await old.gone()
     await cluster.finish([new])

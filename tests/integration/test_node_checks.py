@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent.features.checks import words
 from rdzv_server.core.policies.network_check import words as network
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
@@ -54,13 +55,13 @@ async def test_a_node_by_hand(cluster: Cluster, tmp_path: Path) -> None:
     fit = await Program.start(*command)
     assert await fit.exit_code() == 0, fit.err
     assert [line.split()[:2] for line in fit.out[:3]] == [["ports", "ok"], ["disk", "ok"], ["clock", "ok"]]
-    assert fit.out[3:] == ["node n7 is fit"]
+    assert fit.out[3:] == [words.verdict("n7", is_unfit=False)]
     unfit = await Program.start(*command, "--pre-join-check", "echo worn out; exit 71")
     assert await unfit.exit_code() == ExitCode.NODE_UNFIT
-    assert unfit.out[-2:] == ["worn out", "node n7 is unfit: replace it"]
+    assert unfit.out[-2:] == ["worn out", words.verdict("n7", is_unfit=True)]
     nothing = await Program.start(sys.executable, "-m", "node_agent", "--check-only")
     assert await nothing.exit_code() == ExitCode.BAD_INPUT
-    assert "--check-only needs --check or --pre-join-check" in nothing.err[-1]
+    assert words.nothing_to_check("--check-only") in nothing.err[-1]
 
 
 async def test_nodes_test_the_network_between_them_before_the_first_round(cluster: Cluster) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
-from rdzv_server.words import completion
-from rdzv_server.words import notices as words
+from node_agent import words
+from node_agent.features.preemption import words as preemption
+from rdzv_server.words import completion, notices
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import LONG_S
+from tests.support.outages import LOST
 from tests.support.programs import Program
 from tests.support.rdzvctl import rdzvctl
 from tests.support.told import tells, told
@@ -72,10 +74,10 @@ async def test_all_workers_are_told_of_a_node_that_leaves_and_the_round_ends_whe
     await all_acknowledge(first[3:])
     second = await cluster.hub.group(2)
     assert await leaver.exit_code() == ExitCode.START_AGAIN
-    assert "SIGTERM: leaving the run; before, the workers of all nodes have 80 s to save" in "\n".join(leaver.err)
+    assert words.leaving.leaving_after_notice("SIGTERM", 80.0) in "\n".join(leaver.err)
     assert len(await events(cluster, "notice_given")) == 1
     (ended,) = await events(cluster, "notice_ended")
-    assert tells(ended["reason"], words.acknowledged, workers=4)
+    assert tells(ended["reason"], notices.acknowledged, workers=4)
     await cluster.finish(second)
     assert await cluster.restarts() == {"node_left": 1}
 
@@ -96,7 +98,7 @@ async def test_a_worker_that_never_acknowledges_is_waited_for_as_long_as_the_sch
     second = await cluster.hub.group(2)
     assert await leaver.exit_code() == ExitCode.START_AGAIN
     ended = (await events(cluster, "notice_ended"))[0]
-    assert 1 <= float(told(ended["reason"], words.not_acknowledged)["after_s"]) < 2
+    assert 1 <= float(told(ended["reason"], notices.not_acknowledged)["after_s"]) < 2
     await cluster.finish(second)
 
 
@@ -129,7 +131,7 @@ async def test_a_second_signal_and_a_server_that_is_gone_end_the_wait(cluster: C
     await all_listen(second)
     await cluster.lose_server()
     alone = cluster.agents.pop("a")
-    await alone.line("lost rdzv-server")
+    await alone.line(LOST)
     alone.signal(signal.SIGTERM)
     for worker in second:
         await worker.gone()
@@ -171,7 +173,8 @@ async def test_a_preemption_file_is_like_a_signal(cluster: Cluster, tmp_path: Pa
     await all_acknowledge(first)
     second = await cluster.hub.group(2)
     assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
-    assert f"preempted: {path} is there: leaving the run; before, the workers" in "\n".join(preempted.err)
+    why = preemption.preempted(preemption.file_is_there(str(path)))
+    assert words.leaving.leaving_after_notice(why, 80.0) in "\n".join(preempted.err)
     await cluster.finish(second)
 
 
@@ -201,7 +204,8 @@ async def test_a_preemption_that_the_cloud_tells_of_is_like_a_signal(cluster: Cl
         await all_acknowledge(first)
         second = await cluster.hub.group(2)
         assert await cluster.agents.pop("a").exit_code() == ExitCode.START_AGAIN
-    assert "preempted: Google takes this instance back in 30 s: leaving the run" in "\n".join(preempted.err)
+    why = preemption.preempted(preemption.GOOGLE_TAKES_BACK)
+    assert words.leaving.leaving_after_notice(why, 80.0) in "\n".join(preempted.err)
     await cluster.finish(second)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from rdzv_server.words import completion, unheard
 from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as storage_words
@@ -22,6 +23,7 @@ from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.disk import Disk
 from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.outages import LOST, REACHED
 from tests.support.poison import poison
 from tests.support.programs import Program, Server, start_agent
 from tests.support.prometheus import Prometheus, need_prometheus
@@ -207,7 +209,7 @@ async def unreachable(place: Place, told: Told) -> None:
     async with place.cluster() as cluster:
         await cluster.nodes("a", *TRAIN, *SLOW, nproc=1)
         await cluster.lose_server()
-        await cluster.agents["a"].line("lost rdzv-server")
+        await cluster.agents["a"].line(LOST)
         new = await cluster.node("b", *TRAIN, "--connect-timeout", "2", *SLOW, nproc=1)
         assert await new.exit_code() == 75
         await told.by_rdzvctl("--endpoint", cluster.endpoint, code=75)
@@ -223,7 +225,7 @@ async def upgraded(place: Place, told: Told) -> None:
         assert await durable.server.exit_code() == 0
         old = durable.server
         await durable.regain_server()
-        await durable.agents["a"].line("reached rdzv-server")
+        await durable.agents["a"].line(REACHED)
         await told.by_operators(durable.server)
         told.of("rdzv-server", old, durable.server)
         told.of("node-agent", durable.agents["a"])
@@ -265,7 +267,7 @@ async def no_leader(place: Place, told: Told) -> None:
             for member in etcd.members[:2]:
                 member.kill()
             await leader.line("cannot renew this server's lease")
-            await agent.line("lost rdzv-server")
+            await agent.line(LOST)
             await told.by_rdzvctl("--timeout", "1", "--endpoint", leader.endpoint, code=75)
             await told.by_pages(leader)
             await told.by_prometheus(leader, place.folder, "RdzvNoLeader", "RdzvServerNotReady")
@@ -281,7 +283,7 @@ async def fenced(place: Place, told: Told) -> None:
         agent.signal(signal.SIGSTOP)
         await cluster.server.line("node a lost")
         agent.signal(signal.SIGCONT)
-        await agent.line("joining anew")
+        await agent.line(pattern(words.leaving.joining_anew, slept_s=0.0))
         await cluster.hub.group(2)
         await told.by_operators(cluster.server)
         told.of("node-agent", agent)

@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
+from node_agent.cli.plan import CONNECT_TIMEOUT_S
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.outages import LOST, REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server, get, start_agent
 from tests.support.rdzvctl import rdzvctl
+from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub, finish
 
 PRINT_PROTOCOL = "import protocol\nprint('the script sees', protocol.WHOSE)\n"
@@ -39,8 +43,7 @@ async def test_ctrl_c_reaches_the_workers_and_leaves_nothing(hub: WorkerHub) -> 
     await polite.gone()
     await stubborn.gone()  # SIGKILL after the grace period
     assert await agent.exit_code() == 1
-    ends = "its workers have 0.3 s to end, and another SIGINT kills them"
-    assert f"node-agent: SIGINT: leaving the run; {ends}" in agent.said
+    assert f"node-agent: {words.leaving.leaving_with_workers('SIGINT', 0.3, 'SIGINT')}" in agent.said
     assert not any("Traceback" in line for line in agent.said if line.startswith("node-agent"))
     assert not is_running(grandchild)
 
@@ -50,7 +53,7 @@ async def test_a_second_ctrl_c_kills_at_once(hub: WorkerHub) -> None:
     (stubborn,) = await hub.group(1)
     await stubborn.tell("ignore SIGINT")
     agent.signal(signal.SIGINT)
-    await agent.line("SIGINT: leaving the run")
+    await agent.line(pattern(words.leaving.leaving, why="SIGINT"))
     agent.signal(signal.SIGINT)
     assert await agent.exit_code() == 1
 
@@ -67,10 +70,12 @@ async def test_workers_lines_are_shown_and_the_last_one_is_not_lost(hub: WorkerH
 
 async def test_an_agent_waits_for_a_server_that_starts_later(hub: WorkerHub, unused_tcp_port: int) -> None:
     agent = await start_agent("--endpoint", f"127.0.0.1:{unused_tcp_port}", env=hub.env)
-    await agent.line(r"cannot reach rdzv-server at .* yet \(connect: 127.0.0.1: Connection refused\)")
+    failure = "connect: 127.0.0.1: Connection refused"
+    expected = {"failure": failure, "longest_s": CONNECT_TIMEOUT_S, "stage": "connect"}
+    await agent.line(pattern(words.connection.not_reached_yet, **expected))
     await Server.listen(port=unused_tcp_port)
     (worker,) = await hub.group(1)
-    await agent.line("reached rdzv-server at")
+    await agent.line(REACHED)
     await finish(agent, worker)
 
 
@@ -81,7 +86,7 @@ async def test_a_server_that_shuts_down_releases_its_polls_and_no_worker_notices
     assert await cluster.server.exit_code() == 0
     assert time.monotonic() - began < 1.0
     for agent in cluster.agents.values():
-        await agent.line(r"lost rdzv-server at .*workers keep running, trying again")
+        await agent.line(LOST)
     for worker in workers:
         assert await worker.tell("say still here") == "still here"
 

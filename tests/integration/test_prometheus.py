@@ -5,15 +5,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
+from node_agent.features.metrics import words as metrics
 from rdzv_server.http.metrics import METRICS
 from tests.support.cluster import Cluster
 from tests.support.prometheus import Prometheus, promtool
+from tests.support.told import pattern
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RULES = DEPLOY / "prometheus" / "alerts.yaml"
@@ -25,7 +28,7 @@ async def test_a_killed_worker_is_a_restart_in_prometheus_and_a_failed_run_an_al
 ) -> None:
     flags = ("--nnodes", "2", "--run-id", "watched", "--max-restarts", "1", "--metrics-port", "0")
     workers = await cluster.nodes("ab", *flags)
-    ports = [(await agent.line(r"metrics: http://(127\.0\.0\.1:\d+)/metrics"))[1] for agent in cluster.agents.values()]
+    ports = [urlsplit((await agent.line(pattern(metrics.place)))["url"]).netloc for agent in cluster.agents.values()]
     targets = {"rdzv-server": [cluster.endpoint], "node-agent": ports}
     prometheus = await Prometheus.watch(tmp_path, targets, RULES)
     await prometheus.shows('sum(rdzv_agent_workers{state="running"})', 4)

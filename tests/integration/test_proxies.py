@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from tests.support.cluster import ALL_COME, Cluster
+from tests.support.outages import LOST, REACHED
 from tests.support.programs import PATIENCE_S, Program
 from tests.support.proxies import Kind, Proxy, needs_proxies, of_page
+from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub, all_run
 
 pytestmark = needs_proxies
@@ -73,11 +76,11 @@ async def test_a_proxy_that_restarts_costs_no_worker(
         agents, workers = await behind(cluster, proxy, "--nnodes", "1:2", "--lease", "500", *ALL_COME)
         await proxy.kill()
         for agent in agents.values():
-            await agent.line("lost rdzv-server")
+            await agent.line(LOST)
         await asyncio.sleep(AWAY_S)
         await Proxy.listen(kind, tmp_path, unused_tcp_port, cluster.endpoint)
         for agent in agents.values():
-            await agent.line("reached rdzv-server")
+            await agent.line(REACHED)
         assert all_run(workers) and await cluster.restarts() == {}
         assert (await cluster.server.status())["server"]["cordons"] == []
         await cluster.finish(workers)
@@ -93,7 +96,7 @@ async def test_an_idle_time_out_shorter_than_a_poll_costs_one_warning_and_no_res
         agents, workers = await behind(cluster, proxy, "--nnodes", "2", *ALL_COME)
         await asyncio.sleep(HEALTHY_S)
         for agent in agents.values():
-            await agent.line("a proxy or firewall before rdzv-server .* ended a poll .* raise its idle time-out above")
+            await agent.line(pattern(words.connection.poll_cut))
         assert all_run(workers) and await cluster.restarts() == {}
         await cluster.finish(workers)
         for agent in agents.values():

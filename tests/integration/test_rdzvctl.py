@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent.features.log_reads import words as reads
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.words import completion, operations
 from rdzv_server.words import service as service_words
@@ -214,12 +215,12 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
 
     shown = (await rdzvctl("logs", "1", endpoint=at)).lines
     assert shown[1].startswith("log files there: ") and shown[1].endswith("/attempt_0/0/")
-    why = "node b shows no logs: its agent runs without --allow-log-reads"
+    why = reads.not_allowed("b")
     assert shown[2] == f"not shown here: {why}"
     refused = {
         ("1", "--lines", "2"): why,
-        ("2", "--lines", "2"): "rank 2 on node c writes its stderr to the agent's console: node-agent -t 3 writes",
-        ("0", "--stream", "stdout"): "rank 0 on node a writes its stdout to the agent's console: see --stream stderr",
+        ("2", "--lines", "2"): reads.no_file("c", 2, "stderr", other_has_file=False),
+        ("0", "--stream", "stdout"): reads.no_file("a", 0, "stdout", other_has_file=True),
     }
     for words, reason in refused.items():
         done = await rdzvctl("logs", "r", *words, endpoint=at)

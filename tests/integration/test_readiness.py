@@ -3,10 +3,13 @@
 import signal
 from pathlib import Path
 
+from node_agent import words
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.outages import LOST
 from tests.support.process_info import until
 from tests.support.programs import refuses, start_agent
+from tests.support.told import pattern
 from tests.support.worker_hub import of_agent
 
 
@@ -34,7 +37,7 @@ async def test_an_agent_is_ready_from_its_join_to_its_leave_also_while_it_stands
     await until(lambda: all(file.exists() for file in files.values()))
 
     await cluster.lose_server()
-    await cluster.agents["a"].line("lost rdzv-server")
+    await cluster.agents["a"].line(LOST)
     assert files["a"].exists(), "who restarts the server must not have the nodes evicted"
     await cluster.regain_server()
 
@@ -42,7 +45,7 @@ async def test_an_agent_is_ready_from_its_join_to_its_leave_also_while_it_stands
     (worker,) = of_agent(workers, leaving.pid)
     await worker.tell("ignore SIGTERM")
     leaving.signal(signal.SIGTERM)
-    await leaving.line("leaving the run")
+    await leaving.line(pattern(words.leaving.leaving))
     await until(lambda: not files["a"].exists())
     assert leaving.is_running, "its worker has not gone yet"
     worker.kill()

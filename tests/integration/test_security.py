@@ -12,10 +12,13 @@ import pytest
 from rdzv_protocol import actions, paths
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
+from tests.support.outages import REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import PRYING_WORKER, Program, Server, refuses, start_agent
+from tests.support.told import pattern
 from tests.support.worker_hub import all_run
 
 LOOK, JOIN, STOP, LOGS = ("GET", paths.STATUS), ("POST", paths.JOIN), ("POST", actions.STOP.path), ("POST", paths.LOGS)
@@ -95,7 +98,7 @@ async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_pat
     )
     assert all_run(first)
     token_files(agents, agents="new")
-    await cluster.agents["a"].line("reached rdzv-server at")
+    await cluster.agents["a"].line(REACHED)
     first[0].order_exit(3)
     second = await cluster.hub.group(2)
     assert second[0].env["TORCHELASTIC_RESTART_COUNT"] == "1"
@@ -243,7 +246,7 @@ async def test_a_server_that_is_hosted_at_loopback_is_for_this_machine_alone(
     endpoint = f"[{host}]:{unused_tcp_port}" if ":" in host else f"{host}:{unused_tcp_port}"
     flags = ("--rdzv-backend", "c10d", "--nnodes", nnodes, "--last-call-timeout", "0", flag, endpoint)
     agent = await cluster.agent("a", *flags)
-    await agent.line(r"hosting rdzv-server at port \d+ \(process \d+\), which only agents of this machine can reach")
+    await agent.line(pattern(words.hosting.hosting, is_for_this_machine=True))
     workers = await cluster.hub.group(1)
     listening = [address for address, port in listening_sockets().values() if port == f"{unused_tcp_port:04X}"]
     assert listening in (["0100007F"], ["0" * 24 + "01000000"])
@@ -265,7 +268,7 @@ async def test_a_worker_inherits_no_file_but_its_streams(
         place = ("--standalone",) if where == "alone" else (*HOSTED, "--endpoint", f"localhost:{unused_tcp_port}")
         agent = await cluster.agent("a", *place, *logs, "--nproc", "2")
         first = await cluster.hub.group(2)
-        await agent.line("status: http" if where == "alone" else "hosting rdzv-server at port")
+        await agent.line(pattern(words.progress.status_page if where == "alone" else words.hosting.hosting))
     first[0].order_exit(3)
     second = await cluster.hub.group(2)
     for worker in second:
@@ -280,7 +283,7 @@ async def test_a_server_that_an_agent_hosts_inherits_no_file_but_its_socket(
     cluster: Cluster, unused_tcp_port: int
 ) -> None:
     agent = await cluster.agent("a", *HOSTED, "--endpoint", f"localhost:{unused_tcp_port}")
-    pid = int((await agent.line(r"hosting rdzv-server at port \d+ \(process (\d+)\)"))[1])
+    pid = int((await agent.line(pattern(words.hosting.hosting, is_for_this_machine=True)))["pid"])
     workers = await cluster.hub.group(1)
     theirs = {link for link in links(agent.pid) if not link.startswith(("/dev/null", "anon_inode"))}
     shared = links(pid) & theirs

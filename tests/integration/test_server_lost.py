@@ -1,13 +1,17 @@
 """An agent whose server is gone: its workers run on, it says so once, and gives up only if it was told to."""
 
 import asyncio
+from math import inf
 from pathlib import Path
 
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from tests.support.cluster import Cluster
+from tests.support.outages import LOST, REACHED
 from tests.support.process_info import is_running
 from tests.support.programs import PATIENCE_S
+from tests.support.told import pattern, tells
 from tests.support.worker_hub import WorkerHub, all_run
 
 TRIES = 3
@@ -34,15 +38,17 @@ async def test_it_is_said_once_however_often_the_agent_tries(hub: WorkerHub, tmp
         workers = await cluster.nodes("a", "--nnodes", "1")
         agent = cluster.agents["a"]
         await cluster.server.kill()
-        await agent.line("lost rdzv-server at .*; workers keep running, trying again")
+        await agent.line(LOST)
         await turned_away(cluster.server.port, TRIES)
         assert all_run(workers)
         await cluster.serve(port=cluster.server.port)
-        await agent.line("reached rdzv-server at .* after")
+        await agent.line(REACHED)
         await cluster.finish(workers)
-        told = [line.removeprefix("node-agent: ").partition(" at ")[0] for line in agent.said if "rdzv-server" in line]
-        assert (told[0], told[-1]) == ("lost rdzv-server", "reached rdzv-server")
-        assert len(told) <= 4 and set(told[1:-1]) <= {"still no rdzv-server"}, "each cause is said once"
+        said = [line for line in agent.said if "rdzv-server" in line]
+        assert tells(said[0], words.connection.server_lost, has_workers=True, longest_s=inf)
+        assert tells(said[-1], words.connection.server_reached)
+        assert all(tells(line, words.connection.still_no_server) for line in said[1:-1])
+        assert len(said) <= 4, "each cause is said once"
         run = await cluster.server.run()
         assert (run["phase"], run["round"], run["departures"]) == ("succeeded", 1, [])
 
@@ -51,8 +57,8 @@ async def test_an_agent_that_is_to_wait_no_longer_stops_its_workers_and_exits(cl
     workers = await cluster.nodes("a", "--nnodes", "1", "--server-lost-timeout", "1")
     await cluster.server.kill()
     agent = cluster.agents.pop("a")
-    await agent.line("lost rdzv-server at .*; workers keep running, trying again for 1 s")
+    await agent.line(pattern(words.connection.server_lost, has_workers=True, longest_s=1.0))
     assert all_run(workers)
     assert await agent.exit_code() == ExitCode.START_AGAIN
     assert not any(is_running(worker.pid) for worker in workers)
-    assert any("no rdzv-server at" in line and "within 1 s" in line for line in agent.err)
+    assert tells(agent.err, words.connection.server_given_up, within_s=1.0, stage="connect")

@@ -13,6 +13,17 @@ IMPORT = (sys.executable, "-c", "import asyncio")
 LAUNCH = (sys.executable, "-m", "node_agent", "--standalone", "--no-python", "true")
 
 
+SHOW_WORDS = """
+import runpy, sys
+sys.argv = ["node-agent", "--standalone", "--no-python", "true"]
+try:
+    runpy.run_module("node_agent", run_name="__main__")
+except SystemExit:
+    print(*(name for name in sys.modules if name.startswith("node_agent") and "words" in name.split(".")))
+"""
+"""Program that is an agent, and prints which modules of sentences it has loaded at its end."""
+
+
 class Cost(NamedTuple):
     cpu_s: float
     memory_kb: int
@@ -33,3 +44,8 @@ def test_a_launch_costs_a_few_times_what_asyncio_does() -> None:
     reference, launch = (min(costs) for costs in zip(*pairs, strict=True))
     assert launch.cpu_s < TIMES * reference.cpu_s, f"{launch} next to {reference}"
     assert launch.memory_kb < MEMORY_TIMES * reference.memory_kb, f"{launch} next to {reference}"
+
+
+def test_a_good_start_loads_one_module_of_sentences() -> None:
+    done = subprocess.run([sys.executable, "-c", SHOW_WORDS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["node_agent.words", "node_agent.words.progress"]

@@ -1,7 +1,6 @@
 """torchrun's command lines for several nodes, with no server started: a node of the run hosts it."""
 
 import os
-import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -11,17 +10,24 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from node_agent.cli.plan import CONNECT_TIMEOUT_S
 from rdzv_server.words import completion
 from tests.support.cluster import Cluster
 from tests.support.process_info import ended, is_running
 from tests.support.programs import PATIENCE_S, Program, Server, refuses, start_agent
-from tests.support.told import tells
+from tests.support.told import pattern, tells, told
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 PATIENT = ("--rdzv-conf", "join_timeout=500,last_call_timeout=500", "--shutdown-timeout", "5")
 IDLE = "from node_agent.transport import server_subprocess; server_subprocess.IDLE_S = 1"
 """A server that is hosted goes on without agents for a second, not ten."""
-HOSTING = r"hosting rdzv-server at port \d+ \(process (\d+)\)"
+HOSTING = pattern(words.hosting.hosting)
+NOT_REACHED_YET = pattern(words.connection.not_reached_yet, longest_s=CONNECT_TIMEOUT_S, stage="connect")
+
+
+def pid_of(line: str) -> int:
+    """Process of the server that an agent tells of in this line."""
+    return int(told(line, words.hosting.hosting)["pid"])
 
 
 class Nodes(Cluster):
@@ -43,11 +49,11 @@ class Nodes(Cluster):
         return await self.start("--nnodes", nnodes, *backend, *PATIENT, *flags)
 
     async def server_pid(self, agent: Program) -> int:
-        return int((await agent.line(HOSTING))[1])
+        return pid_of((await agent.line(HOSTING))[0])
 
     def server_pids(self) -> list[int]:
         lines = [line for agent in self.agents.values() for line in agent.err]
-        return [int(match[1]) for line in lines if (match := re.search(HOSTING, line))]
+        return [pid_of(line) for line in lines if tells(line, words.hosting.hosting)]
 
     async def end(self) -> None:
         await super().end()
@@ -69,7 +75,7 @@ async def test_a_plain_command_line_for_two_nodes_works_with_no_server_started(
     nodes: Nodes, order: tuple[int, int]
 ) -> None:
     first = await nodes.static(order[0])
-    await first.line("hosting rdzv-server" if order[0] == 0 else "cannot reach rdzv-server at .* yet")
+    await first.line(HOSTING if order[0] == 0 else NOT_REACHED_YET)
     await nodes.static(order[1])
     workers = await nodes.hub.group(2)
     by_rank = dict(zip(order, nodes.agents.values(), strict=True))
@@ -141,12 +147,12 @@ async def test_nodes_of_c10d_may_all_ask_for_one_rank(nodes: Nodes) -> None:
     workers = await nodes.hub.group(2)
     await nodes.finish(workers)
     said = [line for agent in nodes.agents.values() for line in agent.said if "--node-rank" in line]
-    assert said == ["node-agent: --node-rank 0 is another node's; this node has rank 1"]
+    assert said == [f"node-agent: {words.agent.node_rank_taken(0, 1)}"]
 
 
 async def test_c10d_is_hosted_by_nobody_who_is_told_not_to(nodes: Nodes) -> None:
     other = await nodes.c10d("--rdzv-conf", "is_host=false")
-    await other.line("cannot reach rdzv-server at .* yet")
+    await other.line(NOT_REACHED_YET)
     host = await nodes.c10d("--rdzv-conf", "is_host=true")
     workers = await nodes.hub.group(2)
     await nodes.finish(workers)
@@ -180,7 +186,7 @@ async def test_losing_the_agent_that_hosts_the_server_does_not_end_the_run(nodes
     assert is_running(server)
     del nodes.agents["0"]
     await nodes.finish(workers)
-    assert not any("hosting" in line for line in [*other.err, *back.err])
+    assert not tells([*other.err, *back.err], words.hosting.hosting)
     await ended(server)
 
 
@@ -230,7 +236,7 @@ async def test_a_host_that_is_gone_for_good_ends_the_run_in_the_end(nodes: Nodes
     await host.exit_code()
     os.kill(server, signal.SIGKILL)
     assert await other.exit_code() == 1
-    assert "node-agent: error: no rdzv-server at 127.0.0.1" in "\n".join(other.said)
+    assert tells(other.said, words.connection.server_given_up, server=f"127.0.0.1:{nodes.port}", stage="connect")
     del nodes.agents["0"]
 
 
@@ -241,12 +247,12 @@ async def test_the_host_waits_until_the_others_have_heard_of_the_end(nodes: Node
     workers = await nodes.hub.group(2)
     await of_node(workers, 1)[0].tell("ignore SIGTERM")  # its agent needs two seconds to stop it
     of_node(workers, 0)[0].order_exit(3)
-    await host.line("waiting until the other nodes have heard of the end")
+    await host.line(words.hosting.WAITING_FOR_OTHER_NODES)
     assert is_running(server)
     assert await host.exit_code() == 1
     assert await other.exit_code() == 1
     assert not is_running(server)
-    assert any("run failed: worker rank 0" in line for line in other.err)
+    assert tells(other.err, words.progress.run_failed, reason="worker rank 0")
 
 
 async def test_a_signal_ends_that_wait(nodes: Nodes) -> None:
@@ -256,7 +262,7 @@ async def test_a_signal_ends_that_wait(nodes: Nodes) -> None:
     stubborn = of_node(workers, 1)[0]
     await stubborn.tell("ignore SIGTERM")
     of_node(workers, 0)[0].order_exit(3)
-    await host.line("waiting until the other nodes have heard of the end")
+    await host.line(words.hosting.WAITING_FOR_OTHER_NODES)
     host.signal(signal.SIGTERM)
     assert await host.exit_code() == 1
     assert is_running(stubborn.pid)
@@ -266,7 +272,7 @@ async def test_a_server_that_cannot_start_is_given_up(nodes: Nodes, tmp_path: Pa
     (tmp_path / "aiohttp.py").write_text("raise ImportError('broken here')\n")
     agent = await nodes.start("--nnodes", "2", "--master-port", str(nodes.port), env={"PYTHONPATH": str(tmp_path)})
     assert await agent.exit_code() == 1, "torchrun's line, and torchrun's exit code"
-    assert agent.said[-1].startswith(f"node-agent: error: rdzv-server cannot be hosted at port {nodes.port}")
+    assert agent.said[-1] == f"node-agent: error: {words.hosting.hosting_fails(nodes.port)}"
     assert any("broken here" in line for line in agent.err)
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from tests.support import process_info
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import children, command_line, ended, state, until
 from tests.support.programs import STORE_WORKER, WORKERS, Program
+from tests.support.told import pattern
 from tests.support.worker_hub import Worker
 
 STAND_IN = Path(__file__).parents[1] / "support" / "stand_in"
@@ -126,7 +128,7 @@ async def test_an_agent_leaves_when_its_last_worker_and_the_helper_end_in_the_sa
     await worker.tell("ignore SIGTERM")
     _, agent, helper = host(stores)
     agent.signal(signal.SIGTERM)
-    await agent.line("SIGTERM: leaving the run")
+    await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
     agent.signal(signal.SIGSTOP)  # so that it hears of both ends at once
     for pid in (worker.pid, helper):
         os.kill(pid, signal.SIGKILL)

@@ -19,10 +19,13 @@ from pathlib import Path
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from rdzv_server.words import completion
 from tests.support.cluster import PATIENT, Cluster
+from tests.support.outages import LOST
 from tests.support.process_info import children, command_line, ended, is_running, state, until
 from tests.support.programs import WORKER, Program, Server, refuses, start_agent
+from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub
 
 GRACE_S = 0.5
@@ -82,11 +85,11 @@ async def test_a_second_signal_ends_the_grace_and_a_third_changes_nothing(cluste
     await workers[0].tell("ignore SIGTERM")
     agent = cluster.agents.pop("a")
     agent.signal(signal.SIGTERM)
-    await agent.line("SIGTERM: leaving the run")
+    await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
     assert is_running(workers[0].pid)
     async with within(0.0):
         agent.signal(signal.SIGTERM)
-        await agent.line("SIGTERM again: killing the workers")
+        await agent.line(words.leaving.killing_workers("SIGTERM"))
         if agent.process.returncode is None:
             agent.signal(signal.SIGTERM)
         assert await agent.exit_code() == ExitCode.START_AGAIN
@@ -176,9 +179,9 @@ async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
     agent = impatient.agents.pop("a")
     async with within(GRACE_S + KILL_S, at_least=KILL_S):
         agent.signal(signal.SIGTERM)
-        await agent.line("SIGTERM: leaving the run")
+        await agent.line(pattern(words.leaving.leaving, why="SIGTERM"))
         agent.signal(signal.SIGTERM)
-        await agent.line("SIGTERM again: killing the workers")
+        await agent.line(words.leaving.killing_workers("SIGTERM"))
         agent.signal(signal.SIGTERM)
         assert await agent.exit_code() == ExitCode.START_AGAIN
     assert (state(workers[0].pid), state(workers[1].pid)) == ("", "D")
@@ -253,7 +256,7 @@ async def test_an_agent_whose_server_is_gone_exits_within_its_bound(cluster: Clu
     cluster.server.signal(signal.Signals[fault])
     agent = cluster.agents.pop("a")
     if fault == "SIGKILL":
-        await agent.line("lost rdzv-server at .*; workers keep running, trying again")
+        await agent.line(LOST)
     await leaves(agent, GRACE_S + LAST_WORD_S)
     assert not any(is_running(worker.pid) for worker in workers)
 

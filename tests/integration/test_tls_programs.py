@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from tests.support.certificates import Authority, Pair
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import etcd_cluster, need_etcd
+from tests.support.outages import REACHED
 from tests.support.process_info import is_running, until
 from tests.support.programs import PATIENCE_S, Server
 from tests.support.tcp_proxy import TcpProxy
+from tests.support.told import pattern
 
 
 def shows(pair: Pair) -> tuple[str, ...]:
@@ -45,7 +48,7 @@ async def test_workers_outlive_a_server_with_the_wrong_certificate(
     store = ("--store", f"sqlite:{tmp_path / 'runs.db'}")
     server = await cluster.serve(*good, *store)
     workers = await cluster.nodes("a", "--tls-ca", authority.ca, "--lease", "60")
-    for flags, says in ((bad, "from no authority in --tls-ca"), (good, "reached rdzv-server at")):
+    for flags, says in ((bad, "from no authority in --tls-ca"), (good, REACHED)):
         await cluster.server.end()
         await cluster.serve(*flags, *store, port=server.port)
         await cluster.agents["a"].line(says)
@@ -67,7 +70,7 @@ async def test_the_next_leader_is_followed_over_tls(
         endpoints = f"{leader.endpoint},{follower.endpoint}"
         workers = await cluster.nodes("a", "--endpoint", endpoints, "--tls-ca", authority.ca)
         await leader.end()
-        await cluster.agents["a"].line(f"rdzv-server at {follower.endpoint} leads now")
+        await cluster.agents["a"].line(pattern(words.connection.leads_now, server=follower.endpoint))
         await cluster.finish(workers)
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from tests.support.launchers import free_port
 from tests.support.programs import WORKER, Program
+from tests.support.told import tells
 from tests.support.worker_hub import Worker, WorkerHub, restart_count
 
 pytest.importorskip("torchx.runner", reason="the extra torchx", exc_type=ImportError)
@@ -90,9 +92,9 @@ async def test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeed
     hub: WorkerHub, tmp_path: Path, server: str
 ) -> None:
     (command,) = re.findall(r"^torchx run -s local_cwd (.+) --script train.py$", PAGE.read_text(), re.MULTILINE)
-    words = command.split()
-    words[words.index("role")] = server
-    async with App.run(*words, logs=tmp_path, env=hub.env) as app:
+    line = command.split()
+    line[line.index("role")] = server
+    async with App.run(*line, logs=tmp_path, env=hub.env) as app:
         first = await hub.group(4)
         os.kill(first[0].agent_pid, signal.SIGKILL)
         second = await hub.group(3)
@@ -100,7 +102,7 @@ async def test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeed
         finish(second)
         await app.ends("SUCCEEDED")
     logs = [path.read_text() for path in app.file("worker").glob("*/stderr.log")]
-    assert sum("waiting for the end of run" in log for log in logs) == 1
+    assert sum(tells(log, words.supervisor.agent_killed_run_awaited) for log in logs) == 1
     ends = json.loads(app.file("SUCCESS").read_text())["roles"]
     assert [each["exitcode"] for role in ends.values() for each in role] == [0] * (4 + (server == "role"))
 

@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from node_agent.workers.ports import ReservedPort
 from tests.kubernetes_manifests.manifests import Pod, PodTemplate, mine, need_kubectl, only, render, template
 from tests.support.certificates import Authority
 from tests.support.etcd import Etcd
 from tests.support.process_info import is_running
 from tests.support.programs import WORKER, Program, ended_programs
+from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub, of_agent, restart_count
 
 UID = "6d0c3c1e-0f6f-4d34-9d0c-2f6b7a1e5c11"
@@ -341,7 +343,7 @@ async def test_a_shell_between_the_kubelet_and_the_agent_does_not_keep_it_from_l
     (worker,) = await hub.group(1)
     await worker.tell("ignore SIGTERM")
     hook = asyncio.create_task(pod.exec(pod.container["lifecycle"]["preStop"]))
-    await shell.line("SIGTERM: leaving the run")
+    await shell.line(pattern(words.leaving.leaving, why="SIGTERM"))
     assert is_running(worker.pid) and not hook.done(), "the kubelet's own SIGTERM would cut the workers' grace short"
     worker.kill()
     assert await hook == 0

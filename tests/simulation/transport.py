@@ -8,6 +8,7 @@ from rdzv_protocol.errors import from_code
 from rdzv_protocol.messages import Ack, ErrorReply, JoinRequest, PollRequest, Reply, Request
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S
 
+from node_agent import words
 from node_agent.core.backoff import Unreachable
 from simulation.network import Connection
 
@@ -93,4 +94,4 @@ class SimulatedTransport:
         if self.connection is connection:
             self.connection = None
             if self._answer and not self._answer.done():
-                self._answer.set_exception(Unreachable("HTTP", "the server closed the connection"))
+                self._answer.set_exception(Unreachable("HTTP", words.connection.CLOSED))

@@ -11,6 +11,7 @@ Where a test knows all fields it calls the function: `assert words.workers.died(
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 _MARK = re.compile(r"\0(\d+)\0")
@@ -34,10 +35,21 @@ class _Unknown(str):
 def pattern(maker: Callable[..., str] | str, **known: Any) -> str:
     """Return a regular expression for a message with these fields.
 
-    A kind that computes or decides something from a field needs this field's value.
+    A kind that computes or decides something from a field needs this field's value, unless it is a `bool`.
     """
     if isinstance(maker, str):
         return re.escape(maker)
+    unknown = [each for each in inspect.signature(maker).parameters.values() if each.name not in known]
+    switches = [each.name for each in unknown if each.annotation is bool]
+    every = (
+        known | dict(zip(switches, values, strict=True)) for values in product((True, False), repeat=len(switches))
+    )
+    first, *others = dict.fromkeys(_pattern(maker, fields) for fields in every)
+    renamed = (re.sub(r"\(\?P(<|=)(\w+)", rf"(?P\1\2_{at}", each) for at, each in enumerate(others, 2))  # each once
+    return f"(?:{'|'.join([first, *renamed])})" if others else first
+
+
+def _pattern(maker: Callable[..., str], known: Mapping[str, Any]) -> str:
     names, texts = _split(maker, known)
     found = ""
     for text, at in zip(texts[::2], [*texts[1::2], ""], strict=True):
@@ -53,7 +65,7 @@ def beginning(maker: Callable[..., str], **known: Any) -> str:
 
 def part(maker: Callable[..., str] | str, **known: Any) -> str:
     """Return `pattern` for use inside a longer expression: its fields have no names, and text may follow the last."""
-    return nameless(pattern(maker, **known).removesuffix(_END))
+    return f"(?:{nameless(pattern(maker, **known).replace(_END, ''))})"
 
 
 def nameless(expression: str) -> str:
@@ -67,15 +79,19 @@ def any_numbers(pattern: str) -> str:
 
 
 def tells(text: object, maker: Callable[..., str] | str, **known: Any) -> bool:
-    """Return whether the text, or what is raised, has a message of this kind with these fields."""
-    return re.search(pattern(maker, **known), str(text)) is not None
+    """Return whether the text, or what is raised, or a list of lines, has a message of this kind with these fields."""
+    return re.search(pattern(maker, **known), _lines(text)) is not None
 
 
 def told(text: object, maker: Callable[..., str] | str, **known: Any) -> dict[str, str]:
     """Return the other fields of the first message of this kind; fail if there is none."""
-    found = re.search(pattern(maker, **known), str(text))
+    found = re.search(pattern(maker, **known), _lines(text))
     assert found, f"no message {pattern(maker, **known)} in:\n{text}"
-    return found.groupdict()
+    return {re.sub(r"_\d+$", "", name): value for name, value in found.groupdict().items() if value is not None}
+
+
+def _lines(text: object) -> str:
+    return "\n".join(map(str, text)) if isinstance(text, list | tuple) else str(text)
 
 
 def _split(maker: Callable[..., str], known: Mapping[str, Any]) -> tuple[list[str], list[str]]:

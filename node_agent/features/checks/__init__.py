@@ -22,7 +22,9 @@ def checks(given: object) -> dict[str, float | None]:
     for each in map(str.strip, text(given).split(",") if given else ()):
         name, has_limit, limit = each.partition("=")
         if name not in CHECKS or (has_limit and re.fullmatch(r"\d{1,7}(\.\d{1,3})?", limit) is None):
-            raise ValueError(f"names of checks ({', '.join(CHECKS)}), such as gpus or disk=20, not {each!r:.60}")
+            from node_agent.features.checks import words
+
+            raise ValueError(words.not_a_check(CHECKS, each))
         found[name] = float(limit) if has_limit else None
     return found
 
@@ -67,8 +69,9 @@ class NodeChecks(Options, frozen=True, kw_only=True):
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "NodeChecks":
         if not self.is_on:
             if self.check_only:
-                asks = f"{source('check_only')} needs --check or --pre-join-check"
-                raise UsageError(f"{asks}: what is to be checked")
+                from node_agent.features.checks import words
+
+                raise UsageError(words.nothing_to_check(source("check_only")))
             return self
         tls, log_dir = plan.credentials.tls, plan.config.logs.log_dir
         return replace(

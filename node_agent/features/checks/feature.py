@@ -10,7 +10,7 @@ from node_agent.checks.pre_join import NodeCheck, PreJoinCheck, commands
 from node_agent.config import AgentConfig
 from node_agent.core.effects import Level
 from node_agent.features import checks
-from node_agent.features.checks import NETWORK
+from node_agent.features.checks import NETWORK, words
 from node_agent.features.feature import Feature, Kernel
 
 LEAST_MB_PER_S = 10.0
@@ -43,9 +43,11 @@ class NodeChecks(Feature):
         assert isinstance(query, PairTest)
         limit = self._options.check[NETWORK]
         tested = await measure(query, LEAST_MB_PER_S if limit is None else limit)
-        figures = f"{tested.mb_per_s:.0f} MB/s" + (f", {tested.latency_s * 1000:.2f} ms" if tested.latency_s else "")
-        level = Level.WARNING if tested.problem else Level.ROUTINE
-        self.kernel.console.log(f"network test with node {query.peer}: {tested.problem or figures}", level)
+        if tested.problem:
+            self.kernel.console.log(words.network_test_failed(query.peer, tested.problem), Level.WARNING)
+        else:
+            told = words.network_tested(query.peer, tested.mb_per_s, tested.latency_s)
+            self.kernel.console.log(told, Level.ROUTINE)
         return tested
 
     async def close(self) -> None:
@@ -71,10 +73,10 @@ def run_by_hand(check: NodeCheck, config: AgentConfig) -> ExitCode:
         try:
             code = subprocess.run(command, env=config.environment, timeout=check.limit_s).returncode
         except subprocess.TimeoutExpired:
-            print(f"node-agent: a check took more than {check.limit_s:g} s")  # noqa: T201
+            print(words.check_too_slow(check.limit_s))  # noqa: T201
             code = ExitCode.NODE_UNFIT.value
         is_unfit |= code == ExitCode.NODE_UNFIT
         if code not in (0, ExitCode.NODE_UNFIT):
-            print(f"node-agent: a check is broken, which says nothing about this node: exit code {code}")  # noqa: T201
-    print(f"node {config.join.node_id} is {'unfit: replace it' if is_unfit else 'fit'}")  # noqa: T201
+            print(words.check_broken(code))  # noqa: T201
+    print(words.verdict(config.join.node_id, is_unfit))  # noqa: T201
     return ExitCode.NODE_UNFIT if is_unfit else ExitCode.SUCCEEDED

@@ -52,9 +52,9 @@ def progress_limits(given: object) -> "ProgressLimits":
         try:
             found[_LIMITS[key]] = number(1 if key == "factor" else 0.1, 10**6)(limit)
         except (KeyError, ValueError):
-            raise ValueError(
-                f"auto, seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {part!r:.60}"
-            ) from None
+            from node_agent.features.hangs import words
+
+            raise ValueError(words.not_progress_limits(part)) from None
     return ProgressLimits(**found)  # type: ignore[arg-type]
 
 
@@ -71,15 +71,16 @@ def _log_rule(line: str) -> "LogRule":
     for part in match[1].split(","):
         key, _, value = part.partition("=")
         if key not in _RULE_KEYS or bool(value) == (key in ("fault", "stop")):
-            raise ValueError(
-                "before the colon may stand first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not "
-                f"{part!r:.60}"
-            )
+            from node_agent.features.hangs import words
+
+            raise ValueError(words.not_a_part_of_a_rule(part))
         field, read = _RULE_KEYS[key]
         try:
             found[field] = read(value or "true")
         except ValueError as error:
-            raise ValueError(f"{key} of {line!r:.80}: {error}") from None
+            from node_agent.features.hangs import words
+
+            raise ValueError(words.bad_value_in_rule(key, line, str(error))) from None
     from node_agent.core.hang import LogRule
 
     return LogRule(**found)  # type: ignore[arg-type]
@@ -87,10 +88,12 @@ def _log_rule(line: str) -> "LogRule":
 
 def _no_rule(line: str) -> str:
     """Advice about a line that is no rule; if it begins with a key, only its pattern is missing."""
+    from node_agent.features.hangs import words
+
     how = line.strip().rstrip(":")
     if how.partition("=")[0] in _RULE_KEYS and re.fullmatch(_RULE, f"{how}: x"):
-        return f"{line!r:.80} has no pattern: add one after a colon, such as '{how:.40}: loss ([0-9.]+)'"
-    return f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}"
+        return words.no_pattern(line, how)
+    return words.not_a_rule(line)
 
 
 class Hangs(Options, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from node_agent.core.hang import LineMatch, LogRule
-from node_agent.features.hangs import log_rules_helper
+from node_agent.features.hangs import log_rules_helper, words
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import STDERR, CommandProcess
 
@@ -82,7 +82,7 @@ class LineMatcher:
         if self._waiting_cost + cost > MOST_WAITING:
             if not self._is_behind:
                 self._is_behind = True
-                self._warn("--log-rule: looking for the patterns takes longer than writing; some lines are left out")
+                self._warn(words.LINES_LEFT_OUT)
             self._lost()
             return
         self._waiting_cost += cost
@@ -118,7 +118,7 @@ class LineMatcher:
             os.ftruncate(self._at, log_rules_helper.NUMBER_BYTES)
             self._helper = Helper(start, self._ended)
         except OSError as error:
-            self._give_up(f"no process can be started to look for them: {error.strerror or error}")
+            self._give_up(words.no_process(error.strerror or str(error)))
             return False
         self._helper.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * BATCH)
         self._helper.loop.add_reader(self._helper.socket, self._read)
@@ -159,18 +159,17 @@ class LineMatcher:
         self._end()
         if helper.exit_code == -signal.SIGVTALRM and number in self._rules:
             pattern = self._rules.pop(number).pattern
-            took = f"it took longer than {CPU_S:g} s on one line: nested repeats such as (a+)+ take for ever"
-            self._warn(f"--log-rule {pattern}: counts for nothing from now on, {took}")
+            self._warn(words.pattern_too_slow(pattern, CPU_S))
             self._given_up({number})
             self._waiting.extendleft(reversed(self._asked))
             self._waiting_cost += sum(map(_cost, self._asked))
             self._asked = []
             self._ask()
         else:
-            self._give_up(f"the process that looks for the patterns ended with exit code {helper.exit_code}")
+            self._give_up(words.process_ended(helper.exit_code))
 
     def _give_up(self, why: str) -> None:
-        self._warn(f"--log-rule counts for nothing from now on: {why}")
+        self._warn(words.rules_given_up(why))
         numbers = set(self._rules)
         self._rules.clear()
         self._end()

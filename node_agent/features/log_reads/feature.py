@@ -4,6 +4,7 @@ from rdzv_protocol.queries import LogTail, Query, Refused, TailLog
 
 from node_agent.features import log_reads
 from node_agent.features.feature import Feature, Kernel
+from node_agent.features.log_reads import words
 from node_agent.features.log_reads.log_tail import LogReader
 
 
@@ -17,9 +18,9 @@ class LogReads(Feature):
 
     async def answer(self, query: Query) -> LogTail | Refused:
         assert isinstance(query, TailLog)
-        node = f"node {self.kernel.config.join.node_id}"
+        node_id = self.kernel.config.join.node_id
         if not self._is_allowed:
-            return Refused(reason=f"{node} shows no logs: its agent runs without --allow-log-reads")
+            return Refused(reason=words.not_allowed(node_id))
         if (started := self.kernel.started) is None:
-            return Refused(reason=f"{node} has started no worker yet")
+            return Refused(reason=words.no_worker_yet(node_id))
         return await self._reader.tail(query, started.logs)

@@ -16,6 +16,7 @@ from errno import ELOOP
 from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.queries import LOG_BYTES, LogTail, Refused, TailLog
 
+from node_agent.features.log_reads import words
 from node_agent.output.logs import ReadableLogs
 
 MOST_READS = 4
@@ -39,22 +40,20 @@ class LogReader:
 
     def _path(self, query: TailLog, readable: ReadableLogs) -> str | Refused:
         """The file that the worker was given."""
-        node, assignment, logs = f"node {self._node_id}", readable.assignment, readable.logs
+        assignment, logs = readable.assignment, readable.logs
         if assignment.round != query.round or query.rank not in assignment.ranks:
-            return Refused(reason=f"{node} has no worker of rank {query.rank} in round {query.round}")
+            return Refused(reason=words.no_such_worker(self._node_id, query.rank, query.round))
         local_rank = query.rank - assignment.first_rank
         path, other = (logs.path_of(local_rank, stream) for stream in (query.stream, _OTHER[query.stream]))
         if not path:
-            advice = f"see --stream {_OTHER[query.stream]}" if other else "node-agent -t 3 writes files, too"
-            what = f"rank {query.rank} on {node} writes its {query.stream} to the agent's console"
-            return Refused(reason=f"{what}: {advice}")
+            return Refused(reason=words.no_file(self._node_id, query.rank, query.stream, bool(other)))
         if not readable.folder:
-            return Refused(reason=f"{node} shows no logs: its --logs-specs decides where they are")
+            return Refused(reason=words.place_unknown(self._node_id))
         return path
 
     async def _read_beside(self, path: str, folder: str, query: TailLog) -> LogTail | Refused:
         if self._under_way >= MOST_READS:
-            return Refused(reason=f"node {self._node_id} still reads log files for others: does its disk hang?")
+            return Refused(reason=words.still_reading(self._node_id))
         loop = asyncio.get_running_loop()
         found: asyncio.Future[LogTail | Refused] = loop.create_future()
 
@@ -77,9 +76,8 @@ class LogReader:
             return _tail(path, folder, lines, offset)
         except OSError as error:
             if error.errno == ELOOP:
-                elsewhere = "is no file in the run's folder any more: not shown"
-                return Refused(reason=f"node {self._node_id}: {path} {elsewhere}")
-            return Refused(reason=f"node {self._node_id}: {path}: {error.strerror or error}")
+                return Refused(reason=words.not_in_folder(self._node_id, path))
+            return Refused(reason=words.unreadable(self._node_id, path, error.strerror or str(error)))
 
 
 def _tail(path: str, folder: str, lines: int, offset: int | None) -> LogTail:

@@ -23,6 +23,7 @@ from node_agent.config import UsageError
 from node_agent.core.effects import Level
 from node_agent.features import metrics
 from node_agent.features.feature import Feature, Kernel
+from node_agent.features.metrics import words
 
 MOST_CONNECTIONS = 8
 """Most connections at a time; further ones are closed at once."""
@@ -77,7 +78,7 @@ class AgentMetrics(Feature):
         self._socket = _bind(*self._place)
         self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEADER_BYTES)
         host, port = self._socket.getsockname()[:2]
-        self._log(f"metrics: http://{address(host, port)}{PATH}", Level.ROUTINE)
+        self._log(words.place(f"http://{address(host, port)}{PATH}"), Level.ROUTINE)
 
     def began(self) -> None:
         self._has_begun = True
@@ -150,7 +151,7 @@ class AgentMetrics(Feature):
         except (OSError, TimeoutError, h11.RemoteProtocolError):
             pass  # whoever asks so is not answered
         except Exception as error:
-            self._log(f"metrics could not be told: {type(error).__name__}: {error}", Level.WARNING)
+            self._log(words.not_told(f"{type(error).__name__}: {error}"), Level.WARNING)
         finally:
             writer.transport.abort()
 
@@ -181,9 +182,7 @@ def _bind(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (while attempting")[0]  # Python adds the address once more
-        raise UsageError(
-            f"--metrics-port: cannot listen on {host}, port {port}: {why}; name another, or 0 for a free one"
-        ) from None
+        raise UsageError(words.no_port(host, port, why)) from None
 
 
 def _wall_clock(at: float | None) -> float:

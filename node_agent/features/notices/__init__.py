@@ -46,17 +46,20 @@ class Notices(Options, frozen=True, kw_only=True):
         asked, name = self.notice_timeout, self.notice_signal
         gives_notices = asked is not None or plan.config.join.settings.scale_up == "on-notice"
         if name and not gives_notices:
-            raise UsageError(f"{source('notice_signal')}: needs --notice-timeout S, or --scale-up on-notice")
+            from node_agent.features.notices import words
+
+            raise UsageError(words.signal_without_notice(source("notice_signal")))
         if name in plan.config.signals and name in ("SIGTERM", "SIGINT"):
-            raise UsageError(f"{source('notice_signal')} {name}: that stops workers; take another, such as SIGUSR2")
+            from node_agent.features.notices import words
+
+            raise UsageError(words.signal_that_stops(source("notice_signal"), name))
         notice_s = None if asked is None else min(asked, plan.config.shutdown_timeout_s * SHARE)
         return replace(self, notice_s=notice_s, gives_notices=gives_notices)
 
     def notes(self, plan: LaunchPlan, source: Callable[[str], str]) -> Iterator[str]:
         asked, given = self.notice_timeout, self.notice_s
         if asked is not None and given is not None and given < asked:
-            yield (
-                f"{source('notice_timeout')} {asked:g}: this node gives its workers {given:g} s when it leaves, "
-                f"four fifths of --shutdown-timeout {plan.config.shutdown_timeout_s:g}; "
-                f"--shutdown-timeout {asked / SHARE:g} allows all"
-            )
+            from node_agent.features.notices import words
+
+            shutdown_s = plan.config.shutdown_timeout_s
+            yield words.shortened(source("notice_timeout"), asked, given, shutdown_s, enough_s=asked / SHARE)

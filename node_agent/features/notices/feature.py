@@ -9,6 +9,7 @@ from rdzv_protocol.queries import Notice, Noticed, Query
 from node_agent.core.effects import Level
 from node_agent.features import notices
 from node_agent.features.feature import Feature, Kernel
+from node_agent.features.notices import words
 from node_agent.features.notices.notice_board import NoticeBoard
 
 
@@ -30,8 +31,7 @@ class Notices(Feature):
             workers, signal_name = assignment.local_world_size, self._options.notice_signal
             self._board = NoticeBoard(temp_dir, assignment.round, workers, signal_name)
         else:
-            text = f"the workers cannot be told of notices: {temp_dir.folder} could not be made"
-            self.kernel.console.log(text, Level.WARNING)
+            self.kernel.console.log(words.no_folder(temp_dir.folder), Level.WARNING)
 
     def variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
         return self._board.environment(local_rank) if self._board else {}
@@ -49,8 +49,8 @@ class Notices(Feature):
         told_at = loop.time()
         answer = await board.give(query, lambda: started.group.by_local_rank, log)
         if answer.listening:
-            of = f"{answer.acknowledged} of {answer.listening} workers that listen"
-            log(f"{query.reason}: {of} have saved after {loop.time() - told_at:.1f} s", Level.NOTICE, "noticed")
+            told = words.saved(query.reason, answer.acknowledged, answer.listening, loop.time() - told_at)
+            log(told, Level.NOTICE, "noticed")
         return answer
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 
 from rdzv_protocol.queries import Notice, Noticed
 
+from node_agent.features.notices import words
 from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE
 from node_agent.output.room import in_words
 from node_agent.output.threads import in_thread, leave_to_thread
@@ -76,7 +77,7 @@ class NoticeBoard:
         try:
             await in_thread(partial(self._write, notice), until - loop.time())
         except OSError as error:
-            warn(f"the workers cannot be told that the round ends: {in_words(error)}")
+            warn(words.not_given(in_words(error)))
             return Noticed(listening=0, acknowledged=0)
         self._is_given = True
         for pid in alive().values() if self._signal_name else ():

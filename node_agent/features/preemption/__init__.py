@@ -17,7 +17,9 @@ def cloud(given: object) -> tuple[str, str]:
     match = re.fullmatch(r"http://[A-Za-z0-9.-]+(?::([1-9]\d{0,4}))?", base)
     is_base = match is not None and int(match[1] or 80) <= 65_535
     if which not in CLOUDS or (has_base and not is_base):
-        raise ValueError(f"{', '.join(CLOUDS)}, or one of them as CLOUD=http://HOST:PORT, not {given!r:.80}")
+        from node_agent.features.preemption import words
+
+        raise ValueError(words.not_a_cloud(CLOUDS, str(given)))
     return which, base
 
 
@@ -39,5 +41,7 @@ class Preemption(Options, frozen=True, kw_only=True):
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Preemption":
         path = self.preemption_file
         if path is not None and not os.path.isdir(os.path.dirname(path) or "."):
-            raise UsageError(f"{source('preemption_file')}: {path!r} is no file in a folder that is there")
+            from node_agent.features.preemption import words
+
+            raise UsageError(words.not_a_file(source("preemption_file"), path))
         return self

@@ -13,6 +13,8 @@ import h11
 from msgspec import Struct
 from rdzv_protocol.text import clip, printable
 
+from node_agent.features.preemption import words
+
 CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 5.0, 75.0
 """Seconds to connect, and seconds to be answered: longer than any service may hold a question."""
 AGAIN_S = 5.0
@@ -60,13 +62,13 @@ def _aws(answer: Answer, known: str) -> str:
     if answer.status == 404:
         return ""
     told = loads(answer.body)
-    return f"AWS will {told['action']} this spot instance at {told['time']}"
+    return words.aws_takes_back(told["action"], told["time"])
 
 
 def _google(answer: Answer, known: str) -> str:
     if answer.headers.get("metadata-flavor") != "Google":
-        raise ValueError("it is none of Google's")
-    return "Google takes this instance back in 30 s" if answer.body.strip() == "TRUE" else ""
+        raise ValueError(words.NOT_GOOGLES)
+    return words.GOOGLE_TAKES_BACK if answer.body.strip() == "TRUE" else ""
 
 
 _AZURE_ENDS = ("Preempt", "Terminate", "Redeploy", "Reboot")
@@ -77,7 +79,7 @@ def _azure(answer: Answer, known: str) -> str:
     """Notice of Azure, whose list names the events of all machines of a scale set."""
     for event in loads(answer.body)["Events"]:
         if event["EventType"] in _AZURE_ENDS and known in event["Resources"]:
-            return f"Azure has scheduled {event['EventType']} of {known}, not before {event.get('NotBefore') or 'now'}"
+            return words.azure_takes_back(event["EventType"], known, event.get("NotBefore") or "now")
     return ""
 
 
@@ -139,8 +141,7 @@ class PreemptionPoll:
 
     def _warn_once(self, why: str) -> None:
         if not self._is_warned:
-            where = f"{self._host}:{self._port}"
-            self._warn(f"no answer from {self._cloud.name}'s metadata service at {where} ({why}); asking again")
+            self._warn(words.no_answer(self._cloud.name, f"{self._host}:{self._port}", why))
         self._is_warned = True
 
     async def _ask(self) -> str:
@@ -155,7 +156,7 @@ class PreemptionPoll:
         try:
             told = cloud.reads(answer, self._known)
         except (ValueError, KeyError, TypeError) as error:
-            raise Unanswered(f"an answer that is none of {cloud.name}'s: {clip(printable(str(error)), 80)}") from None
+            raise Unanswered(words.not_the_clouds(cloud.name, clip(printable(str(error)), 80))) from None
         self._etag = answer.headers.get("etag", self._etag)
         return told
 
@@ -165,11 +166,11 @@ class PreemptionPoll:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await self._exchange(question)
         except TimeoutError:
-            raise Unanswered("no answer in time") from None
+            raise Unanswered(words.NO_ANSWER_IN_TIME) from None
         except (OSError, EOFError, UnicodeError, h11.ProtocolError) as error:
             raise Unanswered(clip(printable(str(error) or type(error).__name__), 80)) from None
         if answer.status not in good:
-            raise Unanswered(f"status {answer.status}")
+            raise Unanswered(words.wrong_status(answer.status))
         return answer
 
     async def _exchange(self, question: Question) -> Answer:
@@ -201,5 +202,5 @@ async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> Answer:
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > MOST_BYTES:
-                raise EOFError(f"the answer has more than {MOST_BYTES} bytes")
+                raise EOFError(words.too_long(MOST_BYTES))
     return Answer(status, headers, body.decode(errors="replace"))

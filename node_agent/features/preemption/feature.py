@@ -6,6 +6,7 @@ from functools import partial
 
 from node_agent.features import preemption
 from node_agent.features.feature import Feature, Kernel
+from node_agent.features.preemption import words
 from node_agent.output.threads import in_thread
 from node_agent.transport.base import spawn
 
@@ -34,10 +35,10 @@ class Preemption(Feature):
     async def _await_file(self, path: str) -> None:
         while not await in_thread(partial(os.path.exists, path)):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
-        self.kernel.leave("SIGTERM", f"preempted: {path} is there")
+        self.kernel.leave("SIGTERM", words.preempted(words.file_is_there(path)))
 
     async def _await_cloud(self, cloud: str, base: str) -> None:
         from node_agent.features.preemption.cloud_metadata import PreemptionPoll
 
         told = await PreemptionPoll(cloud, base, self.kernel.console.log).notice()
-        self.kernel.leave("SIGTERM", f"preempted: {told}")
+        self.kernel.leave("SIGTERM", words.preempted(told))

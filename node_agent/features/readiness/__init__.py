@@ -24,7 +24,7 @@ class Readiness(Options, frozen=True, kw_only=True):
         """Refuse a file that cannot be written: its probe would have the node taken for broken, long after."""
         path = self.ready_file
         if path is not None and (os.path.isdir(path) or not os.access(os.path.dirname(path) or ".", os.W_OK)):
-            raise UsageError(
-                f"{source('ready_file')}: {path!r} is not a file in a folder that is there and may be written to"
-            )
+            from node_agent.features.readiness import words
+
+            raise UsageError(words.not_writable(source("ready_file"), path))
         return self

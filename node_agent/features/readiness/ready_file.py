@@ -8,6 +8,7 @@ from functools import partial
 from node_agent.core.effects import Level
 from node_agent.features import readiness
 from node_agent.features.feature import Feature, Kernel
+from node_agent.features.readiness import words
 from node_agent.output.room import in_words
 from node_agent.output.threads import in_thread
 
@@ -43,7 +44,7 @@ class ReadyFile(Feature):
             try:
                 await in_thread(partial(self._put, self._is_shown))
             except OSError as error:
-                self.kernel.console.log(f"--ready-file {self._path}: {in_words(error)}", Level.WARNING)
+                self.kernel.console.log(words.failed(self._path, in_words(error)), Level.WARNING)
 
     def _put(self, is_shown: bool) -> None:
         if is_shown:

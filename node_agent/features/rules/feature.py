@@ -20,6 +20,7 @@ from rdzv_protocol.text import clip, one_line
 from node_agent.core.effects import Level
 from node_agent.features import rules
 from node_agent.features.feature import Feature, Kernel
+from node_agent.features.rules import words
 from node_agent.workers.bounded_command import BoundedCommand
 
 CPU_S = 2
@@ -55,14 +56,14 @@ class FailureRules(Feature):
         try:
             match = RuleMatch(self._options, failure, environment, tell)
         except OSError as error:
-            tell(failure, unmatched(f"failed: {error}"))
+            tell(failure, words.unmatched(words.not_started(str(error))))
         try:
             judged, problem = await told
         except asyncio.CancelledError:
             match.close()
             raise
         if problem:
-            self.kernel.console.log(f"warning: {problem}", Level.WARNING)
+            self.kernel.console.log(words.warning(problem), Level.WARNING)
         return judged
 
 
@@ -101,10 +102,9 @@ class RuleMatch:
         wrote = output.splitlines()[-1:]
         if exit_code in _TOO_LONG:
             limit_s = CPU_S if exit_code else MATCHED_WITHIN_S
-            why = f"took longer than {limit_s:g} s: nested repeats such as (a+)+ take for ever"
-            self._matched(self._failure, unmatched(why))
+            self._matched(self._failure, words.unmatched(words.too_slow(limit_s)))
         elif exit_code or not wrote:
-            self._matched(self._failure, unmatched(f"failed with exit code {exit_code}: {one_line(wrote)}"))
+            self._matched(self._failure, words.unmatched(words.ended(exit_code, one_line(wrote))))
         else:
             self._matched(self._judged(int(wrote[0])), "")
 
@@ -115,8 +115,3 @@ class RuleMatch:
         patterns = (*self._rules.fatal_rule, *self._rules.retry_rule)
         verdict = "fatal" if at < len(self._rules.fatal_rule) else "retry"
         return replace(self._failure, verdict=verdict, rule=clip(patterns[at], RULE_BYTES))
-
-
-def unmatched(why: str) -> str:
-    """Line that says that the rules count for nothing."""
-    return f"--fatal-rule and --retry-rule count for nothing here, matching them {why}"

@@ -30,6 +30,8 @@ from node_agent import (
     launch_agent,
     words,
 )
+from node_agent.features.checks import CHECKS
+from node_agent.features.checks import words as check_words
 from rdzv_server.words import completion
 from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
@@ -185,7 +187,7 @@ def test_a_node_that_a_check_finds_unfit_starts_no_worker(tmp_path: Path) -> Non
     assert not started.exists()
     elastic_launch(alone(1, rdzv_configs={"check": "ports,disk=0"}), "touch")(str(started))
     assert started.exists()
-    with pytest.raises(ValueError, match="names of checks"):
+    with pytest.raises(ValueError, match=pattern(check_words.not_a_check, names=CHECKS)):
         elastic_launch(alone(rdzv_configs={"check": "gpu"}), "touch")(str(started))
 
 
@@ -197,7 +199,7 @@ def test_flags_of_node_agent_protect_a_programs_run(monkeypatch: pytest.MonkeyPa
         elastic_launch(config, ["sh", "-c", command, starts])()
     assert len(starts.read_text().splitlines()) == 1
     monkeypatch.setenv("PET_SILENCE_TIMEOUT", "1")
-    with pytest.raises(ChildFailedError, match="hang: no output for 1 s"):
+    with pytest.raises(ChildFailedError, match=f"hang: {pattern(words.hangs.no_output, limit_s=1.0)}"):
         elastic_launch(alone(1, rdzv_configs={"on_hang": "fail", "metrics_port": 0}), ["sleep", "1000"])()
 
 
@@ -321,7 +323,7 @@ def test_an_exception_in_the_agents_own_thread_is_a_launch_error(monkeypatch, ca
         raise RuntimeError("boom")
 
     monkeypatch.setattr("node_agent.workers.spec.SpecMaker.specs", boom)
-    with pytest.raises(LaunchError, match="internal error: RuntimeError: boom"):
+    with pytest.raises(LaunchError, match=pattern(words.agent.internal_error, kind="RuntimeError", error="boom")):
         elastic_launch(alone(), functions.add)(1, 2)
     assert "in boom" in caplog.text
 
@@ -339,7 +341,7 @@ async def test_a_server_that_refuses_ends_it(server: Server, caplog: pytest.LogC
 
 async def test_a_server_that_is_not_there_ends_it(unused_tcp_port: int) -> None:
     config = LaunchConfig(1, 1, 1, rdzv_endpoint=f"127.0.0.1:{unused_tcp_port}", rdzv_configs={"connect_timeout": 0.1})
-    with pytest.raises(LaunchError, match="no rdzv-server at"):
+    with pytest.raises(LaunchError, match=pattern(words.connection.server_given_up, stage="connect")):
         await elastic_launch(config, functions.rank).launch_async()
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -15,19 +16,24 @@ from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
 
+from node_agent import words
 from node_agent.core.backoff import ServerLost, Unreachable
 from node_agent.core.command import Command
 from node_agent.core.events import Signalled
+from node_agent.features import words as features
 from node_agent.features.extension_locks import ExtensionLocks
 from node_agent.features.file_timer import WorkerTimers
 from node_agent.features.hangs import Hangs
 from node_agent.features.notices import Notices
 from node_agent.features.readiness import Readiness
+from node_agent.features.readiness import words as readiness
 from node_agent.features.rules import FailureRules
+from node_agent.features.rules import words as rules
 from node_agent.features.store import Store
 from node_agent.features.warm import WarmWorkers
 from node_agent.workers.process import own_children
 from tests.support.process_info import until
+from tests.support.told import tells
 from tests.unit.node_agent.rig import Rig, rig
 from tests.unit.node_agent.story import finish, start, stop
 
@@ -131,7 +137,7 @@ async def test_torchs_file_timer_is_a_sign_of_a_hang_and_a_process_that_is_gone_
         write(agent.feature(WorkerTimers).path, expired_timer(gone()) + expired_timer(pid))
         suspected = await agent.server.hears(SuspectRequest)
         assert (suspected.source, suspected.ranks) == ("timer", (0,))
-        assert suspected.reason == f"timer 'forward' of process {pid} has expired"
+        assert suspected.reason == features.timer_expired("forward", pid)
         assert len(agent.server.of(SuspectRequest)) == 1
 
 
@@ -141,7 +147,7 @@ async def test_a_worker_that_a_timer_killed_is_reported_so():
         (pid,) = agent.pids
         write(agent.feature(WorkerTimers).path, expired_timer(pid, signal.SIGKILL))
         failure = (await agent.server.hears(ReportRequest)).failure
-        assert failure.cause == f"signal 9 (SIGKILL): timer 'forward' of process {pid} has expired"
+        assert failure.cause == f"signal 9 (SIGKILL): {features.timer_expired('forward', pid)}"
         assert failure.hint.startswith("the code that the timer guards took longer than it allows")
         await agent.server.answers(finish())
         await agent.exit_code()
@@ -150,7 +156,7 @@ async def test_a_worker_that_a_timer_killed_is_reported_so():
 async def test_a_worker_that_ends_in_the_instant_in_which_its_timer_expires_ends_no_agent():
     async with rig(environment=timed(), features=(Hangs(silence_timeout=1_000.0),)) as agent:
         await has_started(agent)
-        agent.feature(WorkerTimers).expired(gone(), "timer 'forward' has expired")
+        agent.feature(WorkerTimers).expired(gone(), "forward")
         await agent.server.answers(finish())
         assert await agent.exit_code() == 0
         assert agent.server.of(SuspectRequest) == []
@@ -168,7 +174,7 @@ async def test_a_report_that_the_server_refuses_ends_the_agent_unless_its_round_
         if exit_code == 1:
             await agent.server.answers(finish(succeeded=False))
         assert await agent.exit_code() == exit_code
-        said = "error: rdzv-server refused what this node had to say: no"
+        said = words.leaving.error(words.agent.message_refused("no"))
         assert (said in agent.console.lines) == (exit_code == ExitCode.REFUSED)
 
 
@@ -176,9 +182,9 @@ async def test_a_suspicion_that_the_server_refuses_is_logged_and_ends_nothing():
     async with rig(environment=timed(), features=(Hangs(silence_timeout=1_000.0),)) as agent:
         agent.server.refusal = MalformedMessage("no such path")
         await has_workers(agent)
-        agent.feature(WorkerTimers).expired(agent.pids[0], "timer 'forward' has expired")
+        agent.feature(WorkerTimers).expired(agent.pids[0], "forward")
         await agent.server.hears(SuspectRequest)
-        said = "rdzv-server did not take it that workers may hang: no such path"
+        said = words.agent.suspicion_refused("no such path")
         await agent.console.until(lambda: said in agent.console.lines)
         await agent.server.answers(finish())
         assert await agent.exit_code() == 0
@@ -222,9 +228,10 @@ async def test_the_server_goes_while_the_workers_finish():
         agent.server.error = Unreachable("connect", "refused")
         await agent.server.answers(Unreachable("HTTP", "closed"))
         assert await agent.exit_code() == 0
-        said = "\n".join(agent.console.lines)
-        assert "lost rdzv-server at server:1 (HTTP: closed)" in said
-        assert "no rdzv-server at server:1 within 0.2 s" in said and "how the run ended is not known" in said
+        said = agent.console.lines
+        assert words.connection.server_lost("server:1", "HTTP: closed", True, inf) in said
+        assert tells(said, words.connection.server_given_up, server="server:1", within_s=0.2, stage="connect")
+        assert said[-1] == words.leaving.WORKERS_SUCCEEDED
 
 
 async def test_a_leave_that_does_not_reach_the_server_is_said():
@@ -233,8 +240,7 @@ async def test_a_leave_that_does_not_reach_the_server_is_said():
         agent.server.error = Unreachable("connect", "refused")
         os.kill(os.getpid(), signal.SIGUSR1)
         assert await agent.exit_code() == ExitCode.START_AGAIN
-        told = "could not tell rdzv-server at server:1 within 0.2 s that this node leaves: it will be missed instead"
-        assert agent.console.lines[-1] == told
+        assert agent.console.lines[-1] == words.connection.leave_not_delivered("server:1", 0.2)
 
 
 # Specs of the workers, cold and warm.
@@ -325,11 +331,10 @@ async def is_reported(agent: Rig) -> None:
     """The agent has told people and the server, its workers are gone, and it exits with 1."""
     assert await agent.exit_code() == 1
     assert agent.pids == []
-    assert agent.server.of(LeaveRequest)[0].reason == "internal error: BrokenPipeError: boom"
+    error = words.agent.internal_error("BrokenPipeError", "boom")
+    assert agent.server.of(LeaveRequest)[0].reason == error
     said = "\n".join(agent.console.lines)
-    assert (
-        "Traceback" in said and "in boom" in said and "internal error: BrokenPipeError: boom; leaving the run" in said
-    )
+    assert "Traceback" in said and "in boom" in said and words.leaving.crashed(error) in said
 
 
 async def failing_task() -> None:
@@ -443,7 +448,7 @@ async def test_a_ready_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_
         await agent.server.hears(ReportRequest)
         await agent.server.answers(finish())
         assert await agent.exit_code() == 0
-        assert f"--ready-file {tmp_path}/gone/ready: No such file or directory" in agent.console.lines
+        assert readiness.failed(f"{tmp_path}/gone/ready", "No such file or directory") in agent.console.lines
 
 
 # What goes wrong around a round, and ends nothing.
@@ -477,7 +482,7 @@ async def test_workers_start_without_a_file_timer_where_something_else_stands_in
     async with rig("exit 0", environment={**timed(), "TORCHELASTIC_TIMER_FILE": str(file)}) as agent:
         await agent.server.answers(one_worker())
         assert (await agent.server.hears(ReportRequest)).failure is None
-        assert any(line.startswith("no file timer: ") and str(file) in line for line in agent.console.lines)
+        assert features.no_timer(features.no_pipe("TORCHELASTIC_TIMER_FILE", str(file))) in agent.console.lines
     assert file.read_text() == "somebody's"
 
 
@@ -513,8 +518,7 @@ async def test_a_failure_that_cannot_be_compared_with_the_rules_is_reported_all_
         await agent.server.answers(one_worker())
         failure = (await agent.server.hears(ReportRequest)).failure
         assert (failure.exit_code, failure.verdict, failure.rule) == (3, "count", "")
-        said = "count for nothing here, matching them failed: no more processes"
-        assert any(said in line for line in agent.console.lines)
+        assert rules.warning(rules.unmatched(rules.not_started("no more processes"))) in agent.console.lines
 
 
 async def test_a_server_that_can_never_come_ends_the_agent():

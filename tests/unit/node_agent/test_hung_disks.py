@@ -21,6 +21,7 @@ from node_agent.api.errors import LaunchError
 from node_agent.api.processes import PContext
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.features.notices import Notices
+from node_agent.features.notices import words as notices
 from node_agent.features.notices.notice_board import NoticeBoard
 from node_agent.features.preemption import Preemption
 from node_agent.features.readiness import Readiness
@@ -33,6 +34,7 @@ from node_agent.workers import group as group_module
 from node_agent.workers.environment import ERROR_FILE
 from node_agent.workers.temp_dir import TempDir
 from tests.support.process_info import until
+from tests.support.told import tells
 from tests.unit.node_agent.rig import PATIENCE_S, Rig, rig
 from tests.unit.node_agent.story import finish, start
 
@@ -220,7 +222,7 @@ async def test_workers_get_by_without_a_temporary_folder(disk: HungDisk, monkeyp
         await agent.server.answers(start(local_world_size=1))
         await polls_while_it_hangs(agent, disk)
         await until(lambda: b"here" in agent.console.text())
-        assert any(line.startswith("the workers cannot be told of notices: ") for line in agent.console.lines)
+        assert tells(agent.console.lines, notices.no_folder)
 
 
 @pytest.mark.usefixtures("tmpdir_on_disk")
@@ -274,7 +276,7 @@ async def test_the_place_of_evidence_is_chosen_by_a_thread(disk: HungDisk) -> No
         agent.agent._queries._answered = lambda number, answer: answers.append(answer)
         agent.agent._queries.ask(Examine(number=1, round=1, remaining_s=0.05))
         await until(lambda: answers)
-        assert isinstance(answers[0], Refused) and "was not done in time" in answers[0].reason
+        assert answers == [Refused(reason=words.agent.query_too_slow("a"))]
         assert disk.hangs.is_set()
 
 

@@ -16,6 +16,7 @@ from node_agent.core.command import Command
 from node_agent.server_modes import server_of
 from node_agent.transport.server_subprocess import STARTS, HostedServer
 from tests.support.console import FakeConsole
+from tests.support.told import pattern
 from tests.unit.node_agent.rig import PATIENCE_S
 from tests.unit.node_agent.story import join
 
@@ -82,6 +83,6 @@ async def test_a_server_that_fails_before_it_ever_answered_is_hosted_thrice(monk
         async with asyncio.timeout(PATIENCE_S):
             while server._process.exit_code is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-    with pytest.raises(ServerLost, match=f"rdzv-server cannot be hosted at port {unused_tcp_port}"):
+    with pytest.raises(ServerLost, match=pattern(words.hosting.hosting_fails, port=unused_tcp_port)):
         server.ensure()
     assert len(console.lines) == STARTS

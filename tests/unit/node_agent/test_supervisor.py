@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent import supervisor
+from node_agent import supervisor, words
 from tests.unit.node_agent.command_lines import plan
 
 ROOT = Path(__file__).parents[3]
@@ -92,7 +92,7 @@ async def test_a_run_that_is_forgotten_has_no_end(
     monkeypatch.setattr(supervisor, "PATIENCE_S", 0.5)
     server = PlayedServer(stream(phase("running"), {"run": None}), stream({"run": None}))
     assert await ends(server) is None
-    assert "no server has known run my run for 0.5 s: how it ended cannot be told" in capsys.readouterr().err
+    assert words.supervisor.run_unknown("my run", 0.5) in capsys.readouterr().err
 
 
 async def test_a_later_attempt_has_another_end(ends) -> None:

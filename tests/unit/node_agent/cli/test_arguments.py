@@ -15,6 +15,13 @@ from node_agent.cli.parser import read
 from node_agent.cli.plan import SAME_NAMES, settings
 from node_agent.config import UsageError
 from node_agent.core.log_options import PREFIX_NAMES, Std
+from node_agent.features.checks import CHECKS
+from node_agent.features.checks import words as checks
+from node_agent.features.hangs import words as hangs
+from node_agent.features.notices import words as notices
+from node_agent.features.preemption import CLOUDS
+from node_agent.features.preemption import words as preemption
+from node_agent.features.readiness import words as readiness
 from tests.support.told import pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 
@@ -55,8 +62,8 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "node_rank": ("1", "-1", a_number(0, 10_000_000, "-1")),
     "local_addr": ("10.0.0.2", "two words", SAY.not_a_host("two words")),
     "metrics_port": ("0", "http", SAY.not_a_place("http")),
-    "ready_file": ("ready", "gone/ready", "'gone/ready' is not a file in a folder that is there and may be written to"),
-    "check": ("gpus,disk=20", "gpu", "names of checks (gpus, ecc, xid, disk, shm, clock, ports, network), such as"),
+    "ready_file": ("ready", "gone/ready", readiness.not_writable("", "gone/ready")),
+    "check": ("gpus,disk=20", "gpu", checks.not_a_check(CHECKS, "gpu")),
     "pre_join_check_timeout": ("9", "0", a_time("0", 0.1, 3600)),
     "role": ("trainer", "x" * 129, SAY.not_a_name("x" * 129)),
     "numa_binding": ("socket", "core", SAY.not_one_of(("node", "socket", "exclusive", "core-complex"), "core")),
@@ -64,8 +71,8 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "signals_to_handle": ("SIGTERM,SIGUSR1", "SIGTERM,SIGKILL", SAY.signal_uncatchable("SIGKILL")),
     "notice_timeout": ("60", "soon", a_time("soon")),
     "notice_signal": ("SIGUSR2", "SIGNONE", SAY.not_a_signal("SIGNONE")),
-    "preemption_file": ("preempted", "gone/preempted", "'gone/preempted' is no file in a folder that is there"),
-    "preemption_poll": ("aws", "ibm", "aws, gcp, azure, or one of them as CLOUD=http://HOST:PORT, not 'ibm'"),
+    "preemption_file": ("preempted", "gone/preempted", preemption.not_a_file("", "gone/preempted")),
+    "preemption_poll": ("aws", "ibm", preemption.not_a_cloud(CLOUDS, "ibm")),
     "max_restarts": ("3", "-1", a_number(0, 10_000_000, "-1")),
     "restart_window": ("3600", "0", a_time("0", 1, 1e9)),
     "restart_backoff": ("10", "soon", a_time("soon")),
@@ -74,9 +81,9 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "fatal_exit_codes": ("2,-9", "1,,2", a_number(-255, 255, "")),
     "fatal_rule": ("bad record", "(", SAY.not_a_pattern("(", "")),
     "retry_rule": ("store", "x" * 513, SAY.pattern_too_long(512, 513)),
-    "progress_timeout": ("step=60", "step", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'step'"),
+    "progress_timeout": ("step=60", "step", hangs.not_progress_limits("step")),
     "silence_timeout": ("600", "0", a_time("0", 1)),
-    "log_rule": ("fault: NaN", "NaN", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'NaN'"),
+    "log_rule": ("fault: NaN", "NaN", hangs.not_a_rule("NaN")),
     "on_hang": ("report", "kill", SAY.not_one_of(("restart", "fail", "report"), "kill")),
     "max_hang_restarts": ("2", "-1", a_number(0, 10_000_000, "-1")),
     "straggler_factor": ("1.2", "1", SAY.not_a_number(1.1, 100, "1")),
@@ -114,19 +121,19 @@ MORE_BAD = [
     ("rdzv_conf", "join_timeout=soon", f"join_timeout: {a_time('soon')}"),
     ("nproc_per_node", "two", SAY.not_a_whole_number(1, 4096, "two", values.PLACES)),
     ("fatal_exit_codes", "256", a_number(-255, 255, "256")),
-    ("log_rule", "fault: x\nevery=: x", "HOW: PATTERN, such as 'every=60: step [0-9]+', not 'every=: x'"),
+    ("log_rule", "fault: x\nevery=: x", hangs.not_a_rule("every=: x")),
     *(("log_rule", f"{part}: x", f"{part.partition('=')[0]} of '{part}: x': {refusal(part.partition('=')[2])}")
       for parts, refusal in (("every=soon every=0 first=-1 first=nan", lambda given: a_time(given, 0.1)),
                              ("rank=-1", lambda given: a_number(0, 10_000_000, given)),
                              ("points=0", lambda given: a_number(1, 1_000_000, given)),
                              ("least=x most=nan", lambda given: SAY.not_a_number(-inf, inf, given)))
       for part in parts.split()),
-    ("progress_timeout", "factor=0.5", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'factor=0.5'"),
-    *(("log_rule", line, f"{line!r} has no pattern: add one after a colon, such as '{how}: loss ([0-9.]+)'")
+    ("progress_timeout", "factor=0.5", hangs.not_progress_limits("factor=0.5")),
+    *(("log_rule", line, hangs.no_pattern(line, how))
       for line, how in (("most=50", "most=50"), ("most=50,points=3:", "most=50,points=3"))),
     ("log_rule", "fault: (", SAY.not_a_pattern("(", "")),
-    ("log_rule", "fault=1: x", "first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not 'fault=1'"),
-    ("progress_timeout", "step=0", "start=S,step=S,checkpoint=S,unseen=S,factor=F, not 'step=0'"),
+    ("log_rule", "fault=1: x", hangs.not_a_part_of_a_rule("fault=1")),
+    ("progress_timeout", "step=0", hangs.not_progress_limits("step=0")),
     ("lease", "86401", a_time("86401", 0.1, 86_400)),
 ]
 ANY_TEXT = dict(
@@ -497,8 +504,7 @@ def test_a_mistake_is_answered_by_what_to_write(argv, says, tmp_path, monkeypatc
         (
             ["--notice-timeout", "60"],
             {},
-            "--notice-timeout 60: this node gives its workers 24 s when it leaves, four fifths "
-            "of --shutdown-timeout 30; --shutdown-timeout 75 allows all",
+            notices.shortened("--notice-timeout", 60.0, 24.0, 30.0, enough_s=75.0),
         ),
         (
             [],

@@ -16,6 +16,8 @@ from node_agent.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.core.command import Command
 from node_agent.core.hang import LogRule, ProgressLimits
 from node_agent.core.log_options import LogOptions, Std
+from node_agent.features.checks import words as checks
+from node_agent.features.notices import words as notices
 from node_agent.features.table import OPTIONS
 from node_agent.flags import PLACES
 from tests.unit.node_agent.command_lines import complaint, plan
@@ -237,10 +239,10 @@ def test_a_binding_that_cannot_be_is_one_line():
         ("--endpoint host:1 --nnodes 8,16 --node-unit 4", words.plan.unit_and_sizes("--node-unit", "--nnodes")),
         ("--run-id=", f"--run-id: {words.values.not_a_name('')}"),
         ("--preload json --no-python", words.command.preload_without_python("--preload")),
-        ("--check-only", "--check-only needs --check or --pre-join-check: what is to be checked"),
-        ("--notice-signal SIGUSR2", "--notice-signal: needs --notice-timeout S, or --scale-up on-notice"),
+        ("--check-only", checks.nothing_to_check("--check-only")),
+        ("--notice-signal SIGUSR2", notices.signal_without_notice("--notice-signal")),
         ("--notice-timeout 9 --notice-signal SIGTERM",
-         "--notice-signal SIGTERM: that stops workers; take another, such as SIGUSR2"),
+         notices.signal_that_stops("--notice-signal", "SIGTERM")),
         ("--log-dir /dev/null --duplicate-stderr-filters x",
          words.plan.copies_without_files("--duplicate-stderr-filters", "/dev/null")),
     ],

@@ -5,10 +5,11 @@ from itertools import count
 import pytest
 from rdzv_protocol.errors import Forbidden, ServerUnavailable, TlsRequired, Unauthorized
 
+from node_agent import words
 from node_agent.core.backoff import CUT_S, FIRST_S, HANDOVER_S, LONGEST_S, Retry, Unreachable, delay
 
 REFUSED = Unreachable("connect", "10.0.0.1: Connection refused")
-CLOSED = Unreachable("HTTP", "the server closed the connection")
+CLOSED = Unreachable("HTTP", words.connection.CLOSED)
 KEEPS_OUT = [Unauthorized("no token"), Forbidden("not this run"), TlsRequired("TLS")]
 
 
@@ -67,7 +68,7 @@ def test_an_agent_that_is_kept_out_is_told_at_once_unless_it_has_been_in(refusal
 
 
 def test_another_server_is_asked_at_once_and_nobody_is_told():
-    pause = fail(Retry(), Unreachable("leader", "leads no more", At(True)))
+    pause = fail(Retry(), Unreachable("leader", words.connection.leads_no_more("a:1"), At(True)))
     assert (pause.delay_s, pause.failure) == (0.0, None)
 
 
@@ -91,7 +92,7 @@ def test_an_unavailable_server_is_tried_again():
     assert fail(Retry(), error).failure is error
 
 
-CUT = Unreachable("HTTP", "the server closed the connection", is_cut=True)
+CUT = Unreachable("HTTP", words.connection.CLOSED, is_cut=True)
 
 
 def cut(retry: Retry, error: Exception = CUT, open_s: float = CUT_S):

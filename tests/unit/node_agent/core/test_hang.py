@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from node_agent import words
 from node_agent.core.hang import (
     SHORTEST_S,
     UNSEEN_S,
@@ -54,10 +55,10 @@ def test_a_script_that_says_when_it_saves_has_a_limit_for_steps_alone() -> None:
     node.progress(kind="checkpoint")
     assert node.passes(19.0) == []
     (found,) = node.passes(5.0)
-    assert "no progress for 20 s" in found.reason
+    assert found.reason == words.hangs.no_progress(found.silent_s, found.limit_s, None)
     node.progress(step=30)
     (over,) = node.passes(2.0 * SHORTEST_S / 2)
-    assert over == Suspicion("progress", "", ()), "the workers go on"
+    assert over == Suspicion("progress", "", ()), "all is well again"
     node.progress(kind="saving")
     assert node.passes(50.0) == [], "a checkpoint takes thirty seconds"
     assert len(node.passes(15.0)) == 1
@@ -140,7 +141,7 @@ def test_uninterruptible_sleep_counts_while_it_lasts_without_a_break() -> None:
     assert node.found == []
     node.uninterruptible = frozenset({1})
     (found,) = node.passes(13.0)
-    assert found.local_ranks == (1,) and "uninterruptible sleep" in found.reason
+    assert (found.local_ranks, found.reason) == ((1,), words.hangs.uninterruptible(8.0))
 
 
 STEP = r"step (\d+)"

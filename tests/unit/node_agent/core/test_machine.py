@@ -1,7 +1,9 @@
 """An agent's life: joining, running, stopping, coming back, ending."""
 
 from functools import partial
+from math import inf
 from operator import methodcaller
+from typing import get_args
 
 import pytest
 from msgspec.structs import replace
@@ -15,12 +17,13 @@ from rdzv_protocol.errors import (
     Unauthorized,
 )
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import AnswerRequest, Drain, LeaveRequest, Wait
+from rdzv_protocol.messages import AnswerRequest, Drain, LeaveRequest, RunTime, Wait
 from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from node_agent.core.backoff import HINTS, Cut, Unreachable
+from node_agent import words
+from node_agent.core.backoff import Cut, Unreachable
 from node_agent.core.effects import (
     Ask,
     CheckNode,
@@ -51,6 +54,7 @@ from node_agent.core.events import (
     WorkersSucceeded,
 )
 from node_agent.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
+from node_agent.words.connection import Stage
 from tests.unit.node_agent.story import (
     LEASE_S,
     Story,
@@ -68,23 +72,38 @@ from tests.unit.node_agent.story import (
 )
 
 STOP, KILL = StopWorkers("SIGTERM"), StopWorkers("SIGINT", kill=True)
-FAILED_SAID = Log("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 5", Level.ERROR, "workers_failed")
-STOPPING_SAID = Log("stopping the workers of round 1: node b left: SIGTERM", event="round_opened")
-SUCCEEDED_SAID = Log("run succeeded: all workers of 3 nodes exited 0", Level.ROUTINE, "run_succeeded")
+FAILED_SAID = Log(words.progress.worker_failed(3, 1, 77, "a", "exit code 5", ""), Level.ERROR, "workers_failed")
+STOPPING_SAID = Log(words.progress.stopping_workers(1, "node b left: SIGTERM"), event="round_opened")
+SUCCEEDED_SAID = Log(words.progress.run_succeeded("all workers of 3 nodes exited 0"), Level.ROUTINE, "run_succeeded")
 WARNED = Log("look", Level.WARNING, "warned")
 OVER_SAID = Log("run r has already succeeded", Level.ROUTINE, "run_succeeded")
-REFUSED_SAID = Log("error: no", Level.ERROR, "refused")
-KILLING_SAID = Log("SIGINT again: killing the workers", event="node_left")
+REFUSED_SAID = Log(words.leaving.error("no"), Level.ERROR, "refused")
+ANEW = Log(words.leaving.joining_anew("gone", 0.0), event="fenced")
+KILLING_SAID = Log(words.leaving.killing_workers("SIGINT"), event="node_left")
 waits, drains = partial(Log, event="waiting"), partial(Log, event="node_drained")
 begins = partial(Log, level=Level.ROUTINE, event="round_started")
 NODE_UNFIT, START_AGAIN, REFUSED = ExitCode.NODE_UNFIT, ExitCode.START_AGAIN, ExitCode.REFUSED
 FAILED = finish(succeeded=False, failure=a_failure(node_id="b"))
-SPENT = [Log("run failed: spent", Level.ERROR, "run_failed"), WriteFailureReport("spent", FAILED)]
-SIGTERM = [Log("SIGTERM: leaving the run", event="node_left"), leave()]
-DRAIN_SAID = Log("leaving the run: node a is drained; its workers have 60 s", event="node_drained")
+SPENT = [Log(words.progress.run_failed("spent"), Level.ERROR, "run_failed"), WriteFailureReport("spent", FAILED)]
+SIGTERM = [Log(words.leaving.leaving("SIGTERM"), event="node_left"), leave()]
+DRAIN_SAID = Log(words.leaving.drained("node a is drained", 60.0, has_workers=True), event="node_drained")
+DRAIN_SAID_IDLE = drains(words.leaving.drained("node a is drained", 60.0, has_workers=False))
 DRAIN_REPORT = WriteFailureReport("node a is drained")
-SIGTERM_REPORT = WriteFailureReport("SignalException: the agent got SIGTERM")
+SIGTERM_REPORT = WriteFailureReport(words.leaving.got_signal("SIGTERM"))
 AFTER_ELSEWHERE = "worker rank 9 on node b failed: exit code 1"
+TIME = RunTime(training_s=90.0, lost_s=8.0, restarting_s=2.0, ettr=0.9)
+RESTARTED = finish(restart_total=5, charged_restarts=2, time=TIME)
+RESTARTED_SAID = [
+    Log(words.progress.run_took({"training": 90.0, "lost": 8.0, "restarting": 2.0}, 0.9), Level.ROUTINE),
+    Log(words.progress.run_succeeded_after_restarts(RESTARTED.reason, 5, 2), Level.ROUTINE, "run_succeeded"),
+]
+
+
+def placed(round_):
+    """Line about the place of the node in this round of `an_assignment`."""
+    master = f"10.0.0.1:{40_000 + round_}"
+    ranks = {"first_rank": 2, "last_rank": 5, "workers": 10}
+    return words.progress.round_started(round_, 1, 3, **ranks, master=master, restarts=round_ - 1, most_restarts=3)
 
 
 told = partial(methodcaller, "is_told")
@@ -145,12 +164,12 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "a reply that brings nothing new is answered with the next poll":
         ([told(wait()), told(wait(), revision=1)], [poll(revision=1)]),
     "a round starts the workers and says their place":
-        ([RUNS], [begins("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3"),
+        ([RUNS], [begins(placed(1)),
                   StartWorkers(an_assignment(1)), poll(revision=1)]),
     "only one request is under way": ([happens(TimePassed()), happens(Started())], []),
     "a round that was over before the agent heard of it is joined after":
         ([told(stop(1, AFTER_ELSEWHERE))],
-         [Log(f"round 1 is over before it began here: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
+         [Log(words.progress.round_over(1, AFTER_ELSEWHERE), event="round_opened"), join(after_round=1)]),
 
     # running
     "an agent whose workers run keeps polling": ([RUNS, told(start(1), revision=1)], [poll(revision=1)]),
@@ -159,7 +178,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "a round that it was told before does not start again": ([*STOPPED, told(start(1))], [poll(revision=3)]),
     "but the next one does":
         ([*STOPPED, told(start(1)), told(start(2))],
-         [begins("round 2: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40002, restart 1 of 3"),
+         [begins(placed(2)),
           StartWorkers(an_assignment(2)), poll(revision=4)]),
     **{f"a {type(directive).__name__} older than the last reply changes nothing":
         ([told(start(1), revision=7), told(directive, revision=6)], [poll(revision=7)])
@@ -171,7 +190,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "an agent whose run succeeds exits 0": ([RUNS, succeeds, told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     "a failure elsewhere restarts an agent that has finished":
         ([RUNS, succeeds, told(stop(1, AFTER_ELSEWHERE))],
-         [Log(f"stopping the workers of round 1: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
+         [Log(words.progress.stopping_workers(1, AFTER_ELSEWHERE), event="round_opened"), join(after_round=1)]),
     **{f"an end of another round's workers is not reported: {type(event).__name__}":
         ([told(start(2)), happens(event)], []) for event in (WorkersSucceeded(1), WorkerFailed(1, a_failure()))},
 
@@ -193,7 +212,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
         ([RUNS, fails, reported, told(stop(1)), told(stop(1), revision=2), gone], [join(after_round=1)]),
     "a failure is said once":
         ([RUNS, fails, reported, gone, told(stop(1, a_failure().sentence))],
-         [Log("stopping the workers of round 1", event="round_opened"), join(after_round=1)]),
+         [Log(words.progress.stopping_workers(1, ""), event="round_opened"), join(after_round=1)]),
     "a failed run ends with the evidence of it": ([RUNS, fails, gone, told(FAILED)], [*SPENT, Exit(1)]),
     "the workers are stopped before the evidence is left": ([RUNS, told(FAILED)], [SPENT[0], STOP, SPENT[1]]),
 
@@ -220,16 +239,16 @@ STORIES = {  # what happens, and what the agent does at the last of it
 
     # fenced
     "a fenced agent stops its workers":
-        ([told(start(4)), refused(AgentFenced("gone"))], [Log("gone; joining anew", event="fenced"), STOP]),
+        ([told(start(4)), refused(AgentFenced("gone"))], [ANEW, STOP]),
     "and joins anew as another": ([told(start(4)), refused(AgentFenced("gone")), gone], [join("a.2", returning=True)]),
     "it takes whatever its new run tells it":
         ([told(start(9), revision=50), refused(AgentFenced("gone")), gone, told(start(1), revision=1)],
-         [begins("round 1: node 1 of 3, ranks 2-5 of 10, master 10.0.0.1:40001, restart 0 of 3"),
+         [begins(placed(1)),
           StartWorkers(an_assignment(1)), poll("a.2", revision=1)]),
     "without workers it joins anew at once":
-        ([refused(AgentFenced("gone"))], [Log("gone; joining anew", event="fenced"), join("a.2", returning=True)]),
+        ([refused(AgentFenced("gone"))], [ANEW, join("a.2", returning=True)]),
     "fenced while its workers stop, it does not stop them twice":
-        ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [Log("gone; joining anew", event="fenced")]),
+        ([RUNS, told(stop(1)), refused(AgentFenced("gone"))], [ANEW]),
 
     # its run has ended meanwhile and is forgotten
     "an agent whose run ended while it slept tells in which attempt it was":
@@ -239,7 +258,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
          [REFUSED_SAID, WriteFailureReport("OutcomeUnknown: no"), Exit(REFUSED)]),
     "but with 0 if all of its own workers had exited 0":
         ([RUNS, succeeds, refused(AgentFenced("gone")), refused(OutcomeUnknown("no"))],
-         [Log("no. all workers of this node exited 0; how the run ended is not known", Level.WARNING, "refused"),
+         [Log(words.leaving.outcome_unknown("no"), Level.WARNING, "refused"),
           Exit(0)]),
     "not if workers that ran later had not":
         ([RUNS, succeeds, refused(AgentFenced("gone")), told(start(1)), refused(AgentFenced("gone")), gone,
@@ -270,10 +289,10 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "and leaves when they are gone": ([RUNS, told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
     "an agent without workers leaves at once when it is drained":
         ([told(wait("standing by")), told(drain())],
-         [drains("leaving the run: node a is drained"), DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
+         [DRAIN_SAID_IDLE, DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
     "so does one whose workers have exited 0":
         ([RUNS, succeeds, told(drain())],
-         [drains("leaving the run: node a is drained"), DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
+         [DRAIN_SAID_IDLE, DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
     "workers that stop already are not signalled again":
         ([RUNS, told(stop(1)), told(drain())], [DRAIN_SAID, DRAIN_REPORT, poll(revision=3)]),
     "and their agent leaves instead of joining":
@@ -281,7 +300,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "told again, a drained agent does nothing more": ([RUNS, told(drain()), told(drain())], [poll(revision=3)]),
     "unless its workers are given less time":
         ([RUNS, told(drain(60)), told(drain(5))],
-         [drains("leaving the run: node a is drained; its workers have 5 s"), StopWorkers(grace_s=5.0),
+         [drains(words.leaving.drained("node a is drained", 5.0, has_workers=True)), StopWorkers(grace_s=5.0),
           poll(revision=3)]),
     **{f"a drained agent starts nothing and joins nothing: {type(directive).__name__}":
         ([RUNS, told(drain()), told(directive)], [poll(revision=3)]) for directive in (start(2), stop(1))},
@@ -297,6 +316,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
 
     # ending
     "an end of the run stops what still runs": ([RUNS, told(finish())], [SUCCEEDED_SAID, STOP]),
+    "with its time, if there were restarts": ([RUNS, told(RESTARTED)], [*RESTARTED_SAID, STOP]),
     "and exits by the run's end": ([RUNS, told(finish()), gone], [Exit(0)]),
     "also if it has failed": ([RUNS, told(FAILED), gone], [Exit(1)]),
     **{f"a node {why} is unfit":
@@ -308,8 +328,8 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "a standby exits with the run": ([told(wait("standing by")), told(finish())], [SUCCEEDED_SAID, Exit(0)]),
     **{f"{name} makes the agent leave and stop its workers with the same signal":
         ([RUNS, signalled(name)],
-         [Log(f"{name}: leaving the run", event="node_left"), leave(reason=name), StopWorkers(name),
-          WriteFailureReport(f"SignalException: the agent got {name}")]) for name in ("SIGTERM", "SIGINT")},
+         [Log(words.leaving.leaving(name), event="node_left"), leave(reason=name), StopWorkers(name),
+          WriteFailureReport(words.leaving.got_signal(name))]) for name in ("SIGTERM", "SIGINT")},
     "and exits when they are gone": ([RUNS, signalled(), gone], [Exit(START_AGAIN)]),
     "a second signal kills the workers":
         ([RUNS, signalled("SIGINT"), signalled("SIGINT")], [KILLING_SAID, KILL]),
@@ -361,29 +381,39 @@ def test_a_fenced_agent_has_nothing_to_keep_alive():
 
 # The server comes and goes.
 
-NO_WAY = "check that rdzv-server runs there and that no firewall is between"
 CONNECT = "connect: 10.0.0.1: Connection refused"
+SERVER = "host:1"
 UNKNOWN = Unreachable("TLS", "of an unknown authority", is_final=True)
-LOST_5 = f"no rdzv-server at host:1 within 5 s ({CONNECT}): {HINTS['connect']}"
-LEAVING_SAID = Log(
-    "SIGTERM: leaving without rdzv-server; all workers of this node exited 0", Level.WARNING, "node_left"
-)
-ALL_SUCCEEDED = Log("all workers of this node exited 0; how the run ended is not known", Level.WARNING, "server_lost")
+LOST_5 = words.connection.server_given_up(SERVER, 5.0, CONNECT, "connect")
+LEAVING_SAID = Log(words.leaving.leaving_without_server("SIGTERM"), Level.WARNING, "node_left")
+ALL_SUCCEEDED = Log(words.leaving.WORKERS_SUCCEEDED, Level.WARNING, "server_lost")
 
 
-def warned(text):
-    return Log(text, Level.WARNING, "server_reached" if text.startswith("reached") else "server_lost")
+def warned(text, event="server_lost"):
+    return Log(text, Level.WARNING, event)
+
+
+def lost(has_workers, longest_s, failure=CONNECT):
+    return warned(words.connection.server_lost(SERVER, str(failure), has_workers, longest_s))
+
+
+def reached(after_s):
+    return warned(words.connection.server_reached(SERVER, after_s), "server_reached")
+
+
+def server_given_up(within_s, failure=CONNECT, stage="connect"):
+    return gives_up(words.connection.server_given_up(SERVER, within_s, str(failure), stage), START_AGAIN)
 
 
 def errs(text):
-    return Log(f"error: {text}", Level.ERROR, "gave_up")
+    return Log(words.leaving.error(text), Level.ERROR, "gave_up")
 
 
-WITHIN_300 = errs(f"no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}")
+WITHIN_300 = errs(words.connection.server_given_up(SERVER, 300.0, CONNECT, "connect"))
 
 
-CLOSED = Unreachable("HTTP", "the server closed the connection", is_cut=True)
-TIMED_OUT = Unreachable("proxy", "the proxy there answered 504 because …", is_cut=True)
+CLOSED = Unreachable("HTTP", words.connection.CLOSED, is_cut=True)
+TIMED_OUT = Unreachable("proxy", words.connection.proxy_answered(504, True), is_cut=True)
 
 
 def is_cut(open_s, error):
@@ -391,12 +421,7 @@ def is_cut(open_s, error):
 
 
 def warned_of_cut(open_s, error):
-    text = (
-        f"a proxy or firewall before rdzv-server at host:1 ended a poll that had been open for {open_s:.1f} s "
-        f"({error}): raise its idle time-out above {LEASE_S / 2:g} s, for which polls wait "
-        "(nginx: proxy_read_timeout; haproxy: timeout server). The run continues; this is logged once"
-    )
-    return Log(text, Level.WARNING, "warned")
+    return warned(words.connection.poll_cut(SERVER, open_s, str(error), LEASE_S / 2), "warned")
 
 
 def gives_up(text, code):
@@ -407,46 +432,46 @@ def gives_up(text, code):
 OUTAGES = {  # limits of the wait, what happens, and what the agent does at the last of it
     "a server that is not there yet is said":
         ({"connect_timeout_s": 60.0}, [fails_to_connect()],
-         [warned(f"cannot reach rdzv-server at host:1 yet ({CONNECT}); trying for 60 s: {NO_WAY}")]),
+         [warned(words.connection.not_reached_yet(SERVER, CONNECT, 60.0, "connect"))]),
     "and so is its arrival":
         ({"connect_timeout_s": 60.0}, [fails_to_connect(), passes(3.0), told(wait("for 1"))],
-         [warned("reached rdzv-server at host:1 after 3.0 s"), waits("for 1"), poll(revision=1)]),
+         [reached(3.0), waits("for 1"), poll(revision=1)]),
     "a server that never answers is not given up before its time":
         ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9)], []),
     "and then with advice":
         ({"connect_timeout_s": 4.0}, [fails_to_connect(), passes(3.9), passes(0.1)],
-         gives_up(f"no rdzv-server at host:1 within 4 s ({CONNECT}): {HINTS['connect']}", START_AGAIN)),
+         server_given_up(4.0)),
     "a server that was never reached is not told that the agent leaves":
         ({"connect_timeout_s": 60.0}, [fails_to_connect(), signalled()],
-         [Log("SIGTERM: leaving the run", event="node_left"), SIGTERM_REPORT, Exit(START_AGAIN)]),
+         [Log(words.leaving.leaving("SIGTERM"), event="node_left"), SIGTERM_REPORT, Exit(START_AGAIN)]),
     "the first try may take its time, however short the limit": ({"connect_timeout_s": 0.0}, [passes(0.5)], []),
     "but with no time at all there is no other":
         ({"connect_timeout_s": 0.0}, [passes(0.5), fails_to_connect()],
-         gives_up(f"no rdzv-server at host:1 within 0 s ({CONNECT}): {HINTS['connect']}", START_AGAIN)),
+         server_given_up(0.0)),
     "a port that accepts and says nothing is spoken of":
-        ({"connect_timeout_s": 4.0}, [passes(2.0)], [warned(f"waiting for rdzv-server at host:1 to answer: {NO_WAY}")]),
+        ({"connect_timeout_s": 4.0}, [passes(2.0)], [warned(words.connection.not_answered_yet(SERVER))]),
     "and given up in time":
         ({"connect_timeout_s": 4.0}, [passes(2.0), passes(2.0)],
-         gives_up(f"no rdzv-server at host:1 within 4 s (HTTP: no answer): {HINTS['HTTP']}", START_AGAIN)),
+         server_given_up(4.0, f"HTTP: {words.connection.NO_ANSWER}", "HTTP")),
     **{f"the advice is about how far it got: {stage}":
         ({"connect_timeout_s": 1.0}, [fails_to_connect(error), passes(1.0)],
-         gives_up(f"no rdzv-server at host:1 within 1 s ({error}): {HINTS[stage]}", START_AGAIN))
-       for stage in HINTS
+         server_given_up(1.0, error, stage))
+       for stage in get_args(Stage)
        for error in [ServerUnavailable("full") if stage == "server" else Unreachable(stage, "no")]},
     "what waiting cannot heal is not waited for":
         ({"connect_timeout_s": 60.0}, [fails_to_connect(UNKNOWN)],
-         gives_up(f"cannot use rdzv-server at host:1 ({UNKNOWN}): check the certificates of both sides", REFUSED)),
+         gives_up(words.connection.server_unusable(SERVER, str(UNKNOWN), "TLS"), REFUSED)),
     "but it is by an agent that has been in":
         ({}, [RUNS, fails_to_connect(UNKNOWN)],
-         [warned(f"lost rdzv-server at host:1 ({UNKNOWN}); workers keep running, trying again")]),
+         [lost(has_workers=True, longest_s=inf, failure=UNKNOWN)]),
     "workers run on without the server for as long as it takes":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e6)], []),
     "another cause is said":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails_to_connect(Unreachable("HTTP", "closed"))],
-         [warned("still no rdzv-server at host:1 (HTTP: closed)")]),
+         [warned(words.connection.still_no_server(SERVER, "HTTP: closed"))]),
     "or for as long as the user says":
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect()],
-         [warned(f"lost rdzv-server at host:1 ({CONNECT}); workers keep running, trying again for 5 s")]),
+         [lost(has_workers=True, longest_s=5.0)]),
     "and are stopped then":
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0)],
          [errs(LOST_5), STOP, WriteFailureReport(LOST_5, is_server_lost=True)]),
@@ -454,8 +479,7 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
         ({"server_lost_timeout_s": 5.0}, [RUNS, fails_to_connect(), passes(5.0), gone], [Exit(START_AGAIN)]),
     "workers that finish without the server are spoken of":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1000.0), succeeds],
-         [report(),
-          warned("all workers exited 0, but rdzv-server at host:1 is out of reach: waiting for it for 300 s")]),
+         [report(), warned(words.connection.success_not_delivered(SERVER, 300.0))]),
     "and wait for it":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), passes(1e3), succeeds, passes(299.0)], []),
     "no longer than at the start":
@@ -463,16 +487,16 @@ OUTAGES = {  # limits of the wait, what happens, and what the agent does at the 
          [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
     "a server that goes when the workers have finished is waited for":
         ({"connect_timeout_s": 300.0}, [RUNS, succeeds, passes(1e3), fails_to_connect()],
-         [warned(f"lost rdzv-server at host:1 ({CONNECT}); trying again for 300 s")]),
+         [lost(has_workers=False, longest_s=300.0)]),
     "no longer either":
         ({"connect_timeout_s": 300.0}, [RUNS, succeeds, passes(1e3), fails_to_connect(), passes(300.0)],
          [WITHIN_300, ALL_SUCCEEDED, Exit(0)]),
     "an agent whose workers failed without the server is to be started again":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), fails, gone, passes(300.0)],
-         gives_up(f"no rdzv-server at host:1 within 300 s ({CONNECT}): {HINTS['connect']}", START_AGAIN)),
+         server_given_up(300.0)),
     "a server that comes back is told":
         ({"connect_timeout_s": 300.0}, [RUNS, fails_to_connect(), succeeds, passes(10.0), told(start(1), revision=1)],
-         [warned("reached rdzv-server at host:1 after 10.0 s"), poll(revision=1)]),
+         [reached(10.0), poll(revision=1)]),
     "a proxy that ends polls is named":
         ({}, [RUNS, is_cut(2.04, TIMED_OUT)], [warned_of_cut(2.0, TIMED_OUT)]),
     "but only once": ({}, [RUNS, is_cut(2.0, TIMED_OUT), is_cut(2.0, TIMED_OUT)], []),
@@ -494,7 +518,7 @@ FIT, UNFIT_CHECK = happens(NodeChecked()), "node a is unfit: --check disk says s
 unfit = happens(NodeChecked(UNFIT_CHECK))
 CHECKED_RUN = [FIT, RUNS]
 TOLD_UNFIT = [join("a.1", unfit=UNFIT_CHECK), leave(reason=UNFIT_CHECK, unfit=True)]
-UNFIT_SAID = [Log(f"error: {UNFIT_CHECK}", Level.ERROR, "gave_up"), WriteFailureReport(UNFIT_CHECK), Exit(NODE_UNFIT)]
+UNFIT_SAID = [errs(UNFIT_CHECK), WriteFailureReport(UNFIT_CHECK), Exit(NODE_UNFIT)]
 OWN_END = finish(succeeded=False, failure=a_failure())
 # fmt: off
 CHECKS = {  # what happens to an agent whose node is checked, and what it does at the last of it
@@ -516,7 +540,7 @@ CHECKS = {  # what happens to an agent whose node is checked, and what it does a
         ([*CHECKED_RUN, fails, told(OWN_END), gone], [CheckNode(after_failure=True)]),
     "whose code says that it is unfit":
         ([*CHECKED_RUN, fails, told(OWN_END), gone, unfit],
-         [Log(f"error: {UNFIT_CHECK}", Level.ERROR, "node_unfit"), Exit(NODE_UNFIT)]),
+         [Log(words.leaving.error(UNFIT_CHECK), Level.ERROR, "node_unfit"), Exit(NODE_UNFIT)]),
     "or how the run ended": ([*CHECKED_RUN, fails, told(OWN_END), gone, FIT], [Exit(1)]),
     "a signal is not kept waiting for that": ([*CHECKED_RUN, fails, told(OWN_END), gone, signalled()], [Exit(1)]),
     "a run that ends over another node's does not": ([*CHECKED_RUN, told(FAILED), gone], [Exit(1)]),
@@ -524,7 +548,7 @@ CHECKS = {  # what happens to an agent whose node is checked, and what it does a
         ([*CHECKED_RUN, told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
     "a node that has run nothing since need not be checked again":
         ([FIT, told(stop(1, AFTER_ELSEWHERE))],
-         [Log(f"round 1 is over before it began here: {AFTER_ELSEWHERE}", event="round_opened"), join(after_round=1)]),
+         [Log(words.progress.round_over(1, AFTER_ELSEWHERE), event="round_opened"), join(after_round=1)]),
 }
 # fmt: on
 
@@ -585,7 +609,7 @@ RULES = {  # what happens to an agent whose user has rules about failures, and w
 
 FATAL_42 = {"settings": RequestedSettings(fatal_exit_codes=(42,))}
 BY_42 = a_failure(exit_code=42, cause="exit code 42")
-SAID_42 = Log("worker rank 3 (local rank 1, pid 77) on node a failed: exit code 42", Level.ERROR, "workers_failed")
+SAID_42 = Log(words.progress.worker_failed(3, 1, 77, "a", "exit code 42", ""), Level.ERROR, "workers_failed")
 fails_with_42 = happens(WorkerFailed(1, BY_42))
 # fmt: off
 BY_CODE = {  # what happens to an agent for whose run exit code 42 is fatal, and what it does at the last of it
@@ -642,9 +666,7 @@ def test_workers_that_end_by_the_signal_that_their_agent_got_have_not_succeeded(
     agent.is_told(start())
     agent.handle(Signalled("SIGUSR1"))
     agent.handle(WorkersSucceeded(1))
-    assert agent.effects == [
-        Log("all workers have ended after the notice: waiting for the end of the round", event="noticed")
-    ]
+    assert agent.effects == [Log(words.leaving.WORKERS_ENDED_AFTER_NOTICE, event="noticed")]
 
 
 def test_workers_that_end_before_a_preemption_of_which_no_signal_told_have_done_their_work():
@@ -659,7 +681,7 @@ def test_an_agent_whose_node_the_network_test_has_found_unfit_leaves_and_says_so
     agent = Story()
     why = "node a is unfit: some evidence"
     agent.is_told(Drain(reason=why, remaining_s=0.0, unfit=True))
-    said = Log(f"error: {why}", Level.ERROR, "node_unfit")
+    said = Log(words.leaving.error(why), Level.ERROR, "node_unfit")
     assert agent.effects == [said, WriteFailureReport(why), leave(reason="found unfit"), Exit(NODE_UNFIT)]
 
 
@@ -711,8 +733,8 @@ def test_an_excluded_agent_stands_by_or_makes_room_for_another_node():
     assert agent.effects == [waits("standing by: node a is excluded: why; uncordoned in 60 s"), poll()]
     agent = Story(exits_when_excluded=True)
     agent.is_told(excluded())
-    why = "replace this node: rdzv-server keeps it out (standing by: node a is excluded: why)"
-    said = Log(f"error: {why}", Level.ERROR, "gave_up")
+    why = words.leaving.kept_out("standing by: node a is excluded: why")
+    said = Log(words.leaving.error(why), Level.ERROR, "gave_up")
     assert agent.effects == [leave(reason="excluded"), said, WriteFailureReport(why), Exit(NODE_UNFIT)]
 
 
@@ -774,24 +796,24 @@ def test_it_is_answered_beside_the_poll_and_not_when_nobody_waits_for_it_any_mor
     assert agent.effects == []
 
 
-@pytest.mark.parametrize(("slept_s", "why"), [(7.0, ""), (60.0, "; this agent did not run for 60 s, as after SIGSTOP")])
-def test_a_fenced_agent_that_did_not_run_says_so(slept_s, why):
+@pytest.mark.parametrize(("slept_s", "said_s"), [(7.0, 0.0), (60.0, 60.0)])
+def test_a_fenced_agent_that_did_not_run_says_so(slept_s, said_s):
     """An agent with a lease of 9 s gives a poll up after a silence of 6.75 s."""
     agent = Story()
     agent.is_told(start())
     agent.now += slept_s
     agent.handle(Answered(AgentFenced("gone")))
-    assert Log(f"gone{why}; joining anew", event="fenced") in agent.effects
+    assert Log(words.leaving.joining_anew("gone", said_s), event="fenced") in agent.effects
 
 
 def test_an_agent_that_was_cut_off_does_not_say_that_it_did_not_run():
     agent = Story()
     agent.is_told(start())
     agent.now += 6.75
-    agent.handle(ConnectionFailed(Unreachable("HTTP", "no answer")))
+    agent.handle(ConnectionFailed(Unreachable("HTTP", words.connection.NO_ANSWER)))
     agent.now += 60.0
     agent.handle(Answered(AgentFenced("gone")))
-    assert Log("gone; joining anew", event="fenced") in agent.effects
+    assert Log(words.leaving.joining_anew("gone", 0.0), event="fenced") in agent.effects
 
 
 def test_an_agent_that_ends_or_is_fenced_answers_nothing_of_before():

@@ -10,8 +10,9 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from node_agent.features import preemption
-from node_agent.features.preemption import cloud_metadata
+from node_agent.features.preemption import cloud_metadata, words
 from node_agent.features.preemption.cloud_metadata import CLOUDS, PreemptionPoll
+from tests.support.told import tells, told
 
 LONG_S = 60.0
 TOKEN, ETAG = "AQAEAtoken==", "411261ca6c9e4a2b"
@@ -105,9 +106,9 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("cloud", "notice"),
     [
-        ("aws", "AWS will terminate this spot instance at 2026-11-22T08:22:00Z"),
-        ("gcp", "Google takes this instance back in 30 s"),
-        ("azure", f"Azure has scheduled Preempt of {NAME}, not before Sun, 22 Nov 2026 18:29:47 GMT"),
+        ("aws", words.aws_takes_back("terminate", "2026-11-22T08:22:00Z")),
+        ("gcp", words.GOOGLE_TAKES_BACK),
+        ("azure", words.azure_takes_back("Preempt", NAME, "Sun, 22 Nov 2026 18:29:47 GMT")),
     ],
 )
 async def test_a_cloud_takes_its_machine_back(cloud: str, notice: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +137,13 @@ async def test_google_is_asked_once_and_holds_the_question() -> None:
     assert machine.asked == ["0", ETAG], "the second question is the last one"
 
 
+NOT_AZURES = words.not_the_clouds("Azure", "")
 ANSWERS: dict[str, tuple[int, str, str]] = {
-    "no such path": (404, "", "status 404"),
-    "a redirect to elsewhere": (302, "", "status 302"),
-    "markup of another program": (200, "<html>", "an answer that is none of Azure's"),
-    "JSON of another shape": (200, json.dumps([1]), "an answer that is none of Azure's"),
-    "more than anybody needs": (200, "x" * (cloud_metadata.MOST_BYTES + 1), "the answer has more than 65536 bytes"),
+    "no such path": (404, "", words.wrong_status(404)),
+    "a redirect to elsewhere": (302, "", words.wrong_status(302)),
+    "markup of another program": (200, "<html>", NOT_AZURES),
+    "JSON of another shape": (200, json.dumps([1]), NOT_AZURES),
+    "more than anybody needs": (200, "x" * (cloud_metadata.MOST_BYTES + 1), words.too_long(cloud_metadata.MOST_BYTES)),
 }
 
 
@@ -165,7 +167,8 @@ async def test_whoever_answers_otherwise_is_warned_of_once_and_moves_nothing(sta
         assert not poll.done()
         poll.cancel()
     (said,) = warned
-    assert said.startswith("no answer from Azure's metadata service at 127.0.0.1:") and why in said
+    reason = told(said, words.no_answer, cloud="Azure")["why"]
+    assert reason.startswith(why)
 
 
 async def test_a_machine_of_no_cloud_is_told_so() -> None:
@@ -174,7 +177,7 @@ async def test_a_machine_of_no_cloud_is_told_so() -> None:
     warned: asyncio.Queue[str] = asyncio.Queue()
     poll = asyncio.create_task(PreemptionPoll("gcp", base, warned.put_nowait).notice())
     async with asyncio.timeout(LONG_S):
-        assert (await warned.get()).endswith("asking again")
+        assert tells(await warned.get(), words.no_answer, cloud="Google")
     assert not poll.done()
     poll.cancel()
 

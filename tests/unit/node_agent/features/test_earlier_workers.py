@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from node_agent.features import earlier_workers
+from node_agent.features import words
 from node_agent.features.earlier_workers import still_running
 
 OWN = {
@@ -64,5 +64,5 @@ def test_a_process_without_a_round_is_left_out() -> None:
 
 
 def test_the_warning_names_some_and_says_what_to_do() -> None:
-    text = earlier_workers.warning(list(range(1, 20)))
+    text = words.earlier_workers_run(list(range(1, 20)))
     assert "(pids 1, 2, 3, 4, 5, 6, 7, 8, ...)" in text and text.endswith("kill -9 1 2 3 4 5 6 7 8")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from node_agent.features import words
 from node_agent.features.file_timer import FileTimer, open_pipe
 from tests.support.console import PATIENCE_S
 from tests.support.process_info import until
+from tests.support.told import pattern
 
 LONG_AGO, SOON_ENOUGH = 0.0, 0.05
 
@@ -56,7 +58,7 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 async def test_a_worker_that_misses_its_deadline_gets_the_signal_it_asked_for(served):
     served.ask(time.time() + SOON_ENOUGH, signum=15)
     assert await served.exit_code() == -15
-    assert await served.hears() == f"timer 'step' of process {served.worker.pid} has expired: sending it SIGTERM"
+    assert await served.hears() == words.timer_signals("step", served.worker.pid, "SIGTERM")
 
 
 async def test_a_timer_that_is_released_or_set_anew_no_longer_counts(served):
@@ -64,14 +66,14 @@ async def test_a_timer_that_is_released_or_set_anew_no_longer_counts(served):
     served.ask(-1, scope="released")
     served.ask(time.time() + 1000, scope="anew")
     served.ask(LONG_AGO, scope="anew", signum=0)
-    assert await served.hears() == f"timer 'anew' of process {served.worker.pid} has expired"
+    assert await served.hears() == words.timer_expired("anew", served.worker.pid)
     assert served.worker.returncode is None
 
 
 async def test_only_workers_are_signalled(served):
     served.ask(LONG_AGO, pid=os.getpid())
     served.ask(LONG_AGO, signum=0)
-    assert "has expired" in await served.hears()
+    assert await served.hears() == words.timer_expired("step", served.worker.pid)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ async def test_only_workers_are_signalled(served):
 )  # fmt: skip
 async def test_nonsense_is_told_and_harmless(served, line):
     served.write(line)
-    assert "not a timer request" in await served.hears()
+    assert await served.hears() == words.no_timer_request(served.timer.path, line.encode())
     served.ask(LONG_AGO)
     assert await served.exit_code() == -9
 
@@ -103,6 +105,6 @@ async def test_an_old_pipe_is_replaced_and_anything_else_left_alone(tmp_path):
     FileTimer(str(path), open_pipe(str(path)), print, lambda pid: True).close()
     await until(lambda: not path.exists())
     path.write_text("mine")
-    with pytest.raises(FileExistsError, match="no named pipe"):
+    with pytest.raises(FileExistsError, match=pattern(words.no_pipe, path=str(path))):
         open_pipe(str(path))
     assert path.read_text() == "mine"

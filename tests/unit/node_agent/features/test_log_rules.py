@@ -10,7 +10,7 @@ from math import inf
 import pytest
 
 from node_agent.core.hang import LineMatch, LogRule
-from node_agent.features.hangs import log_rules
+from node_agent.features.hangs import log_rules, words
 from node_agent.features.hangs.log_rules import Line, LineMatcher
 from tests.support.process_info import children, until
 
@@ -94,8 +94,7 @@ async def test_a_pattern_that_takes_for_ever_is_given_up_and_the_others_still_co
     assert took_turns > 100, "the loop was held up"
     assert looking.given_up == {1}
     assert [match.text for _, match in looking.found] == ["fine", "later"], "looked at once more, and told once"
-    (warning,) = looking.warnings
-    assert warning.startswith("--log-rule (a+)+$: counts for nothing from now on") and "0.2 s" in warning
+    assert looking.warnings == [words.pattern_too_slow("(a+)+$", 0.2)]
 
 
 async def test_lines_are_left_out_if_too_many_wait(
@@ -105,7 +104,7 @@ async def test_lines_are_left_out_if_too_many_wait(
     looking = look("x")
     for _ in range(100):
         looking.writes("x" * 100)
-    assert looking.lost > 80 and len(looking.warnings) == 1
+    assert looking.lost > 80 and looking.warnings == [words.LINES_LEFT_OUT]
     await looking.ends()
     assert len(looking.found) == 100 - looking.lost
 
@@ -119,7 +118,8 @@ async def test_a_process_that_is_killed_ends_all_rules(look: Callable[..., Looki
     os.kill(process, signal.SIGKILL)
     await until(lambda: looking.given_up == {0, 1})
     looking.writes("x")
-    assert looking.matcher.seen_until == inf and len(looking.warnings) == 1
+    assert looking.matcher.seen_until == inf
+    assert looking.warnings == [words.rules_given_up(words.process_ended(-signal.SIGKILL))]
 
 
 async def test_a_process_that_cannot_be_started_ends_all_rules(
@@ -128,4 +128,5 @@ async def test_a_process_that_cannot_be_started_ends_all_rules(
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     looking = look("x")
     looking.writes("x")
-    assert looking.given_up == {0} and "No such file or directory" in looking.warnings[0]
+    assert looking.given_up == {0}
+    assert looking.warnings == [words.rules_given_up(words.no_process("No such file or directory"))]

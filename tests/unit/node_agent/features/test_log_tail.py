@@ -13,7 +13,7 @@ from rdzv_protocol.messages import AnswerRequest
 from rdzv_protocol.queries import LOG_BYTES, LogTail, Refused, TailLog
 
 from node_agent.core.log_options import LogOptions
-from node_agent.features.log_reads import log_tail
+from node_agent.features.log_reads import log_tail, words
 from node_agent.features.log_reads.log_tail import MOST_READS, LogReader
 from node_agent.output.logs import ReadableLogs, RoundLogs
 from node_agent.output.routing import Route, Routing, WorkerRoutes
@@ -105,18 +105,18 @@ async def test_nothing_but_a_file_in_the_runs_own_folder_is_shown(log, becomes: 
     folder = str(log.parent)
     becomes(log)
     found = await tail(log, folder=folder)
-    assert found == Refused(reason=f"node a: {log} is no file in the run's folder any more: not shown")
+    assert found == Refused(reason=words.not_in_folder("a", str(log)))
 
 
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
-        ({"stream": "stdout"}, "rank 3 on node a writes its stdout to the agent's console: see --stream stderr"),
-        ({"rank": 2}, "rank 2 on node a writes its stderr to the agent's console: node-agent -t 3 writes files, too"),
-        ({"rank": 6}, "node a has no worker of rank 6 in round 1"),
-        ({"round": 2}, "node a has no worker of rank 3 in round 2"),
-        ({"folder": ""}, "node a shows no logs: its --logs-specs decides where they are"),
-        ({}, "node a: {log}: No such file or directory"),
+        ({"stream": "stdout"}, words.no_file("a", 3, "stdout", other_has_file=True)),
+        ({"rank": 2}, words.no_file("a", 2, "stderr", other_has_file=False)),
+        ({"rank": 6}, words.no_such_worker("a", 6, 1)),
+        ({"round": 2}, words.no_such_worker("a", 3, 2)),
+        ({"folder": ""}, words.place_unknown("a")),
+        ({}, words.unreadable("a", "{log}", "No such file or directory")),
     ],
     ids=["other stream", "console", "rank", "round", "plug-in", "removed"],
 )
@@ -131,7 +131,7 @@ async def test_a_disk_that_hangs_holds_up_nothing_and_takes_so_many_threads_and_
     query = TailLog(number=1, round=1, remaining_s=5.0, rank=RANK, stream="stderr", lines=2)
     reads = [asyncio.create_task(reader.tail(query, readable(log))) for _ in range(MOST_READS)]
     await asyncio.sleep(0)
-    assert "does its disk hang?" in (await reader.tail(query, readable(log))).reason
+    assert (await reader.tail(query, readable(log))).reason == words.still_reading("a")
     reads[0].cancel()
     released.set()
     async with asyncio.timeout(10):

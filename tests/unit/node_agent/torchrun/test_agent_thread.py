@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from rdzv_protocol.messages import LeaveRequest
 
+from node_agent import words
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.torchrun.agent_thread import AgentThread, Ended
@@ -46,7 +47,7 @@ def test_an_exception_in_its_loop_ends_the_agent_while_workers_run(program, capl
     assert program.agent.round_is_over.wait(10), "the workers must go"
     assert str(program.agent.ending.error) == "boom"
     assert not program.agent.leave("torchrun exits")
-    assert program.server.of(LeaveRequest)[0].reason == "internal error: RuntimeError: boom"
+    assert program.server.of(LeaveRequest)[0].reason == words.agent.internal_error("RuntimeError", "boom")
     assert "in boom" in caplog.text
 
 

@@ -9,12 +9,14 @@ from rdzv_protocol.codec import decode
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import Ack, ErrorReply, LeaderReply, LeaderRequest, LeaveRequest, PollRequest, Reply, Wait
 
+from node_agent import words
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
 from node_agent.transport import failover
 from node_agent.transport.failover import Failover
 from node_agent.transport.retrying import RetryingClient
 from tests.support.process_info import until
+from tests.support.told import pattern
 from tests.unit.node_agent.transport.http_server import HttpServer, http
 
 PATIENCE_S = 10.0
@@ -221,7 +223,7 @@ async def test_a_leader_that_dies_is_left_for_the_next_one_which_is_said_once(cl
     await cluster.lead(b, 6)
     await polled(client)
     await polled(client)
-    assert cluster.logged == [f"rdzv-server at {b.address} leads now"]
+    assert cluster.logged == [words.connection.leads_now(b.address)]
 
 
 async def test_while_nobody_leads_it_waits_for_the_news(cluster, monkeypatch):
@@ -238,7 +240,7 @@ async def test_while_nobody_leads_it_waits_for_the_news(cluster, monkeypatch):
     assert (await poll).leadership == 6
     assert cluster.logged[0].startswith("failed: ")
     assert f"{a.address}: 127.0.0.1: Connection refused; 127.0.0.1:" in cluster.logged[0]
-    assert cluster.logged[1:2] == [f"rdzv-server at {c.address} leads now"]
+    assert cluster.logged[1:2] == [words.connection.leads_now(c.address)]
 
 
 @pytest.mark.parametrize("teller", [1, 2], ids=["the next leader tells", "another follower tells"])
@@ -257,7 +259,7 @@ async def test_a_leader_that_hangs_is_left_as_soon_as_another_one_leads(cluster,
     assert (await poll).leadership == 6
     async with asyncio.timeout(PATIENCE_S):
         await report
-    assert cluster.logged == [f"rdzv-server at {b.address} leads now"]
+    assert cluster.logged == [words.connection.leads_now(b.address)]
 
 
 async def test_another_leader_behind_the_same_address_gets_a_report_that_hangs_at_the_one_before(cluster):
@@ -300,7 +302,7 @@ async def test_a_leader_that_is_named_in_the_turn_in_which_a_wait_ends_harms_not
     servers = Failover([("a", 1), ("b", 1)], None, lambda text: None)
     monkeypatch.setattr(servers, "http", lambda endpoint: SilentHost(servers))
     transport = servers.transport()
-    with pytest.raises(Unreachable, match="no answer within"):
+    with pytest.raises(Unreachable, match=pattern(words.connection.server_silent)):
         async with asyncio.timeout(PATIENCE_S):
             await transport.connect()
     await transport.close()
@@ -369,7 +371,7 @@ async def test_a_leader_that_hands_over_is_not_spoken_of(cluster, monkeypatch):
     await c.asked_for(paths.POLL)
     await cluster.lead(c, 6, [b, c])
     assert (await poll).leadership == 6
-    assert cluster.logged == [f"rdzv-server at {c.address} leads now"]
+    assert cluster.logged == [words.connection.leads_now(c.address)]
 
 
 # No server.

@@ -15,10 +15,12 @@ from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, Reply, Wait
 
-from node_agent.core.backoff import HINTS, Unreachable
+from node_agent import words
+from node_agent.core.backoff import Unreachable
 from node_agent.transport import connecting, name_lookup
 from node_agent.transport.http import HttpTransport
 from tests.support.process_info import until
+from tests.support.told import pattern
 from tests.unit.node_agent.transport.http_server import HttpServer, http
 
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
@@ -174,49 +176,45 @@ async def unreachable(transport: HttpTransport, request=POLL) -> Unreachable:
 
 
 NO_ANSWERS = {
-    "closed": (HANG_UP, "the server closed the connection"),
-    "half a head": (b"HTTP/1.1 200" + HANG_UP, "the server closed the connection"),
+    "closed": (HANG_UP, words.connection.CLOSED),
+    "half a head": (b"HTTP/1.1 200" + HANG_UP, words.connection.CLOSED),
     "half a body": (http(REPLY)[:-5] + HANG_UP, "peer closed connection without sending complete message body"),
     "another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "illegal status line"),
-    "endless": (http(b"x" * (MAX_MESSAGE_BYTES + 1)), f"the answer has more than {MAX_MESSAGE_BYTES} bytes"),
-    "another message": (http(ACK), "the answer is not rdzv-server's: Reply.revision is missing"),
-    "html": (http(b"<html>hello</html>"), "the answer is not rdzv-server's: "),
-    "404": (http(b"<html>no</html>", "404 Not Found"), "another program: it answers with HTTP status 404"),
-    "redirect": (http(b"", "302 Found", "Location: /"), "another program: it answers with HTTP status 302"),
+    "endless": (http(b"x" * (MAX_MESSAGE_BYTES + 1)), words.connection.answer_too_long(MAX_MESSAGE_BYTES)),
+    "another message": (http(ACK), words.connection.answer_unreadable("Reply.revision is missing")),
+    "html": (http(b"<html>hello</html>"), words.connection.answer_unreadable("")),
+    "404": (http(b"<html>no</html>", "404 Not Found"), words.connection.other_program_answered(404)),
+    "redirect": (http(b"", "302 Found", "Location: /"), words.connection.other_program_answered(302)),
 }
 
 
-@pytest.mark.parametrize(("answer", "what"), NO_ANSWERS.values(), ids=NO_ANSWERS)
-async def test_what_is_no_answer_is_said_and_may_be_tried_again(server, transport, answer, what):
+@pytest.mark.parametrize("name", NO_ANSWERS)
+async def test_what_is_no_answer_is_said_and_may_be_tried_again(server, transport, name):
+    answer, what = NO_ANSWERS[name]
     server.answers = [answer]
     error = await unreachable(transport)
-    stage = "another program" if what.startswith("another program") else "HTTP"
-    assert str(error).startswith(what if stage != "HTTP" else f"HTTP: {what}") and error.stage == stage
+    stage = "another program" if name in ("404", "redirect") else "HTTP"
+    assert str(error).startswith(f"{stage}: {what}") and error.stage == stage
     server.answers = [http(REPLY)]
     assert await transport.exchange(POLL) == REPLY
 
 
 @pytest.mark.parametrize(
-    ("status", "why", "is_cut"),
-    [
-        ("502 Bad Gateway", "it cannot reach rdzv-server", False),
-        ("503 Service Unavailable", "it cannot reach rdzv-server", False),
-        ("504 Gateway Timeout", "rdzv-server did not answer it in time", True),
-    ],
+    ("status", "has_timed_out"),
+    [("502 Bad Gateway", False), ("503 Service Unavailable", False), ("504 Gateway Timeout", True)],
 )
-async def test_a_proxy_that_has_no_server_is_not_taken_for_one(server, transport, status, why, is_cut):
+async def test_a_proxy_that_has_no_server_is_not_taken_for_one(server, transport, status, has_timed_out):
     server.answers = [http(b"<html>nginx</html>", status)]
     error = await unreachable(transport)
-    assert str(error) == f"proxy: the proxy there answered {status[:3]} because {why}"
-    assert error.is_cut == is_cut
-    assert HINTS[error.stage] == "check that rdzv-server runs, and that the proxy reaches it"
+    assert (error.stage, error.detail) == ("proxy", words.connection.proxy_answered(int(status[:3]), has_timed_out))
+    assert error.is_cut == has_timed_out
 
 
 async def test_a_connection_that_was_closed_between_two_polls_is_opened_anew(server, transport):
     server.answers = [http(REPLY) + HANG_UP]
     await transport.exchange(POLL)
     error = await unreachable(transport)
-    assert str(error) == "HTTP: the server closed the connection" and error.is_cut
+    assert str(error) == f"HTTP: {words.connection.CLOSED}" and error.is_cut
     server.answers = [http(REPLY)]
     assert await transport.exchange(POLL) == REPLY
 
@@ -244,7 +242,7 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(server, transport)
     transport.answer_timeout_s = 0.05
     server.before_answer = asyncio.Event().wait
     server.answers = [b"never"]
-    assert str(await unreachable(transport)) == "HTTP: no answer for 0.05 s"
+    assert str(await unreachable(transport)) == f"HTTP: {words.connection.request_unanswered(0.05)}"
     server.before_answer, server.answers = nothing, [http(REPLY)]
     assert await transport.exchange(POLL) == REPLY
     assert server.connections == 2, "a late answer must not be taken for the next one"
@@ -320,7 +318,8 @@ async def test_a_host_that_does_not_answer_is_given_up_in_time(server, transport
 
     monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_S", 0.05)
     monkeypatch.setattr(connecting, "_connected", silence)
-    assert str(await unreachable(transport)) == "connect: 127.0.0.1: no answer within 0.05 s"
+    error = await unreachable(transport)
+    assert str(error) == f"connect: {words.connection.address_silent('127.0.0.1', 0.05)}"
 
 
 async def test_every_address_of_a_name_is_tried(server, monkeypatch):
@@ -349,5 +348,5 @@ async def test_a_connection_that_is_reset_as_soon_as_it_is_made_is_one_that_brok
             return streams
 
         monkeypatch.setattr(asyncio, "open_connection", open_and_reset)
-        with pytest.raises(Unreachable, match="the connection broke"):
+        with pytest.raises(Unreachable, match=pattern(words.connection.BROKE)):
             await HttpTransport("127.0.0.1", listener.getsockname()[1], None).connect()

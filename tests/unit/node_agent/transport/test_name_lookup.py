@@ -12,12 +12,14 @@ from rdzv_protocol import paths
 from rdzv_protocol.errors import AgentFenced
 from rdzv_protocol.messages import ErrorReply, JoinRequest, PollRequest, Reply, Wait
 
+from node_agent import words
 from node_agent.core.backoff import Unreachable
 from node_agent.transport import connecting, name_lookup
 from node_agent.transport.base import ThreadLoop
 from node_agent.transport.http import HttpTransport
 from tests.support.process_info import until
 from tests.support.programs import PATIENCE_S
+from tests.support.told import pattern
 from tests.unit.node_agent.story import join
 from tests.unit.node_agent.transport.http_server import HttpServer, http
 
@@ -241,7 +243,7 @@ async def test_another_server_at_the_old_address_traps_no_agent(
     server.refusal = ErrorReply(code="agent_fenced", message="who is that?")
     resolver.moved_to = "127.0.0.2"
     resolver.may_answer.set()
-    with pytest.raises(Unreachable, match="server has another address now"):
+    with pytest.raises(Unreachable, match=pattern(words.connection.moved, host="server")):
         await asks(transport, request_)
     assert paths.JOIN not in server.paths, "no run begins there"
     await asks(transport, request_)

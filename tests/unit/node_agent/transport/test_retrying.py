@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable, Unauthorized
 from rdzv_protocol.messages import Ack, JoinRequest, PollRequest, Reply, ReportRequest, Wait
 
+from node_agent import words
 from node_agent.core import backoff
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.retrying import RetryingClient
@@ -16,7 +17,7 @@ from tests.unit.node_agent.story import join
 POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
 REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))
 REFUSED = Unreachable("connect", "10.0.0.1: Connection refused")
-CLOSED = Unreachable("HTTP", "the server closed the connection")
+CLOSED = Unreachable("HTTP", words.connection.CLOSED)
 
 
 class ScriptedTransport:
@@ -71,7 +72,7 @@ async def test_a_poll_after_an_outage_is_not_held() -> None:
 
 async def test_a_poll_that_is_cut_and_answered_at_the_next_try_is_told_apart_from_a_failure(monkeypatch):
     monkeypatch.setattr(backoff, "CUT_S", 0.0)
-    is_cut = Unreachable("HTTP", "the server closed the connection", is_cut=True)
+    is_cut = Unreachable("HTTP", words.connection.CLOSED, is_cut=True)
     failures: list[Exception] = []
     cuts: list[Exception] = []
     transport = ScriptedTransport(is_cut, REPLY, is_cut, is_cut, REPLY)
@@ -100,10 +101,8 @@ async def test_a_node_that_would_be_a_master_at_a_link_local_address_does_not_jo
     failure = await asyncio.wait_for(told, 5.0)
     asked.cancel()
     assert failure.is_final and transport.requests == []
-    assert str(failure) == (
-        f"address: workers cannot connect to this node's address {named or 'fe80::fc:ff:fe00:1'}, which is link-local: "
-        "name rdzv-server by a global address, or give --local-addr"
-    )
+    assert failure.stage == "address"
+    assert failure.detail == words.connection.own_address_link_local(named or "fe80::fc:ff:fe00:1")
 
 
 @pytest.mark.parametrize(

@@ -240,8 +240,8 @@ async def test_an_operator_who_gets_no_stack_is_told_so_with_the_reasons():
             server.rendezvous.ask(OperatorRequest(StacksRequest(run_id=RUN_ID), "admin"), OPERATOR)
         )
         (query,) = (await polls(server, reply)).queries
-        await answers(server, query.number, Evidence(groups=(), problems=("no process can be started",)))
-        why = f"{service_words.no_stacks(hang_words.NO_EVIDENCE)}; no process can be started"
+        await answers(server, query.number, Evidence(groups=(), problems=("no such program",)))
+        why = f"{service_words.no_stacks(hang_words.NO_EVIDENCE)}; no such program"
         with pytest.raises(NoAnswer, match=why):
             await question
 

@@ -179,8 +179,8 @@ async def test_processes_that_all_die_are_given_up_and_workers_start_cold(said: 
 async def test_an_interpreter_that_cannot_be_started_is_said_and_workers_start_cold(said: list[str]) -> None:
     pool = WarmPool(["json"], Command(("/nowhere/python", "train.py")), {}, 2, said.append)
     await full(pool)
-    why = "no process can be started to import json: No such file or directory"
-    assert said == [f"workers start cold, without --preload: {why}"]
+    (why,) = said
+    assert why.startswith("workers start cold, without --preload: ") and why.endswith(": No such file or directory")
     with pytest.raises(FileNotFoundError):
         pool.start_worker(0, {}, (), 1, 2)
 

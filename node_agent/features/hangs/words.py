@@ -1,0 +1,47 @@
+"""What a person is told of the flags by which hangs are noticed, and of the patterns of `--log-rule`."""
+
+
+def not_progress_limits(given: str) -> str:
+    """Refuses a value of `--progress-timeout`."""
+    return f"auto, seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {given!r:.60}"
+
+
+def not_a_rule(line: str) -> str:
+    """Refuses a value of `--log-rule`, as the next ones do."""
+    return f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}"
+
+
+def no_pattern(line: str, how: str) -> str:
+    return f"{line!r:.80} has no pattern: add one after a colon, such as '{how:.40}: loss ([0-9.]+)'"
+
+
+def not_a_part_of_a_rule(part: str) -> str:
+    return (
+        "before the colon may stand first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not "
+        f"{part!r:.60}"
+    )
+
+
+def bad_value_in_rule(key: str, line: str, why: str) -> str:
+    return f"{key} of {line!r:.80}: {why}"
+
+
+LINES_LEFT_OUT = "--log-rule: looking for the patterns takes longer than writing; some lines are left out"
+
+
+def pattern_too_slow(pattern: str, limit_s: float) -> str:
+    took = f"it took longer than {limit_s:g} s on one line: nested repeats such as (a+)+ take for ever"
+    return f"--log-rule {pattern}: counts for nothing from now on, {took}"
+
+
+def rules_given_up(why: str) -> str:
+    return f"--log-rule counts for nothing from now on: {why}"
+
+
+def no_process(why: str) -> str:
+    """A reason for `rules_given_up`, as the next one is."""
+    return f"no process can be started to look for them: {why}"
+
+
+def process_ended(exit_code: int | None) -> str:
+    return f"the process that looks for the patterns ended with exit code {exit_code}"

@@ -1,0 +1,37 @@
+"""Reasons for which an agent shows no log."""
+
+from typing import Literal
+
+
+def not_allowed(node_id: str) -> str:
+    return f"node {node_id} shows no logs: its agent runs without --allow-log-reads"
+
+
+def no_worker_yet(node_id: str) -> str:
+    return f"node {node_id} has started no worker yet"
+
+
+def no_such_worker(node_id: str, rank: int, round_: int) -> str:
+    return f"node {node_id} has no worker of rank {rank} in round {round_}"
+
+
+def no_file(node_id: str, rank: int, stream: Literal["stdout", "stderr"], other_has_file: bool) -> str:
+    other = "stderr" if stream == "stdout" else "stdout"
+    advice = f"see --stream {other}" if other_has_file else "node-agent -t 3 writes files, too"
+    return f"rank {rank} on node {node_id} writes its {stream} to the agent's console: {advice}"
+
+
+def place_unknown(node_id: str) -> str:
+    return f"node {node_id} shows no logs: its --logs-specs decides where they are"
+
+
+def still_reading(node_id: str) -> str:
+    return f"node {node_id} still reads log files for others: does its disk hang?"
+
+
+def not_in_folder(node_id: str, path: str) -> str:
+    return f"node {node_id}: {path} is no file in the run's folder any more: not shown"
+
+
+def unreadable(node_id: str, path: str, why: str) -> str:
+    return f"node {node_id}: {path}: {why}"

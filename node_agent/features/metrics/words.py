@@ -1,0 +1,13 @@
+"""What an agent tells of its metrics."""
+
+
+def place(url: str) -> str:
+    return f"metrics: {url}"
+
+
+def no_port(host: str, port: int, why: str) -> str:
+    return f"--metrics-port: cannot listen on {host}, port {port}: {why}; name another, or 0 for a free one"
+
+
+def not_told(error: str) -> str:
+    return f"metrics could not be told: {error}"

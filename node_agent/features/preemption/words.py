@@ -1,0 +1,55 @@
+"""What an agent tells of the preemption of its machine."""
+
+from collections.abc import Iterable
+
+NO_ANSWER_IN_TIME = "no answer in time"
+
+
+def not_a_file(source: str, path: str) -> str:
+    """Refuses `--preemption-file`, which `source` names."""
+    return f"{source}: {path!r} is no file in a folder that is there"
+
+
+def not_a_cloud(clouds: Iterable[str], given: str) -> str:
+    """Refuses a value of `--preemption-poll`."""
+    return f"{', '.join(clouds)}, or one of them as CLOUD=http://HOST:PORT, not {given!r:.80}"
+
+
+def preempted(how: str) -> str:
+    """Told as the reason for which the agent leaves."""
+    return f"preempted: {how}"
+
+
+def file_is_there(path: str) -> str:
+    return f"{path} is there"
+
+
+def aws_takes_back(action: str, at: str) -> str:
+    return f"AWS will {action} this spot instance at {at}"
+
+
+GOOGLE_TAKES_BACK = "Google takes this instance back in 30 s"
+
+
+def azure_takes_back(event: str, machine: str, not_before: str) -> str:
+    return f"Azure has scheduled {event} of {machine}, not before {not_before}"
+
+
+def no_answer(cloud: str, address: str, why: str) -> str:
+    return f"no answer from {cloud}'s metadata service at {address} ({why}); asking again"
+
+
+def not_the_clouds(cloud: str, why: str) -> str:
+    """A reason for `no_answer`: another program may listen there."""
+    return f"an answer that is none of {cloud}'s: {why}"
+
+
+NOT_GOOGLES = "it is none of Google's"
+
+
+def wrong_status(status: int) -> str:
+    return f"status {status}"
+
+
+def too_long(most_bytes: int) -> str:
+    return f"the answer has more than {most_bytes} bytes"

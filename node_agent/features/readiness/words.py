@@ -1,0 +1,11 @@
+"""What an agent tells of the file of `--ready-file`."""
+
+
+def not_writable(source: str, path: str) -> str:
+    """Refuses the flag, which `source` names."""
+    return f"{source}: {path!r} is not a file in a folder that is there and may be written to"
+
+
+def failed(path: str, why: str) -> str:
+    """Told if the file could not be written or removed."""
+    return f"--ready-file {path}: {why}"

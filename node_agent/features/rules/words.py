@@ -1,0 +1,22 @@
+"""What a person is told if the rules about failures could not be compared with one."""
+
+
+def warning(problem: str) -> str:
+    return f"warning: {problem}"
+
+
+def unmatched(why: str) -> str:
+    return f"--fatal-rule and --retry-rule count for nothing here, matching them {why}"
+
+
+def too_slow(limit_s: float) -> str:
+    """A reason for `unmatched`, as the next ones are."""
+    return f"took longer than {limit_s:g} s: nested repeats such as (a+)+ take for ever"
+
+
+def ended(exit_code: int | None, output: str) -> str:
+    return f"failed with exit code {exit_code}: {output}"
+
+
+def not_started(why: str) -> str:
+    return f"failed: {why}"

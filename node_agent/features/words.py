@@ -1,0 +1,66 @@
+"""What a person is told by the features that are one file each."""
+
+from collections.abc import Sequence
+
+_MOST_NAMED = 8
+"""Most pids that a warning names."""
+
+# earlier_workers
+
+
+def earlier_workers_run(pids: Sequence[int]) -> str:
+    """Warning of workers of an earlier agent, which hold what this one's workers want."""
+    named = ", ".join(map(str, pids[:_MOST_NAMED])) + (", ..." if len(pids) > _MOST_NAMED else "")
+    return (
+        f"warning: workers of an earlier agent of this job still run on this node (pids {named}). They may hold its "
+        f"GPUs, memory and ports: stop that agent, or end them: kill -9 {' '.join(map(str, pids[:_MOST_NAMED]))}"
+    )
+
+
+# evidence
+
+
+def no_workers(node_id: str, round_: int) -> str:
+    return f"node {node_id} has no workers of round {round_} any more"
+
+
+def looked_at_workers(reason: str, result: str) -> str:
+    """Told with the folder of what was found, or the problems."""
+    return f"looked at the workers{', ' if reason else ''}{reason}: {result}"
+
+
+# extension_locks
+
+
+def lock_left(path: str) -> str:
+    return (
+        f"{path} is the lock of a torch extension's build that was killed: no process here has it open, and workers "
+        "that load the extension wait for it for ever; remove it, unless another machine is building there now"
+    )
+
+
+# file_timer
+
+
+def no_timer(why: str) -> str:
+    return f"no file timer: {why}"
+
+
+def no_pipe(variable: str, path: str) -> str:
+    return f"{variable}={path}: this is no named pipe, and is left alone; name another path"
+
+
+def no_timer_request(path: str, line: bytes) -> str:
+    return f"{path}: not a timer request: {line[:80]!r}"
+
+
+def timer_expired(scope: str, pid: int) -> str:
+    return f"timer {scope[:200]!r} of process {pid} has expired"
+
+
+def timer_signals(scope: str, pid: int, signal_name: str) -> str:
+    return f"{timer_expired(scope, pid)}: sending it {signal_name}"
+
+
+def timer_cannot_signal(pid: int, why: str) -> str:
+    return f"cannot signal process {pid}: {why}"

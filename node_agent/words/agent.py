@@ -1,0 +1,29 @@
+"""What an agent tells of itself: mistakes in it, what the server does not take, and queries that it cannot answer."""
+
+
+def bug(traceback: str) -> str:
+    return f"this is a bug, please report it:\n{traceback}"
+
+
+def internal_error(kind: str, error: str) -> str:
+    return f"internal error: {kind}: {error}"
+
+
+def node_rank_taken(asked: int, group_rank: int) -> str:
+    return f"--node-rank {asked} is another node's; this node has rank {group_rank}"
+
+
+def suspicion_refused(why: str) -> str:
+    return f"rdzv-server did not take it that workers may hang: {why}"
+
+
+def message_refused(why: str) -> str:
+    return f"rdzv-server refused what this node had to say: {why}"
+
+
+def query_too_slow(node_id: str) -> str:
+    return f"node {node_id} was not done in time"
+
+
+def query_unknown(node_id: str) -> str:
+    return f"node {node_id} answers no such query"

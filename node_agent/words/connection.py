@@ -1,0 +1,140 @@
+"""What an agent tells of its connection to rdzv-server: what has failed, for how long it tries again, what to check.
+
+`failure` is an exchange's failure in words: the stage that it reached, and a detail. The details are below.
+"""
+
+from math import inf
+from typing import Literal
+
+Stage = Literal[
+    "name", "connect", "TLS", "HTTP", "another program", "port", "host", "proxy", "server", "address", "leader"
+]
+_HINTS: dict[Stage, str] = {
+    "name": "check the name in --endpoint, or in --master-addr",
+    "connect": "check that rdzv-server runs there and that no firewall is between",
+    "TLS": "check the certificates of both sides",
+    "HTTP": "check that this port is rdzv-server's",
+    "another program": "another program listens there: name rdzv-server's port, or stop that program",
+    "port": "another program listens at this port of this node: stop it, or choose another port",
+    "host": "this node hosts rdzv-server: give --master-addr or --rdzv-endpoint an address of this node",
+    "proxy": "check that rdzv-server runs, and that the proxy reaches it",
+    "server": "look at its log",
+    "address": "name rdzv-server by a global address, or give --local-addr",
+    "leader": "check that etcd runs, and that rdzv-server reaches it",
+}
+
+
+def hint(stage: Stage) -> str:
+    """Advice about a failure, by the stage that was reached."""
+    return _HINTS[stage]
+
+
+# The server is out of reach, or back.
+
+
+def not_answered_yet(server: str) -> str:
+    return f"waiting for rdzv-server at {server} to answer: {hint('connect')}"
+
+
+def not_reached_yet(server: str, failure: str, longest_s: float, stage: Stage) -> str:
+    return f"cannot reach rdzv-server at {server} yet ({failure}); trying{_limit(longest_s) or ' again'}: {hint(stage)}"
+
+
+def server_lost(server: str, failure: str, has_workers: bool, longest_s: float) -> str:
+    goes_on = "workers keep running, " if has_workers else ""
+    return f"lost rdzv-server at {server} ({failure}); {goes_on}trying again{_limit(longest_s)}"
+
+
+def still_no_server(server: str, failure: str) -> str:
+    return f"still no rdzv-server at {server} ({failure})"
+
+
+def server_reached(server: str, after_s: float) -> str:
+    return f"reached rdzv-server at {server} after {after_s:.1f} s"
+
+
+def server_given_up(server: str, within_s: float, failure: str, stage: Stage) -> str:
+    return f"no rdzv-server at {server} within {within_s:g} s ({failure}): {hint(stage)}"
+
+
+def server_unusable(server: str, failure: str, stage: Stage) -> str:
+    """Told of a failure that no further try can mend."""
+    return f"cannot use rdzv-server at {server} ({failure}): {hint(stage)}"
+
+
+def success_not_delivered(server: str, longest_s: float) -> str:
+    return f"all workers exited 0, but rdzv-server at {server} is out of reach: waiting for it{_limit(longest_s)}"
+
+
+def leave_not_delivered(server: str, within_s: float) -> str:
+    return (
+        f"could not tell rdzv-server at {server} within {within_s:g} s that this node leaves: it will be missed instead"
+    )
+
+
+def poll_cut(server: str, open_s: float, failure: str, hold_s: float) -> str:
+    """Told once, if a proxy or firewall ends polls that wait for an answer."""
+    return (
+        f"a proxy or firewall before rdzv-server at {server} ended a poll that had been open for "
+        f"{open_s:.1f} s ({failure}): raise its idle time-out above {hold_s:g} s, for which polls wait "
+        "(nginx: proxy_read_timeout; haproxy: timeout server). The run continues; this is logged once"
+    )
+
+
+def leads_now(server: str) -> str:
+    """Told if another one of several servers leads."""
+    return f"rdzv-server at {server} leads now"
+
+
+def _limit(longest_s: float) -> str:
+    return "" if longest_s == inf else f" for {longest_s:g} s"
+
+
+# Details of failures.
+
+NO_ANSWER = "no answer"
+NO_ADDRESS = "no address"
+BROKE = "the connection broke"
+CLOSED = "the server closed the connection"
+
+
+def moved(host: str) -> str:
+    return f"{host} has another address now"
+
+
+def address_silent(address: str, within_s: float) -> str:
+    return f"{address}: {server_silent(within_s)}"
+
+
+def server_silent(within_s: float) -> str:
+    """Told if no connection comes about."""
+    return f"no answer within {within_s:g} s"
+
+
+def request_unanswered(for_s: float) -> str:
+    return f"no answer for {for_s:g} s"
+
+
+def answer_too_long(most_bytes: int) -> str:
+    return f"the answer has more than {most_bytes} bytes"
+
+
+def answer_unreadable(why: str) -> str:
+    return f"the answer is not rdzv-server's: {why}"
+
+
+def proxy_answered(status: int, has_timed_out: bool) -> str:
+    why = "rdzv-server did not answer it in time" if has_timed_out else "it cannot reach rdzv-server"
+    return f"the proxy there answered {status} because {why}"
+
+
+def other_program_answered(status: int) -> str:
+    return f"it answers with HTTP status {status}"
+
+
+def leads_no_more(server: str) -> str:
+    return f"{server} leads no more"
+
+
+def own_address_link_local(address: str) -> str:
+    return f"workers cannot connect to this node's address {address}, which is link-local: {hint('address')}"

@@ -1,0 +1,69 @@
+"""What an agent tells when it leaves its run, or comes back to it."""
+
+from typing import Literal
+
+
+def error(reason: str) -> str:
+    return f"error: {reason}"
+
+
+def leaving(why: str) -> str:
+    return f"{why}: leaving the run"
+
+
+def leaving_with_workers(why: str, within_s: float, signal_name: str) -> str:
+    return f"{leaving(why)}; its workers have {within_s:g} s to end, and another {signal_name} kills them"
+
+
+def leaving_after_notice(why: str, within_s: float) -> str:
+    return f"{leaving(why)}; before, the workers of all nodes have {within_s:g} s to save"
+
+
+WORKERS_ENDED_AFTER_NOTICE = "all workers have ended after the notice: waiting for the end of the round"
+
+
+def killing_workers(signal_name: str) -> str:
+    return f"{signal_name} again: killing the workers"
+
+
+def drained(reason: str, remaining_s: float, has_workers: bool) -> str:
+    grace = f"; its workers have {remaining_s:.0f} s" if has_workers else ""
+    return f"leaving the run: {reason}{grace}"
+
+
+def kept_out(reason: str) -> str:
+    """Told by an agent that makes room for another node (`--exit-when-excluded`)."""
+    return f"replace this node: rdzv-server keeps it out ({reason})"
+
+
+def crashed(reason: str) -> str:
+    return f"error: {reason}; leaving the run"
+
+
+def reason_to_leave(why: Literal["drained", "found unfit", "excluded"]) -> str:
+    """Reason that the server is told, for people."""
+    return why
+
+
+def got_signal(signal_name: str) -> str:
+    """Error of an agent that a signal has told to leave, as torchrun says it."""
+    return f"SignalException: the agent got {signal_name}"
+
+
+# Without the server, which may not know of this agent any more.
+
+WORKERS_SUCCEEDED = "all workers of this node exited 0; how the run ended is not known"
+
+
+def outcome_unknown(refusal: str) -> str:
+    return f"{refusal}. {WORKERS_SUCCEEDED}"
+
+
+def leaving_without_server(signal_name: str) -> str:
+    return f"{signal_name}: leaving without rdzv-server; all workers of this node exited 0"
+
+
+def joining_anew(reason: str, slept_s: float) -> str:
+    """`slept_s`: seconds for which the agent did not run; 0 if it ran."""
+    why = f"; this agent did not run for {slept_s:.0f} s, as after SIGSTOP" if slept_s else ""
+    return f"{reason}{why}; joining anew"

@@ -1,0 +1,17 @@
+"""What an agent's supervisor logs (`--exit-with-run`)."""
+
+
+def agent_killed(signal_name: str) -> str:
+    return f"the agent was killed ({signal_name})"
+
+
+def agent_killed_run_awaited(signal_name: str, run_id: str) -> str:
+    return f"{agent_killed(signal_name)}; waiting for the end of run {run_id}, which may go on without it"
+
+
+def run_has_ended(run_id: str, phase: str) -> str:
+    return f"run {run_id} has {phase}"
+
+
+def run_unknown(run_id: str, within_s: float) -> str:
+    return f"no server has known run {run_id} for {within_s:g} s: how it ended cannot be told"

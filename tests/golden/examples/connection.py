@@ -1,0 +1,18 @@
+"""Fields of the messages about an agent's connection: one stage is enough where the hint is another message."""
+
+from math import inf
+
+from node_agent.words import connection
+from tests.golden.examples import Examples
+
+_FAILED = {"server": "<server>", "failure": "<failure>"}
+EXAMPLES: Examples = {
+    connection.not_reached_yet: [_FAILED | {"longest_s": each, "stage": "connect"} for each in (300.0, inf)],
+    connection.server_lost: [
+        _FAILED | {"has_workers": each, "longest_s": longest_s} for each, longest_s in ((True, inf), (False, 300.0))
+    ],
+    connection.server_given_up: [_FAILED | {"within_s": 300.0, "stage": "connect"}],
+    connection.server_unusable: [_FAILED | {"stage": "TLS"}],
+    connection.success_not_delivered: [{"server": "<server>", "longest_s": each} for each in (300.0, inf)],
+    connection.proxy_answered: [{"status": 502, "has_timed_out": False}, {"status": 504, "has_timed_out": True}],
+}

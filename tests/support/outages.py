@@ -1,0 +1,9 @@
+"""Lines in which an agent tells that its server is out of reach, and back: patterns for `Program.line`."""
+
+from math import inf
+
+from node_agent import words
+from tests.support.told import pattern
+
+LOST = pattern(words.connection.server_lost, longest_s=inf)
+REACHED = pattern(words.connection.server_reached)
