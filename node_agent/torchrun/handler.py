@@ -235,4 +235,4 @@ def _error(end: Ended) -> BaseException:
             return RendezvousConnectionError(str(end))
         case ProtocolError():
             return RendezvousError(str(end))
-    return RendezvousStateError(f"this node is no longer part of the run: {end}")
+    return RendezvousStateError(words.torchrun.no_longer_part(end))

@@ -16,6 +16,10 @@ def succeeded_without(reason: object) -> str:
     return f"the run has succeeded without this node: {reason}"
 
 
+def no_longer_part(reason: object) -> str:
+    return f"this node is no longer part of the run: {reason}"
+
+
 def store(address: str) -> str:
     return f"group rank 0's store at {address}"
 

@@ -819,7 +819,7 @@ def test_an_agent_that_was_cut_off_does_not_say_that_it_did_not_run():
 def test_an_agent_that_ends_or_is_fenced_answers_nothing_of_before():
     agent = Story()
     agent.is_told(start(), queries=queries(7))
-    agent.handle(Answered(AgentFenced("no longer part of the run")))
+    agent.handle(Answered(AgentFenced("it has left")))
     agent.handle(Answer(7, TAIL))
     assert agent.effects == []
     agent = Story()
