@@ -72,18 +72,17 @@ def _open(path: str) -> mmap.mmap | None:
     finally:
         os.close(descriptor)
     if begin.startswith(FORMAT):
-        _warn(
-            "node_agent.progress: this worker's progress is not told: the script imports a node_agent of another "
-            f"version ({__file__}) than that of its agent; install the agent's version there\n"
-        )
+        _warn_of_another_version()
     return None
 
 
-def _warn(line: str) -> None:
+def _warn_of_another_version() -> None:
     """Write to stderr, where there is one that takes it: a script never fails for what is told here."""
-    try:  # noqa: SIM105 - contextlib is nothing that every script has imported
-        sys.stderr.write(line)
-    except (AttributeError, OSError, ValueError):
+    try:
+        from node_agent import words
+
+        sys.stderr.write(f"{words.workers.progress_of_another_version(__file__)}\n")
+    except (AttributeError, ImportError, OSError, ValueError):
         pass
 
 

@@ -1,4 +1,4 @@
-"""Built-in checks of a node, as a program of its own that needs Python alone: `--check gpus,disk=20`.
+"""Built-in checks of a node, as a program of its own that needs Python and our sentences alone: `--check gpus,disk=20`.
 
 Its argument is JSON: `names`, `server`, `tls`, `folder`, `limit_s`, `is_brief`. It writes one line a check: its name,
 `ok`, `UNFIT` or `unknown`, and what was found. Exit code 71 if a check has found the node unfit, else 0. What cannot be
@@ -20,6 +20,11 @@ from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
+if not __package__:  # run by its path, and isolated: nothing of ours would be found
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from node_agent.checks import words
+
 GIB = 1 << 30
 PORTS = 8
 """Ports that an agent and its workers use at a time, and some more."""
@@ -29,16 +34,6 @@ ANSWER_S = 20.0
 GPU_FIELDS = (
     "index", "name", "memory.total", "ecc.errors.uncorrected.volatile.total", "remapped_rows.failure"
 )  # fmt: skip
-HARDWARE_XIDS = {
-    48: "a double-bit ECC error",
-    64: "a failed row remapping",
-    74: "an NVLink error",
-    79: "a GPU that has fallen off the bus",
-    95: "an uncontained ECC error",
-    119: "a GPU whose firmware does not answer",
-    120: "an error of a GPU's firmware",
-}
-"""Xids that NVIDIA's catalogue puts down to the GPU or its link; 13, 31, 43, 45 and the like are the program's."""
 _XID = re.compile(r"NVRM: Xid \((PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
 
 
@@ -66,14 +61,14 @@ class Asked:
 def gpus(asked: Asked, number: float | None) -> str:
     """The GPUs are there, so many of them if that was asked for, and of one kind."""
     found = _gpus(asked)
-    kinds = sorted({f"{name} with {memory} MiB" for _, name, memory, *_ in found})
+    kinds = sorted({words.gpu(name, memory) for _, name, memory, *_ in found})
     if number is not None and len(found) != number:
-        raise Unfit(f"{len(found)} GPUs, not {number:g}: one is lost, or hidden from this process")
+        raise Unfit(words.wrong_number(len(found), number))
     if not found:
-        raise Unfit("nvidia-smi lists no GPU")
+        raise Unfit(words.NO_GPU)
     if len(kinds) > 1:
-        raise Unfit(f"GPUs of several kinds: {', '.join(kinds)}")
-    return f"{len(found)} x {kinds[0]}"
+        raise Unfit(words.several_kinds(kinds))
+    return words.gpus(len(found), kinds[0])
 
 
 def ecc(asked: Asked, most: float | None) -> str:
@@ -81,51 +76,50 @@ def ecc(asked: Asked, most: float | None) -> str:
     counted = 0
     for index, _, _, errors, remapping in _gpus(asked):
         if remapping not in ("0", "No") and remapping.isalnum():
-            raise Unfit(f"GPU {index} could not remap a row of its memory: replace it")
+            raise Unfit(words.not_remapped(index))
         if errors.isdigit():
             counted += 1
             if int(errors) > (most or 0):
-                raise Unfit(f"GPU {index} has had {errors} uncorrectable ECC errors since its driver was loaded")
+                raise Unfit(words.ecc_errors(index, errors))
     if not counted:
-        raise Unknown("no GPU here counts ECC errors")
-    return f"no uncorrectable error on {counted} GPUs"
+        raise Unknown(words.NO_ECC)
+    return words.no_ecc_error(counted)
 
 
 def xid(asked: Asked, most: float | None) -> str:
     """The kernel's log has no Xid since boot that NVIDIA puts down to the hardware."""
     done = _run(["dmesg"], asked.answer_s)
     if done is None:
-        raise Unknown("dmesg is not there, or may not read the kernel's log")
+        raise Unknown(words.NO_DMESG)
     found = [(place, int(number)) for _, place, number in _XID.findall(done)]
-    bad = [(place, number) for place, number in found if number in HARDWARE_XIDS]
+    bad = [(place, number) for place, number in found if number in words.HARDWARE_XIDS]
     if len(bad) > (most or 0):
         place, number = bad[-1]
-        raise Unfit(f"Xid {number} of GPU {place} since boot: {HARDWARE_XIDS[number]}")
-    return f"no Xid of broken hardware since boot ({len(found)} others)"
+        raise Unfit(words.xid(number, place))
+    return words.no_xid(len(found))
 
 
 def disk(asked: Asked, gib: float | None) -> str:
     """Free space for log files, which are written while the run goes on, is enough (default: 1 GiB)."""
-    return _room(asked.folder, 1.0 if gib is None else gib, "remove what is not needed there")
+    return _room(asked.folder, 1.0 if gib is None else gib, words.MAKE_ROOM)
 
 
 def shm(asked: Asked, gib: float | None) -> str:
     """Free space in /dev/shm, which data loaders and NCCL use, is enough (default: 1 GiB)."""
-    return _room("/dev/shm", 1.0 if gib is None else gib, "docker run --shm-size, an emptyDir of medium Memory")
+    return _room("/dev/shm", 1.0 if gib is None else gib, words.ENLARGE_SHM)
 
 
 def clock(asked: Asked, most_s: float | None) -> str:
     """The clocks of this node and of the server agree: certificates, tokens and people's logs depend on it."""
     if asked.server is None:
-        raise Unknown("there is no server to compare with: give --endpoint")
+        raise Unknown(words.NO_SERVER)
     most_s = 5.0 if most_s is None else most_s
     asked_at, served_at, answered_at = _server_time(asked)
     early, late = asked_at - served_at, answered_at - served_at - 1.0  # whole seconds, rounded down
     ahead = late if late > 0 else min(0.0, early)
     if abs(ahead) > most_s:
-        way = "ahead of" if ahead > 0 else "behind"
-        raise Unfit(f"this node's clock is {abs(ahead):.0f} s {way} the server's: set it (chronyc makestep)")
-    return f"within {max(abs(ahead), 1.0):.0f} s of the server's"
+        raise Unfit(words.clock_wrong(ahead))
+    return words.clock_right(max(abs(ahead), 1.0))
 
 
 def ports(asked: Asked, number: float | None) -> str:
@@ -137,16 +131,16 @@ def ports(asked: Asked, number: float | None) -> str:
         with socket.create_connection(("127.0.0.1", opened[0].getsockname()[1]), asked.answer_s):
             pass
     except OSError as error:
-        raise Unfit(f"{len(opened)} of {wanted} ports could be had: {error.strerror or error}") from None
+        raise Unfit(words.too_few_ports(len(opened), wanted, error.strerror or str(error))) from None
     finally:
         for each in opened:
             each.close()
-    return f"{wanted} free ports"
+    return words.free_ports(wanted)
 
 
 def network(asked: Asked, least: float | None) -> str:
     """Enough bandwidth between this node and others: see `node_agent.checks.network`."""
-    raise Unknown("the server has it tested between two nodes when they join")
+    raise Unknown(words.TESTED_BY_SERVER)
 
 
 CHECKS: dict[str, Callable[[Asked, float | None], str]] = {
@@ -180,21 +174,21 @@ def _verdicts(asked: Asked) -> Iterator[tuple[str, str, str]]:
 def _gpus(asked: Asked) -> list[list[str]]:
     """Values of `GPU_FIELDS`, one row a GPU."""
     if shutil.which("nvidia-smi") is None:
-        raise Unfit("there is no nvidia-smi on PATH: no NVIDIA driver is installed, or this container does not see it")
+        raise Unfit(words.NO_DRIVER)
     query = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
     process = subprocess.Popen(query, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         output = process.communicate(timeout=asked.answer_s)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
         process.kill()  # and nobody waits for it: it may be in uninterruptible sleep
-        raise Unfit(f"nvidia-smi has not answered within {asked.answer_s:g} s: the driver hangs") from None
+        raise Unfit(words.driver_hangs(asked.answer_s)) from None
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if process.returncode:
         said = " ".join(lines)[:300]
-        raise Unfit(f"nvidia-smi fails with {process.returncode}: {said}")
+        raise Unfit(words.driver_fails(process.returncode, said))
     rows = [[value.strip() for value in line.split(",")] for line in lines]
     if lost := [line for line, row in zip(lines, rows, strict=True) if len(row) != len(GPU_FIELDS)]:
-        raise Unfit(f"nvidia-smi says: {lost[0][:300]}")
+        raise Unfit(words.driver_says(lost[0][:300]))
     return rows
 
 
@@ -216,10 +210,10 @@ def _room(folder: str, gib: float, advice: str) -> str:
         raise Unfit(f"{folder}: {error.strerror}") from None
     free = found.f_bavail * found.f_frsize / GIB
     if free < gib:
-        raise Unfit(f"{free:.2f} GiB free in {folder}, fewer than {gib:g}: {advice}")
+        raise Unfit(words.no_room(free, folder, gib, advice))
     if found.f_files and found.f_favail < FEWEST_INODES:
-        raise Unfit(f"{found.f_favail} files may still be made in {folder} (df -i): {advice}")
-    return f"{free:.1f} GiB free in {folder}"
+        raise Unfit(words.no_inodes(found.f_favail, folder, advice))
+    return words.room(free, folder)
 
 
 def _server_time(asked: Asked) -> tuple[float, float, float]:
@@ -236,7 +230,7 @@ def _server_time(asked: Asked) -> tuple[float, float, float]:
         date = http.getresponse().headers["Date"]
         return asked_at, parsedate_to_datetime(date or "").timestamp(), time.time()
     except (OSError, HTTPException, ValueError, TypeError) as error:
-        raise Unknown(f"the server at {host}:{port} does not say what time it is ({error})") from None
+        raise Unknown(words.no_time(f"{host}:{port}", str(error))) from None
     finally:
         http.close()
 

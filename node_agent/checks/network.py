@@ -15,6 +15,8 @@ from typing import Any
 
 from rdzv_protocol.queries import PAIR_TEST_BYTES, PAIR_TEST_PINGS, PairTest, PairTested
 
+from node_agent.checks import words
+
 MB = 1e6
 SLACK = 1.25
 """Factor on the longest time that the limit allows: after that no byte can bring the rate up to the limit."""
@@ -37,18 +39,17 @@ class _Failed(Exception):
 
 async def measure(query: PairTest, least_mb_per_s: float) -> PairTested:
     """Test the network as the server has asked. The answer says what is wrong, if anything is."""
-    broke = f"the connection with node {query.peer} broke"
     try:
         async with asyncio.timeout(query.limit_s), _connection(query) as (connection, latency_s):
             if latency_s > MOST_LATENCY_S:
-                raise _Failed(f"a byte to node {query.peer} and back takes {latency_s * 1000:.0f} ms: packets are lost")
+                raise _Failed(words.packets_lost(query.peer, latency_s))
             mb_per_s = await _exchange(connection, query, least_mb_per_s)
     except _Failed as error:
         return PairTested(problem=str(error))
     except TimeoutError:
-        return PairTested(problem=f"{broke} off: it took more than {query.limit_s:g} s")
+        return PairTested(problem=words.broke_off(query.peer, query.limit_s))
     except OSError as error:
-        return PairTested(problem=f"{broke}: {error.strerror or error}")
+        return PairTested(problem=words.broke(query.peer, error.strerror or str(error)))
     return PairTested(mb_per_s=mb_per_s, latency_s=latency_s)
 
 
@@ -56,14 +57,15 @@ async def measure(query: PairTest, least_mb_per_s: float) -> PairTested:
 async def _connection(query: PairTest) -> AsyncIterator[tuple[socket.socket, float]]:
     """The connection with the other node, and its latency as far as this node measures it."""
     where, within_s = f"{query.addr}:{query.port}", query.limit_s * CONNECTING_SHARE
-    what = f"from node {query.peer} came to {where}" if query.listens else f"to node {query.peer} at {where}"
     try:
         async with asyncio.timeout(within_s):
             connection = await (_accepted if query.listens else _connected)(query)
     except TimeoutError:
-        raise _Failed(f"no connection {what} within {within_s:g} s") from None
+        too_late = words.nobody_came if query.listens else words.no_answer
+        raise _Failed(too_late(query.peer, where, within_s)) from None
     except OSError as error:
-        raise _Failed(f"no connection {what}: {error.strerror or error}") from None
+        failed = words.cannot_listen if query.listens else words.cannot_connect
+        raise _Failed(failed(query.peer, where, error.strerror or str(error))) from None
     with connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield connection, await (_echo if query.listens else _ping)(connection)
@@ -91,13 +93,13 @@ async def _receive(connection: socket.socket, peer: str, least_mb_per_s: float) 
             while got < PAIR_TEST_BYTES:
                 number = await loop.sock_recv_into(connection, buffer)
                 if not number:
-                    raise ConnectionResetError("the other node has ended the test")
+                    raise ConnectionResetError(words.OTHER_ENDED)
                 got += number
     except TimeoutError:
         pass
     mb_per_s = got / MB / max(loop.time() - began, 1e-6)
     if mb_per_s < least_mb_per_s:
-        raise _Failed(f"{mb_per_s:.1f} MB/s from node {peer}, fewer than {least_mb_per_s:g}")
+        raise _Failed(words.too_little(peer, mb_per_s, least_mb_per_s))
     return mb_per_s
 
 
@@ -215,6 +217,6 @@ async def _read(connection: socket.socket, number: int) -> bytes:
     while len(got) < number:
         more = await asyncio.get_running_loop().sock_recv(connection, number - len(got))
         if not more:
-            raise ConnectionResetError("the other node has ended the test")
+            raise ConnectionResetError(words.OTHER_ENDED)
         got += more
     return got

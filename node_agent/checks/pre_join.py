@@ -17,6 +17,7 @@ from msgspec import Struct
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
+from node_agent.checks import words
 from node_agent.config import Endpoint
 from node_agent.core.effects import WAITING, Level
 from node_agent.failures.diagnose import exit_status
@@ -100,12 +101,12 @@ class PreJoinCheck:
                     command, {**self._environment, **own}, self._check.limit_s, self._ended(name)
                 )
             except OSError as error:
-                self._warn(f"{name} could not be started: {error.strerror or error}")
+                self._warn(words.not_started(name, error.strerror or str(error), ExitCode.NODE_UNFIT.value))
                 self._loop.call_soon(self._next)
         else:
             took_s = self._loop.time() - self._began_at
             if took_s >= QUIET_S:
-                self._log(f"this node has been checked, in {took_s:.1f} s", Level.NOTICE, WAITING)
+                self._log(words.checked(took_s), Level.NOTICE, WAITING)
             self._end("")
 
     def _ended(self, name: str) -> Callable[[int | None, str], None]:
@@ -113,25 +114,24 @@ class PreJoinCheck:
             self._child = None
             wrote = evidence(output)
             if exit_code is None:
-                self._end(f"node {self._node_id} is unfit: {name} took more than {self._check.limit_s:g} s{wrote}")
+                self._end(words.too_slow(self._node_id, name, self._check.limit_s, wrote))
             elif exit_code == ExitCode.NODE_UNFIT:
-                self._end(f"node {self._node_id} is unfit: {name} says so{wrote}")
+                self._end(words.says_so(self._node_id, name, wrote))
             else:
                 if exit_code:
-                    self._warn(f"{name} failed ({exit_status(exit_code).cause}){wrote}")
+                    cause = exit_status(exit_code).cause
+                    self._warn(words.broken(name, cause, wrote, ExitCode.NODE_UNFIT.value))
                 self._next()
 
         return ended
 
-    def _warn(self, what: str) -> None:
-        code = ExitCode.NODE_UNFIT.value
-        self._log(f"{what}; only exit code {code} says that a node is unfit: it joins", Level.WARNING, "check_failed")
+    def _warn(self, text: str) -> None:
+        self._log(text, Level.WARNING, "check_failed")
 
     def _tell_of_wait(self) -> None:
         running = [name for name, _ in commands(self._check)]
         name = running[len(running) - len(self._left) - 1]
-        text = f"checking this node before it joins: {name} runs, for at most {self._check.limit_s:g} s"
-        self._log(text, Level.NOTICE, WAITING)
+        self._log(words.checking(name, self._check.limit_s), Level.NOTICE, WAITING)
 
     def _end(self, unfit: str) -> None:
         if self._quiet:
@@ -141,7 +141,7 @@ class PreJoinCheck:
 
 
 def evidence(output: str) -> str:
-    """The end of what a check has written, as the end of a sentence; empty if it has written nothing."""
+    """The end of what a check has written, in one line; empty if it has written nothing."""
     lines = [printable(line).strip() for line in output.splitlines() if one_line([line])]
     kept = last_lines(lines, TAIL_LINES, EVIDENCE_BYTES)
-    return f": {' | '.join(kept)}" if kept else ""
+    return " | ".join(kept)

@@ -34,6 +34,11 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+if not __package__:  # run by its path, and isolated: nothing of ours would be found
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from node_agent.evidence import words
+
 Order = dict[str, Any]
 """Request of the agent. `workers`: a list of maps with `rank`, `pid`, `server` (socket of torch's worker server),
 `pipe` and `dump` (NCCL's), `stacks` (file to which it writes them), `stderr` (file of its stderr), each empty if there
@@ -65,7 +70,6 @@ LAST_LINE = re.compile(
 In a function that `atexit` calls, the outermost frame can be any."""
 CUT = ("...", "<cut>", 0)
 """Outermost frame of a stack that is too deep for faulthandler, which leaves out the rest."""
-NO_PY_SPY = "py-spy is not installed beside the agent: pip install '.[hang]' in a checkout of rdzv-server"
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 ENDS_WITH_FRAME = re.compile(r'(?m:^)  File ".*", line \d+ in .*\n\Z')
 MARGIN_S = 0.3
@@ -115,7 +119,7 @@ class Examination:
         writer.start()
         writer.join(max(0.0, self._left_s()))
         if any(thread.is_alive() for thread in (*threads, writer)):
-            self._problem("not all could be looked at in time")
+            self._problem(words.NOT_ALL_IN_TIME)
         self._control.shutdown(socket.SHUT_RDWR)
         os.killpg(0, signal.SIGKILL)  # whatever still waits, and what was started for it
 
@@ -144,7 +148,7 @@ class Examination:
                 try:
                     self._look_at(worker)
                 except Exception as error:
-                    self._problem(f"rank {worker['rank']}: {type(error).__name__}: {error}")
+                    self._problem(words.rank_failed(worker["rank"], f"{type(error).__name__}: {error}"))
 
     def _look_at(self, worker: dict[str, Any]) -> None:
         rank, pid = worker["rank"], worker["pid"]
@@ -173,9 +177,9 @@ class Examination:
             self._keep(f"rank_{rank}.stacks.txt", text)
             return
         if not self._py_spy:
-            self._problem(NO_PY_SPY)
+            self._problem(words.NO_PY_SPY)
         if why:
-            self._problem(f"rank {rank}: no Python stack: {'; '.join(why)}")
+            self._problem(words.no_stack(rank, why))
 
     def _by_py_spy(self, worker: dict[str, Any]) -> tuple[str, Frames]:
         if not self._py_spy:
@@ -186,11 +190,11 @@ class Examination:
             try:
                 done = subprocess.run(command, capture_output=True, timeout=self._left_s() - MARGIN_S, check=False)
             except subprocess.TimeoutExpired:
-                raise ValueError("py-spy was not done in time") from None
+                raise ValueError(words.PY_SPY_TOO_SLOW) from None
             if done.returncode == 0 and (threads := json.loads(done.stdout)):
                 return text_of(threads), main_thread(threads, worker["pid"])
             error = py_spys_reason(done.stderr.decode(errors="replace"))
-        raise ValueError(f"py-spy: {error or 'it found no thread'}")
+        raise ValueError(words.py_spy_failed(error or words.NO_THREAD))
 
     def _by_worker_server(self, worker: dict[str, Any]) -> tuple[str, Frames]:
         text = self._ask(worker, "dump_traceback").decode(errors="replace")
@@ -203,7 +207,7 @@ class Examination:
         pidfd = os.pidfd_open(pid)
         try:
             if not (catches(pid, signum) and has_open(pid, path)):
-                raise ValueError("it no longer answers the signal for its stacks")
+                raise ValueError(words.SIGNAL_NOT_CAUGHT)
             before = os.path.getsize(path)
             signal.pidfd_send_signal(pidfd, signum)
         finally:
@@ -219,7 +223,7 @@ class Examination:
         until, text, grew_at = time.monotonic() + self._left_s() * SIGNAL_SHARE, "", time.monotonic()
         while not LAST_LINE.search(text):
             if time.monotonic() > until:
-                raise ValueError("it did not answer the signal for its stacks in time")
+                raise ValueError(words.SIGNAL_NOT_ANSWERED)
             time.sleep(0.02)
             with open(path, "rb") as file:
                 file.seek(before)
@@ -241,7 +245,7 @@ class Examination:
                     file.seek(before)
                     return file.read(MOST_BYTES)
             size = now
-        raise ValueError(f"nothing came in {path}")
+        raise ValueError(words.nothing_came(path))
 
     def _ask(self, worker: dict[str, Any], handler: str) -> bytes:
         """Answer of torch's worker server. Raises `ValueError` without text if there is none."""
@@ -256,7 +260,7 @@ class Examination:
                 answer += chunk
         head, _, body = answer.partition(b"\r\n\r\n")
         if b" 200 " not in head.partition(b"\r\n")[0] + b" ":
-            raise ValueError(f"torch's worker server answers {head[:80].decode(errors='replace')!r}")
+            raise ValueError(words.worker_server_answers(head[:80].decode(errors="replace")))
         return body
 
     # NCCL's RAS.
@@ -272,7 +276,7 @@ class Examination:
                 try:
                     text = ras_status(address, self._left_s() - MARGIN_S)
                 except TimeoutError:
-                    why = "no process answered in time"
+                    why = words.NO_PROCESS_IN_TIME
                     continue
                 except (OSError, ValueError) as error:
                     why = str(error)
@@ -281,7 +285,7 @@ class Examination:
                 self._tell(nccl=ras_complaints(text))
                 return
         if why:
-            self._problem(f"NCCL's RAS: {why}")
+            self._problem(words.ras_failed(why))
 
     # torch's flight recorder.
 
@@ -317,13 +321,13 @@ class Examination:
         try:
             done = subprocess.run(command, capture_output=True, timeout=self._left_s() - MARGIN_S, check=False)
         except subprocess.TimeoutExpired:
-            self._problem(f"torchfrtrace was not done in time; the dumps are in {folder}")
+            self._problem(words.analysis_too_slow(folder))
             return
         text = (done.stdout + done.stderr).decode(errors="replace")
         with open(os.path.join(folder, "torchfrtrace.txt"), "w") as file:
             file.write(text)
         if done.returncode:
-            self._problem(f"torchfrtrace: {text.strip().rpartition(chr(10))[2][:400]}")
+            self._problem(words.analysis_failed(text.strip().rpartition("\n")[2][:400]))
         else:
             self._tell(flight_recorder=[line for line in text.splitlines() if line.strip()][-40:])
 
@@ -339,7 +343,7 @@ class Examination:
                 self._tell(folder=folder)
             self._analyse()
         except OSError as error:
-            self._problem(f"{error.filename or folder}: {error.strerror}: the files of the evidence are missing")
+            self._problem(words.files_missing(error.filename or folder, error.strerror or str(error)))
 
 
 # The kernel's view.
@@ -435,10 +439,10 @@ def ras_status(address: tuple[str, int], limit_s: float) -> str:
     with socket.create_connection(address, RAS_ANSWER_S) as connection, connection.makefile("rb") as lines:
         connection.sendall(b"CLIENT PROTOCOL 2\n")
         if not (answer := lines.readline(256)).upper().startswith(b"SERVER PROTOCOL "):
-            raise ValueError(f"{address[0]}:{address[1]} answers {answer.decode(errors='replace').strip()!r}")
+            raise ValueError(words.ras_answers(f"{address[0]}:{address[1]}", answer.decode(errors="replace").strip()))
         connection.sendall(b"TIMEOUT %d\n" % max(1, int(until - time.monotonic()) - 1))
         if (answer := lines.readline(256)).strip().upper() != b"OK":
-            raise ValueError(f"it refuses a time limit: {answer.decode(errors='replace').strip()!r}")
+            raise ValueError(words.ras_refuses_limit(answer.decode(errors="replace").strip()))
         connection.sendall(b"VERBOSE STATUS\n")
         connection.settimeout(max(0.1, until - time.monotonic()))
         return lines.read(RAS_BYTES).decode(errors="replace")
@@ -490,7 +494,7 @@ def main_thread(threads: list[dict[str, Any]], pid: int) -> Frames:
     else:
         found = [thread for thread in threads if len(threads) == 1 or thread.get("thread_name") == "MainThread"]
     if not found:
-        raise ValueError("py-spy found no main thread")
+        raise ValueError(words.NO_MAIN_THREAD)
     return [(frame["name"], frame["filename"], frame["line"] or 0) for frame in found[0]["frames"]]
 
 
@@ -526,7 +530,7 @@ def main_thread_of(text: str) -> Frames:
         elif match := FAULTHANDLER_FRAME.match(line):
             frames.append((match[3], match[1], int(match[2])))
     if not frames:
-        raise ValueError("no stack of the main thread came")
+        raise ValueError(words.NO_STACK_OF_MAIN_THREAD)
     return frames
 
 

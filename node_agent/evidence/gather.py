@@ -16,6 +16,7 @@ from msgspec import Struct
 from rdzv_protocol.evidence import MOST_ERRORS, Evidence, Frame, LastError, ProcessState, StackGroup, bounded, frame
 from rdzv_protocol.text import clip, last_lines, printable
 
+from node_agent.evidence import words
 from node_agent.failures.diagnose import last_error
 from node_agent.workers.environment import FR_DUMP, NCCL_PIPE, STACKS_FILE, STACKS_SIGNAL, WORKER_SERVER
 from node_agent.workers.helper import Helper
@@ -79,7 +80,7 @@ async def gather(
     try:
         await _ask_helper(order, environment, limit_s, report)
     except OSError as error:
-        report.problems.append(f"no process can be started to look at the workers: {error.strerror or error}")
+        report.problems.append(words.not_started(error.strerror or str(error)))
     return report.evidence(targets, loop.time() - began)
 
 
@@ -134,7 +135,7 @@ async def _ask_helper(order: object, environment: Mapping[str, str], limit_s: fl
             loop.add_reader(helper.socket, take, helper)
             await done
     except (TimeoutError, OSError):
-        report.problems.append(f"not all could be looked at within {limit_s:.1f} s")
+        report.problems.append(words.not_all_within(limit_s))
     finally:
         if helper.socket.fileno() >= 0:
             loop.remove_reader(helper.socket)
@@ -208,7 +209,7 @@ class Report:
         wchans: dict[Any, str] = {}
         for target in targets:
             if (found := self._workers.get(target.rank)) is None:
-                self.problems.append(f"rank {target.rank} could not be looked at in time")
+                self.problems.append(words.rank_not_in_time(target.rank))
                 continue
             frames: tuple[Frame, ...] = tuple(frame(*each) for each in found.frames)
             key = (frames, ProcessState(found.state), target.step, found.collective)

@@ -13,10 +13,11 @@ from rdzv_protocol.evidence import LastError
 from rdzv_protocol.messages import Blame, Failure
 from rdzv_protocol.text import clip, last_lines, one_line, printable
 
+from node_agent import words
 from node_agent.failures import error_file, hints
 from node_agent.failures.error_file import ErrorFile
 from node_agent.failures.stderr_errors import LastWords, last_words
-from node_agent.output.room import RAISE_THE_LIMIT, is_full
+from node_agent.output.room import is_full
 from node_agent.workers.temp_dir import FALLBACK
 
 if TYPE_CHECKING:
@@ -51,13 +52,14 @@ def look_at_disk(path: str, ends: "Sequence[End]" = ()) -> LeftOnDisk:
     `ends`: the ends of the worker's files, which have been read.
     """
     recorded = error_file.read(path)
-    folder, lost = os.path.dirname(path), "and what the worker wrote last is lost"
+    folder = os.path.dirname(path)
     with suppress(OSError):  # there is no such folder
         if is_full(folder):
-            return LeftOnDisk(recorded, f"the disk of the log files is full, {lost}: df -h {folder}")
+            return LeftOnDisk(recorded, words.failures.disk_full(folder))
     for end in ends:
         if end.why_full and end.why_full.errno == EFBIG:
-            return LeftOnDisk(recorded, f"a log file cannot grow ({end.why_full.strerror}), {lost}: {RAISE_THE_LIMIT}")
+            why = words.failures.file_cannot_grow(end.why_full.strerror or "", words.output.RAISE_THE_LIMIT)
+            return LeftOnDisk(recorded, why)
     return LeftOnDisk(recorded)
 
 
@@ -96,9 +98,8 @@ def examine(
 
 def by_timer(failure: Failure, late: str) -> Failure:
     """Return the failure of a worker that got a signal because its timer had expired, as a sentence says."""
-    cause = f"{exit_status(failure.exit_code).status}: {late}"
-    hint = "the code that the timer guards took longer than it allows: see where it waits, or allow more"
-    return replace(failure, cause=clip(printable(cause), LINE_BYTES), hint=hint)
+    cause = words.failures.with_meaning(exit_status(failure.exit_code).status, late)
+    return replace(failure, cause=clip(printable(cause), LINE_BYTES), hint=words.failures.TIMER_EXPIRED)
 
 
 def told_by_torch(rank: int, failure: Any, node_id: str) -> Failure:
@@ -153,10 +154,12 @@ def diagnose(
     if status.signal == "SIGABRT":
         written += reversed(stderr)  # a library says why before it aborts
     advice = hints.find(written) if status.signal in ("", "SIGABRT") else None
-    problem = f" (its error file cannot be read: {recorded.problem})" if recorded.problem else ""
+    cause = status.cause
+    if recorded.problem:
+        cause = words.failures.with_broken_error_file(cause, recorded.problem)
     return replace(
         ended,
-        cause=clip(printable(status.cause + problem), LINE_BYTES),
+        cause=clip(printable(cause), LINE_BYTES),
         error=clip(error, LINE_BYTES),
         traceback=_fit(traceback, TRACEBACK_LINES),
         stderr_tail=_fit(stderr, TAIL_LINES),
@@ -195,20 +198,24 @@ class ExitStatus(NamedTuple):
     @property
     def cause(self) -> str:
         """The status, and the reason for it if there is one."""
-        return f"{self.status}: {self.meaning}" if self.meaning else self.status
+        return words.failures.with_meaning(self.status, self.meaning) if self.meaning else self.status
 
 
 def exit_status(exit_code: int, out_of_memory: str = "") -> ExitStatus:
     """Meaning of an exit code. That of a signal is negative, as in `subprocess`, or above 128, as in a shell."""
-    status, number = f"exit code {exit_code}", -exit_code if exit_code < 0 else exit_code - 128
+    status, number = words.failures.exit_code(exit_code), -exit_code if exit_code < 0 else exit_code - 128
     if exit_code >= 0 and not 0 < number <= _LAST_SIGNAL:
         name, meaning, hint = "", _EXIT_CODES.get(exit_code, ""), ""
     else:
         name = _SIGNAL_NAMES.get(number, "unknown")
-        status = f"signal {number} ({name})" if exit_code < 0 else f"{status} (128 + {number}: {name})"
+        status = (
+            words.failures.killed_by(number, name)
+            if exit_code < 0
+            else words.failures.exit_code_of_signal(exit_code, number, name)
+        )
         meaning, hint = _SIGNALS.get(name, ("", ""))
         if name == "SIGKILL" and out_of_memory:
-            meaning, hint = out_of_memory, _MORE_MEMORY
+            meaning, hint = out_of_memory, words.failures.MORE_MEMORY
     return ExitStatus(name, status, meaning, hint)
 
 
@@ -224,28 +231,24 @@ _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP")
 """Signals of others: a worker that one of them kills did not die of the exception that stands on its stderr."""
 
 _EXIT_CODES = {
-    120: "Python could not write its last output: a closed pipe, or a full disk",
-    126: "the program cannot be executed: no permission, or no executable format",
-    127: "the program, or one that it calls, was not found",
+    120: words.failures.OUTPUT_NOT_WRITTEN,
+    126: words.failures.NOT_EXECUTABLE,
+    127: words.failures.PROGRAM_NOT_FOUND,
 }
 
-_MORE_MEMORY = "give the job or container more memory, or let it use less: a smaller batch, fewer data loader workers"
 _SIGNALS = {
-    "SIGKILL": ("killed from outside", "the scheduler's events, or dmesg on that node, may tell who did it"),
-    "SIGSEGV": (
-        "segmentation fault",
-        "run with PYTHONFAULTHANDLER=1 to see where; often two native libraries do not fit together",
-    ),
-    "SIGBUS": ("bus error, often /dev/shm is full", hints.MORE_SHM),
-    "SIGABRT": ("aborted", "a native library gave up; it usually says why on stderr"),
-    "SIGFPE": ("arithmetic error in native code, such as a division by zero", ""),
-    "SIGILL": ("illegal instruction", "a library was built for another CPU than this node's"),
-    "SIGTERM": ("asked to end, not by this agent", "a scheduler, a person or the script itself sent the signal"),
-    "SIGINT": ("interrupted, not by this agent", ""),
-    "SIGHUP": ("hung up, not by this agent", ""),
-    "SIGPIPE": ("wrote to a pipe that nobody reads any more", ""),
-    "SIGSYS": ("a system call that its sandbox forbids", ""),
-    "SIGXCPU": ("its CPU time limit is used up", "see ulimit -t"),
-    "SIGXFSZ": ("a file grew beyond its size limit", RAISE_THE_LIMIT),
+    "SIGKILL": (words.failures.KILLED_FROM_OUTSIDE, words.failures.ASK_WHO_KILLED),
+    "SIGSEGV": (words.failures.SEGMENTATION_FAULT, words.failures.USE_FAULTHANDLER),
+    "SIGBUS": (words.failures.BUS_ERROR, words.hints.MORE_SHM),
+    "SIGABRT": (words.failures.ABORTED, words.failures.SEE_STDERR),
+    "SIGFPE": (words.failures.ARITHMETIC_ERROR, ""),
+    "SIGILL": (words.failures.ILLEGAL_INSTRUCTION, words.failures.OTHER_CPU),
+    "SIGTERM": (words.failures.TERMINATED, words.failures.ASK_WHO_SIGNALLED),
+    "SIGINT": (words.failures.INTERRUPTED, ""),
+    "SIGHUP": (words.failures.HUNG_UP, ""),
+    "SIGPIPE": (words.failures.BROKEN_PIPE, ""),
+    "SIGSYS": (words.failures.FORBIDDEN_SYSTEM_CALL, ""),
+    "SIGXCPU": (words.failures.CPU_TIME_USED_UP, words.failures.SEE_ULIMIT_T),
+    "SIGXFSZ": (words.failures.FILE_TOO_LARGE, words.output.RAISE_THE_LIMIT),
 }
 """Meaning of a signal that ends a worker, and what to do."""

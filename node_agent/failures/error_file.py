@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 from rdzv_protocol.messages import Failure
 
+from node_agent import words
 from node_agent.output.room import in_words
 from node_agent.workers.environment import ERROR_FILE
 
@@ -96,8 +97,8 @@ def leave(
     try:
         write(path, (copy(recorded, failure.exit_code) or content_of(failure)) if failure else content(error))
     except (OSError, ValueError) as problem:
-        why = in_words(problem) if isinstance(problem, OSError) else problem
-        log(f"cannot write the error file {path} ({ERROR_FILE}): {why}")
+        why = in_words(problem) if isinstance(problem, OSError) else str(problem)
+        log(words.failures.error_file_not_written(path, ERROR_FILE, why))
 
 
 def write(path: str, what: dict[str, Any]) -> None:
@@ -137,20 +138,20 @@ def _load(path: str) -> dict[str, Any]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is not a file")
+            raise ValueError(words.failures.NOT_A_FILE)
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        raise ValueError(words.failures.longer_than(MOST_BYTES))
     if not data.strip():
-        raise ValueError("it is empty")
+        raise ValueError(words.failures.EMPTY)
     import json
 
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):  # bad JSON, bad UTF-8, a number of a million digits, too many brackets
-        raise ValueError("it is not JSON") from None
+        raise ValueError(words.failures.NOT_JSON) from None
     if not isinstance(content, dict) or not isinstance(content.get("message"), str | dict):
-        raise ValueError("it has no message")
+        raise ValueError(words.failures.NO_MESSAGE)
     return content
 
 

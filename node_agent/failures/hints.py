@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 from rdzv_protocol.messages import Blame, Recurs
 
-from node_agent.output.room import RAISE_THE_LIMIT
+from node_agent import words
 
 LONGEST_TEXT = 4_096
 
@@ -43,97 +43,98 @@ def find(texts: Iterable[str]) -> Advice | None:
     return None
 
 
-_SEE_THE_OTHERS = "it follows from another worker's end: look at the worker that failed first"
-MORE_SHM = "enlarge /dev/shm (docker run --shm-size, an emptyDir of medium Memory) or use fewer data loader workers"
-
 TABLE = (
     # A peer is gone.
-    Advice(r"gloo.{0,200}(connection (closed|reset) by peer|broken pipe)", _SEE_THE_OTHERS, is_consequence=True),
-    Advice(r"ncclRemoteError|remote process exit(ed|ing) prematurely", _SEE_THE_OTHERS, is_consequence=True),
-    Advice(r"NCCL communicator (was|is) aborted|ncclCommAbort", _SEE_THE_OTHERS, is_consequence=True),
+    Advice(
+        r"gloo.{0,200}(connection (closed|reset) by peer|broken pipe)", words.hints.SEE_THE_OTHERS, is_consequence=True
+    ),
+    Advice(r"ncclRemoteError|remote process exit(ed|ing) prematurely", words.hints.SEE_THE_OTHERS, is_consequence=True),
+    Advice(r"NCCL communicator (was|is) aborted|ncclCommAbort", words.hints.SEE_THE_OTHERS, is_consequence=True),
     Advice(
         r"failed to recv, got 0 bytes|(TCPStore|DistNetworkError).{0,200}(connection reset|likely closed|broken pipe)",
-        f"rank 0's store is gone; {_SEE_THE_OTHERS}",
+        words.hints.STORE_GONE,
         is_consequence=True,
     ),
     # A peer is late, and perhaps gone.
     Advice(
         r"watchdog caught collective operation timeout|timed out waiting \d+ ?ms for (recv|send) operation",
-        "a collective waited for a worker that is stuck, far behind or gone: find the rank that took no part in it",
+        words.hints.COLLECTIVE_WAITED,
         is_consequence=True,
     ),
     Advice(
         r"DistStoreError.{0,200}(timed out|timeout)|timed out after \d+ seconds waiting for clients",
-        "not every worker came to the meeting in time: find the rank that did not reach init_process_group",
+        words.hints.WORKER_LATE,
         is_consequence=True,
     ),
     # Memory and disks.
     Advice(
         r"CUDA out of memory|CUDA error: out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError",
-        "the GPU's memory is full: a smaller batch, gradient checkpointing; nvidia-smi shows who else uses that GPU",
+        words.hints.GPU_MEMORY_FULL,
         blame="program",
         recurs="at_step",
     ),
-    Advice(r"insufficient shared memory|(/dev/shm|/torch_\d).{0,200}no space left|no space left.*/dev/shm", MORE_SHM),
-    Advice(r"DataLoader worker.{0,99}bus error", MORE_SHM),
+    Advice(
+        r"insufficient shared memory|(/dev/shm|/torch_\d).{0,200}no space left|no space left.*/dev/shm",
+        words.hints.MORE_SHM,
+    ),
+    Advice(r"DataLoader worker.{0,99}bus error", words.hints.MORE_SHM),
     Advice(
         r"DataLoader worker.{0,99}(killed by signal: killed|exited unexpectedly)",
-        "a data loader worker was killed, often for lack of memory: fewer of them, or a smaller prefetch_factor",
+        words.hints.DATA_LOADER_KILLED,
         blame="program",
     ),
     Advice(
         r"no space left on device|disk quota exceeded",
-        "the disk is full: df -h, and df -i for its inodes",
+        words.hints.DISK_FULL,
         is_of_disk=True,
     ),
-    Advice(r"Errno 27\]|OSError.{0,99}file too large|file size limit exceeded", RAISE_THE_LIMIT),
+    Advice(r"Errno 27\]|OSError.{0,99}file too large|file size limit exceeded", words.output.RAISE_THE_LIMIT),
     Advice(
         r"cannot allocate memory|\bMemoryError\b",
-        "the node's memory is full: a smaller batch, fewer data loader workers",
+        words.hints.NODE_MEMORY_FULL,
         blame="program",
     ),
-    Advice(r"too many open files", "raise ulimit -n, or torch.multiprocessing.set_sharing_strategy('file_system')"),
+    Advice(r"too many open files", words.hints.TOO_MANY_FILES),
     # GPUs and their network.
     Advice(
         r"uncorrectable (NVLink|ECC) error|GPU has fallen off the bus|CUDA error: system not yet initialized"
         r"|GPU is lost|unable to determine the device handle for GPU|nvidia-smi.{0,99}(timed out|timeout)",
-        "this node's hardware has failed: drain it, and start the agent on another",
+        words.hints.HARDWARE_FAILED,
         blame="node",
     ),
     Advice(
         r"device-side assert triggered|illegal memory access",
-        "run with CUDA_LAUNCH_BLOCKING=1 to see the kernel that failed; often an index or a label out of range",
+        words.hints.FIND_THE_KERNEL,
     ),
     Advice(
         r"invalid device ordinal|no CUDA GPUs are available|no CUDA-capable device",
-        "more workers than GPUs: compare --nproc with CUDA_VISIBLE_DEVICES and nvidia-smi",
+        words.hints.FEWER_GPUS,
     ),
     Advice(
         r"NCCL (error|WARN)|nccl(System|Internal|UnhandledCuda|InvalidUsage)Error",
-        "run with NCCL_DEBUG=INFO; often the wrong network interface (NCCL_SOCKET_IFNAME) or two ranks on one GPU",
+        words.hints.NCCL_FAILED,
     ),
     Advice(
         r"gloo.{0,200}remote=\[(127\.|::1\])",
-        "gloo has chosen a loopback address, which other nodes cannot reach: on every node set GLOO_SOCKET_IFNAME to "
-        "the network interface that connects the nodes",
+        words.hints.GLOO_LOOPBACK,
     ),
     # The script and its surroundings.
     Advice(
         r"address already in use|EADDRINUSE",
-        "another process has that port: leave the choice to the agent, which reserves a fresh MASTER_PORT each round",
+        words.hints.PORT_TAKEN,
     ),
     Advice(
         r"unrecognized arguments:.{0,200}--local[-_]rank",
-        "the script does not know --local-rank: read LOCAL_RANK from the environment, as under torchrun",
+        words.hints.NO_LOCAL_RANK_FLAG,
     ),
     Advice(
         r"\b(ModuleNotFoundError|ImportError)\b",
-        "this node's Python lacks it: compare the interpreters and PYTHONPATH of the nodes",
+        words.hints.MODULE_MISSING,
         recurs="at_start",
     ),
     Advice(
         r"^(SyntaxError|IndentationError|TabError): ",
-        "Python cannot read the script, or a module that it imports: the traceback's last line has the place",
+        words.hints.SYNTAX_ERROR,
         blame="program",
         recurs="at_start",
     ),

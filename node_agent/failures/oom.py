@@ -7,6 +7,8 @@ cause is worse than none: then the report says only that the worker was killed f
 import os
 import re
 
+from node_agent import words
+
 MOUNT = "/sys/fs/cgroup"
 _COUNTERS = ("memory.events.local", "memory.events", "memory.oom_control")
 """Files with the counter: of the cgroup alone; with those below, where the kernel is older than 5.2; in version 1."""
@@ -29,7 +31,7 @@ class OomWatch:
     def verdict(self) -> str:
         """Cause of the end of a worker that was killed since the start or the last verdict; empty if it is unknown."""
         before, self._before = self._before, self._count()
-        return "killed by the kernel: out of memory" + self._limit() if self._before > before else ""
+        return words.failures.out_of_memory(self._limit()) if self._before > before else ""
 
     def _count(self) -> int:
         for name in _COUNTERS:
@@ -38,13 +40,13 @@ class OomWatch:
         return 0
 
     def _limit(self) -> str:
-        """Limit of the cgroup, or of the nearest one above it that has one, in words."""
+        """Limit of the cgroup, or of the nearest one above it that has one, as a person reads it; empty: none."""
         folder = self._group
         while folder.startswith(self._mount):
             for name in _LIMITS:
                 text = _read(f"{folder}/{name}").strip()
                 if text.isdigit() and int(text) < _UNLIMITED:
-                    return f" (cgroup limit {_size(int(text))})"
+                    return _size(int(text))
             folder = os.path.dirname(folder)
         return ""
 

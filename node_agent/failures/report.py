@@ -134,7 +134,7 @@ def _others(finish: Finish, root: Failure, all_in_full: bool) -> Iterator[Line]:
 def _summary(index: int, failure: Failure) -> Iterator[Line]:
     yield Mark.TEXT, f"[{index}]:"
     yield from _who(failure)
-    note = " (follows from another worker's end)" if failure.consequence else ""
+    note = f" ({words.failures.FOLLOWS})" if failure.consequence else ""
     yield Mark.TEXT, f"  cause     : {failure.error or failure.cause}{note}"
 
 

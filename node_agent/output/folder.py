@@ -2,6 +2,7 @@
 
 import os
 
+from node_agent import words
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.workers.temp_dir import TempDir, temporary_path
 
@@ -82,7 +83,7 @@ def why_unusable(log_dir: str) -> str | None:
     try:
         os.makedirs(log_dir, exist_ok=True)
     except FileExistsError:
-        return f"{log_dir} is a file"
+        return words.output.log_dir_is_a_file(log_dir)
     except OSError as error:
-        return f"{log_dir} cannot be made: {error.strerror}"
-    return None if os.access(log_dir, os.W_OK | os.X_OK) else f"{log_dir} may not be written to by this user"
+        return words.output.log_dir_not_made(log_dir, error.strerror or str(error))
+    return None if os.access(log_dir, os.W_OK | os.X_OK) else words.output.log_dir_not_writable(log_dir)

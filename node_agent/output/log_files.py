@@ -15,8 +15,9 @@ from errno import EDQUOT, EFBIG, ENOSPC
 from functools import partial
 from queue import SimpleQueue
 
+from node_agent import words
 from node_agent.output.console import PATIENCE_S, Console
-from node_agent.output.room import RAISE_THE_LIMIT, in_words, why_full
+from node_agent.output.room import in_words, why_full
 from node_agent.output.sinks import TAIL_BYTES, Sink, report_lines
 from node_agent.output.streams import READ_BYTES, Stream
 
@@ -30,10 +31,6 @@ MOST_COPIED_LATE = 1 << 24
 """Most bytes that wait to be copied to another file; more are lost."""
 REST_BYTES = 1 << 22
 """Most bytes of a worker's last output that are read together with the end of its file."""
-FULL = "a worker that writes to this disk may fail: free space, or name another --log-dir"
-"""Outlook of files on a full disk, to which the workers themselves write."""
-TOO_LARGE = f"a worker that writes to it may fail: {RAISE_THE_LIMIT}"
-"""Outlook of files that may not grow, to which the workers themselves write."""
 
 
 def interval_s(silence_s: float) -> float:
@@ -44,10 +41,10 @@ def interval_s(silence_s: float) -> float:
 class LogFiles:
     """All log files of an agent, also those whose worker is gone while the console is not yet done with its output.
 
-    `outlook`: said after trouble with a file, of which each kind is said once; it stops nobody.
+    `outlook`: said after trouble with a file, of which each kind is said once; it stops nobody. Empty: the run's.
     """
 
-    def __init__(self, console: Console, outlook: str = "the run continues") -> None:
+    def __init__(self, console: Console, outlook: str = "") -> None:
         self.console = console
         self._outlook = outlook
         self._problems: set[str] = set()
@@ -67,8 +64,9 @@ class LogFiles:
         if text not in self._problems:
             self._problems.add(text)
             is_full = isinstance(problem, OSError) and problem.errno in (ENOSPC, EDQUOT)
-            advice = " without these lines: free space, or name another --log-dir" if is_full and not outlook else ""
-            self.console.log(f"log files: {path}: {text}; {outlook or self._outlook}{advice}")
+            loses_lines = is_full and not outlook
+            outlook = outlook or self._outlook or words.output.RUN_CONTINUES
+            self.console.log(words.output.file_trouble(path, text, outlook, loses_lines))
 
     def follow(self, file: "LogFile") -> None:
         """Look at the file from now on."""
@@ -100,7 +98,7 @@ class LogFiles:
     def copy(self, path: str, size: int, work: Callable[[], object]) -> None:
         """Let the thread copy so many bytes to another file. They are lost if too many wait."""
         if self._copied_late + size > MOST_COPIED_LATE:
-            self.report(path, "lines are lost: its disk does not take them")
+            self.report(path, words.output.LINES_LOST)
             return
 
         def copied() -> None:
@@ -328,10 +326,12 @@ class End:
         try:
             status = os.fstat(self._descriptor)
             if status.st_nlink == 0:
-                self.problems.append(("it was removed while a worker wrote to it", ""))
+                self.problems.append((words.output.REMOVED, ""))
             self.why_full = why_full(self._descriptor, self._pid)
             if self.why_full:
-                self.problems.append((self.why_full, TOO_LARGE if self.why_full.errno == EFBIG else FULL))
+                is_at_limit = self.why_full.errno == EFBIG
+                outlook = words.output.WORKER_AT_LIMIT if is_at_limit else words.output.WORKER_MAY_FAIL
+                self.problems.append((self.why_full, outlook))
             self.tail = os.pread(self._descriptor, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
         except OSError as error:
             return self.unread(error)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.messages import Assignment
 
+from node_agent import words
 from node_agent.config import AgentConfig
 from node_agent.core.effects import Level
 from node_agent.core.log_options import PREFIX_TEMPLATE, LogOptions
@@ -189,7 +190,7 @@ class AgentLogs:
             return self._round(assignment, without_files(self._options, assignment.ranks))
         if self._folder.made and wants_files(self._options) and not self._is_announced:
             self._is_announced = True
-            self._console.log(f"logs: {self._folder.made}", Level.ROUTINE)
+            self._console.log(words.progress.logs_are_in(self._folder.made), Level.ROUTINE)
         return logs
 
     async def _opened(self, make: Callable[[], RoundLogs]) -> RoundLogs:
@@ -209,7 +210,7 @@ class AgentLogs:
                 self._is_opening = False
 
         if self._is_opening:
-            raise OSError(ETIMEDOUT, "no answer since the round before: its disk hangs")
+            raise OSError(ETIMEDOUT, words.output.DISK_STILL_HANGS)
         self._is_opening = True
         return await in_thread(open_files, OPENED_WITHIN_S, RoundLogs.close_files)
 
@@ -231,7 +232,7 @@ class AgentLogs:
     async def close(self) -> None:
         """Show what is still to be shown, as long as the console takes it: the workers are gone."""
         if behind := await self._files.drain():
-            self._console.log(f"the console was too slow for the last {behind:,} bytes: see {self._folder.made}")
+            self._console.log(words.output.console_too_slow(behind, self._folder.made))
         self._files.close()
         if self.plugin:
             await self.plugin.close()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+from node_agent import words
 from node_agent.core.log_options import LogOptions
 from node_agent.output.routing import PluginFailed, Routing, by_plugin
 from node_agent.workers.helper import Helper
@@ -30,7 +31,7 @@ class LogsPlugin:
     """
 
     def __init__(self, options: LogOptions, environment: Mapping[str, str], on_error: Callable[[str], None]) -> None:
-        self._name = options.plugin
+        self._name = options.plugin or ""
         self._on_error = on_error
         self._serial = 0
         self._writer: asyncio.StreamWriter | None = None
@@ -84,8 +85,8 @@ class LogsPlugin:
         answer: dict[str, Any] = {}
         while answer.get("serial") != serial:  # a question that was given up is answered, too
             if not (line := await self._reader.readline()):
-                raise PluginFailed(f"--logs-specs {self._name}: its process ended by itself")
+                raise PluginFailed(words.output.plugin_ended(self._name))
             answer = json.loads(line)
         if "error" in answer:
-            raise PluginFailed(f"--logs-specs {self._name}: {answer['error']}")
+            raise PluginFailed(words.output.plugin_failed(self._name, answer["error"]))
         return answer

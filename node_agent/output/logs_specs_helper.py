@@ -1,8 +1,9 @@
 """The helper process in which a `torchrun.logs_specs` class works: see node_agent/output/logs_specs.py.
 
-A program of its own: it imports torch, and nothing of ours. Its stdin is a socket to the agent, with one line of JSON a
-message. The first one names the class and its arguments; each of the others is a round's environments by local rank,
-which the class may change, and is answered with where that round's output goes. What it prints goes to stderr.
+A program of its own: it imports torch, and of ours only a sentence for an error. Its stdin is a socket to the agent,
+with one line of JSON a message. The first one names the class and its arguments; each of the others is a round's
+environments by local rank, which the class may change, and is answered with where that round's output goes. What it
+prints goes to stderr.
 """
 
 import json
@@ -64,7 +65,9 @@ def _reified(specs: Any, before: list[dict[str, str]]) -> Message:
     for name in ("stdouts", "stderrs"):
         paths = getattr(logs, name)
         if set(paths) != set(range(len(before))):
-            raise ValueError(f"{name} are for the local ranks {sorted(paths)}, not {list(range(len(before)))}")
+            from node_agent import words
+
+            raise ValueError(words.output.wrong_local_ranks(name, sorted(paths), list(range(len(before)))))
         files[name] = [os.fspath(paths[rank]) for rank in range(len(before))]
     return {
         **files,

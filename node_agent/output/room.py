@@ -5,10 +5,10 @@ import resource
 from contextlib import suppress
 from errno import EFBIG, EINVAL, ENOSPC
 
+from node_agent import words
+
 FULL_BYTES = 1 << 16
 """Bytes that a file must be able to grow by; if it is less, the disk or the file counts as full."""
-RAISE_THE_LIMIT = "raise the limit on the size of files (ulimit -f, LimitFSIZE=)"
-"""Advice for a program that has met this limit."""
 
 
 def is_full(file: int | str) -> bool:
@@ -28,24 +28,20 @@ def why_full(file: int, pid: int = 0) -> OSError | None:
         return OSError(ENOSPC, os.strerror(ENOSPC))
     needed, limit = os.fstat(file).st_size + FULL_BYTES, _largest_file(pid)
     if needed > limit >= 0:
-        return OSError(EFBIG, _too_large(limit))
+        return OSError(EFBIG, words.output.at_limit(os.strerror(EFBIG), limit))
     try:
         os.lseek(file, needed, os.SEEK_SET)
     except OSError as error:
         if error.errno == EINVAL:  # the file system has no larger files
-            return OSError(EFBIG, f"{os.strerror(EFBIG)}: its file system takes no larger file")
+            return OSError(EFBIG, words.output.at_limit_of_file_system(os.strerror(EFBIG)))
     return None
 
 
 def in_words(error: OSError) -> str:
     """Return the error as a person reads it, with the limit if a file has reached the largest size."""
     if error.errno == EFBIG and error.strerror == os.strerror(EFBIG) and (limit := _largest_file()) >= 0:
-        return f"{_too_large(limit)}; {RAISE_THE_LIMIT}"
+        return words.output.own_limit(error.strerror, limit)
     return error.strerror or str(error)
-
-
-def _too_large(limit: int) -> str:
-    return f"{os.strerror(EFBIG)}: the limit is {limit:,} bytes"
 
 
 def _largest_file(pid: int = 0) -> int:

@@ -14,6 +14,8 @@ from time import monotonic
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
+from node_agent import words
+
 T = TypeVar("T")
 
 LEFT_BEHIND_S = 2.0
@@ -66,7 +68,7 @@ async def in_thread(
         async with asyncio.timeout(within_s):
             return await told
     except TimeoutError as error:
-        raise OSError(ETIMEDOUT, f"no answer for {within_s:g} s: its disk hangs") from error
+        raise OSError(ETIMEDOUT, words.output.disk_hangs(within_s or 0.0)) from error
 
 
 def leave_to_thread(call: Callable[[], object]) -> None:

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from node_agent.words import cli as cli
     from node_agent.words import command as command
     from node_agent.words import connection as connection
+    from node_agent.words import devices as devices
+    from node_agent.words import failures as failures
     from node_agent.words import hangs as hangs
+    from node_agent.words import hints as hints
     from node_agent.words import hosting as hosting
     from node_agent.words import leaving as leaving
+    from node_agent.words import output as output
     from node_agent.words import plan as plan
     from node_agent.words import progress as progress
     from node_agent.words import rendezvous as rendezvous

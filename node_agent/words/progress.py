@@ -73,5 +73,12 @@ def _length(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
+OMP_NUM_THREADS = "OMP_NUM_THREADS=1 for each worker, so that they share the cores; set it to tune your application"
+
+
 def joining(run_id: str, address: str, node_id: str) -> str:
     return f"joining run {run_id} at {address} as node {node_id}"
+
+
+def logs_are_in(folder: str) -> str:
+    return f"logs: {folder}"

@@ -1,1 +1,70 @@
-"""What the agent tells of its workers."""
+"""What the agent tells of its workers, and of what it makes for them."""
+
+from collections.abc import Collection
+
+_STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
+"""States of /proc/PID/stat in which a process outlives SIGKILL."""
+
+
+def cannot_start(title: str, why: str) -> str:
+    return f"could not be started: {title}: {why}"
+
+
+def no_cpu_left(cpus: Collection[int]) -> str:
+    shown = ", ".join(map(str, sorted(cpus)))
+    return f"it may not run on any of CPUs {shown} any more: has its cpuset shrunk?"
+
+
+def cannot_kill(pid: int) -> str:
+    return f"could not kill pid {pid}: giving it up"
+
+
+def outlives_kill(pid: int, why: str) -> str:
+    return f"could not kill pid {pid} ({why}): giving it up, and what it holds with it"
+
+
+def in_state(state: str, place: str) -> str:
+    """`state`: a process's letter in /proc. `place`: where in the kernel it waits; empty if that is unknown."""
+    return _STATES.get(state, f"state {state}") + (f" in {place}" if place else "")
+
+
+def no_port(port: int, why: str) -> str:
+    """`port`: 0 for any."""
+    return f"cannot reserve {port or 'a free port'} as MASTER_PORT: {why}"
+
+
+# The workers' store.
+
+
+def store_cannot_listen(why: str) -> str:
+    return f"the workers' store cannot listen: {why}"
+
+
+def store_not_started(why: str) -> str:
+    return f"the workers' store could not be started: {why}"
+
+
+def store_ended(pid: int, exit_code: int | None) -> str:
+    return f"the workers' store (process {pid}) ended by itself with exit code {exit_code}"
+
+
+# The folder of temporary files.
+
+NOT_A_FOLDER = "it is no folder"
+NOT_WRITABLE = "this user may not write to it"
+DISK_FULL = "its disk is full"
+
+
+def tmpdir_unusable(tmpdir: str, problem: str, instead: str) -> str:
+    return f"TMPDIR={tmpdir} cannot be used: {problem}; temporary files are kept in {instead}"
+
+
+# In a worker's own stderr.
+
+
+def progress_of_another_version(file: str) -> str:
+    """The script calls `progress` of a package that does not fit its agent."""
+    return (
+        "node_agent.progress: this worker's progress is not told: the script imports a node_agent of another "
+        f"version ({file}) than that of its agent; install the agent's version there"
+    )

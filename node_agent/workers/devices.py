@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from node_agent import words
+
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "devices_helper.py")
 TIMEOUT_S = 120.0
 """Time that torch may take: its import from a cold network disk, and a driver that starts many GPUs."""
@@ -58,11 +60,11 @@ class Devices:
         if wanted == "cpu":
             return len(os.sched_getaffinity(0))
         if wanted not in LABELS:
-            raise DeviceError(f"{wanted!r} is not a number of workers: give a number, auto, cpu, gpu or xpu")
+            raise DeviceError(words.devices.no_number_of_workers(wanted))
         answer = self._ask(wanted)
         if wanted == "auto" and not answer["count"] and not _why_broken(answer):
             return len(os.sched_getaffinity(0))
-        _check(answer, wanted, self._environment, "give a number of workers, or cpu, to do without")
+        _check(answer, wanted, self._environment, lambda: words.devices.GIVE_A_NUMBER)
         return int(answer["count"])
 
     def pci_addresses(self) -> list[str]:
@@ -72,11 +74,10 @@ class Devices:
         The function number is always 0, as torch writes it. MIG devices have their GPU's address.
         """
         answer = self._answer or self._ask("auto")
-        _check(answer, "auto", self._environment, "only workers with accelerators can be bound to the CPUs near them")
+        _check(answer, "auto", self._environment, lambda: words.devices.BINDING_NEEDS_ACCELERATORS)
         addresses: list[str] = answer["addresses"]
         if not all(addresses):
-            what = f"where on the PCI bus its {answer['device']} devices are"
-            raise DeviceError(f"torch {answer['torch']} does not tell {what}")
+            raise DeviceError(words.devices.no_pci_addresses(answer["torch"], answer["device"]))
         return addresses
 
     def _ask(self, kind: str) -> Mapping[str, Any]:
@@ -84,21 +85,28 @@ class Devices:
         return self._answer
 
 
-def _check(answer: Mapping[str, Any], wanted: str, environment: Mapping[str, str], advice: str) -> None:
+def _check(answer: Mapping[str, Any], wanted: str, environment: Mapping[str, str], advice: Callable[[], str]) -> None:
     """Raise `DeviceError` if there are no devices."""
     if answer["count"]:
         return
-    hidden = " and ".join(f"{name}={environment[name]!r}" for name in HIDING if name in environment)
-    found = f"torch is asked, and {answer['missing']}" if "missing" in answer else f"torch {answer['torch']} finds none"
-    why = f"{_why_broken(answer) or found}{f', with {hidden}' if hidden else ''}"
-    raise DeviceError(f"workers would see no {LABELS[wanted]}: {why}; {advice}")
+    hiding = {name: environment[name] for name in HIDING if name in environment}
+    raise DeviceError(
+        words.devices.none_seen(LABELS[wanted], _why_broken(answer) or _why_none(answer), hiding, advice())
+    )
+
+
+def _why_none(answer: Mapping[str, Any]) -> str:
+    """Reason why torch sees no device, though none is known to be broken."""
+    if "missing" in answer:
+        return words.devices.torch_missing(answer["missing"])
+    return words.devices.torch_finds_none(answer["torch"])
 
 
 def _why_broken(answer: Mapping[str, Any]) -> str:
     """Reason why devices that are there cannot be used; empty if there are none such."""
     if "missing" in answer:
         drivers = [path for path in DRIVERS if os.path.exists(path)]
-        return f"{drivers[0]} is there, and {answer['missing']}" if drivers else ""
+        return words.devices.driver_without_torch(drivers[0], answer["missing"]) if drivers else ""
     return next((text.splitlines()[0] for text in answer["warnings"] if text.startswith(BROKEN)), "")
 
 
@@ -114,8 +122,9 @@ def _ask_torch(kind: str, what: str, environment: Mapping[str, str], log: Callab
     try:
         answer: Mapping[str, Any] = json.loads(output.splitlines()[-1] if process.returncode == 0 else b"")
     except (ValueError, IndexError):
-        why = errors.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {process.returncode}"
-        raise DeviceError(f"torch cannot tell what devices there are: {why}") from None
+        why = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        why = why or words.failures.exit_code(process.returncode)
+        raise DeviceError(words.devices.torch_cannot_tell(why)) from None
     return answer
 
 
@@ -123,10 +132,10 @@ def _output(process: "subprocess.Popen[bytes]", log: Callable[[str], None]) -> t
     """Return all that the process writes to stdout and stderr. Raises `DeviceError` if it takes too long to end."""
     with suppress(subprocess.TimeoutExpired):
         return process.communicate(timeout=min(NOTICE_S, TIMEOUT_S))
-    log("asking torch what devices there are, in a process of its own")
+    log(words.devices.ASKING_TORCH)
     with suppress(subprocess.TimeoutExpired):
         return process.communicate(timeout=max(0.0, TIMEOUT_S - NOTICE_S))
     process.kill()
     with suppress(subprocess.TimeoutExpired):  # a driver that hangs keeps it in uninterruptible sleep
         process.communicate(timeout=END_S)
-    raise DeviceError(f"torch did not tell within {TIMEOUT_S:g} s what devices there are")
+    raise DeviceError(words.devices.torch_too_slow(TIMEOUT_S))

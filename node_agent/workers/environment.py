@@ -5,6 +5,8 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 
+from node_agent import words
+
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Path of the file to which torch's `@record` writes an error; empty: there is none."""
 ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
@@ -71,5 +73,5 @@ def terminal_size() -> dict[str, str]:
 def omp_warning(parent: Mapping[str, str], local_world_size: int) -> str | None:
     """The line to print when OMP_NUM_THREADS was set for the user."""
     if "OMP_NUM_THREADS" in defaults(parent, local_world_size):
-        return "OMP_NUM_THREADS=1 for each worker, so that they share the cores; set it to tune your application"
+        return words.progress.OMP_NUM_THREADS
     return None

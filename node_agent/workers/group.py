@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_protocol.messages import Failure
 
+from node_agent import words
 from node_agent.config import SIGNALS
 from node_agent.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
 from node_agent.output.log_files import End
@@ -478,6 +479,6 @@ def _not_started(spec: WorkerSpec, error: OSError) -> Failure:
         local_rank=spec.local_rank,
         pid=0,
         exit_code=NOT_STARTED,
-        cause=f"could not be started: {spec.title}: {error.strerror or error}",
+        cause=words.workers.cannot_start(spec.title, error.strerror or str(error)),
         failed_at=time.time(),
     )

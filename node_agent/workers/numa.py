@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from glob import glob
 from itertools import pairwise
 
+from node_agent import words
+
 
 class NumaError(Exception):
     """The workers cannot be bound as asked. One line: what is missing, and where it was looked for."""
@@ -31,10 +33,7 @@ def cpu_sets(
     None stands for those that this process may use.
     """
     if workers > len(addresses):
-        raise NumaError(
-            f"no GPU for local rank {len(addresses)}: workers to bind: {workers}, visible GPUs: {len(addresses)}; "
-            "start one worker for each GPU, or bind none"
-        )
+        raise NumaError(words.devices.no_gpu_for_worker(workers, len(addresses)))
     machine = _Machine(sysfs, frozenset(os.sched_getaffinity(0) if allowed is None else allowed))
     nodes = [machine.node_of_gpu(index, address) for index, address in enumerate(addresses)]
     shares = {node: iter(_SHARES[mode](machine, node, nodes.count(node))) for node in sorted(set(nodes[:workers]))}
@@ -56,52 +55,55 @@ class _Machine:
         self._allowed = allowed
 
     def node_of_gpu(self, index: int, address: str) -> int:
-        text = self._read(f"bus/pci/devices/{address}/numa_node", f"the NUMA node of GPU {index} is unknown")
+        text = self._read(f"bus/pci/devices/{address}/numa_node", lambda: words.devices.node_of_gpu_unknown(index))
         return max(int(text), 0)  # the kernel says -1 where there is one node only
 
     def cpus_of_node(self, node: int) -> frozenset[int]:
         """CPUs of the node that this process may use; at least one."""
-        cpus = self._cpus(f"devices/system/node/node{node}/cpulist", f"the CPUs of NUMA node {node} are unknown")
+        path = f"devices/system/node/node{node}/cpulist"
+        cpus = self._cpus(path, lambda: words.devices.cpus_of_node_unknown(node))
         if not cpus & self._allowed:
-            raise NumaError(
-                f"this process may use none of the CPUs of NUMA node {node} ({ranges(cpus) or 'it has none'}), "
-                f"only {ranges(self._allowed)}; allow some of them, or bind no worker"
-            )
+            raise NumaError(words.devices.no_allowed_cpus(node, ranges(cpus), ranges(self._allowed)))
         return cpus & self._allowed
 
     def nodes(self) -> list[int]:
-        return sorted(self._cpus("devices/system/node/possible", "the NUMA nodes are unknown"))
+        return sorted(self._cpus("devices/system/node/possible", lambda: words.devices.NUMA_NODES_UNKNOWN))
 
     def socket_of_node(self, node: int) -> int:
         cpu = min(self.cpus_of_node(node))
-        return int(self._read(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", f"CPU {cpu} has no socket"))
+        path = f"devices/system/cpu/cpu{cpu}/topology/physical_package_id"
+        return int(self._read(path, lambda: words.devices.no_socket(cpu)))
 
     def core_of_cpu(self, cpu: int) -> frozenset[int]:
         path = f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        return self._cpus(path, f"the core of CPU {cpu} is unknown")
+        return self._cpus(path, lambda: words.devices.core_unknown(cpu))
 
     def cache_of_cpu(self, cpu: int) -> frozenset[int]:
         """CPUs that share this one's last-level cache."""
-        folder, unknown = f"devices/system/cpu/cpu{cpu}/cache", f"the caches of CPU {cpu} are unknown"
-        levels = {}
+
+        def unknown() -> str:
+            return words.devices.caches_unknown(cpu)
+
+        folder, levels = f"devices/system/cpu/cpu{cpu}/cache", {}
         for index in glob("index*", root_dir=f"{self._sysfs}/{folder}"):
             if self._read(f"{folder}/{index}/type", unknown) in ("Unified", "Data"):
                 levels[int(self._read(f"{folder}/{index}/level", unknown))] = index
         if not levels:
-            raise NumaError(f"{unknown}: {self._sysfs}/{folder} shows none for data")
+            raise NumaError(words.devices.no_data_cache(unknown(), f"{self._sysfs}/{folder}"))
         return self._cpus(f"{folder}/{levels[max(levels)]}/shared_cpu_list", unknown)
 
-    def _cpus(self, path: str, unknown: str) -> frozenset[int]:
+    def _cpus(self, path: str, unknown: Callable[[], str]) -> frozenset[int]:
         """Numbers of a list like "0-3,8"."""
         bounds = (part.partition("-") for part in self._read(path, unknown).split(",") if part)
         return frozenset(cpu for low, _, high in bounds for cpu in range(int(low), int(high or low) + 1))
 
-    def _read(self, path: str, unknown: str) -> str:
+    def _read(self, path: str, unknown: Callable[[], str]) -> str:
         try:
             with open(f"{self._sysfs}/{path}", encoding="ascii") as file:
                 return file.read().strip()
         except OSError as error:
-            raise NumaError(f"{unknown}: {self._sysfs}/{path}: {error.strerror}") from None
+            why = words.devices.cannot_read(unknown(), f"{self._sysfs}/{path}", error.strerror or str(error))
+            raise NumaError(why) from None
 
 
 def _groups(cpus: frozenset[int], group_of: Callable[[int], frozenset[int]]) -> list[frozenset[int]]:
@@ -138,10 +140,7 @@ def _exclusive_cores(machine: _Machine, node: int, gpus: int) -> list[frozenset[
     cores = _groups(machine.cpus_of_node(node), machine.core_of_cpu)
     share, left_over = divmod(len(cores), gpus)
     if not share:
-        raise NumaError(
-            f"exclusive binding needs a core for each of the {gpus} GPUs of NUMA node {node}; "
-            f"this process may use {len(cores)} there"
-        )
+        raise NumaError(words.devices.too_few_cores(gpus, node, len(cores)))
     ends = [share * count + min(count, left_over) for count in range(gpus + 1)]
     return [frozenset().union(*cores[start:end]) for start, end in pairwise(ends)]
 

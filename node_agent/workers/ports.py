@@ -6,6 +6,8 @@ for a free one, yet a listener that sets SO_REUSEADDR too, as torch's TCPStore d
 
 import socket
 
+from node_agent import words
+
 
 class ReservedPort:
     """The port of one round, kept until `release`."""
@@ -18,7 +20,7 @@ class ReservedPort:
             except OSError:  # no IPv6 on this host
                 self.socket = _bound(socket.AF_INET, number)
         except OSError as error:
-            raise OSError(f"cannot reserve {number or 'a free port'} as MASTER_PORT: {error.strerror}") from None
+            raise OSError(words.workers.no_port(number, error.strerror or str(error))) from None
         self.number: int = self.socket.getsockname()[1]
 
     def release(self) -> None:

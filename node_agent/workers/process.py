@@ -9,14 +9,13 @@ from contextlib import suppress
 from errno import EINVAL
 from typing import Protocol
 
+from node_agent import words
 from node_agent.workers.orphans_helper import becomes_readable
 
 STDERR, DEVNULL = 2, subprocess.DEVNULL
 KILL_TIMEOUT_S = 30.0
 """Time that a child may take to go after SIGKILL: one in uninterruptible sleep may not."""
 _PR_SET_PDEATHSIG = 1
-_STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
-"""States of /proc/PID/stat in which a process outlives SIGKILL."""
 _HANDLED = (b"SigBlk", b"SigCgt")
 """Fields of /proc/PID/status, hexadecimal, with the signals that a process handles or waits for itself."""
 _OUTLASTED = (*_HANDLED, b"SigIgn")
@@ -115,8 +114,7 @@ class CommandProcess(ChildProcess):
                 pass_fds=pass_fds,
             )
         except subprocess.SubprocessError as error:
-            shown = ", ".join(map(str, sorted(cpus)))
-            raise OSError(EINVAL, f"it may not run on any of CPUs {shown} any more: has its cpuset shrunk?") from error
+            raise OSError(EINVAL, words.workers.no_cpu_left(cpus)) from error
         process.returncode = 0  # its end is for `reap` alone
         super().__init__(process.pid)
 
@@ -180,10 +178,8 @@ def given_up(pid: int) -> str:
     with suppress(OSError), open(f"/proc/{pid}/wchan") as wchan:
         place = wchan.read()
     if not letter or place is None:  # gone this moment, or not ours to look at
-        return f"could not kill pid {pid}: giving it up"
-    where = f" in {place}" if place not in ("", "0") else ""
-    why = _STATES.get(letter, f"state {letter}")
-    return f"could not kill pid {pid} ({why}{where}): giving it up, and what it holds with it"
+        return words.workers.cannot_kill(pid)
+    return words.workers.outlives_kill(pid, words.workers.in_state(letter, "" if place == "0" else place))
 
 
 def state(pid: int) -> str:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from node_agent import words
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import STDERR, CommandProcess
 
@@ -61,7 +62,7 @@ class StoreHost:
             self._listener = listener.dup()
             self._opened, self._tries = self._opened + 1, 0
         except OSError as error:
-            self._report(f"the workers' store cannot listen: {error.strerror or error}")
+            self._report(words.workers.store_cannot_listen(error.strerror or str(error)))
             return
         if self._helper or self._at_once:
             self._serve()
@@ -94,7 +95,7 @@ class StoreHost:
         try:
             self._helper = Helper(self._start_helper, self._helper_ended, socket.SOCK_SEQPACKET)
         except OSError as error:
-            self._report(f"the workers' store could not be started: {error.strerror or error}")
+            self._report(words.workers.store_not_started(error.strerror or str(error)))
         else:
             self._send(self._order, self._listener.fileno())  # if it has died already, `_helper_ended` will say so
 
@@ -128,7 +129,7 @@ class StoreHost:
         if self._listener and self._tries < MOST_TRIES and not self._has_read_order(helper):
             self._serve()  # it was dying already: no worker has been served, and connections wait at the listener
         elif self._listener:
-            self._report(f"the workers' store (process {helper.pid}) ended by itself with exit code {helper.exit_code}")
+            self._report(words.workers.store_ended(helper.pid, helper.exit_code))
 
     def _has_read_order(self, helper: Helper) -> bool:
         """Whether the helper took the round's listener, and may have accepted workers."""

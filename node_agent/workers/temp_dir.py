@@ -14,6 +14,8 @@ import threading
 from contextlib import suppress
 from zlib import crc32
 
+from node_agent import words
+
 REMOVED_WITHIN_S = 2.0
 """Longest time for which a program waits at its end until its temporary folder is removed."""
 PREFIX = "node-agent"
@@ -105,7 +107,7 @@ def warning() -> str:
     """Warn that temporary files are kept elsewhere than in TMPDIR; empty if they are not."""
     tmpdir = os.environ.get("TMPDIR")
     problem = _why_unusable(tmpdir) if tmpdir else ""
-    return f"TMPDIR={tmpdir} cannot be used: {problem}; temporary files are kept in {FALLBACK}" if problem else ""
+    return words.workers.tmpdir_unusable(tmpdir, problem, FALLBACK) if tmpdir and problem else ""
 
 
 def _why_unusable(tmpdir: str) -> str:
@@ -115,10 +117,10 @@ def _why_unusable(tmpdir: str) -> str:
     except OSError as error:
         return error.strerror or str(error)
     if not os.path.isdir(tmpdir):
-        return "it is no folder"
+        return words.workers.NOT_A_FOLDER
     if not os.access(tmpdir, os.W_OK | os.X_OK):
-        return "this user may not write to it"
-    return "its disk is full" if is_full else ""
+        return words.workers.NOT_WRITABLE
+    return words.workers.DISK_FULL if is_full else ""
 
 
 def _remove_left_over(parent: str) -> None:

@@ -3,6 +3,7 @@
 import pytest
 from rdzv_protocol import actions
 
+from node_agent import words
 from tests.browser.conftest import DESKTOP, PHONE, NewTab
 from tests.browser.crowd import Crowd
 from tests.integration.test_actions import act
@@ -16,7 +17,7 @@ TRACEBACK = (
 )  # fmt: skip
 EVIDENCE = {
     "error": TRACEBACK[-1], "traceback": TRACEBACK,
-    "hint": "the GPU's memory is full: a smaller batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "hint": words.hints.GPU_MEMORY_FULL,
 }  # fmt: skip
 
 

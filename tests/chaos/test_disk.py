@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from rdzv_server.words import unheard
 from tests.chaos.disk import LAST_LOOKS, READS, SlowCalls
 from tests.support.cluster import Cluster
@@ -97,7 +98,8 @@ async def test_a_failure_is_reported_although_the_disk_hangs_at_the_end_of_a_wor
     (fails,) = of_agent(first, agent.pid)
     async with SlowCalls(agent.pid, 1_000.0, LAST_LOOKS):
         fails.kill()
-        await agent.line(r"failed: .*SIGKILL.*\(its error file cannot be read: no answer for 5 s: its disk hangs\)")
+        hangs = words.output.disk_hangs(5.0)
+        await agent.line("failed: .*SIGKILL" + pattern(words.failures.with_broken_error_file, problem=hangs))
     both = await cluster.hub.group(2)
     assert await cluster.restarts() == {"worker_failure": 1}
     await cluster.finish(both)

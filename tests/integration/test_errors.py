@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
+from node_agent import words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
 from tests.support.programs import Program, start_agent
@@ -100,8 +101,8 @@ async def test_a_kill_for_lack_of_memory_is_named(tmp_path: Path, memory_cgroup:
     )  # fmt: skip
     assert await agent.exit_code() == 1, agent.err
     root = section(agent, "Root Cause")
-    assert "SIGKILL): killed by the kernel: out of memory (cgroup limit 256 MiB)" in root
-    assert "what to do: give the job or container more memory" in root
+    assert f"SIGKILL): {words.failures.out_of_memory('256 MiB')}" in root
+    assert f"what to do: {words.failures.MORE_MEMORY}" in root
 
 
 # Several nodes.

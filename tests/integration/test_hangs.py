@@ -341,7 +341,7 @@ async def test_a_timer_of_torchs_that_expires_is_a_hang(tmp_path: Path) -> None:
             RAISES, ("--standalone", "--nproc", "2", "--max-restarts", "1", "--preload", "torch.distributed"),
             f"; rank 0 in {part(words.interpreter_shutdown)}" + at(1, operation="all_reduce", file="train.py", line=10)
             + f"; {words.blame([0], words.HAS_RAISED)}: ValueError: bad batch",
-            id="a rank that raises while a thread of its own keeps it alive", marks=pytest.mark.torch,
+            id="a rank that raises, and whose own thread keeps it alive", marks=pytest.mark.torch,
         ),
     ],
 )  # fmt: skip

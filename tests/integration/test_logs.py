@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from tests.support.cluster import Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
 from tests.support.programs import Program, start_agent
+from tests.support.told import tells, told
 from tests.support.worker_hub import WorkerHub
 from tests.unit.node_agent.logs_plugin import install
 
@@ -73,7 +74,7 @@ async def test_a_console_that_blocks_holds_up_no_worker_whose_output_is_teed(tmp
     os.close(read_end)
     assert process.returncode == 0
     assert texts(tmp_path) == {"attempt_0/0/stdout.log": "x" * 30_000_000 + "\nlast words\n"}
-    assert re.search(rf"the console was too slow for the last [\d,]+ bytes: see {tmp_path}", err.decode())
+    assert told(err.decode(), words.output.console_too_slow)["folder"].startswith(str(tmp_path))
 
 
 @pytest.mark.torch
@@ -176,7 +177,8 @@ print("fine", file=sys.stderr)
 """
     agent = await python(program, *ONE, "--max-restarts", "1", "-r", "1", "--log-dir", str(small_disk))
     said = [line for line in agent.err if "log files" in line]
-    assert len(said) == 1 and "No space left on device; a worker that writes to this disk may fail" in said[0]
+    fields = {"problem": "No space left on device", "outlook": words.output.WORKER_MAY_FAIL, "loses_lines": False}
+    assert len(said) == 1 and tells(said[0], words.output.file_trouble, **fields)
     assert any("OSError: [Errno 28] No space left on device" in line for line in agent.err)
     assert [line.partition(":")[2] or line for line in agent.out] == ["fine"]
 
@@ -197,11 +199,11 @@ async def test_a_worker_whose_log_file_reaches_the_size_limit_is_reported_with_t
     """The last words are lost as on a full disk, and the report says why. The next attempt has a new file."""
     program = "import sys\nfor _ in range(400): sys.stderr.write('x' * 1023 + '\\n')"
     agent = await limited(program, tmp_path, 200, "-r", "3", code=1)
-    problem = "File too large: the limit is 204,800 bytes"
-    advice = "raise the limit on the size of files (ulimit -f, LimitFSIZE=)"
+    problem = words.output.at_limit("File too large", 204_800)
     said = "\n".join(agent.err)
-    assert f"stderr.log: {problem}; a worker that writes to it may fail: {advice}" in said
-    assert f"a log file cannot grow ({problem}), and what the worker wrote last is lost: {advice}" in said
+    fields = {"problem": problem, "outlook": words.output.WORKER_AT_LIMIT, "loses_lines": False}
+    assert told(said, words.output.file_trouble, **fields)["path"].endswith("stderr.log")
+    assert words.failures.file_cannot_grow(problem, words.output.RAISE_THE_LIMIT) in said
 
 
 async def test_a_file_larger_than_the_limit_is_explained_by_its_exception(tmp_path: Path) -> None:
@@ -209,13 +211,13 @@ async def test_a_file_larger_than_the_limit_is_explained_by_its_exception(tmp_pa
     agent = await limited(program, tmp_path / "logs", 200, code=1)
     said = "\n".join(agent.err)
     assert "OSError: [Errno 27] File too large" in said
-    assert "raise the limit on the size of files (ulimit -f, LimitFSIZE=)" in said
+    assert words.output.RAISE_THE_LIMIT in said
 
 
 async def test_workers_write_to_the_console_where_files_may_have_no_size(tmp_path: Path) -> None:
     agent = await limited("print('here')", tmp_path, 0, "-r", "3", code=0)
     assert any("here" in line for line in (*agent.out, *agent.err))
-    assert any("stdout.log: File too large: the limit is 0 bytes; " in line for line in agent.err)
+    assert any(f"stdout.log: {words.output.at_limit('File too large', 0)}; " in line for line in agent.err)
 
 
 async def test_a_plug_in_decides_about_the_files(hub: WorkerHub, tmp_path: Path) -> None:
@@ -225,13 +227,13 @@ async def test_a_plug_in_decides_about_the_files(hub: WorkerHub, tmp_path: Path)
         env={**hub.env, "PYTHONPATH": str(site)},
     )  # fmt: skip
     folder = tmp_path / "logs" / "by-rank"
-    for words in ("first", "second"):
+    for said in ("first", "second"):
         workers = await hub.group(2)
         assert [worker.env["MY_LOG"] for worker in workers] == [f"{folder}/{rank}.log" for rank in range(2)]
         assert workers[0].env["TORCHELASTIC_ERROR_FILE"] == f"{folder}/0.log.error"
         for worker in workers:
-            await worker.tell(f"say {words}")
-        if words == "first":
+            await worker.tell(f"say {said}")
+        if said == "first":
             os.kill(workers[0].pid, signal.SIGKILL)
     for worker in workers:
         worker.order_exit(0)

@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
+from node_agent.failures.diagnose import exit_status
+from node_agent.workers.warm import words
 from node_agent.workers.warm.interpreter import LOWEST_DESCRIPTOR
 from tests.support.cluster import Cluster
 from tests.support.launchers import PROGRAMS
 from tests.support.process_info import children, ended, is_running, until
 from tests.support.programs import Program
+from tests.support.told import tells
 from tests.support.worker_hub import all_run
 
 STATE = PROGRAMS / "interpreter_state.py"
@@ -51,7 +54,7 @@ async def both(*flags: str, script: str, **how: Any) -> list[tuple[int, Program]
 
 
 def is_said_to_be_warm(agent: Program) -> bool:
-    return any("workers start warm: " in line for line in agent.err)
+    return any(tells(line, words.start_warm) for line in agent.err)
 
 
 # A script sees no difference.
@@ -144,7 +147,7 @@ async def test_every_round_is_warm_and_signals_and_exit_codes_arrive(cluster: Cl
     await cluster.finish(third)
     run = await cluster.server.run()
     assert [record["cause"] for record in run["failures"]] == [
-        "signal 9 (SIGKILL): killed from outside",
+        exit_status(-signal.SIGKILL).cause,
         "exit code 7",
     ]
 
@@ -154,7 +157,7 @@ async def test_a_fork_server_that_dies_is_replaced_and_takes_no_worker_along(clu
     agent = cluster.agents["a"]
     await until(lambda: len(called("fork-server", agent)) == 1)  # those that it forks have names of their own
     os.kill(*called("fork-server", agent), signal.SIGKILL)
-    await agent.line("the process that imports json, decimal died; starting another one")
+    await agent.line(words.import_died("json, decimal"))
     assert all_run(first)
     await until(lambda: len(called("warm-process", agent)) >= 2)
     first[0].order_exit(3)
@@ -185,10 +188,10 @@ async def test_nothing_is_left(cluster: Cluster, end: str) -> None:
     ("source", "says"),
     [
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()",
-         "bad starts 1 threads when it is imported (python"),
-        ("raise RuntimeError('no luck')", "bad cannot be imported: RuntimeError: no luck"),
-        ("import sys; sys.exit(5)", "bad cannot be imported: SystemExit: 5"),
-        ("import os; os._exit(5)", "died again and again"),
+         words.starts_threads("bad", ["python"]).partition("python")[0] + "python"),
+        ("raise RuntimeError('no luck')", words.cannot_import("bad", "RuntimeError: no luck")),
+        ("import sys; sys.exit(5)", words.cannot_import("bad", "SystemExit: 5")),
+        ("import os; os._exit(5)", words.import_died_again("json, bad")),
     ],
     ids=["threads", "an error", "an exit", "a sudden exit"],
 )  # fmt: skip
@@ -198,7 +201,7 @@ async def test_a_module_that_cannot_be_preloaded(source: str, says: str, tmp_pat
     code, agent = await finished("--nproc", "2", "--preload", "json,bad", script="script.py", cwd=tmp_path)
     assert code == 0
     assert sorted(agent.out) == ["rank 0", "rank 1"]
-    (line,) = [line for line in agent.err if "workers start cold" in line]
+    (line,) = [line for line in agent.err if tells(line, words.start_cold) or tells(line, words.import_died_again)]
     assert says in line
 
 

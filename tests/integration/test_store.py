@@ -101,7 +101,7 @@ async def test_a_store_that_breaks_restarts_the_round_and_says_why(stores: Clust
     os.kill(helper, signal.SIGKILL)
     second = await stores.hub.group(2)
     await share(*second)
-    assert await agent.line(rf"the workers' store \(process {helper}\) ended by itself")
+    assert await agent.line(pattern(words.workers.store_ended, pid=helper))
     await stores.finish(second)
 
 

@@ -7,6 +7,7 @@ nothing; and for a worker that outlives SIGKILL another 30 s, which are one here
 import asyncio
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tests.support.cluster import PATIENT, Cluster
 from tests.support.outages import LOST
 from tests.support.process_info import children, command_line, ended, is_running, state, until
 from tests.support.programs import WORKER, Program, Server, refuses, start_agent
-from tests.support.told import pattern
+from tests.support.told import pattern, tells
 from tests.support.worker_hub import Worker, WorkerHub
 
 GRACE_S = 0.5
@@ -170,6 +171,12 @@ async def impatient(hub: WorkerHub, freezer: Freezer) -> AsyncIterator[Impatient
             freezer.thaw()
 
 
+def names_as_stuck(line: str, pid: int) -> bool:
+    """Whether the line says that this process outlives SIGKILL, in uninterruptible sleep."""
+    match = re.search(pattern(words.workers.outlives_kill, pid=pid), line)
+    return bool(match and match["why"].startswith(words.workers.in_state("D", "")))
+
+
 async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
     impatient: Impatient, freezer: Freezer
 ) -> None:
@@ -185,8 +192,8 @@ async def test_an_agent_gives_up_a_worker_in_uninterruptible_sleep_and_names_it(
         agent.signal(signal.SIGTERM)
         assert await agent.exit_code() == ExitCode.START_AGAIN
     assert (state(workers[0].pid), state(workers[1].pid)) == ("", "D")
-    (line,) = [line for line in agent.err if "could not kill" in line]
-    assert f"could not kill pid {workers[1].pid} (uninterruptible sleep" in line
+    (line,) = [line for line in agent.err if tells(line, words.workers.outlives_kill)]
+    assert names_as_stuck(line, workers[1].pid)
     freezer.thaw()
     await workers[1].gone()
 
@@ -213,7 +220,7 @@ async def test_an_agent_names_a_daemon_that_it_could_not_end(impatient: Impatien
     async with within(KILL_S, at_least=KILL_S):
         worker.order_exit(0)
         assert await agent.exit_code() == 0
-    assert f"could not kill pid {daemon} (uninterruptible sleep" in "\n".join(agent.err)
+    assert any(names_as_stuck(line, daemon) for line in agent.err)
 
 
 async def test_an_agent_gives_up_helpers_in_uninterruptible_sleep_and_names_them(
@@ -229,7 +236,7 @@ async def test_an_agent_gives_up_helpers_in_uninterruptible_sleep_and_names_them
         worker.order_exit(0)
         await ended(agent.pid)
     for pid in helpers:
-        await agent.line(rf"could not kill pid {pid} \(uninterruptible sleep")
+        assert names_as_stuck((await agent.line(pattern(words.workers.outlives_kill, pid=pid))).string, pid)
     freezer.thaw()  # they have the agent's stderr
     assert await agent.exit_code() == 0
 
@@ -241,10 +248,10 @@ async def test_a_torch_that_hangs_in_a_driver_holds_up_no_agent(freezer: Freezer
     limits = f"devices.NOTICE_S, devices.TIMEOUT_S = 0.0, {KILL_S}"
     python = ("-c", f"from node_agent.workers import devices; {limits}; {MAIN}")
     agent = await start_agent("--nproc", "gpu", python=python, env={"PYTHONPATH": str(tmp_path)})
-    await agent.line("asking torch what devices there are")
+    await agent.line(words.devices.ASKING_TORCH)
     freezer.freeze(*children(agent.pid))
     async with within(2 * KILL_S):
-        await refuses(agent, "torch did not tell within 1 s what devices there are")
+        await refuses(agent, words.devices.torch_too_slow(1.0))
 
 
 # Agents in a bad place.

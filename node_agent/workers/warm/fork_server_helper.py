@@ -65,6 +65,10 @@ def _beside(name: str) -> Any:
     return module
 
 
+def _words() -> Any:
+    return _beside("words")
+
+
 # Importing.
 
 
@@ -73,11 +77,11 @@ def _load(module: str) -> str:
     try:
         importlib.import_module(module)
     except BaseException as error:
-        return f"{module} cannot be imported: {type(error).__name__}: {error}"
+        return str(_words().cannot_import(module, f"{type(error).__name__}: {error}"))
     if device := _open_device():
-        return f"{module} opens {device} when it is imported, and a fork cannot share it"
+        return str(_words().opens_device(module, device))
     if threads := _threads_after_a_fork():
-        return f"{module} starts {len(threads)} threads when it is imported ({', '.join(threads)}), which a fork loses"
+        return str(_words().starts_threads(module, threads))
     return ""
 
 
@@ -120,7 +124,7 @@ def _serve(control: socket.socket, agent: int) -> int:
                 control.close()
                 return descriptors[0]
         except OSError as error:
-            control.send(f"refused no process can be forked: {error.strerror}".encode())
+            control.send(f"refused {_words().cannot_fork(error.strerror)}".encode())
             break
         os.close(descriptors[0])
     os._exit(0)

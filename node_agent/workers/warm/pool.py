@@ -15,6 +15,7 @@ from node_agent.core.command import Command
 from node_agent.workers.environment import STACKS_FILE, STACKS_SIGNAL
 from node_agent.workers.helper import Helper
 from node_agent.workers.process import KILL_TIMEOUT_S, STDERR, ChildProcess, CommandProcess, Process, signal_group
+from node_agent.workers.warm import words
 
 FORK_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server_helper.py")
 LONGEST_ANSWER = 8_192
@@ -93,7 +94,7 @@ class WarmPool:
 
     def _notify_of_import(self) -> None:
         if not self._is_ready:
-            self._log(f"workers start when {self._names} is imported for them")
+            self._log(words.waiting_for_import(self._names))
 
     def start_worker(
         self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
@@ -149,7 +150,7 @@ class WarmPool:
         try:
             self._server = Helper(start, self._on_server_exit, socket.SOCK_SEQPACKET)
         except OSError as error:
-            self._give_up(f"no process can be started to import {self._names}: {error.strerror or error}")
+            self._give_up(words.import_not_started(self._names, error.strerror or str(error)))
         else:
             self._loop.add_reader(self._server.socket, self._on_word, self._server.socket)
 
@@ -161,7 +162,7 @@ class WarmPool:
         word, _, rest = answer.decode(errors="replace").partition(" ")
         if word == "ready":
             if not self._deaths:
-                self._log(f"workers start warm: {self._names} imported in {rest} s")
+                self._log(words.start_warm(self._names, rest))
             self._is_ready = True
             self._refill()
         elif word == "refused":
@@ -173,14 +174,14 @@ class WarmPool:
         self._server, self._is_ready = None, False
         self._deaths += 1
         if self._deaths >= MOST_DEATHS:
-            self._log(f"workers start cold: the process that imports {self._names} died again and again")
+            self._log(words.import_died_again(self._names))
             self.close()
         else:
-            self._log(f"the process that imports {self._names} died; starting another one")
+            self._log(words.import_died(self._names))
             self._start_server()
 
     def _give_up(self, why: str) -> None:
-        self._log(f"workers start cold, without --preload: {why}")
+        self._log(words.start_cold(why))
         self.close()
 
     # The processes that wait.
@@ -236,4 +237,4 @@ class WarmPool:
         if self._waited_in_vain < MOST_DEATHS * self._count:
             self._refill()
         else:
-            self._give_up("the processes that are forked for them die before they start")
+            self._give_up(words.DIE_BEFORE_THEY_START)

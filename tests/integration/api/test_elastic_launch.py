@@ -37,7 +37,7 @@ from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
 from tests.support.process_info import ended, is_running, until
 from tests.support.programs import Server
-from tests.support.told import pattern
+from tests.support.told import pattern, tells
 
 
 def alone(nproc: int = 2, **fields: Any) -> LaunchConfig:
@@ -217,7 +217,7 @@ def test_no_program_at_all() -> None:
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nothing") as caught:
         elastic_launch(alone(1), str(tmp_path / "nothing"))()
-    assert "could not be started" in str(caught.value.__cause__)
+    assert tells(caught.value.__cause__, words.workers.cannot_start)
     (tmp_path / "text").touch()
     with pytest.raises(PermissionError):
         launch_agent(alone(1), [str(tmp_path / "text")], [])

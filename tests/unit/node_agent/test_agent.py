@@ -32,6 +32,7 @@ from node_agent.features.rules import words as rules
 from node_agent.features.store import Store
 from node_agent.features.warm import WarmWorkers
 from node_agent.workers.process import own_children
+from node_agent.workers.warm import words as warm_words
 from tests.support.process_info import until
 from tests.support.told import tells
 from tests.unit.node_agent.rig import Rig, rig
@@ -148,7 +149,7 @@ async def test_a_worker_that_a_timer_killed_is_reported_so():
         write(agent.feature(WorkerTimers).path, expired_timer(pid, signal.SIGKILL))
         failure = (await agent.server.hears(ReportRequest)).failure
         assert failure.cause == f"signal 9 (SIGKILL): {features.timer_expired('forward', pid)}"
-        assert failure.hint.startswith("the code that the timer guards took longer than it allows")
+        assert failure.hint == words.failures.TIMER_EXPIRED
         await agent.server.answers(finish())
         await agent.exit_code()
 
@@ -204,13 +205,15 @@ async def test_a_second_signal_kills_workers_that_ignore_the_first():
 
 
 async def test_without_a_port_nothing_is_started(monkeypatch):
+    taken_port = words.workers.no_port(29_500, "Address already in use")
+
     def taken(number: int = 0) -> None:
-        raise OSError("cannot reserve 29500 as MASTER_PORT: Address already in use")
+        raise OSError(taken_port)
 
     monkeypatch.setattr("node_agent.agent.ReservedPort", taken)
     async with rig(master_port=29_500) as agent:
         assert await agent.exit_code() == ExitCode.NODE_UNFIT
-        assert agent.console.lines == ["error: cannot reserve 29500 as MASTER_PORT: Address already in use"]
+        assert agent.console.lines == [f"error: {taken_port}"]
         assert agent.server.requests == []
 
 
@@ -219,7 +222,7 @@ async def test_a_program_that_is_not_there_is_a_failure_of_the_worker():
         await agent.server.answers(one_worker())
         failure = (await agent.server.hears(ReportRequest)).failure
         assert failure.exit_code == 127
-        assert failure.cause.startswith("could not be started: /nowhere/to/be/found")
+        assert tells(failure.cause, words.workers.cannot_start, title="/nowhere/to/be/found")
 
 
 async def test_the_server_goes_while_the_workers_finish():
@@ -280,7 +283,7 @@ async def test_each_worker_of_each_round_has_the_environment_of_its_place(preloa
             await agent.console.until(lambda said=said: set(said) <= set(agent.console.text().decode().splitlines()))
             await agent.server.answers(stop(round_))
             await agent.server.hears(JoinRequest, round_ + 1)
-        assert sum("workers start warm: json imported" in line for line in agent.console.lines) == len(preload)
+        assert sum(tells(line, warm_words.start_warm, modules="json") for line in agent.console.lines) == len(preload)
 
 
 async def test_workers_wait_until_they_can_be_warm(slow):
@@ -317,7 +320,7 @@ async def test_workers_start_cold_when_nothing_can_be_kept_warm():
     async with rig(command=python(WARM), features=(WarmWorkers(preload=("no_such_module",)),)) as agent:
         await agent.server.answers(one_worker())
         assert (await agent.server.hears(ReportRequest)).failure is None
-        assert any(line.startswith("workers start cold, without --preload: ") for line in agent.console.lines)
+        assert any(tells(line, warm_words.start_cold) for line in agent.console.lines)
 
 
 # An exception that nobody expected.
@@ -503,7 +506,7 @@ async def test_a_worker_without_a_pipe_for_its_errors_fails_and_leaves_none_for_
         monkeypatch.setattr(os, "pipe", only_one)
         await agent.server.answers(one_worker())
         failure = (await agent.server.hears(ReportRequest)).failure
-        assert failure.cause == "could not be started: sh: Too many open files"
+        assert failure.cause == words.workers.cannot_start("sh", "Too many open files")
         await agent.server.answers(stop(1))
         await agent.server.hears(JoinRequest, 2)
         assert held("pipe:") == before

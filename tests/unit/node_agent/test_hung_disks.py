@@ -34,7 +34,7 @@ from node_agent.workers import group as group_module
 from node_agent.workers.environment import ERROR_FILE
 from node_agent.workers.temp_dir import TempDir
 from tests.support.process_info import until
-from tests.support.told import tells
+from tests.support.told import pattern, tells
 from tests.unit.node_agent.rig import PATIENCE_S, Rig, rig
 from tests.unit.node_agent.story import finish, start
 
@@ -101,7 +101,7 @@ async def test_workers_start_when_the_disk_of_their_files_answers(name: str, tmp
         assert agent.pids == []
         disk.answers.set()
         await until(lambda: b"here" in agent.console.text())
-        assert agent.console.lines[-1].startswith("logs: ")
+        assert tells(agent.console.lines[-1], words.progress.logs_are_in)
 
 
 async def test_workers_start_without_files_if_the_disk_does_not_answer(
@@ -112,7 +112,8 @@ async def test_workers_start_without_files_if_the_disk_does_not_answer(
     async with rig("echo here; exit 0", logs=logging_to(tmp_path)) as agent:
         await agent.server.answers(start(local_world_size=1))
         await until(lambda: b"here" in agent.console.text())
-        problem = f"log files: {tmp_path}/disk: no answer for 0.05 s: its disk hangs; the run continues"
+        fields = f"{tmp_path}/disk", words.output.disk_hangs(0.05), words.output.RUN_CONTINUES
+        problem = words.output.file_trouble(*fields, loses_lines=False)
         assert problem in agent.console.lines
 
 
@@ -177,7 +178,8 @@ async def test_a_failure_is_reported_without_what_the_disk_holds(
         await asyncio.to_thread((tmp_path / "gate").write_text, "go\n")
         failure = (await agent.server.hears(ReportRequest)).failure
         assert failure.exit_code == 3
-        assert failure.cause == "exit code 3 (its error file cannot be read: no answer for 0.05 s: its disk hangs)"
+        hangs = words.output.disk_hangs(0.05)
+        assert failure.cause == words.failures.with_broken_error_file("exit code 3", hangs)
         assert disk.hangs.is_set()
 
 
@@ -377,7 +379,7 @@ async def test_the_result_of_a_call_or_its_error_is_returned() -> None:
 
 async def test_a_result_that_comes_too_late_is_undone() -> None:
     undone, answers = threading.Event(), threading.Event()
-    with pytest.raises(OSError, match=r"no answer for 0\.01 s"):
+    with pytest.raises(OSError, match=pattern(words.output.disk_hangs, within_s=0.01)):
         await in_thread(answers.wait, 0.01, lambda result: undone.set())
     answers.set()
     await until(undone.is_set)
@@ -387,7 +389,7 @@ async def test_a_result_that_comes_after_the_loop_is_undone() -> None:
     undone, answers = threading.Event(), threading.Event()
 
     async def give_up() -> None:
-        with pytest.raises(OSError, match="no answer"):
+        with pytest.raises(OSError, match=pattern(words.output.disk_hangs)):
             await in_thread(answers.wait, 0.01, lambda result: undone.set())
 
     await asyncio.to_thread(asyncio.run, give_up())
@@ -410,7 +412,7 @@ def test_a_result_that_comes_between_the_last_step_of_a_loop_and_its_end_is_undo
         return "result"
 
     async def give_up() -> None:
-        with pytest.raises(OSError, match="no answer"):
+        with pytest.raises(OSError, match=pattern(words.output.disk_hangs)):
             await in_thread(call, 0.01, undone.append)
 
     with asyncio.Runner(loop_factory=Loop) as runner:
@@ -427,7 +429,7 @@ def test_a_loop_beside_the_main_one_waits_at_its_end_for_its_threads() -> None:
         ended.set()
 
     async def give_up() -> None:
-        with pytest.raises(OSError, match="no answer"):
+        with pytest.raises(OSError, match=pattern(words.output.disk_hangs)):
             await in_thread(call, 0.01)
         answers.set()
 
@@ -445,7 +447,7 @@ def test_a_thread_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> 
         ended.set()
 
     async def give_up() -> None:
-        with pytest.raises(OSError, match="no answer"):
+        with pytest.raises(OSError, match=pattern(words.output.disk_hangs)):
             await in_thread(call, 0.01)
 
     with asyncio.Runner(loop_factory=ThreadLoop) as runner:

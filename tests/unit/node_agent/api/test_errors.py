@@ -20,6 +20,7 @@ from node_agent.api.errors import (
     in_torchs_terms,
     process_failure,
 )
+from node_agent.failures.diagnose import exit_status
 
 EXTRA = {"py_callstack": "Traceback ...\nx", "timestamp": "1700000000"}
 RECORDED = {"message": {"message": "ValueError: x", "extraInfo": EXTRA}}
@@ -114,9 +115,9 @@ def test_the_report_is_torchs_with_what_else_is_known(recorded: str, tmp_path: P
     one, other = report(ChildFailedError, ProcessFailure), report(theirs.ChildFailedError, theirs.ProcessFailure)
     lines = [[line.rstrip() for line in str(error).splitlines()] for error in (one, other)]
     extra = [
-        "  cause     : signal 15 (SIGTERM): asked to end, not by this agent",
+        f"  cause     : {exit_status(-15).cause}",
         "  error     : KeyError: y",
-        "  what to do: a scheduler, a person or the script itself sent the signal",
+        f"  what to do: {exit_status(-15).hint}",
         "  cause     : exit code 7, and no exception was seen",
         "  error     : ValueError: x",
     ]

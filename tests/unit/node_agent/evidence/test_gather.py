@@ -11,11 +11,13 @@ import pytest
 from rdzv_protocol.evidence import Evidence, ProcessState, StackGroup
 
 from node_agent.core.command import Command
+from node_agent.evidence import words
 from node_agent.evidence.examine_helper import main_thread
 from node_agent.evidence.gather import Target, gather
 from node_agent.workers.environment import STACKS_FILE
 from node_agent.workers.warm.pool import WarmPool, WarmProcess
 from tests.support.process_info import children, ended, is_running, state, subreaper, until
+from tests.support.told import pattern
 
 LIMIT_S = 20.0
 Ras = tuple[str, dict[str, str]]
@@ -284,7 +286,7 @@ def test_a_stack_that_may_be_another_threads_is_no_main_threads() -> None:
     assert main_thread([thread("MainThread", None), thread("Thread-1", None)], 7) == [("MainThread", "train.py", 1)]
     assert main_thread([thread("?", None)], 7) == [("?", "train.py", 1)]
     for others in ([thread("MainThread", 8), thread("Thread-1", 9)], [thread("Thread-1", None), thread("?", None)]):
-        with pytest.raises(ValueError, match="no main thread"):
+        with pytest.raises(ValueError, match=pattern(words.NO_MAIN_THREAD)):
             main_thread(others, 7)
 
 
@@ -300,16 +302,15 @@ async def test_a_program_that_is_not_python_is_said_to_be_none(node: Node) -> No
     node._processes.append(process)
     evidence = await node.examine(process.pid)
     assert [(group.state, group.frames) for group in evidence.groups] == [(ProcessState.ALIVE, ())]
-    assert evidence.problems[0].startswith("rank 0: no Python stack: py-spy: Failed to find")
+    assert evidence.problems[0].startswith(words.no_stack(0, [words.py_spy_failed("Failed to find")]))
 
 
 async def test_without_leave_to_read_its_memory_the_reason_is_told_as_py_spy_says_it(node: Node) -> None:
     node.py_spy("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1")
     evidence = await node.examine(await node.start(WAITS))
     assert [functions(group) for group in evidence.groups] == [[]]
-    assert evidence.problems == (
-        "rank 0: no Python stack: py-spy: Permission Denied: Try running again with elevated permissions",
-    )
+    why = words.py_spy_failed("Permission Denied: Try running again with elevated permissions")
+    assert evidence.problems == (words.no_stack(0, [why]),)
 
 
 async def test_what_hangs_is_given_up_in_time_and_what_was_found_till_then_is_kept(node: Node) -> None:
@@ -338,7 +339,7 @@ async def test_files_that_cannot_be_written_lose_nothing_else(node: Node) -> Non
     evidence = await node.examine(await node.start(WAITS))
     assert functions(evidence.groups[0])[0] == "wait_for_batch"
     assert evidence.folder == ""
-    assert evidence.problems == (f"{node.folder}/evidence: File exists: the files of the evidence are missing",)
+    assert evidence.problems == (words.files_missing(f"{node.folder}/evidence", "File exists"),)
 
 
 async def test_without_py_spy_workers_that_were_forked_warm_write_their_stacks_upon_a_signal(
@@ -358,7 +359,7 @@ async def test_without_py_spy_workers_that_were_forked_warm_write_their_stacks_u
         assert warm_node.kept("rank_1.stacks.txt").count("in load\n") == 1
 
 
-GONE, LATE = "it no longer answers the signal for its stacks", "it did not answer the signal for its stacks in time"
+GONE, LATE = words.SIGNAL_NOT_CAUGHT, words.SIGNAL_NOT_ANSWERED
 
 
 @pytest.mark.parametrize(
@@ -375,7 +376,7 @@ async def test_the_signal_for_its_stacks_harms_no_worker_that(warm_node: WarmNod
     pid = await warm_node.start(code)
     evidence = await warm_node.examine_ranks()
     assert [(group.state, group.frames) for group in evidence.groups] == [(ProcessState.ALIVE, ())]
-    assert evidence.problems[0].startswith("rank 0: no Python stack: py-spy: ")
+    assert evidence.problems[0].startswith(words.no_stack(0, [words.py_spy_failed("")]))
     assert evidence.problems[0].endswith(f"; {why}")
     assert is_running(pid)
 

@@ -9,6 +9,7 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import Failure, ReportRequest
 
+from node_agent import words
 from node_agent.failures import diagnose
 from node_agent.failures.diagnose import examine, exit_status, look_at_disk
 from node_agent.failures.error_file import ErrorFile
@@ -25,39 +26,42 @@ def evidence(exit_code: int = 1, *stderr: str, recorded: ErrorFile | None = None
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "words"),
+    ("exit_code", "status", "meaning"),
     [
-        (1, "exit code 1"),
-        (3, "exit code 3"),
-        (120, "exit code 120: Python could not write its last output: a closed pipe, or a full disk"),
-        (126, "exit code 126: the program cannot be executed: no permission, or no executable format"),
-        (127, "exit code 127: the program, or one that it calls, was not found"),
-        (128, "exit code 128"),
-        (137, "exit code 137 (128 + 9: SIGKILL): killed from outside"),
-        (139, "exit code 139 (128 + 11: SIGSEGV): segmentation fault"),
-        (255, "exit code 255"),
-        (-9, "signal 9 (SIGKILL): killed from outside"),
-        (-11, "signal 11 (SIGSEGV): segmentation fault"),
-        (-7, "signal 7 (SIGBUS): bus error, often /dev/shm is full"),
-        (-6, "signal 6 (SIGABRT): aborted"),
-        (-8, "signal 8 (SIGFPE): arithmetic error in native code, such as a division by zero"),
-        (-4, "signal 4 (SIGILL): illegal instruction"),
-        (-13, "signal 13 (SIGPIPE): wrote to a pipe that nobody reads any more"),
-        (-15, "signal 15 (SIGTERM): asked to end, not by this agent"),
-        (-10, "signal 10 (SIGUSR1)"),
-        (-35, "signal 35 (unknown)"),
+        (1, "exit code 1", ""),
+        (3, "exit code 3", ""),
+        (120, "exit code 120", words.failures.OUTPUT_NOT_WRITTEN),
+        (126, "exit code 126", words.failures.NOT_EXECUTABLE),
+        (127, "exit code 127", words.failures.PROGRAM_NOT_FOUND),
+        (128, "exit code 128", ""),
+        (137, words.failures.exit_code_of_signal(137, 9, "SIGKILL"), words.failures.KILLED_FROM_OUTSIDE),
+        (139, words.failures.exit_code_of_signal(139, 11, "SIGSEGV"), words.failures.SEGMENTATION_FAULT),
+        (255, "exit code 255", ""),
+        (-9, "signal 9 (SIGKILL)", words.failures.KILLED_FROM_OUTSIDE),
+        (-11, "signal 11 (SIGSEGV)", words.failures.SEGMENTATION_FAULT),
+        (-7, "signal 7 (SIGBUS)", words.failures.BUS_ERROR),
+        (-6, "signal 6 (SIGABRT)", words.failures.ABORTED),
+        (-8, "signal 8 (SIGFPE)", words.failures.ARITHMETIC_ERROR),
+        (-4, "signal 4 (SIGILL)", words.failures.ILLEGAL_INSTRUCTION),
+        (-13, "signal 13 (SIGPIPE)", words.failures.BROKEN_PIPE),
+        (-15, "signal 15 (SIGTERM)", words.failures.TERMINATED),
+        (-10, "signal 10 (SIGUSR1)", ""),
+        (-35, "signal 35 (unknown)", ""),
     ],
 )
-def test_an_exit_status_in_words(exit_code, words):
-    assert exit_status(exit_code).cause == words
+def test_an_exit_status_in_words(exit_code, status, meaning):
+    found = exit_status(exit_code)
+    assert (found.status, found.meaning) == (status, meaning)
+    assert found.cause == (words.failures.with_meaning(status, meaning) if meaning else status)
 
 
 @pytest.mark.parametrize("exit_code", [-9, 137])
 def test_a_kill_for_lack_of_memory_is_named_where_it_is_known(exit_code):
-    found = evidence(exit_code, oom="killed by the kernel: out of memory (cgroup limit 2 GiB)")
-    assert found.cause.endswith("SIGKILL): killed by the kernel: out of memory (cgroup limit 2 GiB)")
-    assert found.hint.startswith("give the job or container more memory")
-    assert "may tell who did it" in evidence(exit_code).hint
+    out_of_memory = words.failures.out_of_memory("2 GiB")
+    found = evidence(exit_code, oom=out_of_memory)
+    assert found.cause == words.failures.with_meaning(exit_status(exit_code).status, out_of_memory)
+    assert found.hint == words.failures.MORE_MEMORY
+    assert evidence(exit_code).hint == words.failures.ASK_WHO_KILLED
 
 
 @pytest.mark.parametrize(
@@ -69,8 +73,8 @@ def test_a_kill_for_lack_of_memory_is_named_where_it_is_known(exit_code):
         (
             1,
             TRACEBACK,
-            ErrorFile(problem="it is not JSON"),
-            "exit code 1 (its error file cannot be read: it is not JSON)",
+            ErrorFile(problem=words.failures.NOT_JSON),
+            words.failures.with_broken_error_file("exit code 1", words.failures.NOT_JSON),
             "ValueError: boom",
             TRACEBACK,
         ),
@@ -78,7 +82,7 @@ def test_a_kill_for_lack_of_memory_is_named_where_it_is_known(exit_code):
             -6,
             (*TRACEBACK, ABORT),
             None,
-            "signal 6 (SIGABRT): aborted",
+            exit_status(-6).cause,
             "ValueError: boom",
             (*TRACEBACK, ABORT),
         ),
@@ -103,7 +107,7 @@ def test_what_follows_from_another_workers_end_is_a_consequence():
     closed = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:6058."
     found = evidence(1, *TRACEBACK[:2], closed)
     assert found.consequence
-    assert found.hint.endswith("look at the worker that failed first")
+    assert found.hint == words.hints.SEE_THE_OTHERS
     assert not evidence(1, *TRACEBACK).consequence
     assert not evidence(-9, *TRACEBACK[:2], closed).consequence, "killed is killed"
 
@@ -158,5 +162,5 @@ def test_a_full_log_disk_explains_why_there_are_no_last_words(tmp_path, monkeypa
     full = os.statvfs_result((4096, 4096, 100, 0, 0, 10, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda path: full)
     hint = examine(a_spec(tmp_path), 7, 3, (), None, look_at_disk(path)).hint
-    assert hint == f"the disk of the log files is full, and what the worker wrote last is lost: df -h {tmp_path}"
+    assert hint == words.failures.disk_full(str(tmp_path))
     assert examine(a_spec(tmp_path), 7, 1, TRACEBACK, None, look_at_disk(path)).hint == "", "it has said why"

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node_agent import words
 from node_agent.core.effects import WriteFailureReport
 from node_agent.failures import error_file
 from node_agent.failures.error_file import ErrorFile
 from node_agent.workers.environment import ERROR_FILE
+from tests.support.told import tells
 from tests.unit.node_agent.story import a_failure, finish
 
 TORCHS = {
@@ -58,19 +60,19 @@ def test_no_file_is_no_evidence_and_not_passed_on(path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "it is empty"),
-        (" \n", "it is empty"),
-        ("Traceback", "it is not JSON"),
-        ('{"message": "bo', "it is not JSON"),
-        ("[" * 100_000, "it is not JSON"),
-        ("1" * 10_000, "it is not JSON"),
-        (b"\xff\xfe\x00{", "it is not JSON"),
-        ("[]", "it has no message"),
-        ("null", "it has no message"),
-        ("{}", "it has no message"),
-        ({"message": 5}, "it has no message"),
-        ({"message": ["boom"]}, "it has no message"),
-        ("x" * (error_file.MOST_BYTES + 1), f"it has more than {error_file.MOST_BYTES} bytes"),
+        ("", words.failures.EMPTY),
+        (" \n", words.failures.EMPTY),
+        ("Traceback", words.failures.NOT_JSON),
+        ('{"message": "bo', words.failures.NOT_JSON),
+        ("[" * 100_000, words.failures.NOT_JSON),
+        ("1" * 10_000, words.failures.NOT_JSON),
+        (b"\xff\xfe\x00{", words.failures.NOT_JSON),
+        ("[]", words.failures.NO_MESSAGE),
+        ("null", words.failures.NO_MESSAGE),
+        ("{}", words.failures.NO_MESSAGE),
+        ({"message": 5}, words.failures.NO_MESSAGE),
+        ({"message": ["boom"]}, words.failures.NO_MESSAGE),
+        ("x" * (error_file.MOST_BYTES + 1), words.failures.longer_than(error_file.MOST_BYTES)),
     ],
 )
 def test_a_broken_file_is_described_and_not_passed_on(path, content, problem):
@@ -102,7 +104,7 @@ def test_a_folder_a_fifo_and_a_knot_of_links_are_described(path, tmp_path):
     assert error_file.read(path) == ErrorFile(problem="Is a directory")
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
-    assert error_file.read(fifo) == ErrorFile(problem="it is not a file"), "and nobody waits for its writer"
+    assert error_file.read(fifo) == ErrorFile(problem=words.failures.NOT_A_FILE), "and nobody waits for its writer"
     loop = str(tmp_path / "loop")
     os.symlink(loop, loop)
     assert error_file.read(loop) == ErrorFile(problem="Too many levels of symbolic links")
@@ -255,4 +257,4 @@ def test_a_file_that_cannot_be_written_is_one_line(own):
     said: list[str] = []
     error_file.leave("boom", None, "", {ERROR_FILE: own}, said.append)
     (line,) = said
-    assert line.startswith(f"cannot write the error file {own} (TORCHELASTIC_ERROR_FILE): ")
+    assert tells(line, words.failures.error_file_not_written, path=own, variable=ERROR_FILE)

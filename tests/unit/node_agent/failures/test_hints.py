@@ -2,83 +2,92 @@
 
 import pytest
 
+from node_agent import words
 from node_agent.failures import hints
 
+LOST = "has fallen off"
+"""Words of NVIDIA's driver, of which one of our own sentences reminds."""
 CONSEQUENCES = {
-    "failed first": [
+    words.hints.SEE_THE_OTHERS: [
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]",
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer",
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
         "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
     ],
-    "rank 0's store is gone": [
+    words.hints.STORE_GONE: [
         "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
         "[c10d] sendBytes failed on TCPStore: Broken pipe",
     ],
-    "took no part": [
+    words.hints.COLLECTIVE_WAITED: [
         "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for 600000 ms",
         "RuntimeError: [gloo/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation",
     ],
-    "init_process_group": [
+    words.hints.WORKER_LATE: [
         "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2 clients joined."
     ],
 }
-"""Messages with another worker's end behind them, by a word of the advice."""
+"""Messages with another worker's end behind them, by the advice."""
 CAUSES = {
-    "the GPU's memory is full": [
+    words.hints.GPU_MEMORY_FULL: [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79 GiB"
     ],
-    "/dev/shm": [
+    words.hints.MORE_SHM: [
         "RuntimeError: unable to write to file </torch_77_1>: No space left on device (28)",
         "ERROR: ... This might be caused by insufficient shared memory (shm).",
         "RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error.",
     ],
-    "data loader worker was killed": [
+    words.hints.DATA_LOADER_KILLED: [
         "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed.",
         "RuntimeError: DataLoader worker (pid(s) 77, 78) exited unexpectedly",
     ],
-    "df -h": ["OSError: [Errno 28] No space left on device: '/data/ckpt.pt'"],
-    "ulimit -f": ["OSError: [Errno 27] File too large: '/data/ckpt.pt'", "File size limit exceeded (core dumped)"],
-    "node's memory is full": ["OSError: [Errno 12] Cannot allocate memory", "MemoryError"],
-    "ulimit -n": ["OSError: [Errno 24] Too many open files: '/data/part-7'"],
-    "on another": [
+    words.hints.DISK_FULL: ["OSError: [Errno 28] No space left on device: '/data/ckpt.pt'"],
+    words.output.RAISE_THE_LIMIT: [
+        "OSError: [Errno 27] File too large: '/data/ckpt.pt'",
+        "File size limit exceeded (core dumped)",
+    ],
+    words.hints.NODE_MEMORY_FULL: ["OSError: [Errno 12] Cannot allocate memory", "MemoryError"],
+    words.hints.TOO_MANY_FILES: ["OSError: [Errno 24] Too many open files: '/data/part-7'"],
+    words.hints.HARDWARE_FAILED: [
         "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
-        "NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU has fallen off the bus.",
+        f"NVRM: Xid (PCI:0000:3b:00): 79, pid=77, GPU {LOST} the bus.",
         "RuntimeError: CUDA error: system not yet initialized",
     ],
-    "CUDA_LAUNCH_BLOCKING": ["torch.AcceleratorError: CUDA error: device-side assert triggered"],
-    "--nproc": ["RuntimeError: CUDA error: invalid device ordinal", "RuntimeError: No CUDA GPUs are available"],
-    "NCCL_SOCKET_IFNAME": [
+    words.hints.FIND_THE_KERNEL: ["torch.AcceleratorError: CUDA error: device-side assert triggered"],
+    words.hints.FEWER_GPUS: [
+        "RuntimeError: CUDA error: invalid device ordinal",
+        "RuntimeError: No CUDA GPUs are available",
+    ],
+    words.hints.NCCL_FAILED: [
         "torch.distributed.DistBackendError: NCCL error in: /pytorch/ProcessGroupNCCL.cpp:94, unhandled system error"
     ],
-    "GLOO_SOCKET_IFNAME": [
+    words.hints.GLOO_LOOPBACK: [
         "RuntimeError: Gloo connectFullMesh failed with [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
         "pair.cc:152] timed out connecting: SO_ERROR: Connection refused, remote=[127.0.1.1]:30083$1",
         "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out connecting: "
         "SO_ERROR: Connection refused, remote=[::1]:30083$1",
     ],
-    "MASTER_PORT": [
+    words.hints.PORT_TAKEN: [
         "RuntimeError: The server socket has failed to listen: EADDRINUSE",
         "OSError: [Errno 98] Address already in use",
     ],
-    "LOCAL_RANK": ["train.py: error: unrecognized arguments: --local-rank=1"],
-    "cannot read the script": ["SyntaxError: '(' was never closed", "IndentationError: unexpected indent"],
-    "interpreters": ["ModuleNotFoundError: No module named 'apex'"],
+    words.hints.NO_LOCAL_RANK_FLAG: ["train.py: error: unrecognized arguments: --local-rank=1"],
+    words.hints.SYNTAX_ERROR: ["SyntaxError: '(' was never closed", "IndentationError: unexpected indent"],
+    words.hints.MODULE_MISSING: ["ModuleNotFoundError: No module named 'apex'"],
 }
 """Messages of a worker's own error."""
 MESSAGES = [
-    (message, word, table is CONSEQUENCES)
+    (message, hint, table is CONSEQUENCES)
     for table in (CONSEQUENCES, CAUSES)
-    for word, messages in table.items()
+    for hint, messages in table.items()
     for message in messages
 ]
 
 
-@pytest.mark.parametrize(("message", "word", "is_consequence"), MESSAGES)
-def test_advice_on_a_message(message, word, is_consequence):
+@pytest.mark.parametrize(("message", "hint", "is_consequence"), MESSAGES)
+def test_advice_on_a_message(message, hint, is_consequence):
     advice = hints.find(["Traceback (most recent call last):", message])
     assert advice is not None
-    assert word in advice.hint
+    assert advice.hint == hint
     assert advice.is_consequence is is_consequence
 
 

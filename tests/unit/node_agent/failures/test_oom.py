@@ -2,9 +2,10 @@
 
 import pytest
 
+from node_agent import words
 from node_agent.failures.oom import OomWatch
 
-CERTAIN = "killed by the kernel: out of memory"
+CERTAIN = words.failures.out_of_memory("")
 
 
 class Machine:
@@ -30,21 +31,21 @@ class Machine:
 
 
 @pytest.mark.parametrize(
-    ("membership", "group", "limits", "words"),
+    ("membership", "group", "limits", "limit"),
     [
-        ("0::/job/42", "job/42", {"job/42/memory.max": 3 << 29}, " (cgroup limit 1.5 GiB)"),
+        ("0::/job/42", "job/42", {"job/42/memory.max": 3 << 29}, "1.5 GiB"),
         (
             "9:name=systemd:/job\n4:cpuacct,memory:/job\n0::/job",
             "memory/job",
             {"memory/job/memory.limit_in_bytes": 64 << 20},
-            " (cgroup limit 64 MiB)",
+            "64 MiB",
         ),
         ("4:memory:/docker/abc", "memory", {}, ""),
         (
             "0::/slice/job",
             "slice/job",
             {"slice/job/memory.max": "max", "slice/memory.max": 1 << 20},
-            " (cgroup limit 1 MiB)",
+            "1 MiB",
         ),
         ("0::/slice/job", "slice/job", {"slice/job/memory.max": "max", "slice/memory.max": "max"}, ""),
         ("4:memory:/", "memory", {"memory/memory.limit_in_bytes": 9223372036854771712}, ""),
@@ -54,15 +55,15 @@ class Machine:
         "no-limit-in-version-1",
     ],
 )  # fmt: skip
-def test_a_kill_in_the_agents_cgroup_is_the_kernels(tmp_path, membership, group, limits, words):
+def test_a_kill_in_the_agents_cgroup_is_the_kernels(tmp_path, membership, group, limits, limit):
     machine = Machine(tmp_path, membership)
-    for path, limit in limits.items():
-        machine.write(f"cgroup/{path}", f"{limit}\n")
+    for path, size in limits.items():
+        machine.write(f"cgroup/{path}", f"{size}\n")
     machine.kills(group, 1)
     watch = machine.watch()
     assert watch.verdict() == "", "that one was before"
     machine.kills(group, 2)
-    assert watch.verdict() == CERTAIN + words
+    assert watch.verdict() == words.failures.out_of_memory(limit)
     assert watch.verdict() == "", "that one has been told"
 
 

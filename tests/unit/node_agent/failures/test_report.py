@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rdzv_protocol.messages import Failure, Finish, RestartEntry
 
+from node_agent import words
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.failures.report import WIDEST, Mark, local_time, name_of, paint, report, show, wants_colour
@@ -22,6 +23,8 @@ TRACEBACK = (
     "    main()",
     "ValueError: boom",
 )
+
+OUT_OF_MEMORY = words.failures.with_meaning("signal 9 (SIGKILL)", words.failures.out_of_memory(""))
 
 
 def boom(**changes) -> Failure:
@@ -42,7 +45,7 @@ def test_the_whole_story_of_a_run():
             node_id="b",
             rank=5,
             exit_code=-9,
-            cause="signal 9 (SIGKILL): killed by the kernel: out of memory",
+            cause=OUT_OF_MEMORY,
             hint="give the job more memory",
             failed_at=11.0,
         ),
@@ -81,7 +84,7 @@ def test_the_whole_story_of_a_run():
         "  host      : c",
         "  rank      : 9 (local_rank: 1)",
         "  exitcode  : 5 (pid: 77)",
-        "  cause     : RuntimeError: gone (follows from another worker's end)",
+        f"  cause     : RuntimeError: gone ({words.failures.FOLLOWS})",
         "  and 2 more",
         "-" * 60,
         "Root Cause (first observed failure):",
@@ -91,7 +94,7 @@ def test_the_whole_story_of_a_run():
         "  rank      : 5 (local_rank: 1)",
         "  exitcode  : -9 (pid: 77)  (SIGKILL)",
         "  round     : 1",
-        "  cause     : signal 9 (SIGKILL): killed by the kernel: out of memory",
+        f"  cause     : {OUT_OF_MEMORY}",
         "  what to do: give the job more memory",
         "  error_file: <N/A>",
         "  traceback : Signal 9 (SIGKILL) received by PID 77",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from node_agent import words
 from node_agent.core.log_options import LogOptions, Std
 from node_agent.output.folder import LONGEST_NAME, RunFolder, folder_name, wants_files, why_unusable
 from node_agent.workers.temp_dir import TempDir
@@ -112,9 +113,9 @@ def test_a_map_of_nothing_asks_for_no_file() -> None:
     ("log_dir", "problem"),
     [
         ("{}/a/b", None),
-        ("{}/file", "{}/file is a file"),
-        ("{}/file/x", "{}/file/x cannot be made: Not a directory"),
-        ("/proc/x", "/proc/x cannot be made: No such file or directory"),
+        ("{}/file", words.output.log_dir_is_a_file("{}/file")),
+        ("{}/file/x", words.output.log_dir_not_made("{}/file/x", "Not a directory")),
+        ("/proc/x", words.output.log_dir_not_made("/proc/x", "No such file or directory")),
     ],
 )
 def test_a_log_dir_is_made_or_what_is_wrong_with_it_is_said(tmp_path: Path, log_dir: str, problem: str | None) -> None:
@@ -126,7 +127,7 @@ def test_a_log_dir_is_made_or_what_is_wrong_with_it_is_said(tmp_path: Path, log_
 
 def test_a_log_dir_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root, everything can
-    assert why_unusable(str(tmp_path)) == f"{tmp_path} may not be written to by this user"
+    assert why_unusable(str(tmp_path)) == words.output.log_dir_not_writable(str(tmp_path))
 
 
 # Names.

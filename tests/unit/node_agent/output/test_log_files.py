@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from node_agent.output.log_files import LogFile, LogFiles, interval_s
 from node_agent.output.sinks import TAIL_LINES, AsItComes
 from tests.support.console import FakeConsole
@@ -36,13 +37,20 @@ class Log:
             self._worker = -1
 
 
+OUTLOOK = "all is well"
+
+
+def _trouble(path: str | Path, problem: str, *, loses_lines: bool = False) -> str:
+    return words.output.file_trouble(str(path), problem, OUTLOOK, loses_lines)
+
+
 class Bench:
     """Log files of a test and the console that shows them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.console = FakeConsole()
-        self.files = LogFiles(self.console, outlook="all is well")  # type: ignore[arg-type]
+        self.files = LogFiles(self.console, outlook=OUTLOOK)  # type: ignore[arg-type]
         self._logs: list[Log] = []
 
     def open(self, name: str | Path = "log", *, shown: bool = True) -> Log:
@@ -221,7 +229,7 @@ async def test_a_file_that_somebody_moves_or_removes_is_still_followed_and_repor
     assert bench.console.lines == []
     log.close()
     assert log.stream.tail() == ("moved", "removed")
-    assert bench.console.lines == [f"log files: {log.path}: it was removed while a worker wrote to it; all is well"]
+    assert bench.console.lines == [_trouble(log.path, words.output.REMOVED)]
 
 
 async def test_a_file_that_cannot_be_read_any_more_ends_its_reader_alone(
@@ -239,7 +247,7 @@ async def test_a_file_that_cannot_be_read_any_more_ends_its_reader_alone(
     log.write(b"lost\n")
     other.write(b"shown\n")
     await bench.console.until(lambda: bench.console.text() == b"shown\n" and bench.console.lines)
-    assert bench.console.lines == [f"log files: {log.path}: Stale file handle; all is well"]
+    assert bench.console.lines == [_trouble(log.path, "Stale file handle")]
 
 
 class HangingDisk:
@@ -300,6 +308,6 @@ async def test_each_kind_of_trouble_is_told_once(bench: Bench) -> None:
         bench.files.report(path, OSError(errno.ENOSPC, "No space left on device"))
     bench.files.report("b", "it was removed")
     assert bench.console.lines == [
-        "log files: a: No space left on device; all is well without these lines: free space, or name another --log-dir",
-        "log files: b: it was removed; all is well",
+        _trouble("a", "No space left on device", loses_lines=True),
+        _trouble("b", "it was removed"),
     ]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.messages import Assignment
 
+from node_agent import words
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.core.log_options import NO_FILES, PREFIX_NAMES, PREFIX_TEMPLATE, LogOptions, Std
@@ -22,6 +23,7 @@ from node_agent.workers.process import CommandProcess
 from node_agent.workers.spec import WorkerSpec
 from node_agent.workers.temp_dir import TempDir
 from tests.support.console import PATIENCE_S, FakeConsole
+from tests.support.told import tells, told
 from tests.unit.node_agent.story import an_assignment, join
 
 OUT, ERR = 1, 2
@@ -202,7 +204,9 @@ async def test_without_a_log_dir_files_that_were_asked_for_are_kept_and_named(ma
     await agent.round()
     (said,) = agent.console.lines
     agent.scratch.remove()
-    assert (Path(said.removeprefix("logs: ")) / "attempt_0" / "0" / "stdout.log").read_text() == "out 4\n"
+    assert (
+        Path(told(said, words.progress.logs_are_in)["folder"]) / "attempt_0" / "0" / "stdout.log"
+    ).read_text() == "out 4\n"
 
 
 # Trouble with files stops no run.
@@ -216,7 +220,8 @@ async def test_a_log_dir_that_cannot_be_written_sends_everything_to_the_console(
     assert agent.out() == [b"[trainer0]:out 4"] * 2 + [b"[trainer1]:out 5"] * 2
     assert agent.err() == [b"err 4"] * 2 + [b"err 5"] * 2
     assert agent.environments == [{"TORCHELASTIC_ERROR_FILE": ""}] * 2
-    assert agent.console.lines == [f"log files: {tmp_path}/logs: File exists; the run continues"]
+    trouble = words.output.file_trouble(f"{tmp_path}/logs", "File exists", words.output.RUN_CONTINUES, False)
+    assert agent.console.lines == [trouble]
 
 
 async def test_a_file_that_cannot_be_opened_sends_its_stream_to_the_console(
@@ -227,10 +232,8 @@ async def test_a_file_that_cannot_be_opened_sends_its_stream_to_the_console(
     await agent.round()
     assert agent.out() == [b"[trainer0]:out 4"]
     assert list(agent.files(tmp_path)) == ["attempt_0/1/stdout.log"]
-    assert (
-        "No space left on device; the run continues without these lines: free space, or name another --log-dir"
-        in (agent.console.lines[-1])
-    )
+    fields = {"problem": "No space left on device", "outlook": words.output.RUN_CONTINUES, "loses_lines": True}
+    assert tells(agent.console.lines[-1], words.output.file_trouble, **fields)
 
 
 async def test_a_stderr_that_cannot_be_opened_lets_stdout_go(

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from node_agent import words
 from node_agent.core.log_options import NO_FILES, LogOptions, Std
 from node_agent.output.logs_specs import LogsPlugin
 from node_agent.output.routing import PluginFailed, Route, Routing, WorkerRoutes, narrowed
+from tests.support.told import pattern
 from tests.unit.node_agent.logs_plugin import install
 from tests.unit.node_agent.story import an_assignment
 
@@ -73,23 +75,22 @@ async def test_it_is_made_with_torchs_own_values(start: Start) -> None:
     plugin = start("arguments", redirects=Std.ERR, tee={0: Std.OUT, 12: Std.ALL}, local_ranks=frozenset({2, 1}))
     with pytest.raises(PluginFailed) as failed:
         await reified(plugin)
-    assert str(failed.value) == (
-        "--logs-specs arguments: RuntimeError: <Std.ERR: 2> {0: <Std.OUT: 1>, 12: <Std.ALL: 3>} {1, 2}"
-    )
+    arguments = "<Std.ERR: 2> {0: <Std.OUT: 1>, 12: <Std.ALL: 3>} {1, 2}"
+    assert str(failed.value) == words.output.plugin_failed("arguments", f"RuntimeError: {arguments}")
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "error"),
     [
-        ("broken", "--logs-specs broken: NotADirectoryError: no such folder"),
-        ("missing", "--logs-specs missing: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("broken", "NotADirectoryError: no such folder"),
+        ("missing", "ModuleNotFoundError: No module named 'no_such_module'"),
     ],
 )
 async def test_a_plug_in_that_cannot_be_made_is_broken(
-    start: Start, broken: asyncio.Queue[str], name: str, says: str
+    start: Start, broken: asyncio.Queue[str], name: str, error: str
 ) -> None:
     plugin = start(name)
-    assert await asyncio.wait_for(broken.get(), PATIENCE_S) == says
+    assert await asyncio.wait_for(broken.get(), PATIENCE_S) == words.output.plugin_failed(name, error)
     with pytest.raises(PluginFailed):
         await reified(plugin)
 
@@ -97,12 +98,12 @@ async def test_a_plug_in_that_cannot_be_made_is_broken(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("forgetful", r"stdouts are for the local ranks \[0\], not \[0, 1\]"),
-        ("dying", "its process ended by itself"),
+        ("forgetful", words.output.wrong_local_ranks("stdouts", [0], [0, 1])),
+        ("dying", words.output.plugin_ended("dying")),
     ],
 )
 async def test_a_plug_in_that_forgets_a_worker_or_ends_has_failed(start: Start, name: str, says: str) -> None:
-    with pytest.raises(PluginFailed, match=says):
+    with pytest.raises(PluginFailed, match=pattern(says)):
         await reified(start(name))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from node_agent.output.room import FULL_BYTES, in_words, why_full
 
 LIMIT = 10 * FULL_BYTES
@@ -40,7 +41,7 @@ def test_a_file_close_to_the_limit_of_its_size_is_full(file: int) -> None:
         os.truncate(file, LIMIT - FULL_BYTES + 1)
         problem = why_full(file)
     assert problem and problem.errno == EFBIG
-    assert in_words(problem) == f"File too large: the limit is {LIMIT:,} bytes"
+    assert in_words(problem) == words.output.at_limit("File too large", LIMIT)
 
 
 def test_the_limit_that_counts_is_that_of_the_process_which_writes(file: int) -> None:
@@ -65,7 +66,7 @@ def test_a_file_as_large_as_its_file_system_takes_is_full(file: int) -> None:
             highest = middle - 1
     os.truncate(file, lowest - lowest % 4096)
     problem = why_full(file)
-    assert problem and in_words(problem) == "File too large: its file system takes no larger file"
+    assert problem and in_words(problem) == words.output.at_limit_of_file_system("File too large")
 
 
 def test_an_error_about_the_size_of_a_file_names_the_limit_and_what_to_do(file: int) -> None:
@@ -73,5 +74,4 @@ def test_an_error_about_the_size_of_a_file_names_the_limit_and_what_to_do(file: 
         os.truncate(file, LIMIT)
         with pytest.raises(OSError, match="File too large") as met:
             os.write(file, b"x")
-        advice = "raise the limit on the size of files (ulimit -f, LimitFSIZE=)"
-        assert in_words(met.value) == f"File too large: the limit is {LIMIT:,} bytes; {advice}"
+        assert in_words(met.value) == words.output.own_limit("File too large", LIMIT)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from node_agent.workers import devices
 from node_agent.workers.devices import DeviceError, Devices
+from tests.support.told import pattern
 
 MADE_UP = """
 import atexit, os, warnings
@@ -47,6 +49,7 @@ print("a torch may print what it likes")
 atexit.register(print, "also at its end")
 """
 CPUS = len(os.sched_getaffinity(0))
+OLD = "the driver is older than this torch"
 
 
 class Torch:
@@ -70,6 +73,11 @@ def count_workers(wanted: str, environment: Mapping[str, str], log: Callable[[st
 
 def pci_addresses(environment: Mapping[str, str], log: Callable[[str], None] = lambda line: None) -> list[str]:
     return Devices(environment, log, addresses=True).pci_addresses()
+
+
+def none_seen(why: str, **fields: str) -> str:
+    """Pattern of the refusal for want of devices, none of which a variable hides."""
+    return pattern(words.devices.none_seen, why=why, hiding={}, **({"advice": words.devices.GIVE_A_NUMBER} | fields))
 
 
 @pytest.fixture
@@ -98,23 +106,26 @@ def test_torchs_count_is_ours(torch: Torch, wanted: str, device: str, buses: tup
 
 @pytest.mark.parametrize("wanted", ["gpu", "xpu"])
 def test_devices_that_are_not_there_are_an_error(torch: Torch, wanted: str) -> None:
-    with pytest.raises(
-        DeviceError, match=f"^workers would see no {wanted.upper()}: torch 9.9 finds none; give a number"
-    ):
+    with pytest.raises(DeviceError) as refusal:
         count_workers(wanted, torch.sees("npu"))
+    none, advice = words.devices.torch_finds_none("9.9"), words.devices.GIVE_A_NUMBER
+    assert str(refusal.value) == words.devices.none_seen(wanted.upper(), none, {}, advice)
 
 
 def test_variables_that_hide_devices_are_named(torch: Torch) -> None:
     environment = {**torch.sees("cuda", 59), "CUDA_VISIBLE_DEVICES": ""}
     assert count_workers("auto", environment) == CPUS
-    with pytest.raises(DeviceError, match="finds none, with CUDA_VISIBLE_DEVICES=''; give a number"):
+    with pytest.raises(DeviceError) as refusal:
         count_workers("gpu", environment)
+    none, hiding = words.devices.torch_finds_none("9.9"), {"CUDA_VISIBLE_DEVICES": ""}
+    assert str(refusal.value) == words.devices.none_seen("GPU", none, hiding, words.devices.GIVE_A_NUMBER)
 
 
 @pytest.mark.parametrize("wanted", ["gpu", "auto"])
 def test_a_node_with_a_broken_gpu_is_no_cpu_node(torch: Torch, wanted: str) -> None:
     environment = torch.sees("cuda", warning="CUDA initialization: Unexpected error from cudaGetDeviceCount()\nmore")
-    with pytest.raises(DeviceError, match=r": CUDA initialization: Unexpected error from cudaGetDeviceCount\(\); give"):
+    why = "CUDA initialization: Unexpected error from cudaGetDeviceCount()"
+    with pytest.raises(DeviceError, match=none_seen(why)):
         count_workers(wanted, environment)
 
 
@@ -124,20 +135,21 @@ def test_without_torch_a_node_with_gpus_is_no_cpu_node(
     environment = torch.says("raise ImportError('no torch here')")
     monkeypatch.setattr(devices, "DRIVERS", (str(tmp_path / "nvidiactl"),))
     assert count_workers("auto", environment) == CPUS
-    with pytest.raises(DeviceError, match=r"^workers would see no GPU: torch is asked, and no torch here; give"):
+    with pytest.raises(DeviceError, match=none_seen(words.devices.torch_missing("no torch here"), label="GPU")):
         count_workers("gpu", environment)
     (tmp_path / "nvidiactl").touch()
-    with pytest.raises(DeviceError, match="nvidiactl is there, and no torch here; give a number"):
+    why = words.devices.driver_without_torch(str(tmp_path / "nvidiactl"), "no torch here")
+    with pytest.raises(DeviceError, match=none_seen(why)):
         count_workers("auto", environment)
 
 
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("raise RuntimeError('the driver is older than this torch')", "RuntimeError: the driver is older"),
-        ("import os; os._exit(7)", "exit code 7"),
-        ("import os; os._exit(0)", "exit code 0"),
-        ("import time; time.sleep(1000)", "did not tell within 0.5 s"),
+        (f"raise RuntimeError('{OLD}')", words.devices.torch_cannot_tell(f"RuntimeError: {OLD}")),
+        ("import os; os._exit(7)", words.devices.torch_cannot_tell("exit code 7")),
+        ("import os; os._exit(0)", words.devices.torch_cannot_tell("exit code 0")),
+        ("import time; time.sleep(1000)", words.devices.torch_too_slow(0.5)),
     ],
 )
 def test_a_torch_that_cannot_tell_is_an_error(
@@ -145,7 +157,7 @@ def test_a_torch_that_cannot_tell_is_an_error(
 ) -> None:
     if "sleep" in source:
         monkeypatch.setattr(devices, "TIMEOUT_S", 0.5)
-    with pytest.raises(DeviceError, match=says):
+    with pytest.raises(DeviceError, match=f"^{pattern(says)}$"):
         count_workers("auto", torch.says(source))
 
 
@@ -156,7 +168,7 @@ def test_a_wait_for_torch_is_told(torch: Torch, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(devices, "NOTICE_S", 0.0)
     assert count_workers("gpu", torch.sees("cuda", 59), told.append) == 1
     assert len(pci_addresses(torch.sees("cuda", 59), told.append)) == 1
-    assert told == ["asking torch what devices there are, in a process of its own"] * 2
+    assert told == [words.devices.ASKING_TORCH] * 2
 
 
 def test_the_workers_interpreter_is_asked(torch: Torch, tmp_path: Path) -> None:
@@ -188,9 +200,10 @@ def test_torch_is_imported_once_for_the_number_of_workers_and_for_their_addresse
 
 
 def test_without_accelerators_or_their_addresses_nothing_can_be_bound(torch: Torch) -> None:
-    with pytest.raises(DeviceError, match=r"no accelerator: torch 9.9 finds none; only workers with accelerators can"):
+    none, advice = words.devices.torch_finds_none("9.9"), words.devices.BINDING_NEEDS_ACCELERATORS
+    with pytest.raises(DeviceError, match=none_seen(none, label="accelerator", advice=advice)):
         pci_addresses(torch.sees("cuda"))
-    with pytest.raises(DeviceError, match=r"torch 9.9 does not tell where on the PCI bus its npu devices are"):
+    with pytest.raises(DeviceError, match=pattern(words.devices.no_pci_addresses, torch="9.9", device="npu")):
         pci_addresses(torch.sees("npu", None))
 
 

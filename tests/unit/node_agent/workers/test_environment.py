@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from node_agent import words
 from node_agent.config import AgentConfig
 from node_agent.core.command import Command
 from node_agent.workers.environment import omp_warning
@@ -73,7 +74,7 @@ def test_one_worker_alone_may_use_every_core():
 
 
 def test_the_user_is_told_when_omp_num_threads_was_set_for_them():
-    assert omp_warning({}, 2).startswith("OMP_NUM_THREADS=1 for each worker")
+    assert omp_warning({}, 2) == words.progress.OMP_NUM_THREADS
     assert omp_warning({}, 1) is None
     assert omp_warning({"OMP_NUM_THREADS": "4"}, 2) is None
 

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
+from node_agent import words
 from node_agent.workers import group as workers
 from node_agent.workers.group import WorkerGroup
 from node_agent.workers.orphans import children
@@ -448,5 +449,5 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_
         group = crew.start(sh("sleep 1000"))
     await crew.calls_back("failed")
     assert (group.pids, crew.failures[0].exit_code) == ([], 127)
-    assert crew.failures[0].cause == "could not be started: sh: Too many open files"
+    assert crew.failures[0].cause == words.workers.cannot_start("sh", "Too many open files")
     assert not children() - before

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node_agent import words
 from node_agent.workers.numa import MODES, NumaError, cpu_sets, ranges
 
 # A machine that is made up: the files in which Linux tells about CPUs, caches and NUMA nodes, below a folder.
@@ -187,17 +188,19 @@ def refused(attempt: Callable[[], object]) -> str:
     [
         (
             {"workers": 5},
-            "no GPU for local rank 4: workers to bind: 5, visible GPUs: 4; start one worker for each GPU, or bind none",
+            words.devices.no_gpu_for_worker(5, 4),
         ),
         (
             {"gpus": ["0000:99:00.0"]},
-            "the NUMA node of GPU 0 is unknown: {host}/sys/bus/pci/devices/0000:99:00.0/numa_node: "
-            "No such file or directory",
+            words.devices.cannot_read(
+                words.devices.node_of_gpu_unknown(0),
+                "{host}/sys/bus/pci/devices/0000:99:00.0/numa_node",
+                "No such file or directory",
+            ),
         ),
         (
             {"allowed": range(6, 12)},
-            "this process may use none of the CPUs of NUMA node 0 (0-5,24-29), only 6-11; allow some of them, or bind "
-            "no worker",
+            words.devices.no_allowed_cpus(0, "0-5,24-29", "6-11"),
         ),
     ],
     ids=["more workers than GPUs", "a GPU that sysfs does not know", "no CPU near the GPU may be used"],
@@ -207,9 +210,8 @@ def test_what_no_mode_can_bind_is_refused_with_the_reason(host, gpus, mode, aske
 
 
 def test_more_gpus_than_cores_cannot_be_exclusive(host, gpus):
-    assert refused(lambda: sets_on(host, "exclusive", gpus, allowed={0, 24, 6, 18})) == (
-        "exclusive binding needs a core for each of the 2 GPUs of NUMA node 0; this process may use 1 there"
-    )
+    told = refused(lambda: sets_on(host, "exclusive", gpus, allowed={0, 24, 6, 18}))
+    assert told == words.devices.too_few_cores(gpus=2, node=0, cores=1)
 
 
 CPUS = {"node/node0/cpulist": "0-1"}
@@ -219,11 +221,11 @@ CODE_CACHE = {f"cpu/cpu0/cache/index0/{name}": text for name, text in (("type", 
 @pytest.mark.parametrize(
     ("mode", "files", "what"),
     [
-        *((mode, {}, "the CPUs of NUMA node 0 are unknown") for mode in MODES),
-        ("socket", CPUS, "CPU 0 has no socket"),
-        ("exclusive", CPUS, "the core of CPU 0 is unknown"),
-        ("core-complex", CPUS, "the caches of CPU 0 are unknown"),
-        ("core-complex", CPUS | CODE_CACHE, "the caches of CPU 0 are unknown"),
+        *((mode, {}, words.devices.cpus_of_node_unknown(0)) for mode in MODES),
+        ("socket", CPUS, words.devices.no_socket(0)),
+        ("exclusive", CPUS, words.devices.core_unknown(0)),
+        ("core-complex", CPUS, words.devices.caches_unknown(0)),
+        ("core-complex", CPUS | CODE_CACHE, words.devices.caches_unknown(0)),
     ],
 )
 def test_what_the_kernel_does_not_tell_is_named_with_its_place(tmp_path, mode, files, what):

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from node_agent import words
 from node_agent.workers import store
 from node_agent.workers.store import StoreHost
 from tests.support.console import PATIENCE_S
+from tests.support.told import tells
 
 HELPER = """
 import os, socket
@@ -137,7 +139,7 @@ async def test_helpers_that_die_before_they_serve_anybody_are_told(host, tmp_pat
     (tmp_path / "helper.py").write_text("raise SystemExit(5)")
     _, writer = await asyncio.open_connection("127.0.0.1", host.open())
     async with asyncio.timeout(PATIENCE_S):
-        assert (await host.errors.get()).endswith("ended by itself with exit code 5")
+        assert tells(await host.errors.get(), words.workers.store_ended, exit_code=5)
     writer.close()
 
 
@@ -145,7 +147,7 @@ async def test_a_helper_that_ends_by_itself_is_told_with_its_exit_code(host):
     client = await Client.connect(host.open())
     await client.close(b"!")
     async with asyncio.timeout(PATIENCE_S):
-        assert (await host.errors.get()).endswith(f"(process {client.pid}) ended by itself with exit code 7")
+        assert await host.errors.get() == words.workers.store_ended(client.pid, 7)
 
 
 async def test_a_store_that_nobody_closed_ends_when_the_next_one_opens(host):
@@ -173,7 +175,7 @@ async def test_a_helper_that_cannot_be_started_is_told(host, monkeypatch):
     port = host.open()
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(PATIENCE_S):
-        assert await host.errors.get() == "the workers' store could not be started: No such file or directory"
+        assert await host.errors.get() == words.workers.store_not_started("No such file or directory")
     writer.close()
 
 
@@ -182,7 +184,7 @@ async def test_a_port_at_which_the_store_cannot_listen_is_told(host):
     listener.close()
     host.host.open(listener)
     async with asyncio.timeout(PATIENCE_S):
-        assert await host.errors.get() == "the workers' store cannot listen: Bad file descriptor"
+        assert await host.errors.get() == words.workers.store_cannot_listen("Bad file descriptor")
 
 
 async def test_without_torch_there_is_no_host(monkeypatch):

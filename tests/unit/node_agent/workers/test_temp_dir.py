@@ -9,8 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from node_agent import words
 from node_agent.workers import temp_dir
 from node_agent.workers.temp_dir import TempDir
+from tests.support.told import tells
 
 LEAVES = (
     "from node_agent.workers.temp_dir import TempDir; made = TempDir(); made.make(); open(made.path('{name}'), 'x'); "
@@ -137,18 +139,16 @@ def test_the_folder_has_an_absolute_path_since_a_script_may_change_its_working_f
 
 def test_a_tmpdir_that_cannot_be_used_is_left_alone_and_files_go_to_tmp(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    for unusable, why in (("missing", "No such file or directory"), ("file", "it is no folder")):
+    for unusable, why in (("missing", "No such file or directory"), ("file", words.workers.NOT_A_FOLDER)):
         monkeypatch.setenv("TMPDIR", str(tmp_path / unusable))
-        assert temp_dir.warning() == (
-            f"TMPDIR={tmp_path / unusable} cannot be used: {why}; temporary files are kept in /tmp"
-        )
+        assert temp_dir.warning() == words.workers.tmpdir_unusable(str(tmp_path / unusable), why, "/tmp")
         assert os.path.dirname(TempDir().folder) == "/tmp"
     assert os.listdir(tmp_path) == ["file"]
 
 
 def test_a_full_disk_is_no_place_for_temporary_files(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0))
-    assert "its disk is full" in temp_dir.warning()
+    assert tells(temp_dir.warning(), words.workers.tmpdir_unusable, problem=words.workers.DISK_FULL)
     assert os.path.dirname(TempDir().folder) == "/tmp"
 
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from node_agent.workers.warm import fork_server_helper
+from node_agent.workers.warm import fork_server_helper, words
 
 
 def test_a_module_that_opens_a_gpu_is_refused(tmp_path, monkeypatch):
@@ -16,9 +16,7 @@ def test_a_module_that_opens_a_gpu_is_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "opens_a_gpu.py").write_text(f"device = open({str(tmp_path / 'nvidia0')!r}, 'w')\n")
     monkeypatch.setattr(fork_server_helper, "DEVICES", (str(tmp_path / "nvidia"),))
-    assert fork_server_helper._load("opens_a_gpu") == (
-        f"opens_a_gpu opens {tmp_path}/nvidia0 when it is imported, and a fork cannot share it"
-    )
+    assert fork_server_helper._load("opens_a_gpu") == words.opens_device("opens_a_gpu", f"{tmp_path}/nvidia0")
 
 
 def test_the_devices_are_those_of_the_kernels_gpu_drivers():
@@ -39,7 +37,8 @@ def test_that_no_process_can_be_forked_is_said(monkeypatch):
         socket.send_fds(agent, [b"fork"], [theirs.fileno()])
         with pytest.raises(SystemExit):
             fork_server_helper._serve(control, os.getpid())
-        assert agent.recv(100) == b"refused no process can be forked: Resource temporarily unavailable"
+        told = words.cannot_fork("Resource temporarily unavailable")
+        assert agent.recv(100).decode() == f"refused {told}"
 
 
 def test_threads_have_names():

@@ -16,9 +16,11 @@ from node_agent.core.command import Command
 from node_agent.workers.orphans import children, reap
 from node_agent.workers.process import CommandProcess, Process, own_children
 from node_agent.workers.warm import pool as pool_module
+from node_agent.workers.warm import words
 from node_agent.workers.warm.pool import WarmPool, WarmProcess
 from tests.support.console import PATIENCE_S
 from tests.support.process_info import subreaper, until
+from tests.support.told import tells
 
 COMMAND = (sys.executable, "-c", "import sys; sys.exit(3)")
 
@@ -109,8 +111,8 @@ async def test_an_import_that_takes_long_is_told(
         await until(lambda: said)
         (tmp_path / "go").write_text("")
         await filling
-    assert said[0] == "workers start when slow_module is imported for them"
-    assert said[1].startswith("workers start warm: slow_module imported")
+    assert said[0] == words.waiting_for_import("slow_module")
+    assert tells(said[1], words.start_warm, modules="slow_module")
 
 
 async def test_it_bears_signals_to_every_process_of_the_node(pool: WarmPool, said: list[str]) -> None:
@@ -120,7 +122,7 @@ async def test_it_bears_signals_to_every_process_of_the_node(pool: WarmPool, sai
             os.kill(pid, signum)
     assert [start(pool), start(pool)] == [3, 3]
     await full(pool)
-    assert said == [said[0]] and said[0].startswith("workers start warm: json imported")
+    assert said == [said[0]] and tells(said[0], words.start_warm, modules="json")
 
 
 async def test_a_fork_server_that_dies_before_it_has_read_what_it_was_asked_for_is_replaced(
@@ -134,7 +136,7 @@ async def test_a_fork_server_that_dies_before_it_has_read_what_it_was_asked_for_
     await asyncio.sleep(0)  # it has been asked now
     os.kill(pool._server.pid, signal.SIGKILL)
     await filling
-    assert said[1:] == ["the process that imports json died; starting another one"]
+    assert said[1:] == [words.import_died("json")]
 
 
 async def test_processes_that_cannot_be_watched_are_ended_and_workers_start_cold(
@@ -145,7 +147,7 @@ async def test_processes_that_cannot_be_watched_are_ended_and_workers_start_cold
 
     monkeypatch.setattr(os, "pidfd_open", fail)
     await full(pool)
-    assert said[1:] == ["workers start cold, without --preload: Too many open files"]
+    assert said[1:] == [words.start_cold("Too many open files")]
     monkeypatch.undo()
     assert start(pool, CommandProcess) == 3
 
@@ -171,16 +173,14 @@ async def test_processes_that_all_die_are_given_up_and_workers_start_cold(said: 
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     async with closing_pool(["deadly"], environment, said.append) as pool:
         await full(pool)
-        why = "the processes that are forked for them die before they start"
-        assert said[1:] == [f"workers start cold, without --preload: {why}"]
+        assert said[-1] == words.start_cold(words.DIE_BEFORE_THEY_START)
         assert start(pool, CommandProcess) == 3
 
 
 async def test_an_interpreter_that_cannot_be_started_is_said_and_workers_start_cold(said: list[str]) -> None:
     pool = WarmPool(["json"], Command(("/nowhere/python", "train.py")), {}, 2, said.append)
     await full(pool)
-    (why,) = said
-    assert why.startswith("workers start cold, without --preload: ") and why.endswith(": No such file or directory")
+    assert said == [words.start_cold(words.import_not_started("json", "No such file or directory"))]
     with pytest.raises(FileNotFoundError):
         pool.start_worker(0, {}, (), 1, 2)
 
@@ -193,4 +193,4 @@ async def test_without_sockets_left_workers_start_cold(
 
     monkeypatch.setattr(socket, "socketpair", none_left)
     await full(pool)
-    assert said[-1] == "workers start cold, without --preload: Too many open files"
+    assert said[-1] == words.start_cold("Too many open files")

@@ -161,7 +161,7 @@ def raised(rank: int, **more: bool) -> LastError:
         pytest.param([group([0, 1], DESTROY)], [raised(1)], [], id="not if all leave the group"),
         pytest.param([group([0, 1], SHUTDOWN)], [raised(0), raised(1)], [], id="not if all have raised one"),
         pytest.param([group([0, 1], ())], [raised(0, is_uncaught=True, is_consequence=True)], [],
-                     id="not one whose exception follows from another worker's end"),
+                     id="not one whose exception is a consequence"),
         pytest.param([group([0, 1])], [raised(7, is_uncaught=True)], [], id="not one that is not there"),
     ],
 )  # fmt: skip

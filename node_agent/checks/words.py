@@ -1,0 +1,186 @@
+"""What the checks of a node tell: those that are built in, the user's own, and the test of the network.
+
+The program of the built-in checks loads this file too, so it imports nothing of ours.
+"""
+
+# A check, before the node joins.
+
+
+def checking(name: str, limit_s: float) -> str:
+    return f"checking this node before it joins: {name} runs, for at most {limit_s:g} s"
+
+
+def checked(took_s: float) -> str:
+    return f"this node has been checked, in {took_s:.1f} s"
+
+
+def too_slow(node_id: str, name: str, limit_s: float, evidence: str) -> str:
+    return f"node {node_id} is unfit: {name} took more than {limit_s:g} s{_behind(evidence)}"
+
+
+def says_so(node_id: str, name: str, evidence: str) -> str:
+    return f"node {node_id} is unfit: {name} says so{_behind(evidence)}"
+
+
+def not_started(name: str, why: str, code: int) -> str:
+    """`code`: the exit code of an unfit node."""
+    return f"{name} could not be started: {why}; {_joins(code)}"
+
+
+def broken(name: str, cause: str, evidence: str, code: int) -> str:
+    """`code`: the exit code of an unfit node."""
+    return f"{name} failed ({cause}){_behind(evidence)}; {_joins(code)}"
+
+
+def _joins(code: int) -> str:
+    return f"only exit code {code} says that a node is unfit: it joins"
+
+
+def _behind(evidence: str) -> str:
+    return f": {evidence}" if evidence else ""
+
+
+# The network.
+
+OTHER_ENDED = "the other node has ended the test"
+
+
+def packets_lost(peer: str, latency_s: float) -> str:
+    return f"a byte to node {peer} and back takes {latency_s * 1000:.0f} ms: packets are lost"
+
+
+def broke_off(peer: str, limit_s: float) -> str:
+    return f"the connection with node {peer} broke off: it took more than {limit_s:g} s"
+
+
+def broke(peer: str, why: str) -> str:
+    return f"the connection with node {peer} broke: {why}"
+
+
+def nobody_came(peer: str, where: str, within_s: float) -> str:
+    return f"no connection from node {peer} came to {where} within {within_s:g} s"
+
+
+def cannot_listen(peer: str, where: str, why: str) -> str:
+    return f"no connection from node {peer} came to {where}: {why}"
+
+
+def no_answer(peer: str, where: str, within_s: float) -> str:
+    return f"no connection to node {peer} at {where} within {within_s:g} s"
+
+
+def cannot_connect(peer: str, where: str, why: str) -> str:
+    return f"no connection to node {peer} at {where}: {why}"
+
+
+def too_little(peer: str, mb_per_s: float, least_mb_per_s: float) -> str:
+    return f"{mb_per_s:.1f} MB/s from node {peer}, fewer than {least_mb_per_s:g}"
+
+
+# The built-in checks: GPUs.
+
+NO_DRIVER = "there is no nvidia-smi on PATH: no NVIDIA driver is installed, or this container does not see it"
+NO_GPU = "nvidia-smi lists no GPU"
+NO_ECC = "no GPU here counts ECC errors"
+NO_DMESG = "dmesg is not there, or may not read the kernel's log"
+HARDWARE_XIDS = {
+    48: "a double-bit ECC error",
+    64: "a failed row remapping",
+    74: "an NVLink error",
+    79: "a GPU that has fallen off the bus",
+    95: "an uncontained ECC error",
+    119: "a GPU whose firmware does not answer",
+    120: "an error of a GPU's firmware",
+}
+"""Xids that NVIDIA's catalogue puts down to the GPU or its link; 13, 31, 43, 45 and the like are the program's."""
+
+
+def driver_hangs(within_s: float) -> str:
+    return f"nvidia-smi has not answered within {within_s:g} s: the driver hangs"
+
+
+def driver_fails(exit_code: int, output: str) -> str:
+    return f"nvidia-smi fails with {exit_code}: {output}"
+
+
+def driver_says(line: str) -> str:
+    return f"nvidia-smi says: {line}"
+
+
+def gpu(name: str, memory_mib: str) -> str:
+    return f"{name} with {memory_mib} MiB"
+
+
+def gpus(count: int, kind: str) -> str:
+    return f"{count} x {kind}"
+
+
+def wrong_number(found: int, expected: float) -> str:
+    return f"{found} GPUs, not {expected:g}: one is lost, or hidden from this process"
+
+
+def several_kinds(kinds: list[str]) -> str:
+    return f"GPUs of several kinds: {', '.join(kinds)}"
+
+
+def not_remapped(gpu: str) -> str:
+    return f"GPU {gpu} could not remap a row of its memory: replace it"
+
+
+def ecc_errors(gpu: str, errors: str) -> str:
+    return f"GPU {gpu} has had {errors} uncorrectable ECC errors since its driver was loaded"
+
+
+def no_ecc_error(gpus: int) -> str:
+    return f"no uncorrectable error on {gpus} GPUs"
+
+
+def xid(number: int, gpu: str) -> str:
+    """`number`: one that the hardware is to blame for."""
+    return f"Xid {number} of GPU {gpu} since boot: {HARDWARE_XIDS[number]}"
+
+
+def no_xid(others: int) -> str:
+    return f"no Xid of broken hardware since boot ({others} others)"
+
+
+# Disks, clock and ports.
+
+MAKE_ROOM = "remove what is not needed there"
+ENLARGE_SHM = "docker run --shm-size, an emptyDir of medium Memory"
+NO_SERVER = "there is no server to compare with: give --endpoint"
+TESTED_BY_SERVER = "the server has it tested between two nodes when they join"
+
+
+def room(free_gib: float, folder: str) -> str:
+    return f"{free_gib:.1f} GiB free in {folder}"
+
+
+def no_room(free_gib: float, folder: str, least_gib: float, advice: str) -> str:
+    return f"{free_gib:.2f} GiB free in {folder}, fewer than {least_gib:g}: {advice}"
+
+
+def no_inodes(left: int, folder: str, advice: str) -> str:
+    return f"{left} files may still be made in {folder} (df -i): {advice}"
+
+
+def clock_right(within_s: float) -> str:
+    return f"within {within_s:.0f} s of the server's"
+
+
+def clock_wrong(ahead_s: float) -> str:
+    """`ahead_s`: seconds before the server's; negative for a clock that is behind."""
+    way = "ahead of" if ahead_s > 0 else "behind"
+    return f"this node's clock is {abs(ahead_s):.0f} s {way} the server's: set it (chronyc makestep)"
+
+
+def no_time(server: str, why: str) -> str:
+    return f"the server at {server} does not say what time it is ({why})"
+
+
+def free_ports(count: int) -> str:
+    return f"{count} free ports"
+
+
+def too_few_ports(had: int, wanted: int, why: str) -> str:
+    return f"{had} of {wanted} ports could be had: {why}"

@@ -1,0 +1,81 @@
+"""What is told when evidence of a hang is missing.
+
+The program that examines the workers loads this file too, so it imports nothing of ours.
+"""
+
+NOT_ALL_IN_TIME = "not all could be looked at in time"
+
+
+def not_all_within(limit_s: float) -> str:
+    return f"not all could be looked at within {limit_s:.1f} s"
+
+
+def not_started(why: str) -> str:
+    return f"no process can be started to look at the workers: {why}"
+
+
+def rank_not_in_time(rank: int) -> str:
+    return f"rank {rank} could not be looked at in time"
+
+
+def rank_failed(rank: int, error: str) -> str:
+    return f"rank {rank}: {error}"
+
+
+def files_missing(path: str, why: str) -> str:
+    return f"{path}: {why}: the files of the evidence are missing"
+
+
+# Stacks.
+
+NO_PY_SPY = "py-spy is not installed beside the agent: pip install '.[hang]' in a checkout of rdzv-server"
+PY_SPY_TOO_SLOW = "py-spy was not done in time"
+NO_THREAD = "it found no thread"
+NO_MAIN_THREAD = "py-spy found no main thread"
+NO_STACK_OF_MAIN_THREAD = "no stack of the main thread came"
+SIGNAL_NOT_CAUGHT = "it no longer answers the signal for its stacks"
+SIGNAL_NOT_ANSWERED = "it did not answer the signal for its stacks in time"
+
+
+def no_stack(rank: int, why: list[str]) -> str:
+    return f"rank {rank}: no Python stack: {'; '.join(why)}"
+
+
+def py_spy_failed(why: str) -> str:
+    return f"py-spy: {why}"
+
+
+def worker_server_answers(answer: str) -> str:
+    return f"torch's worker server answers {answer!r}"
+
+
+# torch's flight recorder.
+
+
+def nothing_came(path: str) -> str:
+    return f"nothing came in {path}"
+
+
+def analysis_too_slow(folder: str) -> str:
+    return f"torchfrtrace was not done in time; the dumps are in {folder}"
+
+
+def analysis_failed(error: str) -> str:
+    return f"torchfrtrace: {error}"
+
+
+# NCCL's RAS.
+
+NO_PROCESS_IN_TIME = "no process answered in time"
+
+
+def ras_failed(why: str) -> str:
+    return f"NCCL's RAS: {why}"
+
+
+def ras_answers(address: str, answer: str) -> str:
+    return f"{address} answers {answer!r}"
+
+
+def ras_refuses_limit(answer: str) -> str:
+    return f"it refuses a time limit: {answer!r}"

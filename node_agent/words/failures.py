@@ -1,0 +1,86 @@
+"""What a person is told about a worker's end: its exit status in words, and what to do if no error was seen."""
+
+# An exit status.
+
+
+def exit_code(code: int) -> str:
+    return f"exit code {code}"
+
+
+def killed_by(number: int, name: str) -> str:
+    return f"signal {number} ({name})"
+
+
+def exit_code_of_signal(code: int, number: int, name: str) -> str:
+    return f"exit code {code} (128 + {number}: {name})"
+
+
+def with_meaning(status: str, meaning: str) -> str:
+    return f"{status}: {meaning}"
+
+
+def with_broken_error_file(cause: str, problem: str) -> str:
+    return f"{cause} (its error file cannot be read: {problem})"
+
+
+OUTPUT_NOT_WRITTEN = "Python could not write its last output: a closed pipe, or a full disk"
+NOT_EXECUTABLE = "the program cannot be executed: no permission, or no executable format"
+PROGRAM_NOT_FOUND = "the program, or one that it calls, was not found"
+
+KILLED_FROM_OUTSIDE = "killed from outside"
+SEGMENTATION_FAULT = "segmentation fault"
+BUS_ERROR = "bus error, often /dev/shm is full"
+ABORTED = "aborted"
+ARITHMETIC_ERROR = "arithmetic error in native code, such as a division by zero"
+ILLEGAL_INSTRUCTION = "illegal instruction"
+TERMINATED = "asked to end, not by this agent"
+INTERRUPTED = "interrupted, not by this agent"
+HUNG_UP = "hung up, not by this agent"
+BROKEN_PIPE = "wrote to a pipe that nobody reads any more"
+FORBIDDEN_SYSTEM_CALL = "a system call that its sandbox forbids"
+CPU_TIME_USED_UP = "its CPU time limit is used up"
+FILE_TOO_LARGE = "a file grew beyond its size limit"
+
+
+def out_of_memory(limit: str) -> str:
+    """`limit`: that of the cgroup, such as "3 GiB"; empty if it has none."""
+    return "killed by the kernel: out of memory" + (f" (cgroup limit {limit})" if limit else "")
+
+
+FOLLOWS = "follows from another worker's end"
+"""Behind the cause of a failure, in the final report."""
+
+# What to do.
+
+MORE_MEMORY = "give the job or container more memory, or let it use less: a smaller batch, fewer data loader workers"
+ASK_WHO_KILLED = "the scheduler's events, or dmesg on that node, may tell who did it"
+USE_FAULTHANDLER = "run with PYTHONFAULTHANDLER=1 to see where; often two native libraries do not fit together"
+SEE_STDERR = "a native library gave up; it usually says why on stderr"
+OTHER_CPU = "a library was built for another CPU than this node's"
+ASK_WHO_SIGNALLED = "a scheduler, a person or the script itself sent the signal"
+SEE_ULIMIT_T = "see ulimit -t"
+TIMER_EXPIRED = "the code that the timer guards took longer than it allows: see where it waits, or allow more"
+
+
+def disk_full(folder: str) -> str:
+    return f"the disk of the log files is full, and what the worker wrote last is lost: df -h {folder}"
+
+
+def file_cannot_grow(why: str, advice: str) -> str:
+    return f"a log file cannot grow ({why}), and what the worker wrote last is lost: {advice}"
+
+
+# Error files.
+
+NOT_A_FILE = "it is not a file"
+EMPTY = "it is empty"
+NOT_JSON = "it is not JSON"
+NO_MESSAGE = "it has no message"
+
+
+def longer_than(limit: int) -> str:
+    return f"it has more than {limit} bytes"
+
+
+def error_file_not_written(path: str, variable: str, why: str) -> str:
+    return f"cannot write the error file {path} ({variable}): {why}"

@@ -1,0 +1,70 @@
+"""What the agent tells of the workers' output and of the files that it goes to."""
+
+# A file of a worker.
+
+RUN_CONTINUES = "the run continues"
+RAISE_THE_LIMIT = "raise the limit on the size of files (ulimit -f, LimitFSIZE=)"
+WORKER_MAY_FAIL = "a worker that writes to this disk may fail: free space, or name another --log-dir"
+WORKER_AT_LIMIT = f"a worker that writes to it may fail: {RAISE_THE_LIMIT}"
+LINES_LOST = "lines are lost: its disk does not take them"
+REMOVED = "it was removed while a worker wrote to it"
+DISK_STILL_HANGS = "no answer since the round before: its disk hangs"
+
+
+def file_trouble(path: str, problem: str, outlook: str, loses_lines: bool) -> str:
+    """`loses_lines`: the agent's own copy is cut short since the disk is full."""
+    advice = " without these lines: free space, or name another --log-dir" if loses_lines else ""
+    return f"log files: {path}: {problem}; {outlook}{advice}"
+
+
+def disk_hangs(within_s: float) -> str:
+    return f"no answer for {within_s:g} s: its disk hangs"
+
+
+def at_limit(error: str, limit: int) -> str:
+    return f"{error}: the limit is {limit:,} bytes"
+
+
+def own_limit(error: str, limit: int) -> str:
+    return f"{at_limit(error, limit)}; {RAISE_THE_LIMIT}"
+
+
+def at_limit_of_file_system(error: str) -> str:
+    return f"{error}: its file system takes no larger file"
+
+
+# The folder of the files.
+
+
+def log_dir_is_a_file(log_dir: str) -> str:
+    return f"{log_dir} is a file"
+
+
+def log_dir_not_made(log_dir: str, why: str) -> str:
+    return f"{log_dir} cannot be made: {why}"
+
+
+def log_dir_not_writable(log_dir: str) -> str:
+    return f"{log_dir} may not be written to by this user"
+
+
+# The console.
+
+
+def console_too_slow(behind: int, folder: str) -> str:
+    return f"the console was too slow for the last {behind:,} bytes: see {folder}"
+
+
+# A plug-in of `--logs-specs`.
+
+
+def plugin_ended(name: str) -> str:
+    return f"--logs-specs {name}: its process ended by itself"
+
+
+def plugin_failed(name: str, error: str) -> str:
+    return f"--logs-specs {name}: {error}"
+
+
+def wrong_local_ranks(name: str, found: list[int], expected: list[int]) -> str:
+    return f"{name} are for the local ranks {found}, not {expected}"

@@ -1,0 +1,49 @@
+"""What the agent and its fork server tell of workers that start warm.
+
+The fork server loads this file by its path, in the workers' interpreter, so it imports nothing.
+"""
+
+DIE_BEFORE_THEY_START = "the processes that are forked for them die before they start"
+
+
+def waiting_for_import(modules: str) -> str:
+    return f"workers start when {modules} is imported for them"
+
+
+def start_warm(modules: str, took_s: str) -> str:
+    return f"workers start warm: {modules} imported in {took_s} s"
+
+
+def start_cold(why: str) -> str:
+    return f"workers start cold, without --preload: {why}"
+
+
+def import_died_again(modules: str) -> str:
+    return f"workers start cold: the process that imports {modules} died again and again"
+
+
+def import_died(modules: str) -> str:
+    return f"the process that imports {modules} died; starting another one"
+
+
+def import_not_started(modules: str, why: str) -> str:
+    return f"no process can be started to import {modules}: {why}"
+
+
+# Why no worker can be forked.
+
+
+def cannot_import(module: str, error: str) -> str:
+    return f"{module} cannot be imported: {error}"
+
+
+def opens_device(module: str, device: str) -> str:
+    return f"{module} opens {device} when it is imported, and a fork cannot share it"
+
+
+def starts_threads(module: str, threads: list[str]) -> str:
+    return f"{module} starts {len(threads)} threads when it is imported ({', '.join(threads)}), which a fork loses"
+
+
+def cannot_fork(why: str) -> str:
+    return f"no process can be forked: {why}"

@@ -1,0 +1,11 @@
+"""Fields of what is told of workers and of a node's checks."""
+
+from node_agent.checks import words as checks
+from node_agent.words import workers
+
+EXAMPLES = {
+    checks.clock_wrong: [{"ahead_s": 7.0}, {"ahead_s": -7.0}],
+    checks.xid: [{"number": number, "gpu": "0000:3b:00"} for number in checks.HARDWARE_XIDS],
+    workers.no_port: [{"port": 0, "why": "Address already in use"}, {"port": 29500, "why": "Address already in use"}],
+    workers.in_state: [{"state": state, "place": place} for state, place in (("D", "nfs_wait"), ("Z", ""), ("R", ""))],
+}
