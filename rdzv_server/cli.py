@@ -24,7 +24,7 @@ from rdzv_protocol.flag_values import address as address_of
 from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
-from rdzv_protocol.text import count, did_you_mean
+from rdzv_protocol.text import did_you_mean
 
 from rdzv_server.auth.reload import BadTokenFile, Security
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
@@ -34,6 +34,7 @@ from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.places import EtcdPlace, make_store
 from rdzv_server.tasks import first_of
+from rdzv_server.words import startup as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -85,17 +86,17 @@ def main() -> int:
 
 def _open_log(*, is_json: bool) -> None:
     """Write log records on stderr, those of the level that `LOGLEVEL` names and above."""
-    complaint = ""
+    bad_level = ""
     try:
         lines = LineFormat("rdzv-server", is_json, lowest_level(os.environ))
     except ValueError as error:
-        lines, complaint = LineFormat("rdzv-server", is_json), str(error)
+        lines, bad_level = LineFormat("rdzv-server", is_json), str(error)
     handler = logging.StreamHandler()
     handler.setFormatter(_LineFormatter(lines))
     logging.basicConfig(level=lines.lowest, handlers=[handler])
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # noise about peers that do not speak HTTP
-    if complaint:
-        log.warning("%s", complaint)
+    if bad_level:
+        log.warning(bad_level)
 
 
 class _LineFormatter(logging.Formatter):
@@ -125,7 +126,7 @@ async def _serve(
             stopped.set_result(reason)
 
     for signum in STOPS:
-        loop.add_signal_handler(signum, stop, "workers keep running")
+        loop.add_signal_handler(signum, stop, words.STOPPED)
     listener = _listener(config)
     server, place = _make_server(config, listener.getsockname()[1])
     exports = Exports(config, server.service, listener.getsockname()[1])
@@ -142,13 +143,14 @@ async def _serve(
         gc.collect()
         gc.freeze()  # what was imported stays: later collections need not look through it
         address, port = listener.getsockname()[:2]
-        log.info("listening on %s", reach(address, port, is_tls=security.tls is not None))
-        log.info("state in %s%s", place, _remembered(server))
+        log.info(_listens(address, port, is_tls=security.tls is not None))
+        log.info(words.state_in(place, _count_of_runs(server)))
         if manager:
             manager.ready()
             manager.watch(loop.call_later, partial(_status, server))
         if limits.connections < FEW_CONNECTIONS:
-            log.warning("room for %d connections, and an agent has two: %s", limits.connections, _why_few(config))
+            most_files = _file_limit() if config.max_connections is None else None
+            log.warning(words.few_connections(limits.connections, most_files))
         for level, note in security.notes(address):
             log.log(level, note)
         if config.exit_when_idle_s is not None and isinstance(server, RendezvousServer):
@@ -156,14 +158,15 @@ async def _serve(
 
             watch = IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
         try:
-            log.info("shutting down; %s", await first_of(server.crashed(), stopped))
+            await first_of(server.crashed(), stopped)
+            log.info(words.shuts_down(stopped.result()))
             if manager:
                 manager.stopping(STOP_S)
         except StoreBroken as error:
-            log.error("cannot go on; workers keep running, and their agents try again: %s", error)
+            log.error(words.cannot_go_on(str(error)))
             return ExitCode.FAILED
         except Exception:
-            log.exception("cannot go on; workers keep running, and their agents try again")
+            log.exception(words.CANNOT_GO_ON)
             return ExitCode.FAILED
         exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the exit code stands: a scheduler may send one just now
@@ -183,10 +186,9 @@ def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
     try:
         from rdzv_server.cluster.sharding import ClusterServer
     except ImportError as error:
-        fail(f"--store etcd:// needs aetcd ({error}): pip install '.[etcd]' in a checkout of rdzv-server")
+        fail(words.needs_aetcd(str(error)))
     address = config.advertise or address_of(_own_host(config) or place.own_address(), port)
-    where = f"etcd ({', '.join(place.members)}) below {place.prefix}; agents reach this server at {address}"
-    return ClusterServer(place, address, config), where
+    return ClusterServer(place, address, config), words.etcd_place(place.members, place.prefix, address)
 
 
 def _own_host(config: ServerConfig) -> str | None:
@@ -194,19 +196,14 @@ def _own_host(config: ServerConfig) -> str | None:
     return None if config.listen_fd is not None or config.host in (None, "", "0.0.0.0", "::") else config.host
 
 
-def _remembered(server: HttpServer) -> str:
-    return f"; goes on with {runs}" if (runs := _count_of_runs(server)) else ""
-
-
 def _status(server: HttpServer) -> str:
     """Status of the server in one line, for its service manager."""
-    return server.service.state().unhealthy_reason or _count_of_runs(server) or "no runs"
+    return server.service.state().unhealthy_reason or words.status(_count_of_runs(server))
 
 
-def _count_of_runs(server: HttpServer) -> str:
-    """Number of runs that have not ended, in words; empty for none."""
-    runs = sum(not run.stage.is_end for run in server.service.runs())
-    return count(runs, "run") if runs else ""
+def _count_of_runs(server: HttpServer) -> int:
+    """Number of runs that have not ended."""
+    return sum(not run.stage.is_end for run in server.service.runs())
 
 
 # Sockets and files.
@@ -220,7 +217,7 @@ def _activated(config: ServerConfig) -> ServerConfig:
     """
     passed = passed_sockets(os.environ)
     if passed > 1:
-        fail(f"the service manager has passed {passed} sockets (LISTEN_FDS), and one is wanted: give one ListenStream=")
+        fail(words.too_many_sockets(passed))
     return config if passed == 0 or config.listen_fd is not None else _with_passed(config)
 
 
@@ -229,11 +226,9 @@ def _with_passed(config: ServerConfig) -> ServerConfig:
         passed = socket.socket(fileno=FIRST_PASSED)
         is_listening = passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
-        fail(f"descriptor {FIRST_PASSED}, which the service manager should have passed (LISTEN_FDS): {error.strerror}")
+        fail(words.no_passed_socket(FIRST_PASSED, error.strerror))
     if passed.family not in (socket.AF_INET, socket.AF_INET6) or not is_listening:
-        fail(
-            "the service manager has passed what is no listening TCP socket: give ListenStream=PORT, and no Accept=yes"
-        )
+        fail(words.PASSED_NO_LISTENER)
     return replace(config, port=passed.getsockname()[1], listen_fd=passed.detach())
 
 
@@ -242,25 +237,22 @@ def _listener(config: ServerConfig) -> socket.socket:
         return bind(config.host, config.port) if config.listen_fd is None else adopt(config.listen_fd)
     except OSError as error:
         if config.listen_fd is not None:
-            fail(f"--listen-fd {config.listen_fd}: {error.strerror or error}")
+            fail(words.bad_listen_fd(config.listen_fd, error.strerror or str(error)))
         fail(_bind_error(config.host, config.port, error))
 
 
 def _bind_error(host: str | None, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return (
-            f"port {port} is in use on this machine: stop what uses it, or choose another with --port (0: a free one)"
-        )
+        return words.port_in_use(port)
     if error.errno == errno.EACCES:
-        return f"port {port} needs privileges: choose one above 1023 with --port"
-    return f"cannot listen on {host or 'every address'}, port {port}: {error.strerror or error}"
+        return words.port_needs_privileges(port)
+    return words.cannot_listen(host, port, error.strerror or str(error))
 
 
-def reach(address: str, port: int, *, is_tls: bool = False) -> str:
-    """Say in words where the server listens."""
+def _listens(address: str, port: int, *, is_tls: bool) -> str:
     is_any = address in ("::", "0.0.0.0")
     url = f"{'https' if is_tls else 'http'}://{address_of('127.0.0.1' if is_any else address, port)}"
-    return f"port {port} of every address (status here: {url}{STATUS})" if is_any else f"{url} (status: {STATUS})"
+    return words.listens_everywhere(port, url + STATUS) if is_any else words.listens_at(url, STATUS)
 
 
 def _limits(config: ServerConfig) -> Limits:
@@ -270,20 +262,11 @@ def _limits(config: ServerConfig) -> Limits:
     """
     most, asked = _file_limit(), config.max_connections
     if most < FEWEST_FILES:
-        fail(f"this process may have {most} files open, too few to serve: raise its limit (ulimit -Hn, LimitNOFILE=)")
+        fail(words.too_few_files(most))
     room = most - min(OTHER_FILES, most // 2)
     if asked is not None and asked > room:
-        fail(
-            f"--max-connections {asked}: this process may have {most} files open, and needs {most - room} besides; "
-            "raise its hard limit (ulimit -Hn, LimitNOFILE=)"
-        )
+        fail(words.too_few_files_for(asked, most, most - room))
     return Limits(connections=asked or min(room, MOST_CONNECTIONS), listed_runs=config.metrics_per_run)
-
-
-def _why_few(config: ServerConfig) -> str:
-    if config.max_connections is not None:
-        return "see --max-connections"
-    return f"this process may have {_file_limit()} files open (ulimit -Hn, LimitNOFILE=)"
 
 
 def _file_limit() -> int:
@@ -304,7 +287,7 @@ def _probe(config: ServerConfig) -> int:
         connection.request("GET", HEALTHZ)
         return int(connection.getresponse().status >= HTTPStatus.INTERNAL_SERVER_ERROR)
     except (OSError, HTTPException) as error:
-        print(f"rdzv-server: nothing answers at {host}, port {config.port}: {error}", file=sys.stderr)  # noqa: T201
+        print(words.nothing_answers(host, config.port, str(error)), file=sys.stderr)  # noqa: T201
         return 1
     finally:
         connection.close()
@@ -317,7 +300,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if unknown := re.match(r"unrecognized arguments: (-[^\s=]+)", message):
             message += did_you_mean(unknown[1].replace("_", "-"), self._option_string_actions)
-        fail(f"{message} (rdzv-server --help explains every flag)")
+        fail(words.see_help(message))
 
 
 def fail(message: str, exit_code: ExitCode = ExitCode.BAD_INPUT) -> NoReturn:
@@ -335,30 +318,30 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         raise SystemExit(_probe(config))
     for field in fields(ServerConfig):
         if field.name in given and field.metadata["group"] == CLUSTER and not config.is_one_of_several:
-            fail(f"{_flag(field.name)} is for one of several servers: with --store etcd://HOST,HOST,HOST")
+            fail(words.only_in_cluster(_flag(field.name)))
     if config.is_one_of_several and config.exit_when_idle_s is not None:
-        fail("--exit-when-idle: not with --store etcd://, where several servers stand by for any run")
+        fail(words.NEVER_IDLE)
     pairs = (("tls_cert", "tls_key"), ("etcd_cert", "etcd_key"), ("webhook", "webhook_secret_file"))
     for one, other in pairs:
         if (one in given) != (other in given):
-            fail(f"{_flag(one)} and {_flag(other)} belong together")
+            fail(words.belong_together(_flag(one), _flag(other)))
     if config.exclude_after is None:
         for name in ("exclude_for_s", "on_exclude"):
             if name in given:
-                fail(f"{_flag(name)} needs --exclude-after N/TIME: without it no node is kept out")
+                fail(words.needs_exclude_after(_flag(name)))
     program = (config.on_exclude or "").split(" ", 1)[0]
     if "/" in program and not os.access(program, os.X_OK):
-        fail(f"--on-exclude: {program} is not a program that can be executed: check the path, and chmod +x it")
+        fail(words.not_executable(program))
     if config.tls_client_ca is not None and config.tls_cert is None:
-        fail("--tls-client-ca needs --tls-cert and --tls-key, too")
+        fail(words.NO_OWN_CERTIFICATE)
     for name in ("read_token_file", "admin_token_file"):
         if name in given and config.token_file is None:
-            fail(f"{_flag(name)} needs --token-file, too: without it no agent could take part")
+            fail(words.needs_token_file(_flag(name)))
     if config.otel:
         from rdzv_protocol.tracing import missing
 
         if what := missing():
-            fail(f"--otel {what}")
+            fail(words.no_otel(what))
     return config if config.listen_fd is None else replace(config, port=0)  # found again by nobody
 
 

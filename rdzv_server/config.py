@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rdzv_protocol.flag_values import A_TIME, LOG_FORMATS, address, endpoint, seconds
+from rdzv_protocol.flag_values import LOG_FORMATS, address, endpoint, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from rdzv_server.core.kept_events import MOST_EVENTS
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.nodes.history import MOST_OF_A_NODE
 from rdzv_server.core.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S
+from rdzv_server.words import startup as words
 
 MOST_CONNECTIONS = 65_536
 MOST_SHARDS = 256
@@ -71,22 +72,22 @@ def _number(kind: Callable[[str], float], low: float, high: float, what: str) ->
         except ValueError:
             number = None
         if number is None or not low <= number <= high:
-            raise ArgumentTypeError(f"{what}, not {text!r}")
+            raise ArgumentTypeError(words.other_value(what, text))
         return number
 
     return read
 
 
-_span = _number(seconds, 1, 366 * 86_400, f"{A_TIME}, from 1s to 366d")
+_span = _number(seconds, 1, 366 * 86_400, words.A_SPAN)
 
 
 def _after(text: str) -> tuple[int, float]:
     """Read N/TIME, a number of times within a time, in seconds."""
     number, slash, window = text.partition("/")
     if not slash:
-        raise ArgumentTypeError(f"N/TIME, a number of times within a time, as in 3/24h, not {text!r}")
+        raise ArgumentTypeError(words.no_window(text))
     if re.fullmatch(r"\d{1,2}", number) is None or not 1 <= int(number) <= MOST_OF_A_NODE:
-        raise ArgumentTypeError(f"a number from 1 to {MOST_OF_A_NODE}, and {A_TIME}, as in 3/24h, not {text!r}")
+        raise ArgumentTypeError(words.bad_window(MOST_OF_A_NODE, text))
     return int(number), _span(window)
 
 
@@ -98,19 +99,19 @@ def _address(text: str) -> str:
 
 
 ADDRESS: Kind = ("HOST:PORT", _address)
-COUNT: Kind = ("N", _number(int, 1, 10_000_000, "a number from 1 to 10000000"))
-DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, "the number of a file descriptor"))
+COUNT: Kind = ("N", _number(int, 1, 10_000_000, words.whole_number(1, 10_000_000)))
+DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, words.A_DESCRIPTOR))
 COMMAND: Kind = ("CMD", str)
 FILE: Kind = ("FILE", str)
 HOST: Kind = ("HOST", str)
-LEASE: Kind = ("SECONDS", _number(int, 1, 3_600, "a whole number of seconds from 1 to 3600"))
-LISTED: Kind = ("N", _number(int, 0, MOST_LISTED_RUNS, f"a number from 0 to {MOST_LISTED_RUNS}"))
+LEASE: Kind = ("SECONDS", _number(int, 1, 3_600, words.A_LEASE))
+LISTED: Kind = ("N", _number(int, 0, MOST_LISTED_RUNS, words.whole_number(0, MOST_LISTED_RUNS)))
 NAME: Kind = ("NAME", str)
-PORT: Kind = ("PORT", _number(int, 0, 65_535, "a port is a number from 0 to 65535"))
+PORT: Kind = ("PORT", _number(int, 0, 65_535, words.A_PORT))
 SPAN: Kind = ("TIME", _span)
 AFTER: Kind = ("N/TIME", _after)
-SECONDS: Kind = ("SECONDS", _number(float, 0, 1e9, "a number of seconds"))
-SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, f"a number from 1 to {MOST_SHARDS}"))
+SECONDS: Kind = ("SECONDS", _number(float, 0, 1e9, words.A_NUMBER_OF_SECONDS))
+SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, words.whole_number(1, MOST_SHARDS)))
 URL: Kind = ("URL", str)
 WHERE: Kind = ("WHERE", str)
 

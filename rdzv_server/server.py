@@ -13,6 +13,7 @@ from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore, Store
+from rdzv_server.words import startup as words
 
 if TYPE_CHECKING:
     import ssl
@@ -152,7 +153,7 @@ def adopt(descriptor: int) -> socket.socket:
     """Adopt a socket for `listen` that the parent process has bound, and listens on. Raises `OSError`."""
     listener = socket.socket(fileno=descriptor)
     if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        raise OSError(errno.EINVAL, "it does not listen")
+        raise OSError(errno.EINVAL, words.NOT_LISTENING)
     return _watching_peers(listener)
 
 

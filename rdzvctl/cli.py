@@ -15,8 +15,9 @@ from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, node_counts, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
-from rdzv_protocol.text import did_you_mean, printable
+from rdzv_protocol.text import printable
 
+import rdzvctl
 from rdzvctl import commands, completion
 from rdzvctl.commands import Session
 from rdzvctl.contexts import FIELDS
@@ -99,13 +100,13 @@ class _Parser(argparse.ArgumentParser):
         first = words[0].partition("=")[0] if words else ""
         known = list(self._option_string_actions)
         if first.startswith("--") and not any(flag.startswith(first) for flag in known):
-            self.error(f"no flag {first}{did_you_mean(first, known)}")
+            self.error(rdzvctl.words.no_flag(first, known))
         return super().parse_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         if wrong := re.search(r"argument COMMAND: invalid choice: '(.*?)'", message):
-            message = f"no command {wrong[1]!r}{did_you_mean(wrong[1], [command.name for command in all_commands()])}"
-        raise BadInput(f"{message} ({self.prog} --help explains it)")
+            message = rdzvctl.words.no_command(wrong[1], [command.name for command in all_commands()])
+        raise BadInput(rdzvctl.words.see_help(message, self.prog))
 
 
 def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -180,13 +181,13 @@ _seconds, _size = _read_by(seconds), _read_by(node_counts)
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise argparse.ArgumentTypeError(f"a number, not {text!r}")
+        raise argparse.ArgumentTypeError(rdzvctl.words.not_whole(text))
     return int(text)
 
 
 def _lines(text: str) -> int:
     if not 1 <= (lines := _whole(text)) <= MOST_LOG_LINES:
-        raise argparse.ArgumentTypeError(f"a number from 1 to {MOST_LOG_LINES}, not {text!r}")
+        raise argparse.ArgumentTypeError(rdzvctl.words.not_within(MOST_LOG_LINES, text))
     return lines
 
 

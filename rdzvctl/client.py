@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
-from rdzv_protocol import VERSION, errors, paths
+from rdzv_protocol import errors, paths
 from rdzv_protocol.credentials import Credentials, TlsFiles
 from rdzv_protocol.flag_values import Endpoint, address, endpoint
 from rdzv_protocol.text import clip, printable
 
+import rdzvctl
 from rdzvctl.answers import Fields, decoded
 from rdzvctl.contexts import Place
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
@@ -62,8 +63,8 @@ class Failed(Exception):
 class NoServer(Failed):
     """Error of an address at which something else than a server listens: `what`."""
 
-    def __init__(self, what: str = "another program, whose answer is not a server's") -> None:
-        super().__init__(f"there listens {what}", may_pass=False)
+    def __init__(self, what: str = "") -> None:
+        super().__init__(rdzvctl.words.no_server(what or rdzvctl.words.NO_ANSWER_OF_A_SERVER), may_pass=False)
 
 
 class Status(NamedTuple):
@@ -104,13 +105,12 @@ class Client:
             self._credentials = Credentials(place.token_file, tls)
         except ValueError as error:  # which names the file
             raise BadInput(
-                f"the token cannot be read: {error} ({place.token_source})",
-                "put the token into that file, or name the file that has it: --token-file FILE",
+                rdzvctl.words.unreadable_token(str(error), place.token_source), rdzvctl.words.PUT_TOKEN_THERE
             ) from None
         try:
             self._context: ssl.SSLContext | None = self._credentials.context()
         except ValueError as error:  # which names the file
-            raise BadInput(f"{error} ({place.source})") from None
+            raise BadInput(rdzvctl.words.bad_tls(str(error), place.source)) from None
 
     # Questions.
 
@@ -131,13 +131,13 @@ class Client:
         for leader, shards in _other_leaders(first.server).items():
             try:
                 if leader is None:
-                    raise Failed("none leads", may_pass=True)
+                    raise Failed(rdzvctl.words.NONE_LEADS, may_pass=True)
                 answered = self._status(leader, path)
                 servers.append(answered.server)
                 runs |= {run["run_id"]: run for run in answered.runs}
             except Failed as error:
-                which = f"of shard {', '.join(map(str, shards))} " if len(first.server["shards"]) > 1 else ""
-                unknown.append(f"the runs {which}are not known: {leader or 'no server'}: {error}")
+                which = shards if len(first.server["shards"]) > 1 else ()
+                unknown.append(rdzvctl.words.unknown_runs(which, leader, str(error)))
         return Overview(servers, [*runs.values()], unknown)
 
     def _any_status(self, path: str) -> Status:
@@ -292,15 +292,15 @@ class Client:
         """Reason why a server did not answer; a lasting one ends the command."""
         tls = self._credentials.tls
         if tls and (why := tls.explain(error, to[0])):
-            return KeptOut(f"{address(*to)}: {why}")
+            return KeptOut(rdzvctl.words.kept_out(address(*to), why))
         if isinstance(error, TimeoutError):
-            return Failed("no answer in time", may_pass=False)
+            return Failed(rdzvctl.words.NO_ANSWER_IN_TIME, may_pass=False)
         if isinstance(error, socket.gaierror):
-            return Failed(f"no such host: {error.strerror}", may_pass=False)
+            return Failed(rdzvctl.words.no_host(error.strerror), may_pass=False)
         if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.RemoteDisconnected):
-            return NoServer("another program, which does not speak HTTP")
+            return NoServer(rdzvctl.words.NO_HTTP)
         if isinstance(error, ConnectionResetError | BrokenPipeError):
-            return Failed("the connection broke off", may_pass=True)
+            return Failed(rdzvctl.words.BROKEN_OFF, may_pass=True)
         text = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else printable(str(error))
         return Failed(text, may_pass=False)
 
@@ -310,7 +310,7 @@ class Client:
             with answer:
                 found = decoded(answer.read())
         except (OSError, http.client.HTTPException) as error:
-            raise Failed(f"the answer broke off: {printable(str(error))}", may_pass=True) from None
+            raise Failed(rdzvctl.words.answer_broken_off(printable(str(error))), may_pass=True) from None
         except ValueError:
             found = None
         if not isinstance(found, Fields):
@@ -328,47 +328,34 @@ class Client:
             )
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
             if body.decode(errors="replace").strip() == paths.AGENT_HAS_METRICS_ONLY:
-                return NoServer("a node-agent's --metrics-port")
+                return NoServer(rdzvctl.words.AN_AGENTS_METRICS)
             if response.status == http.client.NOT_FOUND and "html" not in response.headers.get("Content-Type", ""):
-                return Refused(
-                    f"the rdzv-server at {address(*to)} does not know this request: "
-                    f"run a server of the same build as this rdzvctl, which is version {VERSION}"
-                )
-            return NoServer(f"another program, which answers with HTTP status {response.status}")
+                return Refused(rdzvctl.words.unknown_request(address(*to)))
+            return NoServer(rdzvctl.words.other_status(response.status))
         match refusal:
             case errors.NotLeader():
-                return Failed("it does not lead", may_pass=True, leader=refusal.leader)
+                return Failed(rdzvctl.words.DOES_NOT_LEAD, may_pass=True, leader=refusal.leader)
             case errors.ServerUnavailable():
                 return Failed(str(refusal), may_pass=True)
             case errors.TlsRequired():
-                return KeptOut(f"{address(*to)} speaks TLS: give --tls-ca FILE, or --tls-ca system")
+                return KeptOut(rdzvctl.words.speaks_tls(address(*to)))
             case errors.Unauthorized():
-                return KeptOut(f"{address(*to)} {self._wrong_token()}")
+                return KeptOut(self._wrong_token(address(*to)))
             case errors.Forbidden():
-                return KeptOut(f"{address(*to)}: {refusal}")
+                return KeptOut(rdzvctl.words.kept_out(address(*to), str(refusal)))
         return Refused(str(refusal), code=refusal.code)
 
-    def _wrong_token(self) -> str:
-        if self.place.token_file:
-            return f"does not know the token in {self.place.token_file}: ask who runs it for the right one"
-        return "asks for a token: give --token-file FILE, or set RDZV_TOKEN_FILE"
+    def _wrong_token(self, at: str) -> str:
+        file = self.place.token_file
+        return rdzvctl.words.wrong_token(at, file) if file else rdzvctl.words.asks_for_token(at)
 
     def _unreachable(self, failures: Mapping[Endpoint, Failed]) -> CtlError:
-        tried = "; ".join(f"{address(*each)}: {clip(str(error), 400)}" for each, error in failures.items())
+        words, tried = rdzvctl.words, {address(*each): clip(str(error), 400) for each, error in failures.items()}
         if any(error.may_pass for error in failures.values()):
-            return Unreachable(
-                f"no rdzv-server leads: {tried}", "workers keep running meanwhile; try again, or look at its log"
-            )
-        asked = f"asked there because: {self.place.source}"
-        if all(isinstance(error, NoServer) for error in failures.values()):
-            name_it = f"name rdzv-server's own port, {paths.DEFAULT_PORT} unless it has --port"
-            return Unreachable(f"no rdzv-server answers: {tried}", asked, f"{name_it}: rdzvctl --endpoint HOST:PORT")
-        return Unreachable(
-            f"no rdzv-server answers: {tried}",
-            asked,
-            "is it running, and reached by this address from here? "
-            "rdzvctl --endpoint HOST:PORT asks another; RDZV_ENDPOINT and contexts spare the flag",
-        )
+            return Unreachable(words.nobody_leads(tried), words.WORKERS_RUN)
+        is_no_server = all(isinstance(error, NoServer) for error in failures.values())
+        what_to_do = words.NAME_ITS_PORT if is_no_server else words.IS_IT_RUNNING
+        return Unreachable(words.nobody_answers(tried), words.asked_because(self.place.source), what_to_do)
 
 
 def _other_leaders(server: Fields) -> dict[str | None, list[int]]:

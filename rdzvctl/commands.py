@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rdzv_protocol import paths
 from rdzv_protocol.credentials import SYSTEM
 from rdzv_protocol.flag_values import MOST_LOG_LINES, address
-from rdzv_protocol.text import clip, did_you_mean, printable
+from rdzv_protocol.text import clip, printable
 
+import rdzvctl
 from rdzvctl import contexts, views
 from rdzvctl.answers import Fields
 from rdzvctl.client import DEFAULT_TIMEOUT_S, Client, Overview, Request
@@ -96,20 +97,19 @@ class Session:
         if len(wanted) == 1:
             return wanted[0]
         if not runs:
-            raise Refused("there is no run", f"start one: node-agent --endpoint {self.endpoint} ... SCRIPT")
-        raise BadInput("which run?", f"there are {_named(wanted)}")
+            raise Refused(rdzvctl.words.NO_RUN, rdzvctl.words.start_one(self.endpoint))
+        raise BadInput(rdzvctl.words.WHICH_RUN, _there_are(wanted))
 
     def _no_such(self, run_id: str, runs: Sequence[Fields]) -> CtlError:
         if self._unknown:
-            return Unreachable(f"whether there is a run {run_id} cannot be said: {'; '.join(self._unknown)}")
-        close = did_you_mean(run_id, [run["run_id"] for run in runs])
-        there = f"there are {_named(runs)}" if runs else "there is none at all"
-        return Refused(f"no run {run_id}{close}", there)
+            return Unreachable(rdzvctl.words.unsure_of_run(run_id, self._unknown))
+        there = _there_are(runs) if runs else rdzvctl.words.NONE_AT_ALL
+        return Refused(rdzvctl.words.no_such_run(run_id, [run["run_id"] for run in runs]), there)
 
 
-def _named(runs: Sequence[Fields]) -> str:
-    names = ", ".join(views.quoted(run_id) for run_id in sorted(run["run_id"] for run in runs)[:MOST_NAMED])
-    return names + (f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else "")
+def _there_are(runs: Sequence[Fields]) -> str:
+    names = [views.quoted(run_id) for run_id in sorted(run["run_id"] for run in runs)[:MOST_NAMED]]
+    return rdzvctl.words.there_are(names, len(runs) - len(names))
 
 
 # Questions.
@@ -175,7 +175,7 @@ def _show_runs(session: Session, found: Sequence[Fields]) -> None:
     if found:
         session.out.table(views.runs_table(found))
     else:
-        session.out.line(f"No runs. Start one: node-agent --endpoint {session.endpoint} ... SCRIPT")
+        session.out.line(rdzvctl.words.no_runs(session.endpoint))
 
 
 def nodes(session: Session) -> None:
@@ -219,7 +219,7 @@ def _show_why(session: Session, run: Fields) -> None:
     for line in found.evidence:
         out.line(f"    {line}")
     for step in found.next:
-        out.paragraph(f"Next: {step}")
+        out.paragraph(rdzvctl.words.next_step(step))
 
 
 def events(session: Session) -> None:
@@ -228,7 +228,7 @@ def events(session: Session) -> None:
     most = session.given.get("last", MOST_EVENTS)
     found = session.client.latest_events(run_id, most)
     if len(found.events) < found.last and not out.is_json:
-        out.note(f"the latest {len(found.events)} of {found.last} events; --last 0 shows all that are kept")
+        out.note(rdzvctl.words.some_events(len(found.events), found.last))
     for event in found.events:
         _show_event(out, event)
     if session.given.get("follow"):
@@ -265,7 +265,7 @@ def logs(session: Session) -> None:
         (out.note if log else out.line)(views.whereabouts(place))
         (out.note if log else out.line)(views.log_files(place, log))
         if refusal:
-            out.paragraph(f"not shown here: {refusal}")
+            out.paragraph(rdzvctl.words.no_log_here(refusal))
         _show_log(out, log)
     if log and given.get("follow"):
         _follow_log(session, place, log)
@@ -279,7 +279,7 @@ def stacks(session: Session) -> None:
     if out.is_json:
         out.json(found)
         return
-    out.paragraph(f"round {found['round']}: {found['sentence']}")
+    out.paragraph(rdzvctl.words.stacks(found["round"], found["sentence"]))
     for line in found["stack"]:
         out.line(printable(line))
     for problem in found["problems"]:
@@ -292,8 +292,7 @@ def _place_of(run: Fields, rank: int) -> views.Worker:
     if found := views.worker(run, rank):
         return found
     highest = max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
-    known = "no worker has been started" if highest is None else f"the highest rank is {highest}"
-    raise Refused(f"no node of run {run['run_id']} has rank {rank}: {known}, or its node is gone")
+    raise Refused(rdzvctl.words.no_rank(run["run_id"], rank, highest))
 
 
 def _log_request(session: Session, place: views.Worker, **more: int) -> Request:
@@ -303,7 +302,7 @@ def _log_request(session: Session, place: views.Worker, **more: int) -> Request:
 
 def _show_log(out: Output, log: Fields | None) -> None:
     if log and log["is_cut"]:
-        out.note("there is more before this, in the file itself")
+        out.note(rdzvctl.words.CUT)
     for line in views.log_lines(log["text"]) if log else ():
         out.line(line, at_once=True)
 
@@ -316,7 +315,7 @@ def _follow_log(session: Session, place: views.Worker, log: Fields) -> None:
         try:
             new = session.client.ask(paths.LOGS, _log_request(session, place, offset=log["offset"]))
             if (new["path"], new["node_id"]) != (log["path"], log["node_id"]):
-                out.note(f"round {new['round']}: {new['path']} on node {new['node_id']}")
+                out.note(rdzvctl.words.next_log(new["round"], new["path"], new["node_id"]))
                 new = session.client.ask(paths.LOGS, _log_request(session, place, lines=MOST_LOG_LINES))
             log, said = new, ""
         except (Refused, Unreachable) as error:
@@ -340,7 +339,7 @@ def act(action: "Action", session: Session) -> None:
     if action.question and sys.stdin.isatty() and not given.get("yes"):
         out.note(shown)
         if not confirmed(action.question, sys.stdin):
-            raise Refused("not done")
+            raise Refused(rdzvctl.words.NOT_DONE)
     body = {
         **target,
         "reason": clip(printable(given.get("reason", "")), MOST_REASON_BYTES),
@@ -353,18 +352,18 @@ def act(action: "Action", session: Session) -> None:
     if out.is_json:
         return out.json({"action": action.name, **body, "message": message})
     kind, name = next(iter(target.items()))
-    named = f"{kind.partition('_')[0]} {name}"
-    return out.line(printable(message if message.startswith(named) else f"{named}: {message}"))
+    named = (rdzvctl.words.named_node if kind == "node_id" else rdzvctl.words.named_run)(name)
+    return out.line(printable(rdzvctl.words.done(named, message)))
 
 
 def _run_target(action: "Action", session: Session) -> tuple[Request, str]:
     """The run, and its state in words; a repetition, which has a request id and a run, does not look at the state."""
     given = session.given
     if "request_id" in given and given.get("run_id") is not None:
-        return {"run_id": given["run_id"]}, f"run {given['run_id']}"
+        return {"run_id": given["run_id"]}, rdzvctl.words.named_run(given["run_id"])
     run = session.run(is_over=action.of_ended)
     if not (views.can_be_forgotten(run) if action.of_ended else not views.is_over(run)):
-        raise Refused(f"nothing to {action.name}: {views.one_line(run)}")
+        raise Refused(rdzvctl.words.nothing_to_do(action.name, views.one_line(run)))
     return {"run_id": run["run_id"]}, views.one_line(run)
 
 
@@ -372,15 +371,15 @@ def _node_target(action: "Action", session: Session) -> tuple[Request, str]:
     """The node, and what runs there now. For a node that no run has, a similar name is suggested."""
     node_id = session.given["node_id"]
     if action.of_absent:
-        return {"node_id": node_id}, f"node {node_id}"
+        return {"node_id": node_id}, rdzvctl.words.named_node(node_id)
     all_runs = [run for run in session.overview().runs if not views.is_over(run)]
     there = [(run, node) for run in all_runs for node in run["nodes"] if node["node_id"] == node_id]
     if there:
-        seen = "; ".join(f"{node['state']} in run {run['run_id']}" for run, node in there[:MOST_NAMED])
-        return {"node_id": node_id}, f"node {node_id}: {seen}"
-    close = did_you_mean(node_id, {node["node_id"] for run in all_runs for node in run["nodes"]})
-    session.out.note(f"no run has a node {node_id} now{close}")
-    return {"node_id": node_id}, f"node {node_id}: no run has it now"
+        states = [(str(node["state"]), str(run["run_id"])) for run, node in there[:MOST_NAMED]]
+        return {"node_id": node_id}, rdzvctl.words.node_in_runs(node_id, states)
+    known = sorted({node["node_id"] for run in all_runs for node in run["nodes"]})
+    session.out.note(rdzvctl.words.no_run_has(node_id, known))
+    return {"node_id": node_id}, rdzvctl.words.in_no_run(node_id)
 
 
 # Contexts.
@@ -395,7 +394,7 @@ def get_contexts(session: Session) -> None:
     if out.is_json:
         return out.json({"file": file.path, "current": file.current, "contexts": file.contexts})
     if not file.contexts:
-        return out.line(f"No contexts in {file.path}. Add one: rdzvctl config set-context NAME --endpoint HOST:PORT")
+        return out.line(rdzvctl.words.no_contexts(file.path))
     rows = [
         ("*" if name == file.current else "", name, each["endpoint"], each.get("token_file", "-"),
          each.get("tls_ca", "-"))
@@ -407,30 +406,30 @@ def get_contexts(session: Session) -> None:
 def current_context(session: Session) -> None:
     file = _file(session)
     if not file.current:
-        raise Refused(f"no current context in {file.path}: rdzvctl config use-context NAME")
+        raise Refused(rdzvctl.words.none_is_current(file.path))
     return session.out.json({"current": file.current}) if session.out.is_json else session.out.line(file.current)
 
 
 def use_context(session: Session) -> None:
     file, name = _file(session), session.given["name"]
     file.get(name)
-    _write(session, file._replace(current=name), f"{name} is the current context")
+    _write(session, file._replace(current=name), rdzvctl.words.is_current(name))
 
 
 def set_context(session: Session) -> None:
     file, name = _file(session), session.given["name"]
     if not name.isprintable() or not name:
-        raise BadInput(f"the name of a context is printable, not {name!r}")
+        raise BadInput(rdzvctl.words.bad_name(name))
     given = {key: str(session.given[key]) for key in FIELDS if key in session.given}
     for key in given.keys() - {"endpoint"}:
         if given[key] != SYSTEM:
             given[key] = os.path.abspath(os.path.expanduser(given[key]))  # found from any folder
     fields = {**file.contexts.get(name, {}), **given}
     if "endpoint" not in fields:
-        raise BadInput(f"--endpoint HOST:PORT: where is the server of context {name}?")
+        raise BadInput(rdzvctl.words.where_is_server(name))
     contexts.check(name, fields)
     known = {**file.contexts, name: fields}
-    _write(session, file._replace(contexts=known, current=file.current or name), f"context {name} is set")
+    _write(session, file._replace(contexts=known, current=file.current or name), rdzvctl.words.is_set(name))
 
 
 def delete_context(session: Session) -> None:
@@ -438,12 +437,11 @@ def delete_context(session: Session) -> None:
     file.get(name)
     left = {each: fields for each, fields in file.contexts.items() if each != name}
     current = "" if file.current == name else file.current
-    _write(session, file._replace(contexts=left, current=current), f"context {name} is deleted")
+    _write(session, file._replace(contexts=left, current=current), rdzvctl.words.is_deleted(name))
 
 
 def _write(session: Session, file: Contexts, done: str) -> None:
     file.write()
     if session.out.is_json:
         return session.out.json({"file": file.path, "current": file.current, "contexts": file.contexts})
-    lost = f"; its comments are in {file.path}~ now" if file.has_comments else ""
-    return session.out.line(f"{file.path}: {done}{lost}.")
+    return session.out.line(rdzvctl.words.written(file.path, done, comments_lost=file.has_comments))

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from rdzv_protocol.flag_values import Endpoint, endpoints
 from rdzv_protocol.paths import DEFAULT_PORT
-from rdzv_protocol.text import did_you_mean
 
+import rdzvctl
 from rdzvctl.errors import BadInput
 
 FIELDS = ("endpoint", "token_file", "tls_ca", "tls_cert", "tls_key")
@@ -56,11 +56,8 @@ class Contexts(NamedTuple):
     def get(self, name: str) -> Mapping[str, str]:
         """The context of this name. Raises `BadInput` if there is none."""
         if name not in self.contexts:
-            known = ", ".join(self.contexts) or "none"
-            raise BadInput(
-                f"no context {name!r} in {self.path}{did_you_mean(name, self.contexts)}",
-                f"contexts there: {known}; add one: rdzvctl config set-context {name} --endpoint HOST:PORT",
-            )
+            known = [*self.contexts]
+            raise BadInput(rdzvctl.words.no_context(name, self.path, known), rdzvctl.words.add_context(name, known))
         return self.contexts[name]
 
     def write(self) -> None:
@@ -78,7 +75,7 @@ class Contexts(NamedTuple):
                 file.write("\n".join(blocks))
             os.replace(temporary, self.path)
         except OSError as error:
-            raise BadInput(f"cannot write {self.path}: {error.strerror}") from None
+            raise BadInput(rdzvctl.words.cannot_write(self.path, error.strerror)) from None
 
 
 def path_of(environment: Mapping[str, str]) -> str:
@@ -95,49 +92,48 @@ def load(path: str) -> Contexts:
     except FileNotFoundError:
         return Contexts(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+        why = getattr(error, "strerror", None) or rdzvctl.words.NOT_UTF_8
+        raise BadInput(rdzvctl.words.cannot_read(path, why)) from None
     if mode & stat.S_IWOTH:
-        raise BadInput(
-            f"{path}: every user of this machine may change it, and so where your token goes: chmod o-w {path}"
-        )
+        raise BadInput(rdzvctl.words.anybody_writes(path))
     return _checked(path, text, _parsed(path, text))
 
 
 def choose(given: Mapping[str, str], environment: Mapping[str, str]) -> Place:
     """The place that flags, environment and contexts name. `given`: flags, by their names. Raises `BadInput`."""
-    fields, source = _chosen(given, environment)
+    fields, source, is_context = _chosen(given, environment)
     place = check(source, {**fields, **{key: given[key] for key in FIELDS if key in given}})
     if place.token_file is None:
         return place
-    of_fields = source if source.startswith("context ") else "RDZV_TOKEN_FILE"
+    of_fields = source if is_context else "RDZV_TOKEN_FILE"
     return place._replace(token_source="--token-file" if "token_file" in given else of_fields)
 
 
 def check(source: str, fields: Mapping[str, str]) -> Place:
     """The place of these fields, if they fit together. Raises `BadInput`, which names their source."""
     if ("tls_cert" in fields) != ("tls_key" in fields):
-        raise BadInput(f"--tls-cert and --tls-key belong together ({source})")
+        raise BadInput(rdzvctl.words.pair_incomplete(source))
     if "tls_cert" in fields and "tls_ca" not in fields:
-        raise BadInput(f"--tls-cert needs --tls-ca, too: FILE, or system ({source})")
+        raise BadInput(rdzvctl.words.no_ca(source))
     try:
         found = endpoints(fields["endpoint"], DEFAULT_PORT)
     except ValueError as error:
-        raise BadInput(f"{source}: {error}") from None
+        raise BadInput(rdzvctl.words.bad_endpoint(source, str(error))) from None
     return Place(tuple(found), source, **{key: value for key, value in fields.items() if key != "endpoint"})
 
 
-def _chosen(given: Mapping[str, str], environment: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Fields of the source that names the endpoint, and the source in words."""
+def _chosen(given: Mapping[str, str], environment: Mapping[str, str]) -> tuple[dict[str, str], str, bool]:
+    """Fields of the source that names the endpoint, the source in words, and whether it is a context."""
     variables = {key: value for key in FIELDS if (value := environment.get(f"RDZV_{key.upper()}", "").strip())}
     if "endpoint" in given:
         without_place = {key: value for key, value in variables.items() if key != "endpoint"}
-        return (without_place if "context" not in given else {}), "--endpoint"
+        return (without_place if "context" not in given else {}), "--endpoint", False
     if "context" not in given and "endpoint" in variables:
-        return variables, "RDZV_ENDPOINT"
+        return variables, "RDZV_ENDPOINT", False
     file = load(path_of(environment))
     if name := given.get("context") or file.current:
-        return dict(file.get(name)), f"context {name} of {file.path}"
-    return {**variables, "endpoint": THIS_MACHINE}, "neither --endpoint nor RDZV_ENDPOINT nor a context was given"
+        return dict(file.get(name)), rdzvctl.words.context_of(name, file.path), True
+    return {**variables, "endpoint": THIS_MACHINE}, rdzvctl.words.NOTHING_GIVEN, False
 
 
 def _parsed(path: str, text: str) -> dict[str, Any]:
@@ -148,28 +144,30 @@ def _parsed(path: str, text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         what, _, where = str(error).partition(" (at ")
         line = re.search(r"line (\d+)", where)
-        raise BadInput(f"{path}:{line[1] if line else text.count(chr(10)) + 1}: {what}") from None
+        at = int(line[1]) if line else text.count("\n") + 1
+        raise BadInput(rdzvctl.words.bad_line(path, at, what)) from None
 
 
 def _checked(path: str, text: str, found: Mapping[str, Any]) -> Contexts:
     contexts, current = found.get("contexts", {}), found.get("current", "")
     for key in found:
         if key not in ("current", "contexts"):
-            raise _bad(path, text, key, f"unknown key {key!r}{did_you_mean(key, ('current', 'contexts'))}")
+            raise _bad(path, text, key, rdzvctl.words.unknown_key(key, ("current", "contexts")))
     if not isinstance(current, str):
-        raise _bad(path, text, "current", "current must be the name of a context, in quotes")
+        raise _bad(path, text, "current", rdzvctl.words.CURRENT_IS_NO_NAME)
     if not isinstance(contexts, dict) or not all(isinstance(each, dict) for each in contexts.values()):
-        raise _bad(path, text, "contexts", "contexts are tables: [contexts.NAME]")
+        raise _bad(path, text, "contexts", rdzvctl.words.NO_TABLES)
     for name, fields in contexts.items():
         for key, value in fields.items():
             if key not in FIELDS:
-                raise _bad(path, text, key, f"context {name}: unknown key {key!r}{did_you_mean(key, FIELDS)}")
+                why = rdzvctl.words.unknown_key(key, FIELDS)
+                raise _bad(path, text, key, rdzvctl.words.of_context(name, why))
             if not isinstance(value, str) or not value.isprintable():
-                raise _bad(path, text, key, f"context {name}: {key} must be a text in quotes, on one line")
+                raise _bad(path, text, key, rdzvctl.words.of_context(name, rdzvctl.words.no_text(key)))
         if "endpoint" not in fields:
-            raise _bad(path, text, name, f'context {name} has no endpoint: give endpoint = "HOST:{DEFAULT_PORT}"')
+            raise _bad(path, text, name, rdzvctl.words.context_without_endpoint(name))
     if current and current not in contexts:
-        raise _bad(path, text, "current", f"there is no context {current!r}{did_you_mean(current, contexts)}")
+        raise _bad(path, text, "current", rdzvctl.words.no_current(current, [*contexts]))
     has_comments = any(line.lstrip().startswith("#") for line in text.splitlines())
     return Contexts(path, current, contexts, has_comments)
 
@@ -178,7 +176,7 @@ def _bad(path: str, text: str, word: str, what: str) -> BadInput:
     """An error at the first line that has the word; TOML's own parser tells no lines of what it has understood."""
     lines = text.splitlines()
     line = next((number for number, each in enumerate(lines, 1) if re.search(rf"\b{re.escape(word)}\b", each)), 1)
-    return BadInput(f"{path}:{line}: {what}")
+    return BadInput(rdzvctl.words.bad_line(path, line, what))
 
 
 def _quoted(text: str) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 import rdzv_protocol
 from rdzv_protocol.exit_codes import ExitCode
 
+import rdzvctl
+
 
 class CtlError(Exception):
     """Error that ends a command: one line that says what is wrong, and further lines that help."""
@@ -42,11 +44,7 @@ class TooOld(CtlError):
 
     def __init__(self, field: str, versions: Mapping[str, str] | None = None) -> None:
         """`field`: name of the missing field. `versions`: versions of the servers that were asked, by address."""
-        servers = " and ".join(f"rdzv-server {version} at {at}" for at, version in (versions or {}).items())
-        super().__init__(
-            f"{servers or 'the server'} does not tell `{field}`, which rdzvctl {rdzv_protocol.VERSION} needs for this",
-            f"{_remedy(versions or {})}; rdzvctl status --json shows all that it tells",
-        )
+        super().__init__(rdzvctl.words.lacks_field(versions or {}, field), _remedy(versions or {}))
         self.field = field
 
 
@@ -61,5 +59,5 @@ class KeptOut(CtlError):
 def _remedy(versions: Mapping[str, str]) -> str:
     """Advice about a server that lacks something. Equal version numbers do not say which of the two is older."""
     if rdzv_protocol.VERSION in versions.values():
-        return "the two have one version number, but are of different builds: install both from the same build"
-    return "it is probably older: upgrade the server, or take the rdzvctl of its version"
+        return rdzvctl.words.OTHER_BUILD
+    return rdzvctl.words.OTHER_VERSION

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+import rdzvctl
 from rdzvctl.views import STYLES, Table
 
 GAP = "  "
@@ -129,5 +130,5 @@ def by_rich(table: Table, width: int, has_colours: bool) -> str:
 
 def confirmed(question: str, stdin: TextIO) -> bool:
     """Whether a person at the terminal agrees; Enter alone does not."""
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)  # noqa: T201
+    print(rdzvctl.words.asks(question), end=" ", file=sys.stderr, flush=True)  # noqa: T201
     return stdin.readline().strip().lower() in ("y", "yes")

@@ -214,10 +214,10 @@ def one_line(run: Fields) -> str:
 
 def _sentence_of(failure: Fields) -> str:
     """The failure in one line, as every log and console says it."""
-    from rdzv_protocol.messages import failure_sentence
+    from rdzv_protocol.words.run import worker_failed
 
     told = failure["node_id"], failure["rank"], failure["cause"], failure["error"]
-    return failure_sentence(*told, singled_out=failure["singled_out"])
+    return worker_failed(*told, singled_out=failure["singled_out"])
 
 
 def evidence(failure: Fields) -> list[str]:

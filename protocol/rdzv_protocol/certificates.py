@@ -7,6 +7,8 @@ import re
 import ssl
 from datetime import UTC, datetime
 
+from rdzv_protocol import words
+
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _SEQUENCE, _UTC_TIME = 0x30, 0x17
 
@@ -21,13 +23,13 @@ def load_own(
     """Load the certificate that is shown to the other side, with its key. Raises `BadCertificate`."""
     _certificate(cert_flag, cert)
     if "PRIVATE KEY-----" not in _text(key_flag, key):
-        raise BadCertificate(f"{key_flag} {key}: there is no private key in it (PEM)")
+        raise BadCertificate(words.tls.bad_file(key_flag, key, words.tls.NO_KEY))
     try:
         context.load_cert_chain(cert, key, password=lambda: _is_encrypted(key_flag, key))
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise BadCertificate(f"{key_flag} {key} does not belong to {cert_flag} {cert}") from None
-        raise BadCertificate(f"{cert_flag} {cert}, {key_flag} {key}: {_reason(error)}") from None
+            raise BadCertificate(words.tls.other_key(cert_flag, cert, key_flag, key)) from None
+        raise BadCertificate(words.tls.bad_pair(cert_flag, cert, key_flag, key, _reason(error))) from None
 
 
 def load_authorities(context: ssl.SSLContext, flag: str, path: str) -> None:
@@ -36,7 +38,7 @@ def load_authorities(context: ssl.SSLContext, flag: str, path: str) -> None:
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
-        raise BadCertificate(f"{flag} {path}: {_reason(error)}") from None
+        raise BadCertificate(words.tls.bad_file(flag, path, _reason(error))) from None
 
 
 def expires_at(cert: str) -> datetime:
@@ -66,7 +68,7 @@ def _certificate(flag: str, path: str) -> str:
     """The first certificate in this file."""
     if found := _CERTIFICATE.search(_text(flag, path)):
         return found[0]
-    raise BadCertificate(f"{flag} {path}: there is no certificate in it (PEM)")
+    raise BadCertificate(words.tls.bad_file(flag, path, words.tls.NO_CERTIFICATE))
 
 
 def _text(flag: str, path: str) -> str:
@@ -74,11 +76,11 @@ def _text(flag: str, path: str) -> str:
         with open(path, encoding="latin-1") as file:
             return file.read()
     except OSError as error:
-        raise BadCertificate(f"{flag} {path}: {error.strerror or error}") from None
+        raise BadCertificate(words.tls.bad_file(flag, path, error.strerror or str(error))) from None
 
 
 def _is_encrypted(flag: str, key: str) -> str:
-    raise BadCertificate(f"{flag} {key} is encrypted, and nobody is there to unlock it: openssl pkey -in {key}")
+    raise BadCertificate(words.tls.encrypted_key(flag, key))
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -14,6 +14,7 @@ import msgpack
 import msgspec
 from msgspec import Struct, inspect
 
+from rdzv_protocol import words
 from rdzv_protocol.constraints import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import MalformedMessage, MessageTooLarge
 
@@ -32,7 +33,7 @@ def decode(kind: type[T], body: bytes) -> T:
     Raises `MessageTooLarge` above `MAX_MESSAGE_BYTES`, else `MalformedMessage` with the field's name.
     """
     if len(body) > MAX_MESSAGE_BYTES:
-        raise MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(body)}")
+        raise MessageTooLarge(words.codec.too_large(MAX_MESSAGE_BYTES, len(body)))
     return convert(kind, _unpack(body, MAX_ITEMS))
 
 
@@ -81,7 +82,7 @@ def _unpack(body: bytes, most_items: int) -> object:
         value: object = msgpack.unpackb(body, strict_map_key=True, use_list=False, **limits)
     except Exception as error:  # msgpack's own errors, and whatever hostile bytes bring out of it
         detail = str(error) or type(error).__name__
-        raise MalformedMessage(f"the body is not one msgpack value: {detail[:200]}") from None
+        raise MalformedMessage(words.codec.not_msgpack(detail)) from None
     _check_depth(value)
     return value
 
@@ -100,7 +101,7 @@ def _check_depth(value: object) -> None:
         if not deeper:
             return
         level = deeper
-    raise MalformedMessage(f"the message nests deeper than {MAX_DEPTH} levels")
+    raise MalformedMessage(words.codec.too_deep(MAX_DEPTH))
 
 
 def _explanation(kind: Any, value: Any, complaint: str) -> str:
@@ -108,7 +109,7 @@ def _explanation(kind: Any, value: Any, complaint: str) -> str:
     _, _, where = complaint.partition(" - at `$")
     expected: Any = inspect.type_info(kind)
     if "`key` in" in complaint:
-        return f"{kind.__name__} has a key that is not text"
+        return words.codec.bad_key(kind.__name__)
     path = re.findall(r"\.(\w+)|\[(\d+)\]", where)
     if missing := re.search(r"missing required field `(\w+)`", complaint):
         path.append((missing[1], ""))
@@ -117,11 +118,12 @@ def _explanation(kind: Any, value: Any, complaint: str) -> str:
         if field:
             name, expected = f"{name}.{field}", _field(expected, field, value)
             if field not in value:
-                return f"{name} is missing" + (f": {words(expected)}" if field == "tag" else "")
+                is_tag = field == "tag"
+                return words.codec.missing_tag(name, wanted(expected)) if is_tag else words.codec.missing(name)
             value = value[field]
         else:
             name, expected, value = f"{name}[{index}]", _one_of(expected)[0].item_type, value[int(index)]
-    return f"{name} must be {words(expected)}, not {_brief(value)}"
+    return words.codec.unexpected(name, wanted(expected), _brief(value))
 
 
 def _one_of(expected: Any) -> list[Any]:
@@ -139,31 +141,31 @@ def _field(expected: Any, name: str, value: Any) -> Any:
     return next(field.type for field in kind.fields if field.name == name)
 
 
-def words(expected: Any) -> str:
+def wanted(expected: Any) -> str:
     """Type of a value in words, with its limits."""
     match _one_of(expected)[0]:
         case inspect.StrType(min_length=least, max_length=most, pattern=pattern):
-            return f"text of {least or 0} to {most} {'visible ' if pattern else ''}characters"
+            return words.codec.a_text(least or 0, most, is_visible=bool(pattern))
         case inspect.IntType(ge=low, le=high):
-            return f"an integer from {low} to {high}"
+            return words.codec.an_integer(low, high)
         case inspect.FloatType(ge=low, le=high):
-            return f"a number from {low:g} to {high:g}" if low is not None and high is not None else "a number"
+            return words.codec.A_NUMBER if low is None or high is None else words.codec.a_number(low, high)
         case inspect.BoolType():
-            return "true or false"
+            return words.codec.A_BOOLEAN
         case inspect.LiteralType(values=values):
-            return f"one of {', '.join(map(str, values))}"
+            return words.codec.one_of(values)
         case inspect.EnumType(cls=cls):
-            return f"one of {', '.join(member.value for member in cls)}"
+            return words.codec.one_of([member.value for member in cls])
         case inspect.VarTupleType(max_length=most):
-            return "a list" if most is None else f"a list of at most {most}"
-    return "a map"
+            return words.codec.A_LIST if most is None else words.codec.a_list(most)
+    return words.codec.A_MAP
 
 
 def _brief(value: object) -> str:
     """Value in a few characters, and quickly: it may be as large as a message."""
     if isinstance(value, dict | tuple | list) and value:
-        return f"a {'map' if isinstance(value, dict) else 'list'} of {len(value)}"
+        return (words.codec.a_map_of if isinstance(value, dict) else words.codec.a_list_of)(len(value))
     if isinstance(value, str) and len(value) > 40:
-        return f"{value[:24]!r}... of {len(value)} characters"
+        return words.codec.a_long_text(value)
     text = repr(value[:40] if isinstance(value, str | bytes) else value)
     return text if len(text) <= 40 else f"{text[:37]}..."

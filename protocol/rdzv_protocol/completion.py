@@ -4,6 +4,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from rdzv_protocol import words
+
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 
 
@@ -20,7 +22,7 @@ class PrintCompletion(argparse.Action):
         try:
             shtab = import_module("shtab")
         except ImportError:
-            parser.exit(1, f"{parser.prog}: {spelling} needs the package shtab: pip install shtab\n")
+            parser.exit(1, words.flags.needs_shtab(parser.prog, spelling) + "\n")
         _without_colons(parser)
         print(shtab.complete(parser, values, preamble=dict(self.preamble)))  # noqa: T201
         parser.exit()

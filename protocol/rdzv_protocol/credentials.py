@@ -3,16 +3,13 @@
 import ssl
 from typing import NamedTuple
 
+from rdzv_protocol import words
+
 SYSTEM = "system"
 """Value of `TlsFiles.ca` that stands for the authorities which the operating system trusts."""
 
 # OpenSSL's X509_V_ERR_*
-_BAD_CERTIFICATES = {
-    9: "is not valid yet: compare the clocks",
-    10: "has expired",
-    **dict.fromkeys((62, 64), "is not for {host}: name it in --endpoint as the certificate does"),
-    **dict.fromkeys((2, 18, 19, 20, 21), "is from no authority in {flag} {ca}"),
-}
+_NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_AUTHORITY = 9, 10, (62, 64), (2, 18, 19, 20, 21)
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
 
 
@@ -49,20 +46,29 @@ class TlsFiles(NamedTuple):
     def explain(self, error: Exception, host: str) -> str | None:
         """Reason why a connection to `host` failed, if TLS is to blame, so that the next try fails too; else None."""
         if isinstance(error, ssl.SSLCertVerificationError):
-            why = _BAD_CERTIFICATES.get(error.verify_code, f"is no good: {error.verify_message}")
-            return f"the server's certificate {why.format(host=host, flag=self.names.ca, ca=self.ca)}"
+            return self._bad_certificate(error, host)
         if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return None
         reason = error.reason or str(error)
         if reason in _NO_TLS:
-            leave_out = f"leave {self.names.ca} out"
-            return f"the server there speaks no TLS: {leave_out}, or start it with --tls-cert and --tls-key"
+            return words.tls.no_tls(self.names.ca)
         if self.cert is None and ("CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason):
-            return f"the server asks for a certificate of this node: give {self.names.cert} and {self.names.key}"
+            return words.tls.asks_for_certificate(self.names.cert, self.names.key)
         _, is_alert, last = reason.rpartition("ALERT_")
-        words = last.replace("_", " ").lower()
-        refusal = f"the server refuses this node's TLS ({words}): see {self.names.cert}"
-        return refusal if is_alert else f"TLS fails: {words}"
+        why = last.replace("_", " ").lower()
+        return words.tls.refused(why, self.names.cert) if is_alert else words.tls.fails(why)
+
+    def _bad_certificate(self, error: ssl.SSLCertVerificationError, host: str) -> str:
+        code = error.verify_code
+        if code == _NOT_YET_VALID:
+            return words.tls.NOT_YET_VALID
+        if code == _EXPIRED:
+            return words.tls.EXPIRED
+        if code in _OTHER_HOST:
+            return words.tls.other_host(host)
+        if code in _OTHER_AUTHORITY:
+            return words.tls.other_authority(self.names.ca, self.ca)
+        return words.tls.bad_certificate(error.verify_message)
 
 
 class Credentials:
@@ -97,7 +103,7 @@ def read_token(path: str) -> str:
         with open(path, encoding="utf-8") as file:
             lines = [line.strip() for line in file if line.strip() and not line.lstrip().startswith("#")]
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+        raise ValueError(words.flags.unreadable_token(path, getattr(error, "strerror", None) or str(error))) from None
     if len(lines) != 1 or not lines[0].isascii() or not lines[0].isprintable() or " " in lines[0]:
-        raise ValueError(f"{path}: put one word of printable ASCII into it, the token")
+        raise ValueError(words.flags.no_token(path))
     return lines[0]

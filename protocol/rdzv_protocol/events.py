@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from rdzv_protocol import words
 from rdzv_protocol.actions import ActionKind
 from rdzv_protocol.constraints import Count, Id, Line, Name, Rank, Round, Seconds, Sentence, WallClock
 from rdzv_protocol.messages import Failure, RunningTime, RunTime
-from rdzv_protocol.text import count, printable
+from rdzv_protocol.text import printable
 
 EventKind = Literal[
     "run_created",
@@ -88,8 +89,20 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def sentence(self) -> str:
         """The event in one line, with who did it, for people: the same in every log and every tool."""
-        what = _SENTENCES.get(self.kind, "{reason}").format(reason=self.reason, nodes=count(self.nodes))
-        return printable(f"{what} (by {self.by})" if self.by else what)
+        what = self._what()
+        return printable(words.run.by_operator(what, self.by) if self.by else what)
+
+    def _what(self) -> str:
+        match self.kind:
+            case "round_opened":
+                return words.run.opened(self.reason)
+            case "round_started":
+                return words.run.started(self.nodes, self.reason)
+            case "run_succeeded":
+                return words.run.succeeded(self.reason)
+            case "run_failed":
+                return words.run.failed(self.reason)
+        return self.reason
 
 
 class EventPage(Struct, frozen=True, kw_only=True):
@@ -111,11 +124,3 @@ class EventDelivery(Struct, frozen=True, kw_only=True):
 
     run_id: Id
     events: tuple[RunEvent, ...]
-
-
-_SENTENCES: dict[str, str] = {
-    "round_opened": "opened: {reason}",
-    "round_started": "runs on {nodes}: {reason}",
-    "run_succeeded": "run succeeded: {reason}",
-    "run_failed": "run failed: {reason}",
-}

@@ -3,6 +3,7 @@
 import re
 from typing import Literal
 
+from rdzv_protocol import words
 from rdzv_protocol.paths import DEFAULT_PORT, STATUS
 
 Endpoint = tuple[str, int]
@@ -15,7 +16,6 @@ LONGEST_HOST = 250
 MOST_LOG_LINES = 1_000
 """Most lines of a worker's log file that are shown at a time."""
 
-A_TIME = "a time such as 90s, 30m, 24h or 7d"
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
@@ -23,7 +23,7 @@ def seconds(text: str) -> float:
     """Seconds of a time with its unit, as in 90s; without a unit they are seconds. Raises `ValueError`."""
     match = re.fullmatch(r"([0-9]{1,8}(?:\.[0-9]{1,3})?)([smhd]?)", text.strip())
     if match is None:
-        raise ValueError(f"{A_TIME}, not {text!r}")
+        raise ValueError(words.flags.bad_time(text))
     return float(match[1]) * _UNITS_S[match[2]]
 
 
@@ -39,14 +39,14 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
     host, colon, port = text.rpartition(":")
     is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # to be a part of an IPv6 address
     if ":" in host and not host.startswith("[") and not is_too_long and "/" not in host:
-        raise ValueError(f"{text!r} has no port: give HOST:PORT, such as [{text}]:{DEFAULT_PORT}")
+        raise ValueError(words.flags.no_port(text, f"[{text}]:{DEFAULT_PORT}"))
     if not colon or "]" in port:
         if default_port is None or not text:
-            raise ValueError(f"{text!r} has no port: give HOST:PORT, such as {text or 'HOST'}:{DEFAULT_PORT}")
+            raise ValueError(words.flags.no_port(text, f"{text or 'HOST'}:{DEFAULT_PORT}"))
         host, port = text, str(default_port)
     is_port = port.isascii() and port.isdigit() and lowest <= int(port) <= 65_535
     if not is_host(host) or not is_port:
-        raise ValueError(f"{text!r} is not HOST:PORT with a port from {lowest} to 65535")
+        raise ValueError(words.flags.bad_endpoint(text, lowest))
     return host.strip("[]"), int(port)
 
 
@@ -71,7 +71,7 @@ def node_counts(text: str) -> tuple[int, int]:
     try:
         nodes = int(low), int(high if colon else low)
     except ValueError:
-        raise ValueError(f"{text!r} is neither a number of nodes nor MIN:MAX") from None
+        raise ValueError(words.flags.bad_node_counts(text)) from None
     return checked_counts(*nodes, text)
 
 
@@ -79,7 +79,7 @@ def checked_counts(low: int, high: int, text: str = "") -> tuple[int, int]:
     """The minimum and the maximum, which `text` gave. Raises `ValueError` if there can be no such numbers of nodes."""
     text = text or f"{low}:{high}"
     if low > high:
-        raise ValueError(f"{text}: MIN is above MAX; did you mean {high}:{low}?")
+        raise ValueError(words.flags.min_above_max(text, low, high))
     if low < 1 or high > 100_000:
-        raise ValueError(f"{text}: from 1 to 100000 nodes")
+        raise ValueError(words.flags.too_many_nodes(text))
     return low, high

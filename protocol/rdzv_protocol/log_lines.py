@@ -96,6 +96,6 @@ def lowest_level(environment: Mapping[str, str]) -> int:
     try:
         return int(word)
     except ValueError:
-        raise ValueError(
-            f"{LEVEL_VARIABLE}: DEBUG, INFO, WARNING, ERROR or CRITICAL, not {word!r:.60}; INFO is used"
-        ) from None
+        from rdzv_protocol import words
+
+        raise ValueError(words.flags.bad_level(LEVEL_VARIABLE, word)) from None

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from rdzv_protocol import words
 from rdzv_protocol.constraints import (
     MAX_ITEMS,
     Address,
@@ -43,7 +44,6 @@ from rdzv_protocol.constraints import (
 )
 from rdzv_protocol.queries import Queries, QueryAnswer, QueryNumber, QueryNumbers
 from rdzv_protocol.settings import RequestedSettings
-from rdzv_protocol.text import clip, printable
 
 Blame = Literal["unknown", "node", "program"]
 RuleVerdict = Literal["count", "retry", "fatal"]
@@ -90,14 +90,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     @property
     def sentence(self) -> str:
         """One line about what happened: the same in every log, on the status page and on every console."""
-        return failure_sentence(self.node_id, self.rank, self.cause, self.error, singled_out=self.singled_out)
-
-
-def failure_sentence(node_id: str, rank: int, cause: str, error: str, *, singled_out: bool = True) -> str:
-    """Sentence about a worker's failure, of the fields of `Failure` with these names."""
-    detail = f": {clip(error, 240)}" if error else ""
-    who = f"worker rank {rank} on node {node_id}" if singled_out else "the workers"
-    return printable(f"{who} failed: {cause}{detail}")
+        return words.run.worker_failed(self.node_id, self.rank, self.cause, self.error, singled_out=self.singled_out)
 
 
 Failures = Annotated[tuple[Failure, ...], Meta(max_length=8)]
@@ -345,14 +338,14 @@ class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
         """The reason with the time that is left, for people."""
         if self.remaining_s is None:
             return self.reason
-        return f"{self.reason}; {_ENDINGS.get(self.ending or '', 'in {:.1f} s').format(self.remaining_s)}"
-
-
-_ENDINGS = {
-    "starts": "starts in {:.0f} s",
-    "gives_up": "gives up in {:.0f} s",
-    "uncordoned": "uncordoned in {:.0f} s",
-}
+        match self.ending:
+            case "starts":
+                return words.run.starts_in(self.reason, self.remaining_s)
+            case "gives_up":
+                return words.run.gives_up_in(self.reason, self.remaining_s)
+            case "uncordoned":
+                return words.run.uncordoned_in(self.reason, self.remaining_s)
+        return words.run.goes_on_in(self.reason, self.remaining_s)
 
 
 class Start(Struct, frozen=True, kw_only=True, tag_field="tag", tag="start"):

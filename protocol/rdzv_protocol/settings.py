@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct, defstruct, structs
 
+from rdzv_protocol import words
 from rdzv_protocol.constraints import Count, NodeCount, Seconds, WorkerExitCode
 
 ScaleUp = Literal["immediate", "cooldown", "manual", "on-notice"]
@@ -99,9 +100,9 @@ class _Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """One phrase for each setting that the run has otherwise, with both values, by the flags that set them."""
         asked = {name: value for name, value in self._asked().items() if value != getattr(run, name)}
         if asked.keys() & {"min_nodes", "max_nodes"}:
-            theirs = f"{run.min_nodes}:{run.max_nodes}"
             least, most = (asked.pop(name, getattr(run, name)) for name in ("min_nodes", "max_nodes"))
-            return [f"--nnodes is {theirs} here, not {least}:{most}", *_differences(asked, run)]
+            nodes = words.flags.other_setting("--nnodes", f"{run.min_nodes}:{run.max_nodes}", f"{least}:{most}")
+            return [nodes, *_differences(asked, run)]
         return _differences(asked, run)
 
     def _asked(self) -> dict[str, Any]:
@@ -131,13 +132,9 @@ else:
 
 
 def _differences(asked: dict[str, Any], run: RunSettings) -> list[str]:
-    return [f"{flag_of(name)} is {_shown(getattr(run, name))} here, not {value}" for name, value in asked.items()]
+    return [words.flags.other_setting(flag_of(name), getattr(run, name), value) for name, value in asked.items()]
 
 
 def flag_of(name: str) -> str:
     """Name of the agent's flag that sets this; without the unit, of which seconds are the usual."""
     return "--" + name.removesuffix("_s").replace("_", "-")
-
-
-def _shown(value: Any) -> str:
-    return "left open" if value is None else str(value)

@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rdzv_protocol import words
+
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
@@ -71,7 +73,7 @@ def missing() -> str:
         is_there = find_spec("opentelemetry.sdk") and find_spec("opentelemetry.exporter.otlp.proto.http")
     except ImportError:
         is_there = None
-    return "" if is_there else "needs OpenTelemetry's SDK: pip install '.[otel]' in a checkout of rdzv-server"
+    return "" if is_there else words.tracing.NO_SDK
 
 
 class SpanExport:
@@ -127,13 +129,13 @@ class SpanExport:
         if exporter == "otlp":
             provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         elif exporter != "none":
-            self._complain(f"{EXPORTER_VARIABLE} is otlp or none, not {exporter!r:.60}")
+            self._complain(words.tracing.bad_exporter(EXPORTER_VARIABLE, exporter))
         return provider
 
     def _complain(self, why: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            self._warn(f"--otel: traces are lost, and nothing else: {why}")
+            self._warn(words.tracing.traces_lost(why))
 
 
 class _Once(logging.Handler):

@@ -25,6 +25,7 @@ from rdzv_protocol import paths
 from rdzv_protocol.errors import Forbidden, ServerUnavailable, Unauthorized
 
 from rdzv_server.auth import session
+from rdzv_server.words import auth as words
 
 ANY_RUN = "*"
 MOST_NAMES = 64
@@ -130,10 +131,7 @@ class ServerNames:
         if "." not in name or _is_address(name) or name.endswith(_UNREGISTRABLE) or name in self._allowed:
             return
         if name not in map(_name_of, map(str.lower, self._of_agents)):
-            raise Forbidden(
-                f"without tokens a browser must use this server's address or a name that agents use, not {name}; "
-                f"or start the server with --allow-host {name}"
-            )
+            raise Forbidden(words.unknown_name(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +162,16 @@ class Permit:
     def check_run(self, run_id: str | None) -> None:
         """Raise `Forbidden` unless the request may be about this run; None: about every run, as a node is."""
         if not self.covers(run_id or ""):  # which is in no pattern but that of all
-            patterns = " and ".join(token.runs for token in self.tokens or ())
-            raise Forbidden(f"this token is good for runs {patterns} alone, not for {run_id or 'every run'}")
+            raise Forbidden(words.not_for_run(self._patterns, run_id or "every run"))
 
     def check_every_run(self, why: str) -> None:
         """Raise `Forbidden` unless the request may be about every run. `why`: reason that this is required."""
         if not self.covers_all:
-            patterns = " and ".join(token.runs for token in self.tokens or ())
-            raise Forbidden(
-                f"this token is good for runs {patterns} alone, and {why}: take a token of --read-token-file"
-            )
+            raise Forbidden(words.not_for_all_runs(self._patterns, why))
+
+    @property
+    def _patterns(self) -> list[str]:
+        return [token.runs for token in self.tokens or ()]
 
     @property
     def has_quota(self) -> bool:
@@ -184,7 +182,7 @@ class Permit:
         mine = [token for token in self.tokens or () if token.covers(run_id)]
         if run_id not in going_on and not any(token.has_room(going_on) for token in mine):
             most = max(token.most_runs or 0 for token in mine)
-            raise ServerUnavailable(f"this token may have {most} runs at a time, and has them; {run_id} has to wait")
+            raise ServerUnavailable(words.too_many_runs(most, run_id))
 
 
 class Access:
@@ -205,7 +203,7 @@ class Access:
         if action is Action.PROBE:
             return Permit()
         if action is Action.TAKE_PART and caller.origin is not None:
-            raise Forbidden(f"agents' paths take nothing from a web page ({caller.origin})")
+            raise Forbidden(words.foreign_page_takes_part(caller.origin))
         if self.tokens:
             return self._permit(action, self._known(action, caller))
         if caller.is_browser and not caller.is_tls:
@@ -219,7 +217,7 @@ class Access:
     def _permit(self, action: Action, tokens: list[Token]) -> Permit:
         allowed = [token for token in tokens if token.role in _ALLOWED[action]]
         if not allowed:
-            raise Forbidden(f"the {tokens[0].role.value} token does not let its bearer {action.value}")
+            raise Forbidden(words.role_lacks(tokens[0].role.value, action.value))
         return Permit(tuple(allowed))
 
     def may_act(self, caller: Caller) -> bool:
@@ -236,15 +234,13 @@ class Access:
         """Session for the bearer of a token; `now`: seconds since 1970. Raises `Unauthorized`."""
         known = self._matches(Caller(peer="", authorization=f"Bearer {token}"))
         if not known:
-            raise Unauthorized("this server does not know this token")
+            raise Unauthorized(words.UNKNOWN_SECRET)
         return session.issue(known[0].secret, now)
 
     def _known(self, action: Action, caller: Caller) -> list[Token]:
         known = self._matches(caller)
         if not known:
-            raise Unauthorized(
-                f"{_WRONG if caller.authorization else _MISSING} (curl: -H 'Authorization: Bearer TOKEN')"
-            )
+            raise Unauthorized(words.WRONG_TOKEN if caller.authorization else words.NO_TOKEN)
         if not caller.authorization:
             _check_is_own_page(action, caller, known)
         return known
@@ -262,17 +258,13 @@ class Access:
 def _check_is_own_page(action: Action, caller: Caller, tokens: list[Token]) -> None:
     """Refuse what a browser may not do with its session. Raises `Forbidden`."""
     if action is Action.TAKE_PART:
-        raise Forbidden("a browser's session is not for agents")
+        raise Forbidden(words.SESSION_TAKES_PART)
     wanted = [session.csrf(token.secret, caller.session) for token in tokens]
     given = caller.csrf.encode(errors="replace")
     if action is Action.ACT and not any(hmac.compare_digest(given, each.encode()) for each in wanted):
-        raise Forbidden("a browser's session acts from the page of this server alone: load the page again")
+        raise Forbidden(words.NO_CSRF)
     if not caller.is_own_page:
-        raise Forbidden(f"a browser's session is not for the web page {caller.origin}")
-
-
-_MISSING = "this server asks for a token: start the agent with --token-file"
-_WRONG = "this server does not know this token: start the agent with --token-file and the right one"
+        raise Forbidden(words.foreign_session(caller.origin))
 
 
 def action_of(method: str, path: str) -> Action:
@@ -292,13 +284,9 @@ def roles_for(method: str, path: str) -> frozenset[Role]:
 def _check_is_this_machine(caller: Caller) -> None:
     """Refuse other machines, and pages that somebody on this one has open in a browser. Raises `Forbidden`."""
     if not is_loopback(caller.peer):
-        port = _port_of(caller.host) or paths.DEFAULT_PORT
-        raise Forbidden(
-            "without tokens this server takes operators' actions from its own machine alone, under the name localhost: "
-            f"there use --endpoint localhost:{port}; or start the server with --token-file and --admin-token-file"
-        )
+        raise Forbidden(words.not_this_machine(_port_of(caller.host) or paths.DEFAULT_PORT))
     if caller.origin is not None and not (caller.is_own_page and _names_loopback(caller.host)):
-        raise Forbidden(f"without tokens this server takes no actions from the web page {caller.origin}")
+        raise Forbidden(words.foreign_page_acts(caller.origin))
 
 
 def _name_of(host: str) -> str:

@@ -19,6 +19,7 @@ from rdzv_protocol.certificates import BadCertificate
 from rdzv_server.auth.authorization import ANY_RUN, Access, Role, ServerNames, Token, is_loopback
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import ServerConfig
+from rdzv_server.words import auth as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -57,27 +58,23 @@ class Security:
     def notes(self, address: str) -> Iterator[tuple[int, str]]:
         """Lines that whoever starts the server should read, each with its level of logging."""
         if self._tls_files:
-            yield logging.INFO, f"TLS: {self._tls_files.validity()}"
+            yield logging.INFO, self._tls_files.validity()
             yield from ((logging.WARNING, warning) for warning in self._tls_files.warnings())
         secrets = [(flag, path) for _, flag, path in self._token_files]
         secrets += [("--tls-key", self._tls_files.key)] if self._tls_files else []
         yield from ((logging.WARNING, warning) for secret in secrets if (warning := exposure(*secret)))
         if self.access.is_open and not is_loopback(address):
-            yield (
-                logging.WARNING,
-                "no --token-file: everybody who reaches this port can join, watch and disturb runs; operators' "
-                "actions are taken from this machine alone",
-            )
+            yield logging.WARNING, words.OPEN
 
     def renew(self, renew: Renew) -> None:
         """Read the files again; if any is bad, log that and keep what was read before."""
         try:
             self._read()
         except (BadTokenFile, BadCertificate) as error:
-            log.error("SIGHUP: %s; keeping the tokens and certificates that there are", error)
+            log.error(words.not_renewed(str(error)))
             return
         renew(self.access, self.tls)
-        log.info("SIGHUP: new connections get the tokens and certificates that the files hold now")
+        log.info(words.RENEWED)
         for level, note in self.notes("127.0.0.1"):
             log.log(level, note)
 
@@ -93,21 +90,21 @@ def read_tokens(role: Role, flag: str, path: str) -> list[Token]:
         with open(path, encoding="ascii") as file:
             lines = [line.split() for line in file if line.split() and not line.lstrip().startswith("#")]
     except UnicodeDecodeError:
-        raise BadTokenFile(f"{flag} {path}: only printable ASCII, please") from None
+        raise BadTokenFile(words.bad_token_file(flag, path, words.NOT_PRINTABLE)) from None
     except OSError as error:
-        raise BadTokenFile(f"{flag} {path}: {error.strerror or error}") from None
+        raise BadTokenFile(words.bad_token_file(flag, path, error.strerror or str(error))) from None
     if not lines:
-        raise BadTokenFile(f"{flag} {path}: there is no token in it; put one of printable ASCII on a line of its own")
+        raise BadTokenFile(words.bad_token_file(flag, path, words.NO_TOKEN_IN_FILE))
     try:
-        return [_token(role, words) for words in lines]
+        return [_token(role, line) for line in lines]
     except ValueError as error:
-        raise BadTokenFile(f"{flag} {path}: {error}") from None
+        raise BadTokenFile(words.bad_token_file(flag, path, str(error))) from None
 
 
-def _token(role: Role, words: list[str]) -> Token:
-    if not all(word.isprintable() for word in words):
-        raise ValueError("only printable ASCII, please")
-    match words:
+def _token(role: Role, line: list[str]) -> Token:
+    if not all(word.isprintable() for word in line):
+        raise ValueError(words.NOT_PRINTABLE)
+    match line:
         case [secret]:
             return Token(role, secret.encode())
         case [secret, runs] if role is Role.AGENT or runs == ANY_RUN:
@@ -115,12 +112,12 @@ def _token(role: Role, words: list[str]) -> Token:
         case [secret, runs, most] if role is Role.AGENT and most.isdigit() and int(most) > 0:
             return Token(role, secret.encode(), runs, int(most))
         case [_, _]:
-            raise ValueError("only agents' tokens can be for some runs alone")
-    raise ValueError("each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS")
+            raise ValueError(words.NOT_FOR_SOME_RUNS)
+    raise ValueError(words.BAD_LINE)
 
 
 def exposure(flag: str, path: str) -> str:
     """Warning about a file with a secret that not only its owner can read; empty for any other."""
     if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        return f"{flag} {path}: others than its owner can read it; chmod 600 ends that"
+        return words.exposed(flag, path)
     return ""

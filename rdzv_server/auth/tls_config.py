@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from rdzv_protocol.certificates import expires_at, load_authorities, load_own
 
+from rdzv_server.words import auth as words
+
 EXPIRES_SOON = timedelta(days=14)
 
 
@@ -32,15 +34,15 @@ class TlsFiles:
 
     def validity(self) -> str:
         """Sentence about when the certificate expires."""
-        return f"certificate {self.cert} expires on {expires_at(self.cert):%Y-%m-%d %H:%M} UTC"
+        return words.tls(self.cert, expires_at(self.cert))
 
     def warnings(self) -> Iterator[str]:
         """Faults of the files with which they can still be used."""
         left = expires_at(self.cert) - datetime.now(UTC)
         if left < timedelta(0):
-            yield f"--tls-cert {self.cert} has expired: no agent will come in before there is another (then: SIGHUP)"
+            yield words.certificate_expired(self.cert)
         elif left < EXPIRES_SOON:
-            yield f"--tls-cert {self.cert} expires in {left.days} days"
+            yield words.certificate_expires(self.cert, left.days)
 
 
 class _Explaining(ssl.SSLObject):

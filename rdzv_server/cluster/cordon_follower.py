@@ -16,6 +16,7 @@ from rdzv_server.service.driver import Driver
 from rdzv_server.storage.etcd import folder_of, read_journal
 from rdzv_server.storage.etcd_client import EtcdClient, end_of
 from rdzv_server.storage.outage import Outage
+from rdzv_server.words import cluster as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -44,11 +45,11 @@ class CordonFollower:
             try:
                 await driver.act(None, fact)
             except ProtocolError as error:
-                log.warning("node %s: cannot be cordoned for this shard, too: %s", fact.node_id, error)
+                log.warning(words.cannot_cordon(fact.node_id, str(error)))
 
     async def catch_up_at_last(self, driver: Driver) -> None:
         """Catch up, however long etcd does not answer. Raises `StoreBroken`."""
-        await Outage("cordons are not followed").outlast(lambda: self.catch_up(driver), RETRY_S)
+        await Outage(words.CORDONS_NOT_FOLLOWED).outlast(lambda: self.catch_up(driver), RETRY_S)
 
     async def run(self, driver: Driver) -> None:
         """Apply whatever shard 0 records, for ever. Raises `StoreBroken`."""

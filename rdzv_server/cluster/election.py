@@ -16,6 +16,7 @@ from rdzv_server.cluster.membership import Leader, Membership
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_client import EtcdClient, delete, is_free, is_made_at, put
 from rdzv_server.tasks import first_of
+from rdzv_server.words import cluster as words
 
 MOMENT_S = 0.5
 """Seconds that a server leaves a free shard to its owner, which takes it in a few hundredths of one."""
@@ -118,8 +119,8 @@ class Leadership:
             if view and view.revision >= self.number:
                 leader = view.leaders.get(shard)
                 if leader is None or leader.number != self.number:
-                    return "its key at etcd was deleted" if self._lease.is_certain else "its lease at etcd ran out"
+                    return words.KEY_DELETED if self._lease.is_certain else words.LEASE_RAN_OUT
                 if (heir := view.heir(shard)) and heir.revision not in left_to:
                     left_to.add(heir.revision)
-                    return f"leaving it to {heir.address}, which leads fewer"
+                    return words.leaves_it_to(heir.address)
             await self._membership.changed()

@@ -8,6 +8,7 @@ from contextlib import suppress
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.etcd_client import EtcdClient
 from rdzv_server.storage.outage import Outage
+from rdzv_server.words import cluster as words
 
 RENEWALS_PER_LEASE = 3
 ATTEMPTS_PER_LEASE = 4
@@ -30,10 +31,7 @@ class Lease:
         self._ttl_s = ttl_s
         self._certain_until = 0.0
         self._extend(sent_at, ttl_s)
-        self._outage = Outage(
-            "answering nobody until it can, workers keep running",
-            "this server's lease is renewed: it leads what it led",
-        )
+        self._outage = Outage(words.LEASE_CONSEQUENCE, words.LEASE_RENEWED)
         self._renewing = asyncio.create_task(self._renew(), name="lease")
 
     @classmethod
@@ -74,12 +72,12 @@ class Lease:
                 ttl_s = await self._client.keep_alive(self.id, self._ttl_s / ATTEMPTS_PER_LEASE)
             except StoreUnavailable as error:
                 if not self.is_certain:  # before, nobody is the worse for it
-                    self._outage.begin(f"cannot renew this server's lease: {error}")
+                    self._outage.begin(words.lease_not_renewed(str(error)))
                 pause_s = RETRY_S
                 continue
             if ttl_s <= 0:
                 self._certain_until = 0.0
-                return "its lease at etcd ran out"
+                return words.LEASE_RAN_OUT
             lapsed_s = _clock() - self._certain_until
             self._extend(sent_at, ttl_s)
             self._outage.end()

@@ -22,6 +22,7 @@ from rdzv_server.storage.base import StoreUnavailable
 from rdzv_server.storage.etcd_client import EtcdClient, end_of, is_made_at, put
 from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
+from rdzv_server.words import cluster as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -148,7 +149,7 @@ class Membership:
             if self.view and entry is None:
                 await self._write_entry(lease, 0, b"")
             elif entry and clock() > doubtful_at:  # as long as that it may be this server's life before
-                log.error("another server runs as %s, too: give each its own address with --advertise", self.address)
+                log.error(words.same_address(self.address))
                 doubtful_at = float("inf")
             await self.changed(REGISTER_S)
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable
 from rdzv_protocol.messages import LeaderReply, LeaderRequest
-from rdzv_protocol.text import count
 from rdzv_protocol.timing import LEADER_HOLD_S
 
 from rdzv_server.cluster.cordon_follower import CordonFollower
@@ -25,6 +24,7 @@ from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import StoreFenced
 from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
+from rdzv_server.words import cluster as words
 from rdzv_server.words import service as service_words
 
 log = logging.getLogger("rdzv_server")
@@ -55,19 +55,20 @@ class Replica:
         election: Election,
         address: str,
         make_driver: Callable[[int], Driver],
-        name: str = "",
+        shard: int | None = None,
         follower: CordonFollower | None = None,
     ) -> None:
         """Set up, without leading. `make_driver`: makes the driver of a leadership, by its number.
 
-        `name`: name of the shard, for the log. `follower`: follower of shard 0's cordons; None for shard 0 itself.
+        `shard`: number of the shard, for the log; None if it is the only one. `follower`: follower of shard 0's
+        cordons; None for shard 0 itself.
         """
         self.term: Term | None = None
         """Term of this server; None while it does not act as the leader."""
         self.leadership = 0
         """Number of the shard's latest leadership that is known."""
         self._follower = follower
-        self._prefix = f"{name}: " if name else ""
+        self._shard = shard
         self._election = election
         self._address = address
         self._make_driver = make_driver
@@ -86,9 +87,9 @@ class Replica:
             term.driver.measurements.elections_won += 1
             for observer in self._observers:
                 term.driver.observe(observer)
-            log.info("%staking over as leader (leadership %d)", self._prefix, leadership.number)
+            log.info(words.takes_over(self._shard, leadership.number))
             try:
-                log.warning("%sleads no more: %s", self._prefix, await self._act_until_over(term))
+                log.warning(words.leads_no_more(self._shard, await self._act_until_over(term)))
             finally:
                 self._set(None, None)
                 await asyncio.shield(leadership.resign())
@@ -102,12 +103,12 @@ class Replica:
     async def _act(self, term: Term) -> str:
         """Act as the leader until a write is fenced. Raises `StoreBroken`."""
         try:
-            await Outage("cannot take over yet").outlast(term.driver.start, RETRY_S)
+            await Outage(words.CANNOT_TAKE_OVER).outlast(term.driver.start, RETRY_S)
             if self._follower:
                 await first_of(self._follower.catch_up_at_last(term.driver), term.driver.crashed())
                 term.driver.heard()
             self._set(term, None)
-            log.info("%sleading: %s", self._prefix, count(len(term.driver.runs()), "run"))
+            log.info(words.leads(self._shard, len(term.driver.runs())))
             follows = [self._follower.run(term.driver)] if self._follower else []
             await first_of(term.driver.crashed(), *follows)
         except StoreFenced as error:
@@ -116,7 +117,7 @@ class Replica:
 
     def _follow(self, leader: Leader | None) -> None:
         if leader and leader != self._other:
-            log.info("%sfollowing %s (leadership %d)", self._prefix, leader.address, leader.number)
+            log.info(words.follows(self._shard, leader.address, leader.number))
         self._set(None, leader)
 
     def _set(self, term: Term | None, other: Leader | None) -> None:
@@ -185,9 +186,8 @@ class Replica:
 
     def _not_leader(self) -> NotLeader:
         if self._other:
-            message = f"{self._other.address} leads: ask there"
-            return NotLeader(message, self._other.address, self._other.number)
-        return NotLeader("this server does not lead, and does not know who does")
+            return NotLeader(words.other_leads(self._other.address), self._other.address, self._other.number)
+        return NotLeader(words.UNKNOWN_LEADER)
 
     # Status.
 
@@ -204,10 +204,10 @@ class Replica:
     @property
     def unhealthy_reason(self) -> str | None:
         if self.term and not self.leads:
-            return "etcd does not answer: this server's leadership is not certain"
+            return words.UNCERTAIN
         if self.term:
             return self.term.rendezvous.state().unhealthy_reason
-        return None if self._other else "no leader is known"
+        return None if self._other else words.NO_LEADER
 
     def close(self) -> None:
         """Take no more requests: agents keep their workers and try another server. `run` has been cancelled."""

@@ -45,6 +45,7 @@ from rdzv_server.storage.etcd_client import EtcdClient, EtcdTls
 from rdzv_server.storage.outage import Outage
 from rdzv_server.storage.places import EtcdPlace
 from rdzv_server.tasks import first_of
+from rdzv_server.words import cluster as words
 from rdzv_server.words import nodes
 
 log = logging.getLogger("rdzv_server")
@@ -65,7 +66,7 @@ class Sharding:
                 Election(client, membership, shard),
                 address,
                 partial(self._driver, shard),
-                f"shard {shard}" if config.shards > 1 else "",
+                shard if config.shards > 1 else None,
                 CordonFollower(client, f"{prefix}/shards/{DECIDES}") if shard != DECIDES else None,
             )
             for shard in range(config.shards)
@@ -100,7 +101,7 @@ class Sharding:
             self._broken.add(shard)
             if len(self._broken) == len(self._replicas):
                 raise
-            log.error("shard %d: cannot be led by this server; the others go on: %s", shard, error)
+            log.error(words.shard_broken(shard, str(error)))
             await asyncio.Event().wait()
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
@@ -202,7 +203,7 @@ class Sharding:
     def _unhealthy_reason(self) -> str | None:
         """Reason why this server cannot decide for a shard that it leads, or knows no leader of any; else None."""
         if self._closed.is_set():
-            return "shutting down"
+            return words.SHUTTING_DOWN
         reasons = [replica.unhealthy_reason for replica in self._replicas]
         own = [replica.unhealthy_reason for replica in self._replicas if replica.term]
         return next(filter(None, own), None if None in reasons else reasons[0])

@@ -11,6 +11,8 @@ from rdzv_protocol.codec import encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import LengthRequired, MessageTooLarge, NotLeader, ProtocolError, UnsupportedMediaType
 
+from rdzv_server.words import http as words
+
 log = logging.getLogger("rdzv_server")
 
 HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
@@ -43,14 +45,14 @@ def refusal_of(request: web.BaseRequest, error: Exception) -> web.Response:
         case ProtocolError():
             return _refused(request, error)
         case web.HTTPRequestEntityTooLarge():
-            return _refused(request, MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes"))
+            return _refused(request, MessageTooLarge(words.message_too_large(MAX_MESSAGE_BYTES)))
         case web.HTTPException():
             answer = plain_text(f"{error.status} {error.reason}\n", error.status)
             if "Allow" in error.headers:
                 answer.headers["Allow"] = error.headers["Allow"]
             return answer
-    log.error("%s %s failed", request.method, request.path, exc_info=error)
-    return _refused(request, errors.ServerUnavailable("internal error; the server's log has the details"))
+    log.error(words.request_failed(request.method, request.path), exc_info=error)
+    return _refused(request, errors.ServerUnavailable(words.INTERNAL_ERROR))
 
 
 def reply_to(error: ProtocolError) -> messages.ErrorReply:

@@ -23,6 +23,7 @@ from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
 from rdzv_server.service.watch import server_sent
+from rdzv_server.words import http as words
 
 DEFAULT_LIMIT, MOST_EVENTS = 100, 1_000
 """Number of events of a page: the default, and the most."""
@@ -112,7 +113,7 @@ class EventsView:
     def _following(self, run_id: str) -> Iterator[_Feed]:
         """Keep the latest events of the run in memory meanwhile. Raises `TooManyRequests`."""
         if sum(feed.followers for feed in self._feeds.values()) >= MOST_STREAMS:
-            raise TooManyRequests(f"{MOST_STREAMS} streams of events are open: try again later, or read pages")
+            raise TooManyRequests(words.too_many_streams(MOST_STREAMS))
         feed = self._feeds.setdefault(run_id, _Feed())
         feed.followers += 1
         try:
@@ -165,5 +166,5 @@ def number_of(name: str, text: str | None, default: int, low: int, high: int) ->
     if text is None or text == "":
         return default
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and low <= int(text) <= high):
-        raise MalformedMessage(f"{name} must be a number from {low} to {high}, not {text[:40]!r}")
+        raise MalformedMessage(words.bad_number(name, low, high, text))
     return int(text)

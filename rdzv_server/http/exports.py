@@ -12,6 +12,7 @@ from rdzv_server.config import ServerConfig
 from rdzv_server.service.event_file import EventFile
 from rdzv_server.service.exclusion_command import ExclusionCommand
 from rdzv_server.service.interface import Service
+from rdzv_server.words import exports as words
 
 if TYPE_CHECKING:
     from rdzv_server.http.webhook import Webhook
@@ -37,7 +38,7 @@ class Exports:
             try:
                 self._file = EventFile(config.event_log)
             except OSError as error:
-                raise BadExport(f"--event-log {config.event_log}: {error.strerror or error}") from None
+                raise BadExport(words.bad_event_log(config.event_log, error.strerror or str(error))) from None
             service.observe(self._file.observe)
         self._command: ExclusionCommand | None = None
         if config.on_exclude is not None:
@@ -83,7 +84,7 @@ class Exports:
             try:
                 self._webhook.secret = self._read_secret()
             except BadExport as error:
-                log.error("SIGHUP: %s; keeping the secret that there is", error)
+                log.error(words.secret_not_renewed(str(error)))
 
     def _read_secret(self) -> bytes:
         path = self._config.webhook_secret_file or ""
@@ -92,11 +93,11 @@ class Exports:
                 secret = file.read(4_096).strip()
             warning = exposure("--webhook-secret-file", path)
         except OSError as error:
-            raise BadExport(f"--webhook-secret-file {path}: {error.strerror or error}") from None
+            raise BadExport(words.unreadable_secret(path, error.strerror or str(error))) from None
         if not secret:
-            raise BadExport(f"--webhook-secret-file {path}: it is empty; put a secret into it (openssl rand -hex 32)")
+            raise BadExport(words.empty_secret(path))
         if warning:
-            log.warning("%s", warning)
+            log.warning(warning)
         return secret
 
 
@@ -107,7 +108,7 @@ def _check_url(url: str) -> None:
     except ValueError:
         is_good = False
     if not is_good:
-        raise BadExport("--webhook: give an address as in https://HOST/PATH")
+        raise BadExport(words.BAD_URL)
 
 
 async def _guarded(work: Coroutine[Any, Any, None], name: str) -> None:
@@ -115,4 +116,4 @@ async def _guarded(work: Coroutine[Any, Any, None], name: str) -> None:
     try:
         await work
     except Exception:
-        log.exception("%s has ended; runs go on, and a restart of the server starts it again", name)
+        log.exception(words.export_ended(name))

@@ -9,13 +9,14 @@ from aiohttp.web_protocol import _ErrInfo
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 
 from rdzv_server.http.answers import plain_text
+from rdzv_server.words import http as words
 
 MOST_HEAD_BYTES = 16_384
 """Most bytes of a request's line and headers together."""
 LINGER_S = 1.0
 """Seconds for which the rest of a refused request is read and dropped, so that its sender gets to read the answer."""
 
-_TOO_LARGE = f"the request line and all headers together may have {MOST_HEAD_BYTES} bytes"
+_TOO_LARGE = words.head_too_large(MOST_HEAD_BYTES)
 
 
 class RequestHandler(web.RequestHandler):

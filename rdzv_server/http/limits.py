@@ -9,6 +9,7 @@ from rdzv_protocol.text import printable
 
 from rdzv_server.auth.authorization import Access, Action, Caller, Permit, action_of
 from rdzv_server.config import Limits, Rate
+from rdzv_server.words import http as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -51,7 +52,7 @@ class Gatekeeper:
         """
         peer = peer_of(caller.peer)
         if not self._requests.take(peer, now):
-            raise errors.TooManyRequests(f"too many requests from {peer}; each is tried again")
+            raise errors.TooManyRequests(words.too_many_requests(peer))
         is_judged = action_of(method, path) is not Action.PROBE and caller.credential != credential
         if is_judged:
             self.check_guess(caller, now)
@@ -61,9 +62,7 @@ class Gatekeeper:
         """Raise `TooManyRequests` if the caller's peer has shown too many wrong tokens to be let in by another."""
         peer = peer_of(caller.peer)
         if not self._refusals.has_any(peer, now):
-            raise errors.TooManyRequests(
-                f"too many requests from {peer} without the right token; others have to wait, too"
-            )
+            raise errors.TooManyRequests(words.too_many_guesses(peer))
 
     def note_refusal(self, caller: Caller, now: float) -> None:
         """Count a request that was refused for want of the right token."""
@@ -86,8 +85,7 @@ class RefusalLog:
         if not self._lines.take("", now):
             self._unsaid += 1
             return
-        others = f" (and {self._unsaid} more refusals, of other kinds)" if self._unsaid else ""
-        log.warning("refused %s: %s%s", peer, printable(str(refusal)), others)
+        log.warning(words.refused(peer, printable(str(refusal)), self._unsaid))
         self._unsaid = 0
         if len(self._said_at) >= MOST_SAID:
             self._said_at.clear()

@@ -26,6 +26,7 @@ from rdzv_server.http.opening import Opening
 from rdzv_server.http.tls import Places, shake_hands
 from rdzv_server.service.timeouts import Timeouts
 from rdzv_server.storage.outage import Outage
+from rdzv_server.words import http as words
 
 log = logging.getLogger("rdzv_server")
 
@@ -77,7 +78,7 @@ class Listener:
         self._unauthenticated: dict[HttpConnection, None] = {}
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
         self._has_warned = False
-        self._outage = Outage(over="connections are taken again")
+        self._outage = Outage(over=words.ACCEPTS_AGAIN)
         self.closed_for = Counter[str](dict.fromkeys(REASONS, 0))
         """Numbers of connections that the server has closed, by reason."""
         self._refusals = RefusalLog()
@@ -119,7 +120,7 @@ class Listener:
 
     def _pause(self, error: OSError) -> None:
         """Leave new connections in the system's queue for a while: the system has no room for more."""
-        self._outage.begin(f"cannot take connections ({error.strerror or error})")
+        self._outage.begin(words.cannot_accept(error.strerror or str(error)))
         self._loop.remove_reader(self._socket)
         self._loop.call_later(PAUSE_S, self._resume)
 
@@ -145,28 +146,26 @@ class Listener:
         """Whether there is room for a connection of this peer, by evicting another if need be."""
         most, of_peer = self._limits.connections, self._unauthenticated_of.get(peer, {})
         if len(of_peer) >= max(1, most // 2):
-            self._warn(
-                f"{len(of_peer)} connections from {peer} that no request has been taken from; closing the oldest"
-            )
+            self._warn(words.too_many_of_peer(len(of_peer), peer))
             self._evict(next(iter(of_peer)))
         elif len(self._connections) < most:
             self._has_warned = len(self._connections) > 0.9 * most and self._has_warned
         elif self._unauthenticated:
-            self._warn(f"{most} connections, as many as --max-connections allows; closing those that nobody knows")
+            self._warn(words.no_room_for_strangers(most))
             self._evict(next(iter(self._unauthenticated)))
         else:
-            self._warn(f"{most} connections, as many as --max-connections allows; closing new ones")
+            self._warn(words.no_room(most))
             return False
         return True
 
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
-            log.warning("%s; those that have been let in go on", problem)
+            log.warning(problem)
         self._has_warned = True
 
     def _evict_stale(self, connection: HttpConnection) -> None:
         if connection.waits_for_peer:
-            self._note(connection, "TLS connections without a request")
+            self._note(connection, words.too_many_handshakes())
             self._evict(connection, "handshakes")
 
     def _evict(self, connection: HttpConnection, reason: str = "connections") -> None:
@@ -175,7 +174,7 @@ class Listener:
 
     def _refuse_held(self, connection: HttpConnection) -> None:
         """Close the oldest connection whose request has not arrived, or that does not read, for want of memory."""
-        self._note(connection, "unfinished requests and unread answers")
+        self._note(connection, words.too_much_held())
         self.closed_for["held_memory"] += 1
         connection.refuse(_TOO_MUCH_HELD)
 
@@ -190,9 +189,8 @@ class Listener:
         self.closed_for[reason] += 1
         connection.close()
 
-    def _note(self, connection: HttpConnection, what: str) -> None:
-        error = TooManyRequests(f"too many {what}; the oldest are closed, those that have been let in go on")
-        self._refusals.note(connection.peer, error, self._loop.time())
+    def _note(self, connection: HttpConnection, problem: str) -> None:
+        self._refusals.note(connection.peer, TooManyRequests(problem), self._loop.time())
 
     def _connect(self, accepted: socket.socket, connection: HttpConnection, first: bytes) -> None:
         """Open the connection in which this first byte has come, by TLS once there is a place for it."""

@@ -33,6 +33,7 @@ from rdzv_server.http.requests import caller_of, connection_of, read_body, summa
 from rdzv_server.service.interface import Service, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
+from rdzv_server.words import http as words
 
 WEB = Path(__file__).parents[1] / "web"
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -175,7 +176,7 @@ class Pages:
         """Make a session of the token that the form has sent."""
         caller = caller_of(request)
         if not caller.is_own_page:
-            raise errors.Forbidden(f"the web page {caller.origin} may not log anybody in")
+            raise errors.Forbidden(words.foreign_login(caller.origin))
         self._gatekeeper.check_guess(caller, asyncio.get_running_loop().time())
         form = _form(await read_body(request, MOST_LOGIN_BYTES))
         token, to = form.get("token", ""), form.get("to", "")
@@ -183,13 +184,13 @@ class Pages:
             self._check_look(request, replace(caller, authorization=f"Bearer {token}", session=""))
         except errors.Unauthorized as error:
             self._note(request, error)
-            return await self._show_login(caller, to, status=401, refusal="This server does not know this token.")
+            return await self._show_login(caller, to, status=401, refusal=words.UNKNOWN_TOKEN)
         return _redirected(_local(to), caller, self._gatekeeper.access.log_in(token, time.time()))
 
     async def _log_out(self, request: web.BaseRequest) -> web.Response:
         caller = caller_of(request)
         if not caller.is_own_page:
-            raise errors.Forbidden(f"the web page {caller.origin} may not log anybody out")
+            raise errors.Forbidden(words.foreign_logout(caller.origin))
         return _redirected(paths.ROOT, caller, "")
 
     def _check_look(self, request: web.BaseRequest, caller: Caller) -> Permit:

@@ -13,6 +13,7 @@ from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller
 from rdzv_server.http.connection import HttpConnection
 from rdzv_server.service.interface import AnyRequest
+from rdzv_server.words import http as words
 
 Message = TypeVar("Message")
 
@@ -51,13 +52,13 @@ def check_framing(request: web.BaseRequest) -> None:
     Raises `UnsupportedMediaType`, `LengthRequired` or `MessageTooLarge`.
     """
     if "Content-Encoding" in request.headers:
-        raise UnsupportedMediaType("a body may not be compressed: leave Content-Encoding out")
+        raise UnsupportedMediaType(words.COMPRESSED)
     if "Transfer-Encoding" in request.headers:
-        raise LengthRequired("a body must have a Content-Length: send it without Transfer-Encoding")
+        raise LengthRequired(words.NO_LENGTH)
     if (request.content_length or 0) > MAX_MESSAGE_BYTES:
-        raise MessageTooLarge(f"a message has at most {MAX_MESSAGE_BYTES} bytes")
+        raise MessageTooLarge(words.message_too_large(MAX_MESSAGE_BYTES))
     if request.method == "POST" and request.path.startswith(paths.AGENT) and request.content_type != paths.MEDIA_TYPE:
-        raise UnsupportedMediaType(f"an agent's message is {paths.MEDIA_TYPE}: send it with this Content-Type")
+        raise UnsupportedMediaType(words.other_media_type(paths.MEDIA_TYPE))
 
 
 async def tell_to_go_on(request: web.BaseRequest) -> None:
@@ -73,7 +74,7 @@ async def read_body(request: web.BaseRequest, most: int = MAX_MESSAGE_BYTES) -> 
     Raises `MalformedMessage` if it is framed wrongly, `MessageTooLarge`, or `web.HTTPRequestEntityTooLarge`.
     """
     if (request.content_length or 0) > most:
-        raise MessageTooLarge(f"this path takes a body of at most {most} bytes")
+        raise MessageTooLarge(words.body_too_large(most))
     content = request.content
     try:
         if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
@@ -83,7 +84,7 @@ async def read_body(request: web.BaseRequest, most: int = MAX_MESSAGE_BYTES) -> 
     except (web.HTTPException, ConnectionError):
         raise
     except Exception as error:  # a chunked or compressed body that is not one
-        raise MalformedMessage(f"the body cannot be read: {type(error).__name__}") from None
+        raise MalformedMessage(words.unreadable_body(type(error).__name__)) from None
     connection_of(request).request_arrived()
     return body
 
@@ -93,7 +94,7 @@ def read_json(kind: type[Message], body: bytes) -> Message:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):  # the last: a hundred thousand brackets
-        raise MalformedMessage(f"the body is not JSON: give {_example(kind)}") from None
+        raise MalformedMessage(words.not_json(_example(kind))) from None
     return convert(kind, value)
 
 

@@ -23,7 +23,7 @@ from rdzv_protocol.errors import (
 )
 from rdzv_protocol.events import EventPage
 from rdzv_protocol.exposition import CONTENT_TYPE
-from rdzv_protocol.text import count, printable
+from rdzv_protocol.text import printable
 
 from rdzv_server.http.answers import HEADERS, json_answer, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
@@ -54,6 +54,7 @@ from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.interface import AnyRequest, OperatorRequest, Service
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.watch import Watch
+from rdzv_server.words import http as words
 
 if TYPE_CHECKING:
     from rdzv_server.http.page import Pages
@@ -175,7 +176,7 @@ class HttpApi:
             return web.Response(status=GONE)
         except Exception as error:
             if request.writer.output_size:  # half an answer cannot be taken back, only cut off
-                log.error("%s %s failed while it was being answered", request.method, request.path, exc_info=error)
+                log.error(words.answer_failed(request.method, request.path), exc_info=error)
                 raise ConnectionResetError from error
             if isinstance(error, ProtocolError):
                 self._note(request, error)
@@ -185,7 +186,7 @@ class HttpApi:
         """Check the request without its body. Raises the `ProtocolError` that refuses it."""
         caller, now = caller_of(request), asyncio.get_running_loop().time()
         if connection.lacks_tls:
-            raise errors.TlsRequired("this server speaks TLS: start the agent with --tls-ca (curl: https://)")
+            raise errors.TlsRequired(words.SPEAKS_TLS)
         check_framing(request)
         if not request.body_exists:
             connection.request_arrived()
@@ -223,10 +224,7 @@ class HttpApi:
 
     async def refuse(self, request: web.BaseRequest) -> web.Response:
         """Refuse a message or an action at a server that only shows its run."""
-        raise errors.Forbidden(
-            "this page is read-only: it shows the run of one node-agent without a server; to act on the run, signal "
-            "that agent (Ctrl-C), or start rdzv-server and give the agent --endpoint"
-        )
+        raise errors.Forbidden(words.READ_ONLY)
 
     async def act(self, request: web.BaseRequest) -> web.Response:
         """Carry an operator's action out, or ask an agent an operator's question."""
@@ -265,7 +263,7 @@ class HttpApi:
         return json_of(await self._events.page(run_id, after, limit))
 
     async def metrics(self, request: web.BaseRequest) -> web.Response:
-        connection_of(request).permit.check_every_run("the metrics are about all runs")
+        connection_of(request).permit.check_every_run(words.METRICS_OF_ALL)
         body = await self._metrics.body()
         return web.Response(body=body, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
@@ -332,7 +330,7 @@ class HttpApi:
         apart = self._service.state().set_apart
         if apart and self._gatekeeper.access.is_open:
             return plain_text(f"ok; set apart after an error in the server: {', '.join(map(printable, apart))}\n")
-        return plain_text(f"ok; {count(len(apart), 'run')} set apart: see /v1/status\n" if apart else "ok\n")
+        return plain_text(words.number_set_apart(len(apart)) + "\n" if apart else "ok\n")
 
     async def readyz(self, request: web.BaseRequest) -> web.Response:
         reason = self._service.state().unhealthy_reason
@@ -477,13 +475,7 @@ def _openapi() -> bytes:
 def _welcome() -> str:
     """Text for people and programs that ask for `/` without a browser: what else they may ask for."""
     looks = [f"  GET {_with_query(route):43} {route.summary}" for route in ROUTES if route.method == "GET"]
-    return "\n".join(
-        (
-            "rdzv-server: the rendezvous service for elastic PyTorch runs", "", *looks, "",
-            "In a browser this address shows all of it, and stays current.", "",
-            "Take part from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py", "",
-        )
-    )  # fmt: skip
+    return words.welcome(looks) + "\n"
 
 
 # aiohttp.

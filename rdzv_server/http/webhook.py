@@ -25,6 +25,7 @@ from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.storage.outage import Outage
 from rdzv_server.tasks import first_of
+from rdzv_server.words import exports as words
 
 MOST_AT_ONCE = 100
 """Most events of one request."""
@@ -51,9 +52,7 @@ class Webhook:
         """Number of the last acknowledged event, by run id, where it has been read from the store."""
         self._changed = asyncio.Event()
         self._failures = 0
-        self._outage = Outage(
-            "runs go on, and events are sent again until it takes them", f"{self._name} answers again; nothing was lost"
-        )
+        self._outage = Outage(words.WEBHOOK_CONSEQUENCE, words.webhook_answers(self._name))
 
     def observe(self, effects: Sequence[Effect]) -> None:
         """Note the runs with new events."""
@@ -130,7 +129,7 @@ class Webhook:
         headers = {SIGNATURE: signature(self.secret, body, int(time.time()))}
         async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as answer:
             if not 200 <= answer.status < 300:
-                raise aiohttp.ClientError(f"it answers {answer.status} {answer.reason or ''}".rstrip())
+                raise aiohttp.ClientError(words.webhook_refuses(answer.status, answer.reason or ""))
         self._outage.end()
         self._failures = 0
         await driver.write_delivered(run_id, events[-1].number)
@@ -139,7 +138,7 @@ class Webhook:
 
     async def _back_off(self, error: Exception) -> None:
         self._failures += 1
-        self._outage.begin(f"{self._name}: {str(error) or type(error).__name__}")
+        self._outage.begin(words.webhook_fails(self._name, str(error) or type(error).__name__))
         longest = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2 ** min(self._failures - 1, 10))
         await asyncio.sleep(longest * random.uniform(0.5, 1.0))
 

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from rdzv_protocol import actions, paths
 
-from rdzv_server.words import operations
+from rdzv_server.words import auth, http, operations
 from tests.browser.conftest import NewTab, Tab
 from tests.browser.crowd import Crowd
 from tests.support.certificates import Authority
@@ -61,7 +61,7 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
         await crowd.run("team-a", ["a"])
         await crowd.run("other", ["b"])
         await log_in(tab, server, "wrong", "/runs/team-a")
-        await tab.shows("main", "This server does not know this token.")
+        await tab.shows("main", http.UNKNOWN_TOKEN)
         await tab.is_accessible()
         await give(tab, "readers-0123456789")
         await tab.shows("#reason", "round 1 runs on 1 node")
@@ -76,7 +76,7 @@ async def test_a_token_opens_what_it_is_for(server: Server, tab: Tab) -> None:
         await tab.shows("#runs", "team-a")
         assert await tab.page.locator("#runs tr").count() == 1
         await tab.go(f"http://{server.endpoint}/runs/other")
-        await tab.shows("main", "this token is good for runs team-* alone")
+        await tab.shows("main", auth.not_for_run(["team-*"], "other"))
         await log_out(tab)
 
         await log_in(tab, server, "admins-0123456789", "/runs/other")
@@ -105,7 +105,7 @@ async def test_a_node_that_no_run_has_is_uncordoned_by_whom_the_token_lets(serve
     await tab.page.click("#dialog-do")
     await tab.shows(
         "#dialog-error",
-        "It was not done: a browser's session acts from the page of this server alone: load the page again",
+        f"It was not done: {auth.NO_CSRF}",
     )
     await tab.is_accessible()
     assert [each for each in tab.complaints if "403" not in each] == []

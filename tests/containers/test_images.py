@@ -10,6 +10,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from rdzv_server.words import auth
 from tests.containers.held_workers import HeldWorkers
 from tests.support.container_engine import BASE, ContainerEngine
 from tests.support.outages import LOST, REACHED
@@ -113,7 +114,7 @@ async def test_the_pages_command_has_tokens_read_again(engine: ContainerEngine, 
     server = await engine.run("server", *place, *HARDENED, "rdzv-server", "--token-file", "/tokens/agents")
     await server.line("listening on")
     assert engine.inside("server", *shlex.split(command)).returncode == 0
-    await server.line("SIGHUP: new connections get the tokens")
+    await server.line(auth.RENEWED)
 
 
 def with_a_token(folder: Path) -> Path:

@@ -46,6 +46,6 @@ def text() -> str:
         if of_module := makers(module):
             parts.append(f"# {module.__name__}\n")
             for name, maker in of_module.items():
-                lines = "\n".join(f"    {line}" for each in messages(maker) for line in each.splitlines())
+                lines = "\n".join(f"    {line}".rstrip() for each in messages(maker) for line in each.splitlines())
                 parts.append(f"{name}\n{lines}\n")
     return "\n".join(parts)

@@ -1,13 +1,21 @@
 """Messages are data: each is made in one place, shown in one reviewed file, and quoted nowhere else."""
 
+import sys
+
 import pytest
 
+from tests.golden.help_pages import HELP_FILE, help_text
 from tests.golden.makers import FILE, makers, messages, modules, text
 from tests.golden.quotes import TESTS, quotes
 
 
 def test_the_file_shows_every_message_as_it_is_today():
     assert FILE.read_text() == text(), "look at the change of `python -m tests.golden --write`, and commit it"
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="argparse of another version lays pages out otherwise")
+def test_the_file_shows_every_page_of_help_as_it_is_today():
+    assert HELP_FILE.read_text() == help_text(), "look at the change of `python -m tests.golden --write`, and commit it"
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent import words
-from rdzv_server.words import operations
+from rdzv_server.words import auth, operations
 from tests.hosts.cluster import SERVER, Hosts, host_of, on_host
 from tests.hosts.conftest import Note
 from tests.support.outages import LOST
@@ -20,7 +19,7 @@ from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, Program
 from tests.support.proxies import HAPROXY, haproxy_configuration, needs_proxies
 from tests.support.rdzvctl import RDZVCTL, environment
-from tests.support.told import pattern
+from tests.support.told import pattern, told
 
 pytestmark = pytest.mark.hosts
 
@@ -79,9 +78,8 @@ async def test_an_operator_on_the_servers_own_host_who_names_it_by_its_address_i
 
     refused = await cordon(host.authority(DEFAULT_PORT))
     assert await refused.exit_code() == ExitCode.REFUSED
-    told = re.search(r"from its own machine alone, .*: there use --endpoint (\S+);", refused.err[-1])
-    assert told, refused.err
-    done = await cordon(told[1])
+    port = told(refused.err[-1], auth.not_this_machine)["port"]
+    done = await cordon(f"localhost:{port}")
     assert done.out[0] == operations.cordoned("n7", None, ""), done.err
 
 

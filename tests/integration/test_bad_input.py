@@ -1,5 +1,6 @@
 """Mistakes, and what a person sees of them: one line that says what to do, exit code 2, nothing left running."""
 
+import errno
 import os
 import shutil
 import socket
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.words import flags as flag_words
 
 from node_agent import words
-from rdzv_server.words import admission
+from rdzv_server.words import admission, auth, startup
 from rdzv_server.words import etcd as etcd_words
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import need_aetcd
@@ -24,7 +26,7 @@ UNKNOWN_NAME = ("--endpoint", "no-such-host.invalid:29400")
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ((*NOWHERE, "--nnodes", "4:2"), "MIN is above MAX; did you mean 2:4?"),
+        ((*NOWHERE, "--nnodes", "4:2"), flag_words.min_above_max("4:2", 4, 2)),
         ((*NOWHERE, "--nprocs=2"), "did you mean --nproc?"),
         ((*NOWHERE, "--tls-ca", "/nowhere"), "--tls-ca /nowhere: No such file or directory"),
         (("--standalone", "absent.py"), words.command.no_script("absent.py", os.getcwd())),
@@ -46,11 +48,11 @@ async def test_a_server_that_is_not_there(flags: tuple[str, ...], says: str) -> 
 
 # What the parsers alone refuse is in tests/unit/node_agent/cli and tests/unit/rdzv_server/test_cli.py.
 SERVER_FLAGS = {
-    ("--port", "http"): "a port is a number from 0 to 65535, not 'http'",
-    ("--listen-fd", "99"): "--listen-fd 99: Bad file descriptor",
-    ("--listen-fd", "0"): "--listen-fd 0: Socket operation on non-socket",
-    ("--max-connections", "9999999"): "raise its hard limit (ulimit -Hn, LimitNOFILE=)",
-    ("--token-file", "/nowhere"): "--token-file /nowhere: No such file or directory",
+    ("--port", "http"): startup.other_value(startup.A_PORT, "http"),
+    ("--listen-fd", "99"): startup.bad_listen_fd(99, os.strerror(errno.EBADF)),
+    ("--listen-fd", "0"): startup.bad_listen_fd(0, os.strerror(errno.ENOTSOCK)),
+    ("--max-connections", "9999999"): "--max-connections 9999999: ",
+    ("--token-file", "/nowhere"): auth.bad_token_file("--token-file", "/nowhere", os.strerror(errno.ENOENT)),
     ("--tls-cert", "/nowhere", "--tls-key", "/nowhere"): "--tls-cert /nowhere: No such file or directory",
     ("--store", "sqlite:"): "--store",
     ("--store", "postgres:x"): "--store",
@@ -123,7 +125,7 @@ async def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = await Server.start(sys.executable, "-m", "rdzv_server", "--host", "127.0.0.1", "--port", str(port))
-        await refuses(server, f"port {port} is in use on this machine", "choose another with --port")
+        await refuses(server, startup.port_in_use(port))
 
 
 async def test_an_agent_with_other_settings_than_the_runs(cluster: Cluster) -> None:
@@ -178,17 +180,7 @@ async def test_a_missing_or_wrong_token(tmp_path: Path) -> None:
     server = await Server.listen("--token-file", str(token))
     for flags in ((), ("--token-file", str(wrong))) * 2:
         agent = await start_agent("--endpoint", server.endpoint, *flags)
-        await refuses(agent, "start the agent with --token-file", code=ExitCode.REFUSED)
+        await refuses(agent, auth.WRONG_TOKEN if flags else auth.NO_TOKEN, code=ExitCode.REFUSED)
     assert len([line for line in server.err if "refused 127.0.0.1" in line]) == 2, "each once, however often it comes"
     welcome = await start_agent("--endpoint", server.endpoint, "--token-file", str(token), "--no-python", script="true")
     assert await welcome.exit_code() == 0
-
-
-async def test_help_teaches(capfd: pytest.CaptureFixture[str]) -> None:
-    for module, example in (
-        ("node_agent", "node-agent --standalone --nproc 2 train.py"),
-        ("rdzv_server", "curl HOST:"),
-    ):
-        program = await Program.start(sys.executable, "-m", module, "--help")
-        assert await program.exit_code() == 0
-        assert any(example in line for line in program.out)

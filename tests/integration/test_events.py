@@ -1,6 +1,7 @@
 """Events of real runs: each reader gets each of them once and in order, whatever happens to the servers."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -12,10 +13,12 @@ import aiohttp
 import pytest
 from rdzv_protocol import paths
 
+from rdzv_server.words import exports, startup
 from tests.integration.replicas import Replicas
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import PATIENCE_S, Program, Server
 from tests.support.receiver import Receiver
+from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub
 
 RUN = "run/with a slash"
@@ -167,11 +170,14 @@ async def test_the_event_log_is_opened_again_when_whoever_rotates_it_says_so(hub
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--event-log", "{}/nowhere/events"), "--event-log .*: No such file or directory"),
-        (("--webhook", "ftp://x", "--webhook-secret-file", "{}/secret"), "--webhook: give an address as in https://"),
-        (("--webhook", "http://x/"), "--webhook and --webhook-secret-file belong together"),
-        (("--webhook", "http://x/", "--webhook-secret-file", "{}/none"), "No such file"),
-        (("--webhook", "http://x/", "--webhook-secret-file", "{}/empty"), "it is empty; put a secret into it"),
+        (("--event-log", "{}/nowhere/events"), pattern(exports.bad_event_log, why=os.strerror(errno.ENOENT))),
+        (("--webhook", "ftp://x", "--webhook-secret-file", "{}/secret"), pattern(exports.BAD_URL)),
+        (("--webhook", "http://x/"), pattern(startup.belong_together, one="--webhook", other="--webhook-secret-file")),
+        (
+            ("--webhook", "http://x/", "--webhook-secret-file", "{}/none"),
+            pattern(exports.unreadable_secret, why=os.strerror(errno.ENOENT)),
+        ),
+        (("--webhook", "http://x/", "--webhook-secret-file", "{}/empty"), pattern(exports.empty_secret)),
     ],
 )
 async def test_what_cannot_be_exported_to_is_said_when_the_server_starts(

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 from rdzv_protocol.exit_codes import ExitCode
+from rdzv_server.core.node_history import MOST_OF_A_NODE
 
 from node_agent import words
-from rdzv_server.words import completion
+from rdzv_server.words import completion, startup
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, refuses
@@ -52,8 +53,8 @@ async def test_a_node_that_fails_again_is_replaced_and_stays_out_after_a_restart
 
 async def test_flags_that_make_no_sense() -> None:
     for flags, why in (
-        (("--exclude-after", "3"), "N/TIME, a number of times within a time, as in 3/24h, not '3'"),
-        (("--exclude-after", "0/1h"), "a number from 1 to 32"),
-        (("--exclude-for", "1h"), "--exclude-for needs --exclude-after N/TIME"),
+        (("--exclude-after", "3"), startup.no_window("3")),
+        (("--exclude-after", "0/1h"), startup.bad_window(MOST_OF_A_NODE, "0/1h")),
+        (("--exclude-for", "1h"), startup.needs_exclude_after("--exclude-for")),
     ):
         await refuses(await Program.start(*Server.command(*flags)), why)

@@ -16,6 +16,7 @@ from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import ErrorReply
 
 from benchmarks.machine import cpu_s, peak_rss_mb
+from rdzv_server.words import http
 from rdzv_server.words import service as words
 from tests.support.programs import Server, ended_programs
 
@@ -71,7 +72,7 @@ async def test_garbage_on_the_agents_paths(server: Server) -> None:
     await is_unharmed(server)
 
 
-NO_JSON = 'the body is not JSON: give {"run_id": "..."}'
+NO_JSON = http.not_json('{"run_id": "..."}')
 JSON_BODIES = {
     "empty": (b"", 400, NO_JSON),
     "no JSON": (b'{"run_id":', 400, NO_JSON),
@@ -83,7 +84,7 @@ JSON_BODIES = {
     "a number of many digits": (b'{"run_id": ' + b"9" * 100_000 + b"}", 400, ""),
     "no name": (b'{"run_id": "a\\u0000b"}', 400, "visible characters, not 'a\\x00b'"),
     "half a letter": (b'{"run_id": "\\ud800"}', 400, ""),
-    "oversized": (b" " * (MAX_MESSAGE_BYTES + 1), 413, "a message has at most"),
+    "oversized": (b" " * (MAX_MESSAGE_BYTES + 1), 413, http.message_too_large(MAX_MESSAGE_BYTES)),
     "a run that there is not": (b'{"run_id": "../../etc/passwd"}', 404, words.unknown_run("../../etc/passwd")),
 }
 

@@ -1,7 +1,9 @@
 """Limits: a peer that takes too much is cut off, and others notice nothing. Real sockets, limits worth waiting for."""
 
 import asyncio
+import errno
 import json
+import os
 import re
 import resource
 import socket
@@ -31,7 +33,7 @@ from rdzv_server.core.registry import MOST_RUNS
 from rdzv_server.core.run import Stage
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
-from rdzv_server.words import attempts, runs
+from rdzv_server.words import attempts, http, runs, startup
 from rdzv_server.words import unheard as words
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
@@ -128,9 +130,7 @@ async def test_beyond_the_limit_new_connections_are_closed_and_those_that_stand_
     for _ in range(10):
         await (await site.connect()).is_cut()
     said = [record.getMessage() for record in caplog.records if "--max-connections" in record.getMessage()]
-    assert said == [
-        "4 connections, as many as --max-connections allows; closing new ones; those that have been let in go on"
-    ]
+    assert said == [http.no_room(4)]
     assert [await each.asks() for each in standing] == [200] * 4
     standing[0].close()
     async with asyncio.timeout(SOON_S):
@@ -161,7 +161,7 @@ async def test_agents_go_on_beside_a_crowd_of_unauthenticated_connections(cluste
     await cluster.serve("--max-connections", "40")
     first = await cluster.nodes("ab", "--nnodes", "2", "--max-restarts", "1")
     crowd = [socket.create_connection(("127.0.0.1", cluster.server.port)) for _ in range(100)]
-    await cluster.server.line("20 connections from 127.0.0.1 that no request has been taken from; closing the oldest")
+    await cluster.server.line(http.too_many_of_peer(20, "127.0.0.1"))
     first[0].order_exit(3)
     async with asyncio.timeout(Limits().request_s / 2):
         second = await cluster.hub.group(4)
@@ -187,7 +187,7 @@ async def test_a_server_that_may_open_no_more_files_goes_on_when_it_may_again() 
     soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, hard))
     waiting = socket.create_connection(("127.0.0.1", server.port))
-    await server.line(r"cannot take connections \(Too many open files\); trying again")
+    await server.line(re.escape(http.cannot_accept(os.strerror(errno.EMFILE))))
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
     assert await server.get("/healthz") == "ok\n"
     waiting.close()
@@ -195,10 +195,8 @@ async def test_a_server_that_may_open_no_more_files_goes_on_when_it_may_again() 
 
 async def test_little_room_for_connections_is_said_at_the_start() -> None:
     server = await limited("ulimit -n 40")
-    await server.line(
-        r"room for 20 connections, and an agent has two: this process may have 40 files open \(ulimit -Hn"
-    )
-    await refuses(await limited("ulimit -n 10"), "10 files open, too few to serve")
+    await server.line(re.escape(startup.few_connections(20, 40)))
+    await refuses(await limited("ulimit -n 10"), startup.too_few_files(10))
 
 
 # Requests that take their time.

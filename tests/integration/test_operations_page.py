@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from node_agent import words
-from rdzv_server.words import completion, unheard
+from rdzv_server.words import cluster, completion, unheard
 from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as storage_words
 from tests.integration.replicas import Replicas
@@ -266,7 +266,7 @@ async def no_leader(place: Place, told: Told) -> None:
             await replicas.hub.group(1)
             for member in etcd.members[:2]:
                 member.kill()
-            await leader.line("cannot renew this server's lease")
+            await leader.line(pattern(cluster.lease_not_renewed))
             await agent.line(LOST)
             await told.by_rdzvctl("--timeout", "1", "--endpoint", leader.endpoint, code=75)
             await told.by_pages(leader)

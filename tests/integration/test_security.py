@@ -13,6 +13,7 @@ from rdzv_protocol import actions, paths
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
+from rdzv_server.words import auth
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
 from tests.support.outages import REACHED
@@ -72,9 +73,9 @@ async def test_teams_share_a_server(cluster: Cluster, tmp_path: Path) -> None:
     other = await start_agent(
         "--endpoint", cluster.server.endpoint, "--run-id", "team-b-1", "--token-file", files["a"]
     )  # fmt: skip
-    await refuses(other, "this token is good for runs team-a-* alone, not for team-b-1", code=ExitCode.REFUSED)
+    await refuses(other, auth.not_for_run(["team-a-*"], "team-b-1"), code=ExitCode.REFUSED)
     third = await start_agent("--endpoint", cluster.server.endpoint, "--run-id", "team-a-2", "--token-file", files["a"])
-    await third.line("this token may have 1 runs at a time, and has them; team-a-2 has to wait")
+    await third.line(auth.too_many_runs(1, "team-a-2"))
     for token, shown in (("ours", ["team-a-1"]), ("theirs", [])):
         async with (
             aiohttp.ClientSession(f"http://{cluster.server.endpoint}") as session,
@@ -93,9 +94,7 @@ async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_pat
     first = await cluster.nodes("a", "--max-restarts", "1", *flags(token_files(agents, agents="old")))
     token_files(servers, agents="new")
     server.signal(signal.SIGHUP)
-    await cluster.agents["a"].line(
-        r"lost rdzv-server at .*this server does not know this token.*; workers keep running"
-    )
+    await cluster.agents["a"].line(rf"lost rdzv-server at .*{re.escape(auth.WRONG_TOKEN)}.*; workers keep running")
     assert all_run(first)
     token_files(agents, agents="new")
     await cluster.agents["a"].line(REACHED)
@@ -108,7 +107,7 @@ async def test_tokens_are_replaced_while_a_run_goes_on(cluster: Cluster, tmp_pat
 async def test_a_server_that_everybody_reaches_says_so() -> None:
     command = [word for word in Server.command() if word not in ("--host", "127.0.0.1")]
     server = await Program.start(*command)
-    await server.line("no --token-file: everybody who reaches this port can join, watch and disturb runs; operators'")
+    await server.line(auth.OPEN)
 
 
 # Where no secret is found.

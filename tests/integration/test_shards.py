@@ -13,10 +13,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from rdzv_server.words import cluster
 from tests.integration.replicas import TAKEOVER_S, Probe, Replica, Replicas
 from tests.support.etcd import Etcd, need_etcd
 from tests.support.process_info import is_running
 from tests.support.programs import Program, Server
+from tests.support.told import pattern
 from tests.support.worker_hub import Worker, WorkerHub
 
 need_etcd()
@@ -141,7 +143,7 @@ async def test_one_hangs_and_its_shards_are_led_by_the_others(four: Shared) -> N
     assert is_running(worker)
     await run.restart()
     victim.signal(signal.SIGCONT)
-    await victim.line(r"shard \d+: leads no more: its lease at etcd ran out")
+    await victim.line(f"shard .*{pattern(cluster.leads_no_more, shard=None, why=cluster.LEASE_RAN_OUT)}")
     await four.leaders()
     await run.restart()
     assert is_running(unmoved.worker.pid)

@@ -11,7 +11,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
 from node_agent.cli.plan import CONNECT_TIMEOUT_S
-from rdzv_server.words import completion
+from rdzv_server.words import auth, completion
 from tests.support.cluster import Cluster
 from tests.support.process_info import ended, is_running
 from tests.support.programs import PATIENCE_S, Program, Server, refuses, start_agent
@@ -107,7 +107,7 @@ async def test_as_kubeflow_sets_it_up(nodes: Nodes) -> None:
 async def test_a_token_for_the_server_that_a_node_hosts(nodes: Nodes, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     host = await nodes.static(0, "--token-file", str(tmp_path / "token"))
-    await refuses(await nodes.static(1), "start the agent with --token-file", code=ExitCode.FAILED)
+    await refuses(await nodes.static(1), auth.NO_TOKEN, code=ExitCode.FAILED)
     nodes.agents.popitem()
     await nodes.static(1, "--token-file", str(tmp_path / "token"))
     await nodes.finish(await nodes.hub.group(2))

@@ -9,13 +9,16 @@ import pytest
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import TlsRequired
 from rdzv_protocol.messages import Reply
+from rdzv_protocol.words import tls as words
 
 from node_agent.core.backoff import Unreachable
 from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.words import http
 from tests.support.certificates import Authority, Pair
 from tests.support.scenario import a_join
+from tests.support.told import pattern, tells
 
 
 @asynccontextmanager
@@ -78,30 +81,26 @@ ShownCertificate = Callable[[Authority, Authority], Pair | None]
 @pytest.mark.parametrize(
     ("shown", "host", "says"),
     [
-        (lambda ours, theirs: theirs.issue("server"), "127.0.0.1", "the server's certificate is from no authority in"),
-        (
-            lambda ours, theirs: ours.issue("server", "other.example"),
-            "localhost",
-            "the server's certificate is not for",
-        ),
-        (lambda ours, theirs: ours.issue("server", "10.9.9.9"), "127.0.0.1", "the server's certificate is not for"),
-        (lambda ours, theirs: ours.issue("server", days=-1), "127.0.0.1", "the server's certificate has expired"),
-        (lambda ours, theirs: None, "127.0.0.1", "the server there speaks no TLS: leave --tls-ca out"),
+        (lambda ours, theirs: theirs.issue("server"), "127.0.0.1", words.other_authority),
+        (lambda ours, theirs: ours.issue("server", "other.example"), "localhost", words.other_host),
+        (lambda ours, theirs: ours.issue("server", "10.9.9.9"), "127.0.0.1", words.other_host),
+        (lambda ours, theirs: ours.issue("server", days=-1), "127.0.0.1", words.EXPIRED),
+        (lambda ours, theirs: None, "127.0.0.1", words.no_tls),
     ],
     ids=["another authority's", "another name's", "another address's", "expired", "no TLS"],
 )
 async def test_a_server_that_is_not_trusted_is_told_of(
-    authority: Authority, other_authority: Authority, shown: ShownCertificate, host: str, says: str
+    authority: Authority, other_authority: Authority, shown: ShownCertificate, host: str, says: Callable[..., str] | str
 ) -> None:
     pair = shown(authority, other_authority)
     async with serving(TlsFiles(*pair).context() if pair else None) as port:
         error = await failure(port, authority.credentials(), host)
-    assert str(error).startswith(f"TLS: {says}")
+    assert tells(error, says)
 
 
 async def test_an_agent_without_tls(authority: Authority) -> None:
     async with serving(TlsFiles(*authority.issue("server")).context()) as port:
-        with pytest.raises(TlsRequired, match="this server speaks TLS: start the agent with --tls-ca"):
+        with pytest.raises(TlsRequired, match=pattern(http.SPEAKS_TLS)):
             await join(port, None)
 
 
@@ -109,9 +108,9 @@ async def test_an_agent_without_tls(authority: Authority) -> None:
 @pytest.mark.parametrize(
     ("certificate", "says"),
     [
-        (lambda ours, theirs: None, "the server asks for a certificate of this node: give --tls-cert and --tls-key"),
-        (lambda ours, theirs: theirs.issue("node", "a"), "the server refuses this node's TLS (unknown ca)"),
-        (lambda ours, theirs: ours.issue("node", "a", days=-1), "the server refuses this node's TLS (certificate exp"),
+        (lambda ours, theirs: None, words.asks_for_certificate("--tls-cert", "--tls-key")),
+        (lambda ours, theirs: theirs.issue("node", "a"), words.refused("unknown ca", "--tls-cert")),
+        (lambda ours, theirs: ours.issue("node", "a", days=-1), words.refused("certificate expired", "--tls-cert")),
     ],
     ids=["none", "another authority's", "expired"],
 )

@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.words import tls
 
 from node_agent import words
+from rdzv_server.words import auth
 from tests.support.certificates import Authority, Pair
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.etcd import etcd_cluster, need_etcd
@@ -158,5 +160,7 @@ async def test_a_bad_certificate_is_said_and_the_old_one_stays(
     before = await connect()
     (tmp_path / "server.pem").write_text("half a certifi")
     server.signal(signal.SIGHUP)
-    await server.line("SIGHUP: --tls-cert .*server.pem: there is no certificate in it .*; keeping")
+    await server.line(
+        pattern(auth.not_renewed(tls.bad_file("--tls-cert", str(tmp_path / "server.pem"), tls.NO_CERTIFICATE)))
+    )
     assert (await connect()).was_shown == before.was_shown

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 from rdzv_protocol.messages import JoinRequest, Reply, Start
+from rdzv_protocol.words import tls
 
 from node_agent.transport.http import HttpTransport
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
-from rdzv_server.words import completion, runs
+from rdzv_server.words import completion, http, runs
 from tests.support.certificates import Authority
+from tests.support.told import pattern
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -305,11 +307,11 @@ async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     async with serving(TlsFiles(*authority.issue("server"), authority.ca).context()) as site:
         for conf, says in (
-            ({}, "this server speaks TLS"),
-            ({"tls_ca": other.ca}, "from no authority in --rdzv-conf: tls_ca"),
-            ({"tls_ca": authority.ca}, "asks for a certificate of this node"),
+            ({}, http.SPEAKS_TLS),
+            ({"tls_ca": other.ca}, tls.other_authority("--rdzv-conf: tls_ca", other.ca)),
+            ({"tls_ca": authority.ca}, tls.asks_for_certificate("--rdzv-conf: tls_cert", "--rdzv-conf: tls_key")),
         ):
-            with pytest.raises(RendezvousConnectionError, match=says):
+            with pytest.raises(RendezvousConnectionError, match=pattern(says)):
                 await rendezvous(site.handler("1", **conf))
         node = authority.issue("node", "node")
         (info,) = await rendezvous(site.handler("1", tls_ca=authority.ca, tls_cert=node.cert, tls_key=node.key))

@@ -19,6 +19,7 @@ import pytest
 
 from node_agent import words
 from node_agent.workers.ports import ReservedPort
+from rdzv_server.words import auth, startup
 from tests.kubernetes_manifests.manifests import Pod, PodTemplate, mine, need_kubectl, only, render, template
 from tests.support.certificates import Authority
 from tests.support.etcd import Etcd
@@ -100,14 +101,14 @@ async def test_the_servers_pod_is_replaced_and_the_run_goes_on(hub: WorkerHub, t
     (worker,) = await hub.group(1)
     await program.kill()
     again = await server_pod("server", tmp_path / "server", port=port).start()  # with the same volume
-    await again.line("goes on with 1 run")
+    await again.line(pattern(startup.state_in, runs=1))
     worker.order_exit(0)
     assert await agent.exit_code() == 0
     assert [line for line in agent.err if "round" in line] == [line for line in agent.err if "round 1:" in line]
     node.path("/token/token").write_text("another\n")
     unauthenticated = await node.start(PET_CONNECT_TIMEOUT="2")
     assert KINDS[0].action(await unauthenticated.exit_code()) == "FailJob"
-    assert "does not know this token" in unauthenticated.err[-1]
+    assert auth.WRONG_TOKEN in unauthenticated.err[-1]
 
 
 async def test_the_server_lives_without_rights_on_a_read_only_root(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class _Unknown(str):
         yield str(self)
 
 
-def pattern(maker: Callable[..., str] | str, **known: Any) -> str:
+def pattern(maker: Callable[..., str] | str, /, **known: Any) -> str:
     """Return a regular expression for a message with these fields.
 
     A kind that computes or decides something from a field needs this field's value, unless it is a `bool`.
@@ -78,12 +78,12 @@ def any_numbers(pattern: str) -> str:
     return re.sub(r"\d+(\\\.\d+)?", r"[\\d.]+", pattern)
 
 
-def tells(text: object, maker: Callable[..., str] | str, **known: Any) -> bool:
+def tells(text: object, maker: Callable[..., str] | str, /, **known: Any) -> bool:
     """Return whether the text, or what is raised, or a list of lines, has a message of this kind with these fields."""
     return re.search(pattern(maker, **known), _lines(text)) is not None
 
 
-def told(text: object, maker: Callable[..., str] | str, **known: Any) -> dict[str, str]:
+def told(text: object, maker: Callable[..., str] | str, /, **known: Any) -> dict[str, str]:
     """Return the other fields of the first message of this kind; fail if there is none."""
     found = re.search(pattern(maker, **known), _lines(text))
     assert found, f"no message {pattern(maker, **known)} in:\n{text}"

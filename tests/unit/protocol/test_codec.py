@@ -15,11 +15,13 @@ from rdzv_protocol.constraints import MAX_DEPTH, MAX_ITEMS, MAX_MESSAGE_BYTES
 from rdzv_protocol.errors import MalformedMessage, MessageTooLarge
 from rdzv_protocol.messages import Finish, JoinRequest, PollRequest, Reply, ReportRequest, Wait
 from rdzv_protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.words import codec as words
 
 from rdzv_server.core.events import JoinTimedOut, NodeJoined, SnapshotPart
 from tests.support.messages import KINDS, PARTS, values
+from tests.support.told import pattern, tells
 
-ID = "text of 1 to 256 visible characters"
+ID = words.a_text(1, 256, is_visible=True)
 WIDE = "\N{GRINNING FACE}"
 
 POLL = {"run_id": "run", "agent_id": "a", "revision": 7}
@@ -129,86 +131,98 @@ def test_every_required_field_is_named_when_it_is_missing():
     assert len(required) == 7
     for name in required:
         body = {key: value for key, value in JOIN.items() if key != name}
-        assert refusal(JoinRequest, body) == f"JoinRequest.{name} is missing"
+        assert refusal(JoinRequest, body) == words.missing(f"JoinRequest.{name}")
+
+
+PORT = words.an_integer(1, 65_535)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "complaint"),
+    ("field", "value", "wanted", "found"),
     [
-        ("run_id", 5, f"must be {ID}, not 5"),
-        ("run_id", b"run", f"must be {ID}, not b'run'"),
-        ("run_id", None, f"must be {ID}, not None"),
-        ("run_id", "", f"must be {ID}, not ''"),
-        ("run_id", "x" * 257, f"must be {ID}, not 'xxxxxxxxxxxxxxxxxxxxxxxx'... of 257 characters"),
-        ("run_id", "two\nlines", f"must be {ID}, not 'two\\nlines'"),
-        ("port", "29500", "must be an integer from 1 to 65535, not '29500'"),
-        ("port", True, "must be an integer from 1 to 65535, not True"),
-        ("port", 1.0, "must be an integer from 1 to 65535, not 1.0"),
-        ("port", 0, "must be an integer from 1 to 65535, not 0"),
-        ("port", 65_536, "must be an integer from 1 to 65535, not 65536"),
-        ("port", 2**64 - 1, "must be an integer from 1 to 65535, not 18446744073709551615"),
-        ("local_world_size", 0, "must be an integer from 1 to 4096, not 0"),
-        ("node_rank", -1, "must be an integer from 0 to 10000000, not -1"),
-        ("rerun", 1, "must be true or false, not 1"),
-        ("settings", [], "must be a map, not ()"),
-        ("settings", msgpack.ExtType(5, b"x"), "must be a map, not a list of 2"),
+        ("run_id", 5, ID, "5"),
+        ("run_id", b"run", ID, "b'run'"),
+        ("run_id", None, ID, "None"),
+        ("run_id", "", ID, "''"),
+        ("run_id", "x" * 257, ID, words.a_long_text("x" * 257)),
+        ("run_id", "two\nlines", ID, r"'two\nlines'"),
+        ("port", "29500", PORT, "'29500'"),
+        ("port", True, PORT, "True"),
+        ("port", 1.0, PORT, "1.0"),
+        ("port", 0, PORT, "0"),
+        ("port", 65_536, PORT, "65536"),
+        ("port", 2**64 - 1, PORT, "18446744073709551615"),
+        ("local_world_size", 0, words.an_integer(1, 4_096), "0"),
+        ("node_rank", -1, words.an_integer(0, 10_000_000), "-1"),
+        ("rerun", 1, words.A_BOOLEAN, "1"),
+        ("settings", [], words.A_MAP, "()"),
+        ("settings", msgpack.ExtType(5, b"x"), words.A_MAP, words.a_list_of(2)),
     ],
 )
-def test_a_wrong_field_is_named_with_what_is_wrong(field, value, complaint):
-    assert refusal(JoinRequest, JOIN | {field: value}) == f"JoinRequest.{field} {complaint}"
+def test_a_wrong_field_is_named_with_what_is_wrong(field, value, wanted, found):
+    assert refusal(JoinRequest, JOIN | {field: value}) == words.unexpected(f"JoinRequest.{field}", wanted, found)
+
+
+SCALE_UP = words.one_of(["cooldown", "immediate", "manual", "on-notice"])
+LEASE, JOIN_TIMEOUT = words.a_number(0.1, 86_400), words.a_number(0, 1e7)
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("name", "value", "path", "wanted", "found"),
     [
-        ({"scale_up": "never"}, "scale_up must be one of cooldown, immediate, manual, on-notice, not 'never'"),
-        ({"scale_up": 3}, "scale_up must be one of cooldown, immediate, manual, on-notice, not 3"),
-        ({"lease_s": 0}, "lease_s must be a number from 0.1 to 86400, not 0"),
-        ({"lease_s": float("nan")}, "lease_s must be a number from 0.1 to 86400, not nan"),
-        ({"join_timeout_s": float("inf")}, "join_timeout_s must be a number from 0 to 1e+07, not inf"),
-        ({"join_timeout_s": "600"}, "join_timeout_s must be a number from 0 to 1e+07, not '600'"),
-        ({"fatal_exit_codes": 3}, "fatal_exit_codes must be a list of at most 32, not 3"),
-        ({"fatal_exit_codes": [1, 999]}, "fatal_exit_codes[1] must be an integer from -255 to 255, not 999"),
-        ({"fatal_exit_codes": [1] * 33}, "fatal_exit_codes must be a list of at most 32, not a list of 33"),
+        ("scale_up", "never", "", SCALE_UP, "'never'"),
+        ("scale_up", 3, "", SCALE_UP, "3"),
+        ("lease_s", 0, "", LEASE, "0"),
+        ("lease_s", float("nan"), "", LEASE, "nan"),
+        ("join_timeout_s", float("inf"), "", JOIN_TIMEOUT, "inf"),
+        ("join_timeout_s", "600", "", JOIN_TIMEOUT, "'600'"),
+        ("fatal_exit_codes", 3, "", words.a_list(32), "3"),
+        ("fatal_exit_codes", [1, 999], "[1]", words.an_integer(-255, 255), "999"),
+        ("fatal_exit_codes", [1] * 33, "", words.a_list(32), words.a_list_of(33)),
     ],
 )
-def test_a_wrong_setting_is_named_by_its_path(settings, complaint):
-    assert refusal(JoinRequest, JOIN | {"settings": settings}) == f"JoinRequest.settings.{complaint}"
+def test_a_wrong_setting_is_named_by_its_path(name, value, path, wanted, found):
+    says = words.unexpected(f"JoinRequest.settings.{name}{path}", wanted, found)
+    assert refusal(JoinRequest, JOIN | {"settings": {name: value}}) == says
 
 
-TAGS = "wait, start, stop, drain, finish"
+TAGS = words.one_of(["wait", "start", "stop", "drain", "finish"])
+DIRECTIVE = "Reply.directive"
 
 
 @pytest.mark.parametrize(
     ("directive", "complaint"),
     [
-        (None, " must be a map, not None"),
-        ({}, f".tag is missing: one of {TAGS}"),
+        (None, words.unexpected(DIRECTIVE, words.A_MAP, "None")),
+        ({}, words.missing_tag(f"{DIRECTIVE}.tag", TAGS)),
         *(
-            ({"tag": tag, "reason": "so"}, f".tag must be one of {TAGS}, not ")
+            ({"tag": tag, "reason": "so"}, words.unexpected(f"{DIRECTIVE}.tag", TAGS, ""))
             for tag in (None, "explode", 3, ["wait"])
         ),
-        ({"tag": "stop", "reason": "so"}, ".round is missing"),
-        ({"tag": "stop", "reason": "so", "round": -1}, ".round must be an integer from 0 to 2147483648, not -1"),
+        ({"tag": "stop", "reason": "so"}, words.missing(f"{DIRECTIVE}.round")),
+        (
+            {"tag": "stop", "reason": "so", "round": -1},
+            words.unexpected(f"{DIRECTIVE}.round", words.an_integer(0, 2**31), "-1"),
+        ),
     ],
 )
 def test_a_wrong_directive_is_named_with_what_is_wrong(directive, complaint):
     reply = {"epoch": "e", "revision": 1, "lease_s": 1, "directive": directive}
-    assert refusal(Reply, reply).startswith(f"Reply.directive{complaint}")
+    assert refusal(Reply, reply).startswith(complaint)
 
 
 def test_a_key_that_is_not_text_is_refused():
-    assert refusal(PollRequest, POLL | {b"colour": 1}) == "PollRequest has a key that is not text"
+    assert refusal(PollRequest, POLL | {b"colour": 1}) == words.bad_key("PollRequest")
 
 
 @pytest.mark.parametrize("body", [b"\x81", b"\xa4\xff\xff\xff\xff", msgpack.packb(1) * 2])
 def test_garbage_is_no_msgpack(body):
-    assert refusal(PollRequest, body).startswith("the body is not one msgpack value")
+    assert tells(refusal(PollRequest, body), words.not_msgpack, why="")
 
 
 @pytest.mark.parametrize("value", [None, 5, "text", [], [POLL]])
 def test_a_body_that_is_not_a_map_is_refused(value):
-    assert refusal(PollRequest, value).startswith("PollRequest must be a map, not ")
+    assert tells(refusal(PollRequest, value), words.unexpected, field="PollRequest", expected=words.A_MAP)
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 2_000, 100_000])
@@ -220,11 +234,13 @@ def test_nesting_is_refused_even_where_nobody_would_look():
     nested: Any = 1
     for _ in range(MAX_DEPTH):
         nested = {"deeper": nested}
-    assert refusal(PollRequest, POLL | {"unknown": nested}) == f"the message nests deeper than {MAX_DEPTH} levels"
+    assert refusal(PollRequest, POLL | {"unknown": nested}) == words.too_deep(MAX_DEPTH)
 
 
 def test_a_body_that_is_too_large_is_refused_unread():
-    with pytest.raises(MessageTooLarge, match=f"at most {MAX_MESSAGE_BYTES} bytes, not {MAX_MESSAGE_BYTES + 1}"):
+    with pytest.raises(
+        MessageTooLarge, match=pattern(words.too_large, most=MAX_MESSAGE_BYTES, size=MAX_MESSAGE_BYTES + 1)
+    ):
         decode(PollRequest, b"\xc1" * (MAX_MESSAGE_BYTES + 1))
 
 
@@ -260,9 +276,8 @@ def test_the_evidence_of_a_failure_may_fill_a_report():
     report = ReportRequest(run_id=WIDE * 256, agent_id=WIDE * 256, round=1, failure=failure)
     assert decode(ReportRequest, encode(report)) == report
     too_much = replace(report, failure=replace(failure, stderr_tail=("x",) * 33))
-    assert refusal(ReportRequest, encode(too_much)) == (
-        "ReportRequest.failure.stderr_tail must be a list of at most 32, not a list of 33"
-    )
+    says = words.unexpected("ReportRequest.failure.stderr_tail", words.a_list(32), words.a_list_of(33))
+    assert refusal(ReportRequest, encode(too_much)) == says
 
 
 @pytest.mark.parametrize("text", ["a", "é", "a b", WIDE, "日本", "x" * 256])
@@ -276,7 +291,7 @@ def test_ids_may_be_of_any_writing(text):
 @pytest.mark.parametrize("text", ["{}", "{}a", "a{}", "a{}b"])
 def test_ids_have_no_letters_that_nobody_sees(letter, text):
     text = text.format(letter)
-    assert refusal(PollRequest, POLL | {"run_id": text}) == f"PollRequest.run_id must be {ID}, not {text!r}"
+    assert refusal(PollRequest, POLL | {"run_id": text}) == words.unexpected("PollRequest.run_id", ID, repr(text))
 
 
 CONVERTS_IN_THREADS = """

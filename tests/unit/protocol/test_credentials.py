@@ -2,6 +2,9 @@
 
 import pytest
 from rdzv_protocol.credentials import Credentials, read_token
+from rdzv_protocol.words import flags
+
+from tests.support.told import pattern
 
 
 def test_the_token_is_the_only_line_that_is_no_comment(tmp_path):
@@ -12,7 +15,7 @@ def test_the_token_is_the_only_line_that_is_no_comment(tmp_path):
 @pytest.mark.parametrize("content", ["", "# nothing\n", "one\ntwo\n", "one team-a-*\n", "größe\n"])
 def test_what_holds_no_token_is_refused_and_not_told(tmp_path, content):
     (tmp_path / "token").write_text(content)
-    with pytest.raises(ValueError, match=r"token: put one word of printable ASCII into it, the token$"):
+    with pytest.raises(ValueError, match=pattern(flags.no_token, path=str(tmp_path / "token"))):
         read_token(str(tmp_path / "token"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import NODEFAULT, inspect, json
 from rdzv_protocol import constraints, errors, paths, queries
-from rdzv_protocol.codec import words
+from rdzv_protocol.codec import wanted
 from rdzv_protocol.exit_codes import ExitCode
 
 from rdzv_server.http.openapi import meanings
@@ -39,7 +39,7 @@ def value_of(expected: Any) -> str:
     types = expected.types if isinstance(expected, inspect.UnionType) else (expected,)
     maps = [f"`{each.cls.__name__}`" for each in types if isinstance(each, inspect.StructType)]
     items = [f": {value_of(each.item_type)}" for each in types if isinstance(each, inspect.VarTupleType)]
-    return (" or ".join(maps) or words(expected)) + "".join(items)
+    return (" or ".join(maps) or wanted(expected)) + "".join(items)
 
 
 def default_of(field: inspect.Field) -> str:

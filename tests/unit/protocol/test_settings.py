@@ -2,6 +2,7 @@
 
 from msgspec.structs import fields
 from rdzv_protocol.settings import RequestedSettings, RunSettings
+from rdzv_protocol.words import flags as words
 
 
 def test_what_may_be_asked_is_what_a_run_has():
@@ -20,7 +21,7 @@ def test_what_is_not_asked_takes_the_default():
 def test_zero_is_an_answer():
     assert RequestedSettings(last_call_timeout_s=0.0).resolve().last_call_timeout_s == 0.0
     assert RequestedSettings(max_restarts=0).conflicts(RunSettings(max_restarts=3)) == [
-        "--max-restarts is 3 here, not 0"
+        words.other_setting("--max-restarts", 3, 0)
     ]
 
 
@@ -32,7 +33,7 @@ def test_defaults_are_torchruns_but_for_the_last_call():
 
 def test_a_conflict_says_so_where_the_run_has_left_it_open():
     said = RequestedSettings(last_call_timeout_s=30.0).conflicts(RunSettings())
-    assert said == ["--last-call-timeout is left open here, not 30.0"]
+    assert said == [words.other_setting("--last-call-timeout", None, 30.0)]
 
 
 def test_an_agent_that_asks_for_nothing_agrees_with_every_run():
@@ -42,4 +43,6 @@ def test_an_agent_that_asks_for_nothing_agrees_with_every_run():
 def test_a_conflict_names_both_values():
     run = RunSettings(max_nodes=4, scale_up="manual")
     asked = RequestedSettings(max_nodes=3, scale_up="immediate", max_restarts=0)
-    assert asked.conflicts(run) == ["--nnodes is 1:4 here, not 1:3", "--scale-up is manual here, not immediate"]
+    assert asked.conflicts(run) == [
+        words.other_setting("--nnodes", "1:4", "1:3"), words.other_setting("--scale-up", "manual", "immediate")
+    ]  # fmt: skip

@@ -28,7 +28,7 @@ from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.status_view import RunStatus
 from rdzv_server.http.status_endpoint import ServerStatus, Status
 from rdzv_server.service.interface import ShardView
-from rdzvctl import cli, completion
+from rdzvctl import cli, completion, words
 from rdzvctl.answers import SAME_AS, UNTOLD
 from rdzvctl.commands import Session
 from rdzvctl.errors import TooOld
@@ -260,10 +260,7 @@ def test_a_command_does_without_a_field_or_says_which_server_lacks_it(
     server: OtherServer, commands: Commands, field: Field
 ) -> None:
     version = "of an unknown version" if field[-1] == "version" else "0.0.7"
-    says = (
-        f"rdzvctl: error: rdzv-server {version} at {server.at} does not tell `{field[-1]}`, which rdzvctl "
-        f"{rdzv_protocol.VERSION} needs for this"
-    )
+    says = f"rdzvctl: error: {words.lacks_field({server.at: version}, field[-1])}"
     for reason in (None, "disk full") if field[1] == "server" else (None,):
         server.lacks(field, unhealthy_reason=reason)
         for line in READ_BY[field[0]]:
@@ -272,7 +269,7 @@ def test_a_command_does_without_a_field_or_says_which_server_lacks_it(
             if done.code == ExitCode.SUCCEEDED:
                 assert not errors
             elif field in NO_SERVER:
-                assert "there listens another program, whose answer is not a server's" in done.err
+                assert words.no_server(words.NO_ANSWER_OF_A_SERVER) in done.err
             else:
                 assert field not in NEWER, (line, done.err)
                 assert (done.code, errors) == (ExitCode.FAILED, [says]), (line, done.err)
@@ -281,12 +278,12 @@ def test_a_command_does_without_a_field_or_says_which_server_lacks_it(
 @pytest.mark.parametrize(
     ("version", "help_line"),
     [
-        ("0.0.7", "it is probably older: upgrade the server"),
-        (rdzv_protocol.VERSION, "the two have one version number, but are of different builds"),
+        ("0.0.7", words.OTHER_VERSION),
+        (rdzv_protocol.VERSION, words.OTHER_BUILD),
     ],
 )
 def test_a_server_of_the_same_version_is_not_called_older(version: str, help_line: str) -> None:
-    assert TooOld("phase", {"gpu1:29400": version}).help_lines[0].startswith(help_line)
+    assert TooOld("phase", {"gpu1:29400": version}).help_lines == (help_line,)
 
 
 def test_without_all_that_came_later_everything_is_shown(server: OtherServer, commands: Commands) -> None:
@@ -309,8 +306,8 @@ def test_what_is_no_server_is_called_so(server: OtherServer, commands: Commands)
     server.lacks(*NO_SERVER)
     done = commands.run("status")
     assert done.code == ExitCode.START_AGAIN
-    says = "there listens another program, whose answer is not a server's"
-    assert done.err.splitlines()[0] == f"rdzvctl: error: no rdzv-server answers: {server.at}: {says}"
+    says = words.nobody_answers({server.at: words.no_server(words.NO_ANSWER_OF_A_SERVER)})
+    assert done.err.splitlines()[0] == f"rdzvctl: error: {says}"
 
 
 def test_who_watches_is_told_of_trouble_that_comes_and_goes(server: OtherServer, commands: Commands) -> None:

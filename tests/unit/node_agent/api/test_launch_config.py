@@ -8,6 +8,7 @@ from ssl import SSLError
 from typing import Any
 
 import pytest
+from rdzv_protocol.words import tls as tls_words
 
 from node_agent import DefaultLogsSpecs, LaunchConfig, Std, elastic_launch, words
 from node_agent.api.children import START_METHODS
@@ -195,7 +196,7 @@ def test_a_server_that_speaks_tls() -> None:
     assert tls and tls.ca == "system"
     refusal = SSLError()
     refusal.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-    assert tls.explain(refusal, "h") == ("the server asks for a certificate of this node: give tls_cert and tls_key")
+    assert tls.explain(refusal, "h") == tls_words.asks_for_certificate("tls_cert", "tls_key")
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_a_server_that_speaks_tls() -> None:
         ({"rdzv_endpoint": "h:1", "rdzv_configs": {"tls_ca": "/nowhere"}},
          "rdzv_configs: tls_ca /nowhere: No such file or directory"),
         ({"rdzv_endpoint": "h:1", "rdzv_configs": {"tls_ca": __file__}},
-         f"rdzv_configs: tls_ca {__file__}: there is no certificate in it (PEM)"),
+         "rdzv_configs: " + tls_words.bad_file("tls_ca", __file__, tls_words.NO_CERTIFICATE)),
         ({"rdzv_endpoint": "h:1", "rdzv_configs": {"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"}},
          "rdzv_configs: tls_cert /c: No such file or directory"),
         ({"shutdown_timeout": -1}, "shutdown_timeout: a number of seconds, not -1"),

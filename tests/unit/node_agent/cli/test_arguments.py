@@ -7,6 +7,7 @@ from math import inf
 import pytest
 from msgspec.structs import replace
 from rdzv_protocol.flag_values import node_counts
+from rdzv_protocol.words import flags as flag_words
 
 from node_agent import flags as values
 from node_agent import words
@@ -44,12 +45,12 @@ def a_time(given: str, low: float = 0, high: float = 10**6) -> str:
 
 # fmt: off
 TABLE = {  # by argument: a good text, a bad one, and what is said to that
-    "rdzv_endpoint": ("host:29400", "host:port", "'host:port' is not HOST:PORT with a port from "),
+    "rdzv_endpoint": ("host:29400", "host:port", flag_words.bad_endpoint("host:port", 0).partition("0")[0]),
     "rdzv_backend": ("c10d", "zeus", SAY.not_one_of(values.BACKENDS, "zeus")),
     "master_addr": ("10.0.0.1", "two\nlines", TWO_LINES),
     "master_port": ("29501", "-1", a_number(0, 65_535, "-1")),
     "rdzv_id": ("nightly", "two\nlines", TWO_LINES),
-    "nnodes": ("2:4", "4:2", "4:2: MIN is above MAX; did you mean 2:4?"),
+    "nnodes": ("2:4", "4:2", flag_words.min_above_max("4:2", 4, 2)),
     "rdzv_conf": ("is_host=1", "join_timeout", SAY.not_pairs("join_timeout")),
     "token_file": ("token", "/no/such/file", "No such file or directory"),
     "tls_ca": ("ca.pem", "/no/such/file", HOSTED),
@@ -112,7 +113,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "start_method": ("fork", "exec", SAY.not_one_of(("spawn", "fork", "forkserver"), "exec")),
 }
 MORE_BAD = [
-    ("nnodes", "some", "'some' is neither a number of nodes nor MIN:MAX"),
+    ("nnodes", "some", flag_words.bad_node_counts("some")),
     ("nnodes", "0", "0: from 1 to 100000 nodes"),
     *(
         ("rdzv_conf", text, SAY.not_pairs(wrong))
@@ -286,7 +287,7 @@ def test_an_empty_variable_says_nothing():
 @pytest.mark.parametrize(
     ("variable", "text", "what"),
     [
-        ("PET_NNODES", "many", "PET_NNODES: 'many' is neither a number of nodes nor MIN:MAX"),
+        ("PET_NNODES", "many", f"PET_NNODES: {flag_words.bad_node_counts('many')}"),
         ("PET_STANDALONE", "maybe", f"PET_STANDALONE: {SAY.not_a_switch('maybe')}"),
         ("PET_RDZV_CONF", "join_timeout", f"PET_RDZV_CONF: {SAY.not_pairs('join_timeout')}"),
         ("PET_RDZV_ENDPOINT", "host:x", "PET_RDZV_ENDPOINT: 'host:x' is not HOST:PORT"),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.words import flags
 
 
 def asks(*argv: str, module: str = "node_agent", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -63,7 +64,7 @@ def test_without_shtab_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "shtab.py").write_text("raise ImportError\n")
     printed = asks("--print-completion", "bash", PYTHONPATH=str(tmp_path))
     assert (printed.returncode, printed.stdout) == (1, "")
-    assert printed.stderr == "node-agent: --print-completion needs the package shtab: pip install shtab\n"
+    assert printed.stderr == flags.needs_shtab("node-agent", "--print-completion") + "\n"
 
 
 def test_another_shell_is_refused() -> None:

@@ -4,9 +4,11 @@ import socket
 from math import inf
 
 import pytest
+from rdzv_protocol.words import flags as flag_words
 
 from node_agent import words
 from node_agent.config import Target
+from tests.support.told import tells
 from tests.unit.node_agent.command_lines import complaint, plan
 
 ELSEWHERE = "198.51.100.7"
@@ -221,14 +223,14 @@ def test_where_they_meet_by_what_operators_set(flags, environment, target):
         ("--endpoint h:1 --nnodes 2 --node-rank 5", SAY.rank_too_high("--node-rank", 5, nodes=2)),
         (f"{C10D} --rdzv-endpoint localhost:0", SAY.port_unknown("--rdzv-endpoint")),
         ("--nnodes 2 --master-port 0", SAY.port_unknown("--master-port")),
-        ("--nnodes 2 --rdzv-endpoint h:0", "--rdzv-endpoint: 'h:0' is not HOST:PORT with a port from 1 to 65535"),
+        ("--nnodes 2 --rdzv-endpoint h:0", f"--rdzv-endpoint: {flag_words.bad_endpoint('h:0', 1)}"),
         *((f"--rdzv-backend {backend}", SAY.no_endpoint("--rdzv-backend", backend, "--endpoint"))
           for backend in ("etcd", "etcd-v2", "rdzv-server")),
         ("--endpoint https://h:1", words.plan.https_without_ca("--endpoint", "--tls-ca")),
         ("--endpoint h:1 --tls-ca system --tls-cert x", words.plan.half_a_certificate("--tls-cert", "--tls-key")),
         ("--endpoint h:1 --tls-cert x --tls-key y", words.plan.tls_without_ca("--tls-cert", "--tls-ca")),
-        ("--endpoint ftp://h:1", "--endpoint: 'ftp://h:1' is not HOST:PORT with a port from 1 to 65535"),
-        ("--endpoint ::1", "--endpoint: '::1' has no port: give HOST:PORT, such as [::1]:29400"),
+        ("--endpoint ftp://h:1", f"--endpoint: {flag_words.bad_endpoint('ftp://h:1', 1)}"),
+        ("--endpoint ::1", f"--endpoint: {flag_words.no_port('::1', '[::1]:29400')}"),
         ("--standalone --nnodes 2:3", SAY.only_one_node("--standalone", "--nnodes", "--endpoint")),
     ],
 )  # fmt: skip
@@ -289,8 +291,11 @@ BAD_PORT = [":29400", "host:", "host:0", "host:65536", "host:http", "host:²", "
 
 @pytest.mark.parametrize("text", [*NO_PORT, *BAD_PORT])
 def test_an_endpoint_that_is_none_is_explained(text):
-    why = "has no port: give HOST:PORT" if text in NO_PORT else "is not HOST:PORT with a port from 1 to 65535"
-    assert why in complaint("--endpoint", text, "train.py")
+    says = complaint("--endpoint", text, "train.py")
+    stripped = text.removeprefix("http://")
+    assert (
+        tells(says, flag_words.no_port, text=stripped) if text in NO_PORT else flag_words.bad_endpoint(text, 1) in says
+    )
 
 
 @pytest.mark.torch

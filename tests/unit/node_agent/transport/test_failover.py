@@ -15,6 +15,7 @@ from node_agent.core.backoff import Unreachable
 from node_agent.transport import failover
 from node_agent.transport.failover import Failover
 from node_agent.transport.retrying import RetryingClient
+from rdzv_server.words import auth
 from tests.support.process_info import until
 from tests.support.told import pattern
 from tests.unit.node_agent.transport.http_server import HttpServer, http
@@ -210,7 +211,7 @@ async def test_who_is_kept_out_by_one_server_asks_another_the_next_time(cluster)
     """The first one has not read its tokens again yet."""
     a, b, _c = cluster.all
     await cluster.lead(b, 5)
-    a.refusal = ErrorReply(code="unauthorized", message="this server does not know this token")
+    a.refusal = ErrorReply(code="unauthorized", message=auth.WRONG_TOKEN)
     client = RetryingClient(cluster.agent().transport(), has_joined=True)
     assert (await polled(client)).leadership == 5
     await client.close()

@@ -6,6 +6,8 @@ import pytest
 from rdzv_protocol.errors import Forbidden, ProtocolError, ServerUnavailable, Unauthorized
 
 from rdzv_server.auth.authorization import Access, Caller, Role, Token
+from rdzv_server.words import auth as words
+from tests.support.told import pattern
 
 METRICS = ("GET", "/metrics")
 JOIN, LOOK, ACT = ("POST", "/v1/agent/join"), ("GET", "/v1/status"), ("POST", "/v1/runs")
@@ -40,12 +42,15 @@ def test_each_token_is_good_for_its_own_actions(role, answers):
 @pytest.mark.parametrize(
     ("header", "says"),
     [
-        ("", "asks for a token: start the agent with --token-file"),
-        *((header, "does not know") for header in ("Bearer x", "Bearer ", "Bearer secret-admin ", "secret-admin", "Ü")),
+        ("", words.NO_TOKEN),
+        *(
+            (header, words.WRONG_TOKEN)
+            for header in ("Bearer x", "Bearer ", "Bearer secret-admin ", "secret-admin", "Ü")
+        ),
     ],
 )
 def test_only_the_exact_header_counts(header, says):
-    with pytest.raises(Unauthorized, match=says):
+    with pytest.raises(Unauthorized, match=pattern(says)):
         Access(TOKENS).check(*LOOK, Caller(peer=LOCAL, authorization=header))
 
 
@@ -58,10 +63,11 @@ def test_metrics_are_for_those_who_may_look_at_everything():
     access = Access([*TOKENS, Token(Role.AGENT, b"team", "team-*")])
     assert [answer(access, METRICS, f"secret-{role.value}") for role in Role] == ["yes"] * 3
     assert answer(access, METRICS) == Unauthorized.code
+    refusal = pattern(words.not_for_all_runs, patterns=["team-*"], why="why")
     for token, may in (("secret-agent", True), ("team", False)):
         permit = access.check(*METRICS, Caller(peer=FAR, authorization=f"Bearer {token}"))
-        with nullcontext() if may else pytest.raises(Forbidden, match=r"runs team-\* alone, and that is not enough"):
-            permit.check_every_run("that is not enough")
+        with nullcontext() if may else pytest.raises(Forbidden, match=refusal):
+            permit.check_every_run("why")
 
 
 def test_probes_are_for_everybody():
@@ -93,17 +99,11 @@ def test_without_tokens_everybody_may_take_part_and_only_this_machine_may_act():
     assert {answer(access, ACT, peer=peer) for peer in (LOCAL, "::ffff:127.0.0.1", "::1", "127.8.8.8")} == {"yes"}
 
 
-@pytest.mark.parametrize(
-    ("host", "endpoint"),
-    [("gpu1:31000", "localhost:31000"), ("[fd77::1]:31000", "localhost:31000"), ("gpu1", "localhost:29400")],
-)
-def test_who_may_not_act_without_tokens_is_told_how_to(host, endpoint):
+@pytest.mark.parametrize(("host", "port"), [("gpu1:31000", 31000), ("[fd77::1]:31000", 31000), ("gpu1", 29400)])
+def test_who_may_not_act_without_tokens_is_told_how_to(host, port):
     with pytest.raises(Forbidden) as refusal:
         Access().check(*ACT, Caller(peer=FAR, host=host))
-    assert str(refusal.value) == (
-        "without tokens this server takes operators' actions from its own machine alone, under the name localhost: "
-        f"there use --endpoint {endpoint}; or start the server with --token-file and --admin-token-file"
-    )
+    assert str(refusal.value) == words.not_this_machine(port)
 
 
 @pytest.mark.parametrize("peer", ["", "localhost", "::ffff:10.0.0.7", "127.0.0.1.evil.example"])
@@ -148,7 +148,11 @@ def permit(*patterns: str, action: tuple[str, str] = JOIN):
 )
 def test_a_token_is_good_for_the_runs_that_it_names_and_shows_these_alone(patterns, run_id, may):
     assert permit(*patterns, action=LOOK).covers(run_id) is may
-    with nullcontext() if may else pytest.raises(Forbidden, match=f"is good for runs .* alone, not for {run_id}"):
+    with (
+        nullcontext()
+        if may
+        else pytest.raises(Forbidden, match=pattern(words.not_for_run, patterns=patterns, run_id=run_id))
+    ):
         permit(*patterns).check_run(run_id)
 
 
@@ -165,7 +169,7 @@ def test_a_token_may_be_good_for_so_many_runs_at_a_time(run_id, going_on, may):
     access = Access([Token(Role.AGENT, b"ours", "a-*", 2), Token(Role.AGENT, b"ours", "shared*")])
     permitted = access.check(*JOIN, Caller(peer=FAR, authorization="Bearer ours"))
     assert permitted.has_quota
-    full = pytest.raises(ServerUnavailable, match="may have 2 runs at a time, and has them; a-3 has to wait")
+    full = pytest.raises(ServerUnavailable, match=pattern(words.too_many_runs, most=2, run_id=run_id))
     with nullcontext() if may else full:
         permitted.check_quota(run_id, going_on)
 

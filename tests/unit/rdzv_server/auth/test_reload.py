@@ -1,13 +1,18 @@
 """Tokens and TLS as a server's settings name them: read at the start and again, and what is to be looked at."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
+from rdzv_protocol.certificates import expires_at
 
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.reload import BadTokenFile, Security, read_tokens
 from rdzv_server.config import ServerConfig
+from rdzv_server.words import auth as words
 from tests.support.certificates import Authority
+from tests.support.told import pattern, tells
 
 
 def write(path: Path, content: str, mode: int = 0o600) -> str:
@@ -27,7 +32,7 @@ def test_the_files_are_read_anew_and_the_old_tokens_stay_if_one_is_bad(tmp_path,
         write(tmp_path / "agents", content)
         security.renew(lambda access, tls: renewed.append(access))
     assert [access.tokens for access in renewed] == [(Token(Role.AGENT, b"second"), boss)]
-    assert security.access is renewed[0] and "keeping the tokens" in caplog.text
+    assert security.access is renewed[0] and tells(caplog.text, words.not_renewed)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
@@ -36,11 +41,8 @@ def test_a_secret_that_others_can_read_is_warned_of(tmp_path, mode):
     Path(key).chmod(mode)
     tokens = write(tmp_path / "agents", "one", mode)
     notes = [note for _, note in Security(ServerConfig(token_file=tokens, tls_cert=cert, tls_key=key)).notes("::")]
-    assert notes[0].startswith(f"TLS: certificate {cert} expires on 20")
-    assert [note for note in notes if "chmod" in note] == [
-        f"{flag}: others than its owner can read it; chmod 600 ends that"
-        for flag in (f"--token-file {tokens}", f"--tls-key {key}")
-    ]
+    assert notes[0] == words.tls(cert, expires_at(cert))
+    assert {words.exposed("--token-file", tokens), words.exposed("--tls-key", key)} < set(notes)
 
 
 @pytest.mark.parametrize(
@@ -67,24 +69,26 @@ def test_a_file_holds_tokens_comments_and_empty_lines(tmp_path):
 @pytest.mark.parametrize(
     ("role", "content", "says"),
     [
-        (Role.AGENT, b"", "there is no token in it"),
-        (Role.AGENT, b"\n# nothing\n", "there is no token in it"),
-        (Role.AGENT, b"hush a b", "each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS"),
-        (Role.AGENT, b"hush a 0", "each line holds TOKEN, TOKEN RUN_ID_PATTERN or"),
-        (Role.AGENT, b"hush a 2 x", "each line holds TOKEN, TOKEN RUN_ID_PATTERN or"),
-        (Role.AGENT, "größe".encode(), "only printable ASCII"),
-        (Role.AGENT, b"hu\x00sh", "only printable ASCII"),
-        (Role.ADMIN, b"hush team-a-*", "only agents' tokens can be for some runs alone"),
+        (Role.AGENT, b"", words.NO_TOKEN_IN_FILE),
+        (Role.AGENT, b"\n# nothing\n", words.NO_TOKEN_IN_FILE),
+        (Role.AGENT, b"hush a b", words.BAD_LINE),
+        (Role.AGENT, b"hush a 0", words.BAD_LINE),
+        (Role.AGENT, b"hush a 2 x", words.BAD_LINE),
+        (Role.AGENT, "größe".encode(), words.NOT_PRINTABLE),
+        (Role.AGENT, b"hu\x00sh", words.NOT_PRINTABLE),
+        (Role.ADMIN, b"hush team-a-*", words.NOT_FOR_SOME_RUNS),
     ],
 )
 def test_what_is_no_file_of_tokens_is_said_and_tells_no_secret(tmp_path, role, content, says):
     path = tmp_path / "tokens"
     path.write_bytes(content)
-    with pytest.raises(BadTokenFile, match=f"^--a-token-file {path}: {says}") as error:
+    with pytest.raises(BadTokenFile, match=pattern(words.bad_token_file("--a-token-file", str(path), says))) as error:
         read_tokens(role, "--a-token-file", str(path))
     assert "hush" not in str(error.value)
 
 
 def test_a_file_that_is_not_there():
-    with pytest.raises(BadTokenFile, match=r"^--token-file /nowhere: No such file or directory$"):
+    with pytest.raises(
+        BadTokenFile, match=pattern(words.bad_token_file("--token-file", "/nowhere", os.strerror(errno.ENOENT)))
+    ):
         read_tokens(Role.AGENT, "--token-file", "/nowhere")

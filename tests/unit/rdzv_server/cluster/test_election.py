@@ -14,6 +14,7 @@ from rdzv_server.cluster.election import MOMENT_S, Election, Leadership  # noqa:
 from rdzv_server.cluster.membership import READY, Leader, Membership  # noqa: E402
 from rdzv_server.config import ServerConfig  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, put  # noqa: E402
+from rdzv_server.words import cluster as words  # noqa: E402
 
 LEASE_S = 1
 LONG_LEASE_S = 60
@@ -161,8 +162,7 @@ async def test_its_own_former_life_is_no_address_to_send_agents_to(start, write_
 async def test_another_server_under_the_same_address_is_said(start, caplog):
     await start("a:1", lease_s=LEASE_S).leads()
     start("a:1", lease_s=LEASE_S)
-    said = "another server runs as a:1, too: give each its own address with --advertise"
-    await until(lambda: said in caplog.messages)
+    await until(lambda: words.same_address("a:1") in caplog.messages)
 
 
 async def test_a_leadership_that_its_server_does_not_exercise_is_taken_away(start, client):

@@ -239,7 +239,7 @@ async def test_what_comes_too_late_is_kept_back_a_refusal_too(server):
     leadership.is_certain = False
     server.store.may_write.set()
     assert isinstance(await join, NotLeader)
-    leadership.end("its lease at etcd ran out")
+    leadership.end("it is over")
     assert isinstance(await unknown, NotLeader)
 
 
@@ -268,7 +268,7 @@ async def test_when_it_ends_parked_polls_are_sent_away_and_the_next_one_knows_ev
     first = await server.lead(5)
     await server.join("a")
     poll = await server.parked("a")
-    first.end("its lease at etcd ran out")
+    first.end("it is over")
     assert isinstance(await poll, NotLeader)
     async with asyncio.timeout(PATIENCE_S):
         await first.has_resigned.wait()

@@ -13,7 +13,7 @@ from rdzv_server.words import etcd as etcd_words
 from rdzv_server.words import nodes, operations
 from tests.support.etcd import need_etcd
 from tests.support.scenario import Connection, a_join, settings_of
-from tests.support.told import pattern
+from tests.support.told import pattern, tells
 from tests.unit.rdzv_server.cluster.conftest import PATIENCE_S, until
 
 need_etcd()
@@ -26,6 +26,7 @@ from rdzv_server.config import ServerConfig  # noqa: E402
 from rdzv_server.service.interface import OperatorRequest  # noqa: E402
 from rdzv_server.storage.base import StoreBroken  # noqa: E402
 from rdzv_server.storage.etcd_client import EtcdClient, delete, put  # noqa: E402
+from rdzv_server.words import cluster as words  # noqa: E402
 
 LEASE_S = 1
 LONG_LEASE_S = 60
@@ -90,7 +91,7 @@ async def test_who_does_not_take_what_it_is_left_is_left_nothing_more_in_this_li
     await server.leads(4)
 
     def left() -> int:
-        return sum("leaving it to b:1" in message for message in caplog.messages)
+        return sum(words.leaves_it_to("b:1") in message for message in caplog.messages)
 
     for life in (1, 2):
         lease_id, _ = await client.grant(60)
@@ -125,7 +126,7 @@ async def test_who_is_cut_off_leads_nothing_before_another_does_and_is_left_its_
     while first.led:
         assert second.led == kept
         await asyncio.sleep(0.005)
-    assert first.shards.state().unhealthy_reason == "etcd does not answer: this server's leadership is not certain"
+    assert first.shards.state().unhealthy_reason == words.UNCERTAIN
     assert first.shards.state().peers == ["b:1"], "as last known"
     with pytest.raises(NotLeader):
         await first.shards.ask(OperatorRequest(StopRequest(run_id=run_of(lost[0])), "me"), OPERATOR)
@@ -199,19 +200,19 @@ async def test_it_is_ready_once_a_leader_is_known(start, gated):
     gate.hold()
     server = start("a:1", gated_client)
     await asyncio.sleep(0)
-    assert server.shards.state().unhealthy_reason == "no leader is known" and not server.shards.state().leads
+    assert server.shards.state().unhealthy_reason == words.NO_LEADER and not server.shards.state().leads
     gate.release()
     await server.leads(4)
     assert server.shards.state().unhealthy_reason is None and server.shards.state().leads
     await server.end()
-    assert server.shards.state().unhealthy_reason == "shutting down"
+    assert server.shards.state().unhealthy_reason == words.SHUTTING_DOWN
 
 
 async def test_a_shard_whose_records_are_damaged_stands_still_alone(start, client, prefix, caplog):
     await client.transact([], [put(f"{prefix}/shards/2/records/x".encode(), b"not ours")])
     first = start("a:1")
     await first.leads(3)
-    await until(lambda: any("shard 2: cannot be led by this server" in message for message in caplog.messages))
+    await until(lambda: tells(caplog.text, words.shard_broken, shard=2))
     assert not first.running.done() and first.led == [0, 1, 3]
     second = start("b:1")
     await until(lambda: second.led and len(first.led) <= 2)

@@ -217,7 +217,7 @@ def awaits_a(joined: int, names: str) -> str:
         "1:3 last_call_timeout_s=5 disconnect_grace_s=60", "join a b; disconnect b; 59s", {"wait": "a b"},
         "1s", {"ranks": "a"},
     ),
-    "after a restart of the server nobody gets a seat before it is heard": (
+    "after a server's restart nobody gets a seat before it is heard": (
         "2 lease_s=10", "join a; restart; join b", {"wait": "a b"}, "renew a", {"ranks": "a b"},
     ),
     # fencing

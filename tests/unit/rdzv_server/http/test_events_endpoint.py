@@ -15,7 +15,9 @@ from rdzv_protocol.events import RunEvent
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.config import Limits
 from rdzv_server.http import events_endpoint
+from rdzv_server.http.events_endpoint import LAST_NUMBER, MOST_EVENTS
 from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.words import http as words
 from tests.support.agent_side import come_and_go, is_forgotten_for_another
 
 PATIENCE_S = 20.0
@@ -92,12 +94,15 @@ async def test_a_page_says_what_happened_and_how_to_ask_for_the_next(site):
 
 @pytest.mark.parametrize(
     ("query", "says"),
-    [("?after=-1", "after must be a number"), ("?after=x", "after"), ("?limit=0", "limit"), ("?limit=1001", "limit")],
+    [
+        *((f"?after={text}", words.bad_number("after", 0, LAST_NUMBER, text)) for text in ("-1", "x")),
+        *((f"?limit={text}", words.bad_number("limit", 1, MOST_EVENTS, text)) for text in ("0", "1001")),
+    ],
 )
 async def test_what_is_no_number_is_refused(site, query, says):
     await site.happens()
     status, refusal = await site.page(query)
-    assert (status, refusal["code"]) == (400, "malformed_message") and says in refusal["message"]
+    assert (status, refusal["code"]) == (400, "malformed_message") and refusal["message"] == says
 
 
 async def test_a_run_that_there_is_not_is_refused_as_a_page_and_as_a_stream(site):

@@ -6,6 +6,7 @@ from rdzv_protocol.errors import AgentFenced, Forbidden, Unauthorized
 from rdzv_server.config import Rate
 from rdzv_server.http import limits
 from rdzv_server.http.limits import LOG_LINES, SILENCE_S, Buckets, RefusalLog, peer_of
+from rdzv_server.words import http as words
 
 TWO_A_SECOND = Rate(per_s=2, burst=5)
 
@@ -78,9 +79,9 @@ def test_a_refusal_is_said_once_in_a_while_however_often_it_is_repeated(caplog):
     refusals.note("10.0.0.8", AgentFenced("part of a run's life"), 1_000.0)
     assert SILENCE_S == 600
     assert said(caplog) == [
-        *["refused 10.0.0.7: no token"] * 2,
-        "refused 10.0.0.7: not for you",
-        "refused 10.0.0.8: no token",
+        *[words.refused("10.0.0.7", "no token", 0)] * 2,
+        words.refused("10.0.0.7", "not for you", 0),
+        words.refused("10.0.0.8", "no token", 0),
     ]
 
 
@@ -90,6 +91,4 @@ def test_a_flood_of_refusals_is_counted_and_not_said(caplog):
         refusals.note("10.0.0.7", Forbidden(f"not run {number}"), 5.0)
     assert len(said(caplog)) == LOG_LINES.burst
     refusals.note("10.0.0.7", Forbidden("not this one"), 10.0)
-    assert said(caplog)[-1] == (
-        f"refused 10.0.0.7: not this one (and {100_000 - LOG_LINES.burst} more refusals, of other kinds)"
-    )
+    assert said(caplog)[-1] == words.refused("10.0.0.7", "not this one", 100_000 - LOG_LINES.burst)

@@ -13,6 +13,7 @@ from rdzv_server.config import Limits
 from rdzv_server.http import listener
 from rdzv_server.http.listener import Listener
 from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.words import http as words
 
 PATIENCE_S = 20.0
 
@@ -40,7 +41,7 @@ async def test_that_there_is_no_room_is_logged_once_however_often_it_is_tried(
         await server.listen(bound)
         assert (await session.get(url)).status == 200
     assert caplog.messages == [
-        "cannot take connections (Too many open files); trying again", "connections are taken again",
+        f"{words.cannot_accept(os.strerror(errno.EMFILE))}; trying again", words.ACCEPTS_AGAIN,
     ]  # fmt: skip
 
 

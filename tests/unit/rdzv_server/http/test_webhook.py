@@ -15,8 +15,10 @@ from rdzv_server.http.routes import ROUTES
 from rdzv_server.http.webhook import Webhook, signature
 from rdzv_server.server import RendezvousServer
 from rdzv_server.storage.base import MemoryStore
+from rdzv_server.words import exports as words
 from tests.support.agent_side import come_and_go, is_forgotten_for_another
 from tests.support.receiver import Receiver
+from tests.support.told import tells
 
 SECRET = b"secret"
 RUNS = ["a", "b", "c"]
@@ -90,7 +92,7 @@ async def test_a_receiver_that_refuses_is_tried_again_and_misses_nothing(receive
         await receiver.has("a", 9)
     assert receiver.numbers("a") == list(range(1, 10))
     said = [record.getMessage() for record in caplog.records if "--webhook" in record.getMessage()]
-    assert "it answers 503" in said[0] and "answers again; nothing was lost" in said[1]
+    assert words.webhook_refuses(503, "Service Unavailable") in said[0] and tells(said[1], words.webhook_answers)
 
 
 async def test_a_server_that_starts_again_goes_on_where_the_one_before_was_acknowledged(receiver):

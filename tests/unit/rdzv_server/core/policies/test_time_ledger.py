@@ -140,7 +140,7 @@ HANGS = "join a b; 7s; suspect a 0 silent_s=5; suspect b 1 silent_s=4; 100s"
         {"parts": "training 49, checkpointing 10, lost 1"},
     ),
     # a restarted server
-    "a restart of the server loses nothing of it": (
+    "a restarted server loses nothing of it": (
         "1 max_restarts=3", f"join a; {SAVED}; fail a; 3s; restart",
         {"time": "running 60, restarting 3", "parts": "training 40, checkpointing 5, lost 15"},
     ),

@@ -1,0 +1,56 @@
+"""What is wrong with a flag's value, or with a variable's."""
+
+A_TIME = "a time such as 90s, 30m, 24h or 7d"
+
+
+def bad_time(text: str) -> str:
+    return f"{A_TIME}, not {text!r}"
+
+
+def no_port(text: str, example: str) -> str:
+    return f"{text!r} has no port: give HOST:PORT, such as {example}"
+
+
+def bad_endpoint(text: str, lowest_port: int) -> str:
+    return f"{text!r} is not HOST:PORT with a port from {lowest_port} to 65535"
+
+
+def bad_node_counts(text: str) -> str:
+    return f"{text!r} is neither a number of nodes nor MIN:MAX"
+
+
+def min_above_max(text: str, low: int, high: int) -> str:
+    return f"{text}: MIN is above MAX; did you mean {high}:{low}?"
+
+
+def too_many_nodes(text: str) -> str:
+    return f"{text}: from 1 to 100000 nodes"
+
+
+def other_setting(flag: str, theirs: object, asked: object) -> str:
+    """A run has another setting than an agent asks for. `theirs`: None if the run has left it open."""
+    return f"{flag} is {'left open' if theirs is None else theirs} here, not {asked}"
+
+
+def bad_level(variable: str, word: str) -> str:
+    return f"{variable}: DEBUG, INFO, WARNING, ERROR or CRITICAL, not {word!r:.60}; INFO is used"
+
+
+def needs_shtab(program: str, flag: str | None) -> str:
+    return f"{program}: {flag} needs the package shtab: pip install shtab"
+
+
+def did_you_mean(word: str) -> str:
+    """End of a message."""
+    return f"; did you mean {word}?"
+
+
+# A token's file.
+
+
+def unreadable_token(path: str, why: str) -> str:
+    return f"{path}: {why}"
+
+
+def no_token(path: str) -> str:
+    return f"{path}: put one word of printable ASCII into it, the token"

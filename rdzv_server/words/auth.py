@@ -1,0 +1,101 @@
+"""Who may do what, and what the server says of its tokens and certificates."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+# Refused callers.
+
+
+def unknown_name(name: str) -> str:
+    return (
+        f"without tokens a browser must use this server's address or a name that agents use, not {name}; "
+        f"or start the server with --allow-host {name}"
+    )
+
+
+def not_for_run(patterns: Sequence[str], run_id: str) -> str:
+    return f"this token is good for runs {' and '.join(patterns)} alone, not for {run_id}"
+
+
+def not_for_all_runs(patterns: Sequence[str], why: str) -> str:
+    return f"this token is good for runs {' and '.join(patterns)} alone, and {why}: take a token of --read-token-file"
+
+
+def too_many_runs(most: int, run_id: str) -> str:
+    return f"this token may have {most} runs at a time, and has them; {run_id} has to wait"
+
+
+def foreign_page_takes_part(origin: str) -> str:
+    return f"agents' paths take nothing from a web page ({origin})"
+
+
+def role_lacks(role: str, action: str) -> str:
+    return f"the {role} token does not let its bearer {action}"
+
+
+UNKNOWN_SECRET = "this server does not know this token"
+
+
+_CURL = "(curl: -H 'Authorization: Bearer TOKEN')"
+NO_TOKEN = f"this server asks for a token: start the agent with --token-file {_CURL}"
+WRONG_TOKEN = f"{UNKNOWN_SECRET}: start the agent with --token-file and the right one {_CURL}"
+SESSION_TAKES_PART = "a browser's session is not for agents"
+NO_CSRF = "a browser's session acts from the page of this server alone: load the page again"
+
+
+def foreign_session(origin: str | None) -> str:
+    return f"a browser's session is not for the web page {origin}"
+
+
+def not_this_machine(port: str | int) -> str:
+    return (
+        "without tokens this server takes operators' actions from its own machine alone, under the name localhost: "
+        f"there use --endpoint localhost:{port}; or start the server with --token-file and --admin-token-file"
+    )
+
+
+def foreign_page_acts(origin: str) -> str:
+    return f"without tokens this server takes no actions from the web page {origin}"
+
+
+# Files.
+
+
+def bad_token_file(flag: str, path: str, why: str) -> str:
+    return f"{flag} {path}: {why}"
+
+
+NOT_PRINTABLE = "only printable ASCII, please"
+NO_TOKEN_IN_FILE = "there is no token in it; put one of printable ASCII on a line of its own"
+NOT_FOR_SOME_RUNS = "only agents' tokens can be for some runs alone"
+BAD_LINE = "each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS"
+
+
+def exposed(flag: str, path: str) -> str:
+    return f"{flag} {path}: others than its owner can read it; chmod 600 ends that"
+
+
+OPEN = (
+    "no --token-file: everybody who reaches this port can join, watch and disturb runs; operators' "
+    "actions are taken from this machine alone"
+)
+
+
+def not_renewed(why: str) -> str:
+    """After SIGHUP."""
+    return f"SIGHUP: {why}; keeping the tokens and certificates that there are"
+
+
+RENEWED = "SIGHUP: new connections get the tokens and certificates that the files hold now"
+
+
+def tls(certificate: str, expires_at: datetime) -> str:
+    return f"TLS: certificate {certificate} expires on {expires_at:%Y-%m-%d %H:%M} UTC"
+
+
+def certificate_expired(path: str) -> str:
+    return f"--tls-cert {path} has expired: no agent will come in before there is another (then: SIGHUP)"
+
+
+def certificate_expires(path: str, days: int) -> str:
+    return f"--tls-cert {path} expires in {days} days"

@@ -1,0 +1,68 @@
+"""What one of several servers says of its part of the runs: who leads, and why no longer."""
+
+from rdzv_protocol.text import count
+
+
+def _of(shard: int | None) -> str:
+    return "" if shard is None else f"shard {shard}: "
+
+
+def takes_over(shard: int | None, leadership: int) -> str:
+    """`shard`: None in a cluster with one."""
+    return f"{_of(shard)}taking over as leader (leadership {leadership})"
+
+
+def leads(shard: int | None, runs: int) -> str:
+    return f"{_of(shard)}leading: {count(runs, 'run')}"
+
+
+def follows(shard: int | None, leader: str, leadership: int) -> str:
+    return f"{_of(shard)}following {leader} (leadership {leadership})"
+
+
+def leads_no_more(shard: int | None, why: str) -> str:
+    return f"{_of(shard)}leads no more: {why}"
+
+
+KEY_DELETED = "its key at etcd was deleted"
+LEASE_RAN_OUT = "its lease at etcd ran out"
+
+
+def leaves_it_to(address: str) -> str:
+    return f"leaving it to {address}, which leads fewer"
+
+
+def shard_broken(shard: int, why: str) -> str:
+    return f"shard {shard}: cannot be led by this server; the others go on: {why}"
+
+
+CANNOT_TAKE_OVER = "cannot take over yet"
+LEASE_CONSEQUENCE = "answering nobody until it can, workers keep running"
+LEASE_RENEWED = "this server's lease is renewed: it leads what it led"
+
+
+def lease_not_renewed(why: str) -> str:
+    return f"cannot renew this server's lease: {why}"
+
+
+def same_address(address: str) -> str:
+    return f"another server runs as {address}, too: give each its own address with --advertise"
+
+
+def cannot_cordon(node_id: str, why: str) -> str:
+    return f"node {node_id}: cannot be cordoned for this shard, too: {why}"
+
+
+CORDONS_NOT_FOLLOWED = "cordons are not followed"
+
+# Answers.
+
+
+def other_leads(address: str) -> str:
+    return f"{address} leads: ask there"
+
+
+UNKNOWN_LEADER = "this server does not lead, and does not know who does"
+UNCERTAIN = "etcd does not answer: this server's leadership is not certain"
+NO_LEADER = "no leader is known"
+SHUTTING_DOWN = "shutting down"

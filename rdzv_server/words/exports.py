@@ -1,0 +1,41 @@
+"""What the server says of its exports: the event log, the webhook, and what runs beside the runs."""
+
+
+def bad_event_log(path: str, why: str) -> str:
+    return f"--event-log {path}: {why}"
+
+
+def unreadable_secret(path: str, why: str) -> str:
+    return f"--webhook-secret-file {path}: {why}"
+
+
+def empty_secret(path: str) -> str:
+    return f"--webhook-secret-file {path}: it is empty; put a secret into it (openssl rand -hex 32)"
+
+
+def secret_not_renewed(why: str) -> str:
+    """After SIGHUP."""
+    return f"SIGHUP: {why}; keeping the secret that there is"
+
+
+BAD_URL = "--webhook: give an address as in https://HOST/PATH"
+
+
+def export_ended(name: str) -> str:
+    """After an error inside the server."""
+    return f"{name} has ended; runs go on, and a restart of the server starts it again"
+
+
+def webhook_fails(webhook: str, why: str) -> str:
+    return f"{webhook}: {why}"
+
+
+def webhook_refuses(status: int, reason: str) -> str:
+    return f"it answers {status} {reason}".rstrip()
+
+
+WEBHOOK_CONSEQUENCE = "runs go on, and events are sent again until it takes them"
+
+
+def webhook_answers(webhook: str) -> str:
+    return f"{webhook} answers again; nothing was lost"

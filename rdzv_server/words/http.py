@@ -1,0 +1,136 @@
+"""What the server answers to requests that it refuses, and what it logs of connections and requests."""
+
+from collections.abc import Sequence
+
+from rdzv_protocol.text import count
+
+# Refused requests.
+
+
+def bad_number(name: str, low: int, high: int, text: str) -> str:
+    """A query parameter or a header."""
+    return f"{name} must be a number from {low} to {high}, not {text[:40]!r}"
+
+
+def message_too_large(most: int) -> str:
+    return f"a message has at most {most} bytes"
+
+
+def body_too_large(most: int) -> str:
+    return f"this path takes a body of at most {most} bytes"
+
+
+def head_too_large(most: int) -> str:
+    return f"the request line and all headers together may have {most} bytes"
+
+
+COMPRESSED = "a body may not be compressed: leave Content-Encoding out"
+NO_LENGTH = "a body must have a Content-Length: send it without Transfer-Encoding"
+
+
+def other_media_type(wanted: str) -> str:
+    return f"an agent's message is {wanted}: send it with this Content-Type"
+
+
+def unreadable_body(error: str) -> str:
+    return f"the body cannot be read: {error}"
+
+
+def not_json(example: str) -> str:
+    return f"the body is not JSON: give {example}"
+
+
+METRICS_OF_ALL = "the metrics are about all runs"
+INTERNAL_ERROR = "internal error; the server's log has the details"
+SPEAKS_TLS = "this server speaks TLS: start the agent with --tls-ca (curl: https://)"
+READ_ONLY = (
+    "this page is read-only: it shows the run of one node-agent without a server; to act on the run, signal "
+    "that agent (Ctrl-C), or start rdzv-server and give the agent --endpoint"
+)
+
+
+def too_many_requests(peer: str) -> str:
+    return f"too many requests from {peer}; each is tried again"
+
+
+def too_many_guesses(peer: str) -> str:
+    return f"too many requests from {peer} without the right token; others have to wait, too"
+
+
+def too_many_streams(most: int) -> str:
+    return f"{most} streams of events are open: try again later, or read pages"
+
+
+# The login of the pages.
+
+
+def foreign_login(origin: str | None) -> str:
+    return f"the web page {origin} may not log anybody in"
+
+
+def foreign_logout(origin: str | None) -> str:
+    return f"the web page {origin} may not log anybody out"
+
+
+UNKNOWN_TOKEN = "This server does not know this token."
+
+
+# Answers to probes.
+
+
+def number_set_apart(runs: int) -> str:
+    return f"ok; {count(runs, 'run')} set apart: see /v1/status"
+
+
+def welcome(looks: Sequence[str]) -> str:
+    """What a program gets at `/`."""
+    lines = "\n".join(looks)
+    return (
+        f"rdzv-server: the rendezvous service for elastic PyTorch runs\n\n{lines}\n\n"
+        "In a browser this address shows all of it, and stays current.\n\n"
+        "Take part from each node:  node-agent --endpoint HOST:PORT --nnodes N --nproc M train.py"
+    )
+
+
+# The log.
+
+
+def refused(peer: str, why: str, others: int) -> str:
+    also = f" (and {others} more refusals, of other kinds)" if others else ""
+    return f"refused {peer}: {why}{also}"
+
+
+def request_failed(method: str, path: str) -> str:
+    return f"{method} {path} failed"
+
+
+def answer_failed(method: str, path: str) -> str:
+    return f"{method} {path} failed while it was being answered"
+
+
+def cannot_accept(why: str) -> str:
+    return f"cannot take connections ({why})"
+
+
+ACCEPTS_AGAIN = "connections are taken again"
+_OTHERS = "those that have been let in go on"
+
+
+def too_many_of_peer(number: int, peer: str) -> str:
+    return f"{number} connections from {peer} that no request has been taken from; closing the oldest; {_OTHERS}"
+
+
+def no_room_for_strangers(most: int) -> str:
+    return f"{most} connections, as many as --max-connections allows; closing those that nobody knows; {_OTHERS}"
+
+
+def no_room(most: int) -> str:
+    return f"{most} connections, as many as --max-connections allows; closing new ones; {_OTHERS}"
+
+
+def too_many_handshakes() -> str:
+    return f"too many TLS connections without a request; the oldest are closed, {_OTHERS}"
+
+
+def too_much_held() -> str:
+    return f"too many unfinished requests and unread answers; the oldest are closed, {_OTHERS}"

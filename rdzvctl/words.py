@@ -1,0 +1,351 @@
+"""Sentences of `rdzvctl`: each function makes one message to a person from its fields.
+
+The module is imported when the first message is made. A function's name is the kind of the message, its arguments are
+the fields. `tests/golden/messages.txt` shows every message, and `python -m tests.golden --write` makes that file.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import rdzv_protocol
+from rdzv_protocol import paths
+from rdzv_protocol.text import did_you_mean
+
+# The command line.
+
+
+def see_help(why: str, program: str) -> str:
+    return f"{why} ({program} --help explains it)"
+
+
+def no_flag(flag: str, known: Sequence[str]) -> str:
+    return f"no flag {flag}{did_you_mean(flag, known)}"
+
+
+def no_command(command: str, known: Sequence[str]) -> str:
+    return f"no command {command!r}{did_you_mean(command, known)}"
+
+
+def not_whole(text: str) -> str:
+    return f"a number, not {text!r}"
+
+
+def not_within(most: int, text: str) -> str:
+    return f"a number from 1 to {most}, not {text!r}"
+
+
+# Contexts, in their file.
+
+
+def no_context(name: str, path: str, known: Sequence[str]) -> str:
+    return f"no context {name!r} in {path}{did_you_mean(name, known)}"
+
+
+def add_context(name: str, known: Sequence[str]) -> str:
+    there = ", ".join(known) or "none"
+    return f"contexts there: {there}; add one: rdzvctl config set-context {name} --endpoint HOST:PORT"
+
+
+def cannot_write(path: str, why: str | None) -> str:
+    return f"cannot write {path}: {why}"
+
+
+def cannot_read(path: str, why: str) -> str:
+    return f"{path}: {why}"
+
+
+NOT_UTF_8 = "it is not UTF-8"
+
+
+def anybody_writes(path: str) -> str:
+    return f"{path}: every user of this machine may change it, and so where your token goes: chmod o-w {path}"
+
+
+def bad_line(path: str, line: int, why: str) -> str:
+    return f"{path}:{line}: {why}"
+
+
+def unknown_key(key: str, known: Sequence[str]) -> str:
+    return f"unknown key {key!r}{did_you_mean(key, known)}"
+
+
+CURRENT_IS_NO_NAME = "current must be the name of a context, in quotes"
+NO_TABLES = "contexts are tables: [contexts.NAME]"
+
+
+def of_context(name: str, why: str) -> str:
+    return f"context {name}: {why}"
+
+
+def no_text(key: str) -> str:
+    return f"{key} must be a text in quotes, on one line"
+
+
+def context_without_endpoint(name: str) -> str:
+    return f'context {name} has no endpoint: give endpoint = "HOST:{paths.DEFAULT_PORT}"'
+
+
+def no_current(name: str, known: Sequence[str]) -> str:
+    return f"there is no context {name!r}{did_you_mean(name, known)}"
+
+
+def no_contexts(path: str) -> str:
+    return f"No contexts in {path}. Add one: rdzvctl config set-context NAME --endpoint HOST:PORT"
+
+
+def none_is_current(path: str) -> str:
+    return f"no current context in {path}: rdzvctl config use-context NAME"
+
+
+def bad_name(name: str) -> str:
+    return f"the name of a context is printable, not {name!r}"
+
+
+def where_is_server(name: str) -> str:
+    return f"--endpoint HOST:PORT: where is the server of context {name}?"
+
+
+def is_current(name: str) -> str:
+    return f"{name} is the current context"
+
+
+def is_set(name: str) -> str:
+    return f"context {name} is set"
+
+
+def is_deleted(name: str) -> str:
+    return f"context {name} is deleted"
+
+
+def written(path: str, done: str, *, comments_lost: bool) -> str:
+    return f"{path}: {done}{f'; its comments are in {path}~ now' if comments_lost else ''}."
+
+
+# Which server, and how.
+
+
+def pair_incomplete(source: str) -> str:
+    return f"--tls-cert and --tls-key belong together ({source})"
+
+
+def no_ca(source: str) -> str:
+    return f"--tls-cert needs --tls-ca, too: FILE, or system ({source})"
+
+
+def bad_endpoint(source: str, why: str) -> str:
+    return f"{source}: {why}"
+
+
+def context_of(name: str, path: str) -> str:
+    """What named the server."""
+    return f"context {name} of {path}"
+
+
+NOTHING_GIVEN = "neither --endpoint nor RDZV_ENDPOINT nor a context was given"
+
+
+def unreadable_token(why: str, source: str) -> str:
+    return f"the token cannot be read: {why} ({source})"
+
+
+PUT_TOKEN_THERE = "put the token into that file, or name the file that has it: --token-file FILE"
+
+
+def bad_tls(why: str, source: str) -> str:
+    return f"{why} ({source})"
+
+
+# Servers that do not answer, or not as wanted.
+
+
+def no_server(what: str) -> str:
+    return f"there listens {what}"
+
+
+NO_ANSWER_OF_A_SERVER = "another program, whose answer is not a server's"
+NO_HTTP = "another program, which does not speak HTTP"
+AN_AGENTS_METRICS = "a node-agent's --metrics-port"
+
+
+def other_status(status: int) -> str:
+    return f"another program, which answers with HTTP status {status}"
+
+
+NO_ANSWER_IN_TIME = "no answer in time"
+BROKEN_OFF = "the connection broke off"
+
+
+def no_host(why: str | None) -> str:
+    return f"no such host: {why}"
+
+
+def answer_broken_off(why: str) -> str:
+    return f"the answer broke off: {why}"
+
+
+NONE_LEADS = "none leads"
+DOES_NOT_LEAD = "it does not lead"
+
+
+def unknown_request(at: str) -> str:
+    return (
+        f"the rdzv-server at {at} does not know this request: "
+        f"run a server of the same build as this rdzvctl, which is version {rdzv_protocol.VERSION}"
+    )
+
+
+def speaks_tls(at: str) -> str:
+    return f"{at} speaks TLS: give --tls-ca FILE, or --tls-ca system"
+
+
+def wrong_token(at: str, token_file: str) -> str:
+    return f"{at} does not know the token in {token_file}: ask who runs it for the right one"
+
+
+def asks_for_token(at: str) -> str:
+    return f"{at} asks for a token: give --token-file FILE, or set RDZV_TOKEN_FILE"
+
+
+def kept_out(at: str, why: str) -> str:
+    return f"{at}: {why}"
+
+
+def _tried(failures: Mapping[str, str]) -> str:
+    return "; ".join(f"{at}: {why}" for at, why in failures.items())
+
+
+def nobody_leads(failures: Mapping[str, str]) -> str:
+    """`failures`: why none led, by address."""
+    return f"no rdzv-server leads: {_tried(failures)}"
+
+
+WORKERS_RUN = "workers keep running meanwhile; try again, or look at its log"
+
+
+def nobody_answers(failures: Mapping[str, str]) -> str:
+    return f"no rdzv-server answers: {_tried(failures)}"
+
+
+def asked_because(source: str) -> str:
+    return f"asked there because: {source}"
+
+
+NAME_ITS_PORT = f"name rdzv-server's own port, {paths.DEFAULT_PORT} unless it has --port: rdzvctl --endpoint HOST:PORT"
+IS_IT_RUNNING = (
+    "is it running, and reached by this address from here? "
+    "rdzvctl --endpoint HOST:PORT asks another; RDZV_ENDPOINT and contexts spare the flag"
+)
+
+
+def unknown_runs(shards: Sequence[int], leader: str | None, why: str) -> str:
+    """`shards`: those of the leader, of several; empty if there is one shard."""
+    which = f"of shard {', '.join(map(str, shards))} " if shards else ""
+    return f"the runs {which}are not known: {leader or 'no server'}: {why}"
+
+
+def lacks_field(versions: Mapping[str, str], field: str) -> str:
+    """`versions`: versions of the servers that were asked, by address."""
+    servers = " and ".join(f"rdzv-server {version} at {at}" for at, version in versions.items())
+    return f"{servers or 'the server'} does not tell `{field}`, which rdzvctl {rdzv_protocol.VERSION} needs for this"
+
+
+_SHOWS_ALL = "rdzvctl status --json shows all that it tells"
+OTHER_BUILD = (
+    f"the two have one version number, but are of different builds: install both from the same build; {_SHOWS_ALL}"
+)
+OTHER_VERSION = f"it is probably older: upgrade the server, or take the rdzvctl of its version; {_SHOWS_ALL}"
+
+# Runs.
+
+
+def start_one(endpoint: str) -> str:
+    return f"start one: node-agent --endpoint {endpoint} ... SCRIPT"
+
+
+def no_runs(endpoint: str) -> str:
+    return f"No runs. Start one: node-agent --endpoint {endpoint} ... SCRIPT"
+
+
+NO_RUN = "there is no run"
+NONE_AT_ALL = "there is none at all"
+WHICH_RUN = "which run?"
+
+
+def there_are(names: Sequence[str], more: int) -> str:
+    """`more`: number of those without a name here."""
+    return f"there are {', '.join(names)}{f' and {more} more' if more else ''}"
+
+
+def unsure_of_run(run_id: str, why: Sequence[str]) -> str:
+    return f"whether there is a run {run_id} cannot be said: {'; '.join(why)}"
+
+
+def no_such_run(run_id: str, known: Sequence[str]) -> str:
+    return f"no run {run_id}{did_you_mean(run_id, known)}"
+
+
+def next_step(step: str) -> str:
+    return f"Next: {step}"
+
+
+def some_events(shown: int, last: int) -> str:
+    return f"the latest {shown} of {last} events; --last 0 shows all that are kept"
+
+
+def no_log_here(why: str) -> str:
+    return f"not shown here: {why}"
+
+
+CUT = "there is more before this, in the file itself"
+
+
+def no_rank(run_id: str, rank: int, highest: int | None) -> str:
+    """`highest`: the highest rank of the run; None if no worker has been started."""
+    known = "no worker has been started" if highest is None else f"the highest rank is {highest}"
+    return f"no node of run {run_id} has rank {rank}: {known}, or its node is gone"
+
+
+def next_log(round: int, path: str, node_id: str) -> str:
+    return f"round {round}: {path} on node {node_id}"
+
+
+def stacks(round: int, sentence: str) -> str:
+    return f"round {round}: {sentence}"
+
+
+# Actions.
+
+NOT_DONE = "not done"
+
+
+def asks(question: str) -> str:
+    return f"{question} [y/N]"
+
+
+def done(target: str, message: str) -> str:
+    """`target`: the run or the node, which the server's message may begin with."""
+    return message if message.startswith(target) else f"{target}: {message}"
+
+
+def nothing_to_do(action: str, run: str) -> str:
+    return f"nothing to {action}: {run}"
+
+
+def named_run(run_id: str) -> str:
+    return f"run {run_id}"
+
+
+def named_node(node_id: str) -> str:
+    return f"node {node_id}"
+
+
+def node_in_runs(node_id: str, states: Sequence[tuple[str, str]]) -> str:
+    """`states`: the node's state in each run, and the run."""
+    return f"node {node_id}: {'; '.join(f'{state} in run {run_id}' for state, run_id in states)}"
+
+
+def no_run_has(node_id: str, known: Sequence[str]) -> str:
+    return f"no run has a node {node_id} now{did_you_mean(node_id, known)}"
+
+
+def in_no_run(node_id: str) -> str:
+    return f"node {node_id}: no run has it now"

@@ -1,0 +1,19 @@
+"""Examples of the messages that several programs say alike."""
+
+from rdzv_protocol.words import codec, flags, run
+
+from tests.golden.examples import Examples
+
+EXAMPLES: Examples = {
+    codec.a_text: [{"least": 1, "most": 256, "is_visible": is_visible} for is_visible in (True, False)],
+    codec.an_integer: [{"low": 1, "high": 65_535}],
+    codec.a_number: [{"low": 0.1, "high": 86_400}],
+    codec.one_of: [{"values": ["wait", "start"]}],
+    codec.a_long_text: [{"text": "x" * 100}],
+    flags.other_setting: [
+        {"flag": "--max-restarts", "theirs": 3, "asked": 0},
+        {"flag": "--last-call-timeout", "theirs": None, "asked": 30.0},
+    ],
+    flags.needs_shtab: [{"program": "node-agent", "flag": "--print-completion"}],
+    run.started: [{"nodes": nodes, "reason": "<reason>"} for nodes in (1, 2)],
+}

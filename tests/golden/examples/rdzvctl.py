@@ -1,0 +1,30 @@
+"""Examples of the messages of `rdzvctl`."""
+
+from rdzvctl import words
+from tests.golden.examples import Examples
+
+_KNOWN = ("lab", "site")
+_TRIED = {"failures": {"gpu1:29400": "connection refused", "gpu2:29400": "no answer in time"}}
+
+EXAMPLES: Examples = {
+    words.no_flag: [{"flag": "--endpiont", "known": ["--endpoint"]}],
+    words.no_command: [{"command": "stauts", "known": ["status"]}],
+    words.no_context: [{"name": "lap", "path": "<path>", "known": _KNOWN}],
+    words.add_context: [{"name": "lap", "known": known} for known in (_KNOWN, ())],
+    words.unknown_key: [{"key": "curent", "known": ("current", "contexts")}],
+    words.no_current: [{"name": "lap", "known": _KNOWN}],
+    words.cannot_write: [{"path": "<path>", "why": "Permission denied"}],
+    words.no_host: [{"why": "Temporary failure"}],
+    words.nobody_leads: [_TRIED],
+    words.nobody_answers: [_TRIED],
+    words.unknown_runs: [
+        {"shards": (), "leader": None, "why": "none leads"},
+        {"shards": (2, 3), "leader": "gpu1:29400", "why": "no answer in time"},
+    ],
+    words.lacks_field: [{"versions": versions, "field": "phase"} for versions in ({}, {"gpu1:29400": "0.0.7"})],
+    words.there_are: [{"names": ("r1", "r2"), "more": more} for more in (0, 3)],
+    words.no_such_run: [{"run_id": "trianing", "known": ("training",)}, {"run_id": "r1", "known": ()}],
+    words.done: [{"target": "run r1", "message": message} for message in ("run r1 is stopped", "it succeeded before")],
+    words.node_in_runs: [{"node_id": "gpu1", "states": (("running", "r1"), ("waiting", "r2"))}],
+    words.no_run_has: [{"node_id": "gpu", "known": ("gpu1",)}],
+}

@@ -1,0 +1,21 @@
+"""Examples of the server's messages."""
+
+from datetime import UTC, datetime
+
+from rdzv_server.words import auth, cluster, exports, http, startup
+from tests.golden.examples import ByType, Examples
+
+_PAGE = [{"origin": "https://evil.example"}]
+EXAMPLES: Examples = {
+    auth.foreign_session: _PAGE,
+    cluster.leads: [{"shard": None, "runs": 1}, {"shard": 2, "runs": 3}],
+    exports.webhook_refuses: [{"status": 503, "reason": "Service Unavailable"}, {"status": 299, "reason": ""}],
+    http.foreign_login: _PAGE,
+    http.foreign_logout: _PAGE,
+    http.number_set_apart: [{"runs": 1}, {"runs": 3}],
+    http.refused: [{"peer": "<peer>", "why": "<why>", "others": others} for others in (0, 3)],
+    startup.state_in: [{"place": "<place>", "runs": runs} for runs in (0, 1, 3)],
+    startup.status: [{"runs": runs} for runs in (0, 1, 3)],
+    startup.no_passed_socket: [{"descriptor": 3, "why": "Bad file descriptor"}],
+}
+BY_TYPE: ByType = {datetime: (datetime(2030, 1, 2, 3, 4, tzinfo=UTC),)}
