@@ -94,7 +94,7 @@ class LaunchConfig:
         if self.shutdown_timeout is None:
             self.shutdown_timeout = int(os.environ.get(SHUTDOWN_TIMEOUT, SHUTDOWN_TIMEOUT_S))
         if self.shutdown_timeout < 0:
-            raise ValueError(f"shutdown_timeout: a number of seconds, not {self.shutdown_timeout}")
+            raise ValueError(words.api.not_seconds("shutdown_timeout", self.shutdown_timeout))
 
 
 class Plan(NamedTuple):

@@ -52,6 +52,10 @@ def cannot_write(path: str, reason: str | None) -> str:
 # Values.
 
 
+def not_seconds(what: str, given: object) -> str:
+    return f"{what}: a number of seconds, not {given!r}"
+
+
 def not_seconds_above_0(what: str, given: object) -> str:
     return f"{what}: a number of seconds above 0, not {given!r}"
 

@@ -227,7 +227,7 @@ def test_a_server_that_speaks_tls() -> None:
          "rdzv_configs: " + tls_words.bad_file("tls_ca", __file__, tls_words.NO_CERTIFICATE)),
         ({"rdzv_endpoint": "h:1", "rdzv_configs": {"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"}},
          "rdzv_configs: tls_cert /c: No such file or directory"),
-        ({"shutdown_timeout": -1}, "shutdown_timeout: a number of seconds, not -1"),
+        ({"shutdown_timeout": -1}, words.api.not_seconds("shutdown_timeout", -1)),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_in_one_line_that_names_the_field(given: dict[str, Any], line: str) -> None:
