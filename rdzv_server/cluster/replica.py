@@ -18,8 +18,8 @@ from rdzv_protocol.timing import LEADER_HOLD_S
 from rdzv_server.cluster.cordon_follower import CordonFollower
 from rdzv_server.cluster.election import Election, Leadership
 from rdzv_server.cluster.membership import Leader
-from rdzv_server.service.driver import Driver
-from rdzv_server.service.interface import Answer, Answered, AnyRequest, Connection, Observer
+from rdzv_server.service.driver import Driver, Observer
+from rdzv_server.service.interface import Answer, Answered, AnyRequest, Connection
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import StoreFenced
 from rdzv_server.storage.outage import Outage

@@ -26,14 +26,13 @@ from rdzv_server.config import ServerConfig
 from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.server import HttpServer
-from rdzv_server.service.driver import Driver
+from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.interface import (
     Answer,
     Answered,
     AnyRequest,
     Connection,
     Load,
-    Observer,
     OperatorRequest,
     ServerState,
     ShardView,

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from hmac import compare_digest
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,11 +21,9 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core import legal_sizes
 from rdzv_server.core.events import NodeJoined
+from rdzv_server.core.kernel import Machine
 from rdzv_server.core.run import Agent, AgentState, Run
 from rdzv_server.words import admission as words
-
-if TYPE_CHECKING:
-    from rdzv_server.core.machine import RunMachine
 
 MOST_AGENTS = 100_000
 """Most agents of one run, those that stand by included: as many as a round may have nodes."""
@@ -70,7 +67,7 @@ def settings_of(join: JoinRequest) -> RunSettings:
     return settings
 
 
-def check_join(machine: "RunMachine", event: NodeJoined, now: float) -> NodeJoined | None:
+def check_join(machine: Machine, event: NodeJoined, now: float) -> NodeJoined | None:
     """Join as a fact, with the agents that it replaces; None if nothing follows from it but a sign of life, or a probe.
 
     Raises the `ProtocolError` that refuses it.
@@ -86,7 +83,7 @@ def check_join(machine: "RunMachine", event: NodeJoined, now: float) -> NodeJoin
     return None
 
 
-def _check_newcomer(machine: "RunMachine", event: NodeJoined, now: float) -> NodeJoined | None:
+def _check_newcomer(machine: Machine, event: NodeJoined, now: float) -> NodeJoined | None:
     run, join = machine.run, event.join
     if join.program != machine.agreed_program:
         check_program(run, join)
@@ -98,7 +95,7 @@ def _check_newcomer(machine: "RunMachine", event: NodeJoined, now: float) -> Nod
     return event if claimed.replaces == event.replaces else replace(event, replaces=claimed.replaces)
 
 
-def note_join(machine: "RunMachine", event: NodeJoined, now: float) -> None:
+def note_join(machine: Machine, event: NodeJoined, now: float) -> None:
     """Take a repeated join as a sign of life, and probe the agents that a newcomer may be the restart of."""
     run, join = machine.run, event.join
     if join.agent_id in run.agents:

@@ -9,18 +9,15 @@ run warns once; another node that finishes starts that time anew.
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from rdzv_protocol.messages import FinishedWorkers
 from rdzv_protocol.text import printable
 
 from rdzv_server.core import events
+from rdzv_server.core.kernel import Machine
 from rdzv_server.core.run import FinishedSign, Run, Stage
 from rdzv_server.words import finishing as words
-
-if TYPE_CHECKING:
-    from rdzv_server.core.machine import RunMachine
 
 WARNED_AFTER_S = 300.0
 """Seconds after the last worker that finished, after which a warning names the workers that still run."""
@@ -138,6 +135,6 @@ def due(run: Run, now: float) -> events.WorkersStillRun | None:
     return events.WorkersStillRun(found.ago(now))
 
 
-def warned(machine: "RunMachine", fact: events.WorkersStillRun, now: float) -> None:
+def warned(machine: Machine, fact: events.WorkersStillRun, now: float) -> None:
     machine.run.still_running = fact.reason
     machine.tell("warning", fact.reason, now)

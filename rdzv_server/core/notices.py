@@ -9,18 +9,15 @@ acknowledged one may end, and counts as interrupted.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from rdzv_protocol.queries import Notice, Noticed, Query, QueryAnswer
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import completion, events, queries
+from rdzv_server.core.kernel import Machine
 from rdzv_server.core.run import Agent, AgentState, Cause, Leaving, OpenNotice, Replacement, Run, Stage
 from rdzv_server.words import notices as words
-
-if TYPE_CHECKING:
-    from rdzv_server.core.machine import RunMachine
 
 DRAIN_SHARE = 0.8
 """Greatest part of a drain's time that a notice takes: the rest is for stopping the workers."""
@@ -81,7 +78,7 @@ def over(run: Run, now: float) -> events.NoticeEnded | None:
 # Facts.
 
 
-def check(machine: "RunMachine", event: events.LeaveAnnounced, now: float) -> events.Fact | None:
+def check(machine: Machine, event: events.LeaveAnnounced, now: float) -> events.Fact | None:
     """Ignore a leave that was announced before. Raises `AgentFenced`."""
     run = machine.run
     if run.stage.is_end or event.agent_id in run.departed_ids:
@@ -90,20 +87,20 @@ def check(machine: "RunMachine", event: events.LeaveAnnounced, now: float) -> ev
     return None if agent.agent_id in run.leaving or agent.state is AgentState.DRAINING else event
 
 
-def heard(machine: "RunMachine", event: events.LeaveAnnounced, now: float) -> None:
+def heard(machine: Machine, event: events.LeaveAnnounced, now: float) -> None:
     """Take the announcement as a sign of life."""
     if not machine.run.stage.is_end and event.agent_id in machine.run.agents:
         machine.run.leases.renew(event.agent_id, now)
 
 
-def announced(machine: "RunMachine", fact: events.LeaveAnnounced, now: float) -> None:
+def announced(machine: Machine, fact: events.LeaveAnnounced, now: float) -> None:
     agent = machine.agent(fact.agent_id)
     until, stop_until = now + min(fact.notice_s, fact.stop_s), now + fact.stop_s
     reason = words.leaves(agent.node_id, fact.reason)
     leaves(machine, agent, Leaving(until, stop_until, Cause.NODE_LEFT, reason), now)
 
 
-def leaves(machine: "RunMachine", agent: Agent, leaving: Leaving, now: float) -> None:
+def leaves(machine: Machine, agent: Agent, leaving: Leaving, now: float) -> None:
     """Note that the agent leaves, and give notice; an agent without workers leaves at once."""
     run = machine.run
     if before := run.leaving.get(agent.agent_id):
@@ -122,14 +119,14 @@ def is_given_for_drain(run: Run, agent: Agent) -> bool:
     return run.settings.notice_timeout_s is not None and is_running
 
 
-def given(machine: "RunMachine", reason: str, within_s: float, now: float, node_id: str | None = None) -> None:
+def given(machine: Machine, reason: str, within_s: float, now: float, node_id: str | None = None) -> None:
     """Note that the workers have a notice; `settle` sends it."""
     run = machine.run
     run.notice_since = now if run.notice_since is None else run.notice_since
     machine.tell("notice_given", words.given(reason, within_s), now, node_id=node_id)
 
 
-def ended(machine: "RunMachine", fact: events.NoticeEnded, now: float) -> None:
+def ended(machine: Machine, fact: events.NoticeEnded, now: float) -> None:
     """End the round: agents that announced it leave, and waiting ones are admitted."""
     run, soon = machine.run, pending(machine.run)
     run.notice_since = None
@@ -141,7 +138,7 @@ def ended(machine: "RunMachine", fact: events.NoticeEnded, now: float) -> None:
         machine.open_round(Cause(soon.source), soon.reason, now)
 
 
-def replace_node(machine: "RunMachine", node_id: str, why: str, now: float) -> None:
+def replace_node(machine: Machine, node_id: str, why: str, now: float) -> None:
     """Open a round without this node, for whose place another one stands by, after a notice if workers get one."""
     run, notice_s = machine.run, machine.run.settings.notice_timeout_s
     slow = Replacement(node_id, why, now + (notice_s or 0.0))
@@ -153,18 +150,18 @@ def replace_node(machine: "RunMachine", node_id: str, why: str, now: float) -> N
         given(machine, slow.reason, notice_s, now, node_id)
 
 
-def _blame(machine: "RunMachine", slow: Replacement) -> None:
+def _blame(machine: Machine, slow: Replacement) -> None:
     """Blame a node that is to be replaced, so that the registry excludes it from the next round."""
     machine.blame(slow.node_id, "slow", slow.slow)
 
 
-def release(machine: "RunMachine", now: float) -> None:
+def release(machine: Machine, now: float) -> None:
     """Let all agents leave that have announced it."""
     for agent_id in list(machine.run.leaving):
         _release(machine, machine.run.agents[agent_id], now)
 
 
-def _release(machine: "RunMachine", agent: Agent, now: float) -> None:
+def _release(machine: Machine, agent: Agent, now: float) -> None:
     leaving = machine.run.leaving[agent.agent_id]
     machine.drain(agent, leaving.stop_until, leaving.cause, leaving.reason, now)
 
@@ -172,7 +169,7 @@ def _release(machine: "RunMachine", agent: Agent, now: float) -> None:
 # Signs.
 
 
-def settle(machine: "RunMachine", now: float) -> None:
+def settle(machine: Machine, now: float) -> None:
     """Send agents the notice, and again if its deadline is sooner now; withdraw it when the round is over."""
     run, soon = machine.run, pending(machine.run)
     if run.notice and (soon is None or run.notice.round != run.round):
@@ -182,7 +179,7 @@ def settle(machine: "RunMachine", now: float) -> None:
         _give(machine, soon, now)
 
 
-def _give(machine: "RunMachine", soon: Pending, now: float) -> None:
+def _give(machine: Machine, soon: Pending, now: float) -> None:
     run = machine.run
     if run.notice:
         _close(run, run.notice)
@@ -199,7 +196,7 @@ def _give(machine: "RunMachine", soon: Pending, now: float) -> None:
 
 
 def _answered(
-    notice: OpenNotice, machine: "RunMachine", agent: Agent, query: Query, answer: QueryAnswer | None, now: float
+    notice: OpenNotice, machine: Machine, agent: Agent, query: Query, answer: QueryAnswer | None, now: float
 ) -> None:
     notice.answers[agent.agent_id] = answer if isinstance(answer, Noticed) else None
     if notice.answered_at is None and notice.asked.keys() <= notice.answers.keys():

@@ -7,7 +7,7 @@ repeated.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 from rdzv_protocol import actions
@@ -18,12 +18,10 @@ from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import admission, completion, events, legal_sizes, notices
 from rdzv_server.core.events import EXCLUDER, Cordon
+from rdzv_server.core.kernel import Machine
 from rdzv_server.core.policy import Rule
 from rdzv_server.core.run import HEARD_OF_S, Agent, AgentState, Cause, Leaving, Run, Stage
 from rdzv_server.words import operations as words
-
-if TYPE_CHECKING:
-    from rdzv_server.core.machine import RunMachine
 
 REASON_BYTES, EVIDENCE_BYTES = 128, 192
 """Most bytes of the reason of an operator's cordon, of which there may be a thousand, and of the server's own."""
@@ -43,7 +41,7 @@ class RunResized(events.Operation, frozen=True, kw_only=True):
 # Checks.
 
 
-def check(machine: "RunMachine", event: events.Operation, now: float) -> events.Fact | None:
+def check(machine: Machine, event: events.Operation, now: float) -> events.Fact | None:
     """Refuse an action on a run that is over. Raises `RunEnded`."""
     run = machine.run
     if event.request_id in run.answers:
@@ -59,7 +57,7 @@ def check_size(wanted: actions.ResizeRequest) -> None:
         raise MalformedMessage(words.min_above_max(wanted.min_nodes, wanted.max_nodes))
 
 
-def check_resize(machine: "RunMachine", event: RunResized, now: float) -> events.Fact | None:
+def check_resize(machine: Machine, event: RunResized, now: float) -> events.Fact | None:
     """Refuse limits with no legal size between them. Raises `MalformedMessage`."""
     settings = _resized(machine.run, event)
     if event.request_id not in machine.run.answers and not legal_sizes.largest(settings):
@@ -71,11 +69,11 @@ def _resized(run: Run, event: RunResized) -> RunSettings:
     return replace(run.settings, min_nodes=event.min_nodes, max_nodes=event.max_nodes)
 
 
-def check_stop(machine: "RunMachine", event: events.RunStopped, now: float) -> events.Fact | None:
+def check_stop(machine: Machine, event: events.RunStopped, now: float) -> events.Fact | None:
     return None if machine.run.stage.is_end else check(machine, event, now)
 
 
-def check_admission(machine: "RunMachine", event: events.ArrivalsAdmitted, now: float) -> events.Fact | None:
+def check_admission(machine: Machine, event: events.ArrivalsAdmitted, now: float) -> events.Fact | None:
     """Refuse to admit nobody. Raises `NobodyWaits`."""
     run = machine.run
     if event.request_id in run.answers:
@@ -85,12 +83,12 @@ def check_admission(machine: "RunMachine", event: events.ArrivalsAdmitted, now: 
     return event
 
 
-def check_node(machine: "RunMachine", event: events.NodeOperation, now: float) -> events.Fact | None:
+def check_node(machine: Machine, event: events.NodeOperation, now: float) -> events.Fact | None:
     """Ignore an action on a node in a run that is over, or that has been carried out before."""
     return None if machine.run.stage.is_end or event.request_id in machine.run.answers else event
 
 
-def check_forgotten(machine: "RunMachine", event: events.RunForgotten, now: float) -> events.Fact | None:
+def check_forgotten(machine: Machine, event: events.RunForgotten, now: float) -> events.Fact | None:
     """Ignore a second wish to forget the run. That it is over has been checked by the registry."""
     return None if machine.run.forget_at is not None else event
 
@@ -98,13 +96,13 @@ def check_forgotten(machine: "RunMachine", event: events.RunForgotten, now: floa
 # Transitions.
 
 
-def stop(machine: "RunMachine", fact: events.RunStopped, now: float) -> None:
+def stop(machine: Machine, fact: events.RunStopped, now: float) -> None:
     sentence = words.stopped(fact.reason)
     _tell(machine, "run_stopped", fact, sentence, now)
     machine.end(Stage.FAILED, sentence, None, now)
 
 
-def restart(machine: "RunMachine", fact: RunRestarted, now: float) -> None:
+def restart(machine: Machine, fact: RunRestarted, now: float) -> None:
     """Restart the running round. While a round forms, the workers are stopped already: then a back-off ends."""
     sentence = words.restarted(fact.reason)
     _tell(machine, "run_restarted", fact, sentence, now)
@@ -113,14 +111,14 @@ def restart(machine: "RunMachine", fact: RunRestarted, now: float) -> None:
     machine.run.opening.backoff_until = None
 
 
-def admit(machine: "RunMachine", fact: events.ArrivalsAdmitted, now: float) -> None:
+def admit(machine: Machine, fact: events.ArrivalsAdmitted, now: float) -> None:
     sentence = completion.arrivals(machine.run)
     if fact.by:
         _tell(machine, "nodes_admitted", fact, words.admitted(sentence, fact.reason), now)
     machine.open_round(Cause.NODE_ARRIVED, sentence, now)
 
 
-def resize(machine: "RunMachine", fact: RunResized, now: float) -> None:
+def resize(machine: Machine, fact: RunResized, now: float) -> None:
     """Set the limits. Too many participants go on with fewer at once, unless some have finished their work."""
     run = machine.run
     run.settings = _resized(run, fact)
@@ -131,7 +129,7 @@ def resize(machine: "RunMachine", fact: RunResized, now: float) -> None:
         machine.open_round(Cause.RUN_RESIZED, sentence, now)
 
 
-def forget(machine: "RunMachine", fact: events.RunForgotten, now: float) -> None:
+def forget(machine: Machine, fact: events.RunForgotten, now: float) -> None:
     """Have the run forgotten once every live agent has heard of its end: else one might form it anew."""
     run = machine.run
     assert run.ended_at is not None
@@ -145,12 +143,12 @@ def forgotten(run: Run, now: float) -> str:
     return words.forgotten(run.run_id, left_s)
 
 
-def cordon(machine: "RunMachine", fact: events.NodeCordoned, now: float) -> None:
+def cordon(machine: Machine, fact: events.NodeCordoned, now: float) -> None:
     keep_out(machine, cordon_of(fact, now))
     _tell(machine, "node_cordoned", fact, cordoned(fact), now, node_id=fact.node_id)
 
 
-def keep_out(machine: "RunMachine", cordon: Cordon) -> None:
+def keep_out(machine: Machine, cordon: Cordon) -> None:
     """Cordon the node: its agents that wait stand by, and so does whoever joins."""
     run = machine.run
     run.cordons[cordon.node_id] = cordon
@@ -158,7 +156,7 @@ def keep_out(machine: "RunMachine", cordon: Cordon) -> None:
     _move(machine, kept_out, AgentState.CORDONED)
 
 
-def uncordon(machine: "RunMachine", fact: events.NodeUncordoned, now: float) -> None:
+def uncordon(machine: Machine, fact: events.NodeUncordoned, now: float) -> None:
     run = machine.run
     run.cordons.pop(fact.node_id, None)
     let_in = [agent for agent in run.agents_of(fact.node_id) if agent.state is AgentState.CORDONED]
@@ -173,7 +171,7 @@ def next_uncordoning(run: Run) -> events.Cordon | None:
     return min(own, key=lambda cordon: cordon.until or 0.0, default=None)
 
 
-def drain(machine: "RunMachine", fact: events.NodeDrained, now: float) -> None:
+def drain(machine: Machine, fact: events.NodeDrained, now: float) -> None:
     """Cordon the node, and have its agents leave; those that do not know `drain` are fenced, and rejoin to stand by."""
     run, sentence = machine.run, drained(fact)
     keep_out(machine, cordon_of(fact, now))
@@ -192,7 +190,7 @@ def drain(machine: "RunMachine", fact: events.NodeDrained, now: float) -> None:
             machine.depart(agent, Cause.NODE_DRAINED, words.DRAINED, now)
 
 
-def _move(machine: "RunMachine", agents: list[Agent], state: AgentState) -> None:
+def _move(machine: Machine, agents: list[Agent], state: AgentState) -> None:
     for agent in agents:
         machine.run.move(agent, state)
     if agents:
@@ -236,7 +234,7 @@ def drained(fact: events.NodeDrained) -> str:
 
 
 def _tell(
-    machine: "RunMachine",
+    machine: Machine,
     kind: ActionKind,
     fact: events.Operation,
     sentence: str,

@@ -9,17 +9,15 @@ The machine calls the hooks that a policy overrides, in the order of `policies.P
 costs nothing. A hook that returns a value is a question and changes nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from msgspec import Struct
-from rdzv_protocol.events import EventKind
-from rdzv_protocol.messages import Failure, Progress
+from rdzv_protocol.messages import Progress
 
-from rdzv_server.core.effects import Effect
 from rdzv_server.core.events import Event, Fact
-from rdzv_server.core.restart_budget import Verdict
-from rdzv_server.core.run import Agent, Cause, FailureRecord, PolicyState, Run
+from rdzv_server.core.kernel import Kernel
+from rdzv_server.core.run import Cause, PolicyState, Run
 
 StateT = TypeVar("StateT", bound=PolicyState)
 SignsT = TypeVar("SignsT", bound=Struct)
@@ -51,52 +49,6 @@ class Rule(NamedTuple):
 
 
 Rules = Mapping[type[Event], Rule]
-
-
-class Kernel(Protocol):
-    """Protocol of all that policies may do to the run."""
-
-    @property
-    def run(self) -> Run: ...
-
-    def tell(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
-        """Emit an event of the run."""
-
-    def wake(self, agents: Iterable[Agent]) -> None:
-        """Answer the polls of these agents."""
-
-    def emit(self, effect: Effect) -> None:
-        """Add an effect to those of the present event."""
-
-    def open_round(self, cause: Cause, reason: str, now: float) -> None:
-        """Open the next round: every participant stops its workers and joins again."""
-
-    def replace_node(self, node_id: str, why: str, now: float) -> None:
-        """Have a node that stands by take the place of this one; workers get a notice before if they are to."""
-
-    def hear(self, agent_id: str, now: float) -> None:
-        """Take a sign of life of an agent."""
-
-    def hold(self, why: str) -> None:
-        """Keep the forming round from completing until `release`; `why`: phrase about what it waits for."""
-
-    def release(self) -> None:
-        """Let the forming round complete."""
-
-    def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
-        """Have an agent leave: its workers are gone by `until`, and no round counts with it any more."""
-
-    def note_unfit(self, node_id: str, reason: str) -> None:
-        """Remember a node that leaves because it was found unfit."""
-
-    def note_root(self, record: FailureRecord) -> None:
-        """Make a failure that the policy has found the root of the running round."""
-
-    def note_steps(self, step: int | None, checkpoint_step: int | None) -> None:
-        """Note the highest step, and checkpoint, that workers of the running round have told; None if none."""
-
-    def fail(self, failure: Failure, verdict: Verdict, now: float) -> None:
-        """End the run over a failure that no restart answers."""
 
 
 class NoSigns(Struct):

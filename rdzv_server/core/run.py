@@ -12,7 +12,7 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_server.core import legal_sizes
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.liveness import Leases
-from rdzv_server.core.queries import Queries
+from rdzv_server.core.open_queries import Queries
 from rdzv_server.words import notices as words
 
 HEARD_OF_S = 60.0

@@ -14,14 +14,10 @@ is charged, and no hang, arrival or straggler is judged: the run warns, and wait
 An operator who restarts the run, resizes it or drains one of its nodes opens a round, which waits for no silent agent.
 """
 
-from typing import TYPE_CHECKING
-
 from rdzv_server.core import events
+from rdzv_server.core.kernel import Machine
 from rdzv_server.core.run import HEARD_OF_S, Run, Stage
 from rdzv_server.words import unheard as words
-
-if TYPE_CHECKING:
-    from rdzv_server.core.machine import RunMachine
 
 MOST_S = 86_400.0
 """Seconds after which a running round ends of which no agent was heard: a day, longer than most repairs take."""
@@ -58,20 +54,20 @@ def due(run: Run, now: float) -> events.ContactLost | events.ContactRegained | e
     return events.RunDeserted() if now >= run.unheard_since + MOST_S else None
 
 
-def lost(machine: "RunMachine", fact: events.ContactLost, now: float) -> None:
+def lost(machine: Machine, fact: events.ContactLost, now: float) -> None:
     run = machine.run
     run.unheard_since = fact.heard_at
     run.leases.suspect_all()
     machine.tell("warning", words.awaited(_silent_s(run, now)), now)
 
 
-def regained(machine: "RunMachine", fact: events.ContactRegained, now: float) -> None:
+def regained(machine: Machine, fact: events.ContactRegained, now: float) -> None:
     run = machine.run
     silent_s, run.unheard_since = _silent_s(run, now), None
     machine.tell("warning", words.heard_again(silent_s, fact.node_id, has_others=len(run.agents) > 1), now)
 
 
-def deserted(machine: "RunMachine", fact: events.RunDeserted, now: float) -> None:
+def deserted(machine: Machine, fact: events.RunDeserted, now: float) -> None:
     run, silent_s = machine.run, _silent_s(machine.run, now)
     why = words.not_heard(silent_s)
     if fact.for_room or fact.for_agents:

@@ -1,36 +1,32 @@
 """Agents' reports of how their workers have ended: which of them say something new, and what follows for the run."""
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip
 
 from rdzv_server.core import events, failed_rounds, final_report, kept_failures, restart_budget
+from rdzv_server.core.kernel import Machine
 from rdzv_server.core.nodes.history import Fault
 from rdzv_server.core.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
 from rdzv_server.words import failures as words
-
-if TYPE_CHECKING:
-    from rdzv_server.core.machine import RunMachine
 
 HINT_BYTES = 240
 """Most bytes that are kept of an agent's hint where the server adds to it: both fit into the final report."""
 
 
-def check_success(machine: "RunMachine", event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
+def check_success(machine: Machine, event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
     """Ignore a success that was reported before, or too late: the round that opened restarts its node, too."""
     return event if _is_new(machine, event) and event.agent_id in machine.run.running else None
 
 
-def note_success(machine: "RunMachine", event: events.WorkersSucceeded, now: float) -> None:
+def note_success(machine: Machine, event: events.WorkersSucceeded, now: float) -> None:
     """Take a report that says something new as a sign of life."""
     if _is_new(machine, event):
         machine.run.leases.renew(event.agent_id, now)
 
 
-def check_failure(machine: "RunMachine", event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
+def check_failure(machine: Machine, event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
     """Refuse a failure of workers that are not the agent's own. Raises `MalformedMessage`, or as `_is_new` does."""
     if not _is_new(machine, event):
         return None
@@ -38,7 +34,7 @@ def check_failure(machine: "RunMachine", event: events.WorkersFailed, now: float
     return event
 
 
-def note_failure(machine: "RunMachine", event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
+def note_failure(machine: Machine, event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
     """Take a report that says something new as a sign of life; return the fact, which depends on who is absent then."""
     if not _is_new(machine, event):
         return None
@@ -68,7 +64,7 @@ def awaits_loss(run: Run, reporter: str = "") -> bool:
     )
 
 
-def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
+def _is_new(machine: Machine, report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
     """Whether a report says something new. Raises `StaleRound` if it is about another round than the last one.
 
     The end of its workers is new also if the report was overtaken by the join that followed it. Of a node that is being
@@ -89,7 +85,7 @@ def _is_new(machine: "RunMachine", report: events.WorkersSucceeded | events.Work
     return True
 
 
-def succeeded(machine: "RunMachine", fact: events.WorkersSucceeded, now: float) -> None:
+def succeeded(machine: Machine, fact: events.WorkersSucceeded, now: float) -> None:
     run = machine.run
     run.move(machine.agent(fact.agent_id), AgentState.SUCCEEDED)
     machine.workers_succeeded(fact.agent_id)
@@ -106,7 +102,7 @@ def take_back(run: Run, agent: Agent) -> None:
         run.succeeded_at.pop(agent.agent_id, None)
 
 
-def failed(machine: "RunMachine", fact: events.WorkersFailed, now: float) -> None:
+def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     run, agent = machine.run, machine.agent(fact.agent_id)
     failure = _with_outlook(machine, fact.failure, now)
     record = FailureRecord(agent.round, agent.agent_id, now, failure)
@@ -139,7 +135,7 @@ def _wait_for_cause(run: Run, until: float) -> None:
     run.scale_up_at = None
 
 
-def _put_down_to(machine: "RunMachine", root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:
+def _put_down_to(machine: Machine, root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:
     """Put the restart that is under way down to its root, which has been reported after a consequence."""
     opening = machine.run.opening
     if verdict:
@@ -148,7 +144,7 @@ def _put_down_to(machine: "RunMachine", root: Failure, verdict: restart_budget.V
         opening.cause, opening.reason = restart_budget.cause_of(root), root.sentence
 
 
-def _with_outlook(machine: "RunMachine", failure: Failure, now: float) -> Failure:
+def _with_outlook(machine: Machine, failure: Failure, now: float) -> Failure:
     """Add to the failure's hint that restarting does not help, where that is known; warn of it once."""
     why = failed_rounds.no_use(machine.run, failure.recurs, now)
     if why is None or not restart_budget.is_to_blame(machine.run, failure):
@@ -158,11 +154,11 @@ def _with_outlook(machine: "RunMachine", failure: Failure, now: float) -> Failur
     return replace(failure, hint=words.hints(clip(failure.hint, HINT_BYTES), warning))
 
 
-def cause_not_found(machine: "RunMachine", fact: events.CauseNotFound, now: float) -> None:
+def cause_not_found(machine: Machine, fact: events.CauseNotFound, now: float) -> None:
     _answer_failure(machine, now)
 
 
-def _answer_failure(machine: "RunMachine", now: float) -> None:
+def _answer_failure(machine: Machine, now: float) -> None:
     """End the run over its round's root failure, unless the budget can afford a restart again by now."""
     assert machine.run.first_of_round
     root = machine.run.first_of_round.failure
@@ -172,7 +168,7 @@ def _answer_failure(machine: "RunMachine", now: float) -> None:
         machine.open_round(restart_budget.cause_of(root), root.sentence, now)
 
 
-def _tell_of_failure(machine: "RunMachine", record: FailureRecord, reason: str, now: float) -> None:
+def _tell_of_failure(machine: Machine, record: FailureRecord, reason: str, now: float) -> None:
     """Emit the event of a failure: with the evidence if the run remembers it, else, as there may be many, a summary."""
     run, failure = machine.run, record.failure
     is_remembered = bool(run.failures) and run.failures[-1] is record

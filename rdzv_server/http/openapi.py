@@ -21,7 +21,7 @@ from rdzv_protocol.settings import RequestedSettings, RunSettings
 from rdzv_protocol.visible import NAME, PRINTABLE
 
 from rdzv_server.auth.authorization import Role, roles_for
-from rdzv_server.http.routes import Route
+from rdzv_server.http.route import Route
 
 Schema = dict[str, Any]
 Refusals = tuple[type[ProtocolError], ...]

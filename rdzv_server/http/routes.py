@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -50,6 +50,7 @@ from rdzv_server.http.requests import (
     summary_of,
     tell_to_go_on,
 )
+from rdzv_server.http.route import Handler, Route
 from rdzv_server.http.status_endpoint import Status, StatusView
 from rdzv_server.service.interface import AnyRequest, OperatorRequest, Service
 from rdzv_server.service.operator_scheduler import checkpoint
@@ -71,33 +72,6 @@ OTHER_PATHS = "other"
 """Name in the metrics of all paths but the API's: pages, their files, and unknown paths."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
 """Beginnings of user agents for which the status is written on several lines."""
-Handler = Callable[["HttpApi", web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """Route: one method of one path, its handler, and its description in the OpenAPI document."""
-
-    method: str
-    path: str
-    handler: Handler
-    summary: str
-    request: Any = None
-    """Type of the message in the request's body; None: the request has no body."""
-    answer: Any = str
-    """Type of an answer 200: of a message, str for plain text, dict for any map."""
-    media: str = ""
-    """Media type of an answer 200; empty: it follows from the type."""
-    says: str = ""
-    """Meaning of an answer 200, in words; empty: the summary."""
-    streams: str = ""
-    """Content of server-sent events, for clients that accept them, in words; empty: there are none."""
-    no: str = ""
-    """Meaning of an answer 503 in plain text, where 200 is a yes; empty: there is none."""
-    query: tuple[tuple[str, Any, str], ...] = ()
-    """Parameters behind the `?`, with their types and what they do."""
-    refusals: tuple[type[ProtocolError], ...] = ()
-    """Refusals beyond those of any request."""
 
 
 class HttpApi:

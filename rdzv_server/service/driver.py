@@ -32,7 +32,6 @@ from rdzv_server.core.registry import Registry
 from rdzv_server.core.run import Run
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.inbox import Done, Inbox, Pending, Result
-from rdzv_server.service.interface import Observer
 from rdzv_server.service.long_polls import Key, LongPolls
 from rdzv_server.service.measurements import Measurements, RunMeasurements
 from rdzv_server.storage.base import Change, Store, StoreFenced, StoreUnavailable, changes_of
@@ -61,6 +60,9 @@ READING_S = 0.01
 """Seconds until a deadline that has passed is looked at again, while what came in before it is not read."""
 REPLAY_AT_ONCE = 500
 """Records that are replayed before anything else in the process gets its turn: a leader's lease must be renewed."""
+Observer = Callable[[Sequence[Effect]], None]
+"""Callback for the effects of each batch, once they are written and carried out. It must return soon; one that raises
+is not called again."""
 
 
 class Driver:

@@ -1,7 +1,7 @@
 """Interface between the server's transports (HTTP, or the same process) and whoever answers: one server, or several."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -9,13 +9,10 @@ from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, 
 from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
-from rdzv_server.core.effects import Effect
 from rdzv_server.core.nodes.cordons import CordonStatus, known_to
 from rdzv_server.core.run import Run
+from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.measurements import Measurements
-
-if TYPE_CHECKING:
-    from rdzv_server.service.driver import Driver
 
 Answered = TypeVar("Answered")
 Shows = Callable[[str], bool]
@@ -37,9 +34,6 @@ class OperatorRequest(Struct, frozen=True):
 AnyRequest = Request | OperatorRequest | LeaderRequest
 """Any request. All but a `LeaderRequest` are answered by the leader of their run, or of the nodes."""
 Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | LeaderReply
-Observer = Callable[[Sequence[Effect]], None]
-"""Callback for the effects of each batch, once they are written and carried out. It must return soon; one that raises
-is not called again."""
 
 
 class Connection(Protocol):
@@ -115,9 +109,7 @@ class Service(Protocol):
     def observe(self, observer: Observer) -> None:
         """Tell `observer` of what happens to the runs that this server leads at the time."""
 
-    def with_driver(
-        self, run_id: str, work: Callable[["Driver"], Awaitable[Answered]]
-    ) -> Coroutine[Any, Any, Answered]:
+    def with_driver(self, run_id: str, work: Callable[[Driver], Awaitable[Answered]]) -> Coroutine[Any, Any, Answered]:
         """Have some work done with the run's driver, such as reading events.
 
         Raises what the work raises, or `NotLeader` on a server that does not lead the run.

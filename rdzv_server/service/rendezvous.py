@@ -31,7 +31,7 @@ from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
 from rdzv_server.core.run import Run
 from rdzv_server.service.agent_connections import Connections
-from rdzv_server.service.driver import Driver
+from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.interface import (
     Answer,
@@ -39,7 +39,6 @@ from rdzv_server.service.interface import (
     AnyRequest,
     Connection,
     Load,
-    Observer,
     OperatorRequest,
     ServerState,
 )

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 from rdzv_protocol.queries import PairTest, Query
@@ -10,6 +10,9 @@ from rdzv_protocol.queries import PairTest, Query
 from node_agent.config import AgentConfig, Endpoint, LaunchPlan, Options, UsageError
 from node_agent.core.log_options import NO_FILES
 from node_agent.flags import our_switch, ours, seconds, text
+
+if TYPE_CHECKING:
+    from node_agent.checks.pre_join import NodeCheck
 
 CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "network")
 NETWORK = "network"
@@ -84,6 +87,20 @@ class NodeChecks(Options, frozen=True, kw_only=True):
     def run_instead(self, config: AgentConfig) -> int | None:
         if not self.check_only:
             return None
-        from node_agent.features.checks.feature import node_check, run_by_hand
+        from node_agent.features.checks.by_hand import run_by_hand
 
-        return run_by_hand(node_check(self), config)
+        return run_by_hand(self.node_check, config)
+
+    @property
+    def node_check(self) -> "NodeCheck":
+        """Check that these options ask for."""
+        from node_agent.checks.pre_join import NodeCheck
+
+        return NodeCheck(
+            built_in=self.check,
+            command=self.pre_join_check,
+            limit_s=self.pre_join_check_timeout,
+            server=self.server,
+            tls=self.tls,
+            folder=self.folder,
+        )

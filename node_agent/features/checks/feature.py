@@ -1,13 +1,10 @@
 """Feature: this node is checked when the machine asks for it, and tests the network with another one."""
 
 import asyncio
-import subprocess
 
-from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.queries import PairTest, PairTested, Query
 
-from node_agent.checks.pre_join import NodeCheck, PreJoinCheck, commands
-from node_agent.config import AgentConfig
+from node_agent.checks.pre_join import PreJoinCheck
 from node_agent.core.effects import Level
 from node_agent.features import checks
 from node_agent.features.checks import NETWORK, words
@@ -24,7 +21,7 @@ class NodeChecks(Feature):
         super().__init__(kernel)
         self._options = options
         node_id, environment = kernel.config.join.node_id, kernel.config.environment
-        self._check = PreJoinCheck(node_check(options), node_id, environment, kernel.console.log)
+        self._check = PreJoinCheck(options.node_check, node_id, environment, kernel.console.log)
 
     async def unfit(self, after_failure: bool) -> str:
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -52,31 +49,3 @@ class NodeChecks(Feature):
 
     async def close(self) -> None:
         self._check.close()
-
-
-def node_check(options: checks.NodeChecks) -> NodeCheck:
-    """The check that the options ask for."""
-    return NodeCheck(
-        built_in=options.check,
-        command=options.pre_join_check,
-        limit_s=options.pre_join_check_timeout,
-        server=options.server,
-        tls=options.tls,
-        folder=options.folder,
-    )
-
-
-def run_by_hand(check: NodeCheck, config: AgentConfig) -> ExitCode:
-    """Run the checks, which write a table on stdout, and say what follows from it: `--check-only`."""
-    is_unfit = False
-    for _, command in commands(check, is_brief=False):
-        try:
-            code = subprocess.run(command, env=config.environment, timeout=check.limit_s).returncode
-        except subprocess.TimeoutExpired:
-            print(words.check_too_slow(check.limit_s))  # noqa: T201
-            code = ExitCode.NODE_UNFIT.value
-        is_unfit |= code == ExitCode.NODE_UNFIT
-        if code not in (0, ExitCode.NODE_UNFIT):
-            print(words.check_broken(code))  # noqa: T201
-    print(words.verdict(config.join.node_id, is_unfit))  # noqa: T201
-    return ExitCode.NODE_UNFIT if is_unfit else ExitCode.SUCCEEDED

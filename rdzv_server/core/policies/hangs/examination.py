@@ -17,9 +17,9 @@ from rdzv_protocol.text import clip, printable
 from rdzv_server.core import progress, queries
 from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.kernel import Kernel
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary, summarise
-from rdzv_server.core.policy import Kernel
 from rdzv_server.core.run import Agent, Run, Stage
 
 REASON_BYTES = 240

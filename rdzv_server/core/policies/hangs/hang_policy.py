@@ -24,11 +24,12 @@ from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import final_report, restart_budget
+from rdzv_server.core.kernel import Kernel
 from rdzv_server.core.policies.hangs import examination, repeated_hangs, words
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, HangSuspected, Suspicion
-from rdzv_server.core.policy import AT_ONCE, Kernel, Policy, Rule, Rules
+from rdzv_server.core.policy import AT_ONCE, Policy, Rule, Rules
 from rdzv_server.core.run import AgentState, Cause, FailureRecord, Run, Seat, Stage
 
 SETTLE_S = 2.0

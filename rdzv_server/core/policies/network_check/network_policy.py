@@ -19,9 +19,10 @@ from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core import admission, completion, queries, rank_assignment
 from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.kernel import Kernel
 from rdzv_server.core.policies.network_check import words
 from rdzv_server.core.policies.network_check.network_pairs import Figures, NetworkPairs, Pair
-from rdzv_server.core.policy import AT_ONCE, Kernel, Policy, Rule, Rules
+from rdzv_server.core.policy import AT_ONCE, Policy, Rule, Rules
 from rdzv_server.core.run import Agent, Cause, PolicyState, Run
 
 LIMIT_S = 8.0

@@ -1,0 +1,25 @@
+"""Checks of this node that a person sees, and nothing else: `--check-only`."""
+
+import subprocess
+
+from rdzv_protocol.exit_codes import ExitCode
+
+from node_agent.checks.pre_join import NodeCheck, commands
+from node_agent.config import AgentConfig
+from node_agent.features.checks import words
+
+
+def run_by_hand(check: NodeCheck, config: AgentConfig) -> ExitCode:
+    """Run the checks, which write a table on stdout, and say what follows from it: `--check-only`."""
+    is_unfit = False
+    for _, command in commands(check, is_brief=False):
+        try:
+            code = subprocess.run(command, env=config.environment, timeout=check.limit_s).returncode
+        except subprocess.TimeoutExpired:
+            print(words.check_too_slow(check.limit_s))  # noqa: T201
+            code = ExitCode.NODE_UNFIT.value
+        is_unfit |= code == ExitCode.NODE_UNFIT
+        if code not in (0, ExitCode.NODE_UNFIT):
+            print(words.check_broken(code))  # noqa: T201
+    print(words.verdict(config.join.node_id, is_unfit))  # noqa: T201
+    return ExitCode.NODE_UNFIT if is_unfit else ExitCode.SUCCEEDED

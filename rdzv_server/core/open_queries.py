@@ -1,0 +1,72 @@
+"""Container of the open queries of one run; `queries` asks, answers and ends them."""
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rdzv_protocol.queries import Query
+
+NUMBERS_PER_S = 1_000
+"""Query numbers a second: a number is the query's time in these units, or the next free one. So no number repeats one
+of a server before, whose answers may still be under way."""
+
+Closed = Callable[..., None]
+"""Callback for the end of a query: kernel, agent, query, answer (None: its time is over), now."""
+
+
+_NOTHING: dict[int, "OpenQuery"] = {}
+
+
+class OpenQuery(Struct, frozen=True):
+    query: Query
+    until: float
+    """Time by the server's clock after which nobody waits for the answer."""
+    closed: Closed
+
+
+class Queries:
+    """The open queries of one run, by agent and number. Times are the server's, in seconds."""
+
+    def __init__(self) -> None:
+        self.by_agent: dict[str, dict[int, OpenQuery]] = {}
+        self._last = 0
+        self._due: list[tuple[float, str, int]] = []
+        """Heap of the ends of all open queries, with stale entries of closed ones."""
+
+    def add(self, agent_id: str, number: int, opened: OpenQuery) -> None:
+        self.by_agent.setdefault(agent_id, {})[number] = opened
+        heappush(self._due, (opened.until, agent_id, number))
+
+    def next_number(self, now: float) -> int:
+        self._last = max(self._last + 1, int(now * NUMBERS_PER_S))
+        return self._last
+
+    def of(self, agent_id: str, now: float) -> tuple[Query, ...]:
+        """Open queries of the agent, with the seconds that are left."""
+        asked = self.by_agent.get(agent_id)
+        if not asked:
+            return ()
+        return tuple(replace(each.query, remaining_s=max(0.0, each.until - now)) for each in asked.values())
+
+    def has_changed(self, agent_id: str, known: Iterable[int]) -> bool:
+        """Whether the agent has open queries beside those with the `known` numbers."""
+        return not self.by_agent.get(agent_id, _NOTHING).keys() <= set(known)
+
+    def take(self, agent_id: str, number: int) -> OpenQuery | None:
+        """Remove and return the query; None if it is not open."""
+        asked = self.by_agent.get(agent_id, {})
+        opened = asked.pop(number, None)
+        if opened and not asked:
+            del self.by_agent[agent_id]
+        return opened
+
+    def expired(self, now: float) -> tuple[str, int] | None:
+        """Agent and number of a query whose time is over; None: there is none."""
+        at = self.next_deadline()
+        return self._due[0][1:] if at is not None and now >= at else None
+
+    def next_deadline(self) -> float | None:
+        while self._due and self._due[0][2] not in self.by_agent.get(self._due[0][1], ()):
+            heappop(self._due)
+        return self._due[0][0] if self._due else None

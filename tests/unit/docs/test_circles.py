@@ -1,0 +1,35 @@
+"""No import circle in any package, imports for the type checker counted."""
+
+import grimp
+import pytest
+
+
+@pytest.mark.parametrize("package", ["rdzv_protocol", "rdzv_server", "node_agent", "rdzvctl"])
+def test_no_module_imports_itself_on_any_way(package):
+    graph = grimp.build_graph(package, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in sorted(graph.modules)}
+    assert len(imports) > 5 and any(imports.values())
+    assert circles(imports) == []
+
+
+def test_a_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Return groups of modules each of which imports all others of its group, by others or directly."""
+    reached = {module: _reached(module, imports) for module in imports}
+    of_each = {
+        tuple(sorted(other for other in reached[module] if module in reached.get(other, ()))) for module in imports
+    }
+    return [list(each) for each in sorted(of_each) if len(each) > 1]
+
+
+def _reached(module: str, imports: dict[str, set[str]]) -> set[str]:
+    reached: set[str] = set()
+    ahead = [module]
+    while ahead:
+        new = imports.get(ahead.pop(), set()) - reached
+        reached |= new
+        ahead += new
+    return reached
