@@ -13,6 +13,7 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ("node_agent.features.live_line:LiveLine", lambda agent: agent.console.has_live_line),
     ("node_agent.features.store:Store", lambda agent: True),
     ("node_agent.features.extension_locks:ExtensionLocks", lambda agent: True),
+    ("node_agent.features.imports:Imports", lambda agent: True),
     ("node_agent.features.earlier_workers:EarlierWorkers", lambda agent: agent.orphans is not None),
     (
         "node_agent.features.file_timer:WorkerTimers",

@@ -82,3 +82,8 @@ def joining(run_id: str, address: str, node_id: str) -> str:
 
 def logs_are_in(folder: str) -> str:
     return f"logs: {folder}"
+
+
+def not_imported(error: str) -> str:
+    """Told soon after the first start of workers, by an agent whose program cannot be read any more."""
+    return f"cannot load a part of node-agent ({error}): if workers fail, this agent may not be able to say why"

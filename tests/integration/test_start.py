@@ -24,6 +24,28 @@ except SystemExit:
 """Program that is an agent, and prints which modules of sentences it has loaded at its end."""
 
 
+LATER_NOTHING_IS_IMPORTED = """
+import sys
+from importlib.abc import MetaPathFinder
+from node_agent.features import imports
+
+class Gone(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.startswith("node_agent"):
+            raise OSError(24, f"Too many open files: {name}")
+
+def load(load=imports.load):
+    load()
+    sys.meta_path.insert(0, Gone())
+    open(sys.argv[1], "w").close()
+
+imports.load = load
+from node_agent.cli.main import main
+sys.exit(main(["--standalone", "--max-restarts", "1", "--nproc", "2", "--no-python", "sh", "-c", sys.argv[2]]))
+"""
+"""Program that is an agent which can import nothing of its own once it has imported what trouble needs."""
+
+
 class Cost(NamedTuple):
     cpu_s: float
     memory_kb: int
@@ -49,3 +71,16 @@ def test_a_launch_costs_a_few_times_what_asyncio_does() -> None:
 def test_a_good_start_loads_one_module_of_sentences() -> None:
     done = subprocess.run([sys.executable, "-c", SHOW_WORDS], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["node_agent.words", "node_agent.words.progress"]
+
+
+def test_an_agent_whose_program_is_gone_still_tells_of_failures(tmp_path) -> None:
+    """No descriptor is left, or another version has been installed. All that a failure needs was imported before."""
+    ready = tmp_path / "ready"
+    worker = f'while ! [ -e {ready} ]; do sleep 0.05; done; echo "the worker says why" >&2; exit 3'
+    done = subprocess.run(
+        [sys.executable, "-c", LATER_NOTHING_IS_IMPORTED, str(ready), worker],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "Too many open files" not in done.stderr and "Traceback" not in done.stderr
+    assert done.stderr.count("exit code 3") >= 2, "the failure of each round"

@@ -1,0 +1,57 @@
+"""Modules that an agent needs when something goes wrong, imported soon after its first workers have started.
+
+A good start imports none of them. Later it may be too late: the agent may have no file descriptor left, the disk with
+its program may hang, or somebody may have installed another version there.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from importlib import import_module
+
+from rdzv_protocol.messages import Assignment
+
+from node_agent.features.feature import Feature, Kernel
+from node_agent.output.threads import in_thread
+from node_agent.transport.base import spawn
+
+AFTER_S = 1.0
+"""Seconds after the first start of workers: their own imports come first."""
+MODULES = (
+    "node_agent.failures.diagnose", "node_agent.failures.error_file", "node_agent.failures.oom",
+    "node_agent.failures.report", "node_agent.words.agent", "node_agent.words.connection", "node_agent.words.devices",
+    "node_agent.words.failures", "node_agent.words.hangs", "node_agent.words.hints", "node_agent.words.leaving",
+    "node_agent.words.output", "node_agent.words.workers", "node_agent.features.words",
+)  # fmt: skip
+
+
+class Imports(Feature):
+    """Import the modules in a thread, once. A failure is logged: the agent goes on, and can say less of what happens."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__(kernel)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(AFTER_S, self._begin)
+
+    def _begin(self) -> None:
+        spawn(self._import())
+
+    async def _import(self) -> None:
+        try:
+            await in_thread(load)
+        except (OSError, ImportError) as error:
+            from node_agent import words
+
+            self.kernel.console.log(words.progress.not_imported(str(error)))
+
+    async def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+
+def load() -> None:
+    """Import the modules."""
+    for name in MODULES:
+        import_module(name)
