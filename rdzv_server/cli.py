@@ -34,6 +34,7 @@ from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.places import EtcdPlace, make_store
 from rdzv_server.tasks import first_of
+from rdzv_server.words import load as load_sentences
 from rdzv_server.words import startup as words
 
 log = logging.getLogger("rdzv_server")
@@ -140,6 +141,7 @@ async def _serve(
         await server.listen(listener, security.tls, security.access, limits)
         if security.has_files or exports.has_files:
             loop.add_signal_handler(signal.SIGHUP, renew)
+        load_sentences()
         gc.collect()
         gc.freeze()  # what was imported stays: later collections need not look through it
         address, port = listener.getsockname()[:2]

@@ -22,7 +22,7 @@ from node_agent.workers.temp_dir import FALLBACK
 
 if TYPE_CHECKING:
     from node_agent.failures.oom import OomWatch
-    from node_agent.output.log_files import End
+    from node_agent.output.pieces import End
     from node_agent.workers.spec import WorkerSpec
 
 LINE_BYTES = 512

@@ -5,6 +5,7 @@ its program may hang, or somebody may have installed another version there.
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -25,7 +26,7 @@ MODULES = (
 
 
 class Imports(Feature):
-    """Import the modules in a thread, once. A failure is logged: the agent goes on, and can say less of what happens."""
+    """Import the modules in a thread, once. If that fails, the agent logs why and continues."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
@@ -55,3 +56,5 @@ def load() -> None:
     """Import the modules."""
     for name in MODULES:
         import_module(name)
+    if of_embedded_server := sys.modules.get("rdzv_server.words"):
+        of_embedded_server.load()

@@ -11,15 +11,16 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from errno import EDQUOT, EFBIG, ENOSPC
+from errno import EDQUOT, ENOSPC
 from functools import partial
 from queue import SimpleQueue
 
 from node_agent import words
 from node_agent.output.console import PATIENCE_S, Console
+from node_agent.output.pieces import READ_BYTES, End, Piece
 from node_agent.output.room import in_words, why_full
-from node_agent.output.sinks import TAIL_BYTES, Sink, report_lines
-from node_agent.output.streams import READ_BYTES, Stream
+from node_agent.output.sinks import Sink, report_lines
+from node_agent.output.streams import Stream
 
 SHORTEST_S, LONGEST_S = 0.02, 1.5
 """Least and longest seconds between two looks at the files."""
@@ -29,8 +30,6 @@ DRAIN_TIMEOUT_S = 30.0
 """Longest time for which an exiting agent goes on showing what is in the files anyway."""
 MOST_COPIED_LATE = 1 << 24
 """Most bytes that wait to be copied to another file; more are lost."""
-REST_BYTES = 1 << 22
-"""Most bytes of a worker's last output that are read together with the end of its file."""
 
 
 def interval_s(silence_s: float) -> float:
@@ -82,8 +81,7 @@ class LogFiles:
         """Look at all files, and again when it is time."""
         if self._is_reading:
             return
-        if pieces := [piece for file in self._read if (piece := file.next_piece())]:
-            self._is_reading = True
+        if pieces := [(file, piece) for file in self._read if (piece := file.next_piece())]:
             self.do(lambda: self._read_all(pieces))
         elif self._read:
             self._look_in(self._interval_s())
@@ -122,14 +120,14 @@ class LogFiles:
         while work := self._asked.get():
             work()
 
-    def _read_all(self, pieces: "list[Piece]") -> None:
-        for piece in pieces:
+    def _read_all(self, pieces: "list[tuple[LogFile, Piece]]") -> None:
+        for _, piece in pieces:
             piece.read()
         self._tell(self._take, pieces)
 
-    def _take(self, pieces: "list[Piece]") -> None:
+    def _take(self, pieces: "list[tuple[LogFile, Piece]]") -> None:
         self._is_reading = False
-        most = max([piece.file.take(piece) for piece in pieces])
+        most = max([file.take(piece) for file, piece in pieces])
         if most:
             self._wrote_at = self._loop.time()
         if self._read:
@@ -243,20 +241,20 @@ class LogFile(Stream):
             self._files.follow(self)  # until the console has taken all of it
             for piece in end.rest:
                 if self.next_piece():  # not while the console is full
-                    self.take(piece.of(self))
+                    self.take(piece)
             if not self.behind:
                 self.close()
         else:
             self.close()
 
-    def end(self, pid: int) -> "End | None":
+    def end(self, pid: int) -> End | None:
         """The end of the file, to be read by any thread, before `ended`; None: there is none."""
         if self._file < 0 or self._last is not None:
             return None
         self._is_ending = True
         return End(self._file, self._offset, pid)
 
-    def ended(self, end: "End", *, is_last: bool) -> None:
+    def ended(self, end: End, *, is_last: bool) -> None:
         """Take the end of the file that has been read. `is_last`: `finish` follows."""
         self._ended = end if is_last else None
         self._is_ending = is_last
@@ -266,12 +264,12 @@ class LogFile(Stream):
     def tail(self) -> tuple[str, ...]:
         return report_lines(self._end)
 
-    def next_piece(self) -> "Piece | None":
+    def next_piece(self) -> Piece | None:
         """The piece that comes next; None if the console takes nothing now, or nothing is left."""
         is_held_up = self._shown and self._files.console.is_full
-        return None if is_held_up or self._file < 0 else Piece(self, self._file, self._offset)
+        return None if is_held_up or self._file < 0 else Piece(self._file, self._offset)
 
-    def take(self, piece: "Piece") -> int:
+    def take(self, piece: Piece) -> int:
         """Take a piece that has been read, unless it has been taken meanwhile; how many bytes that were."""
         if self._file < 0 or piece.offset != self._offset:
             return 0
@@ -302,79 +300,8 @@ class LogFile(Stream):
             self._files.do(partial(os.close, self._worker_end))  # which writes what is in memory to a network disk
             self._worker_end = -1
 
-    def _take(self, end: "End") -> None:
+    def _take(self, end: End) -> None:
         """Keep the last lines."""
         for problem, outlook in end.problems:
             self._files.report(self._path, problem, outlook)
         self._end = end.tail
-
-
-class End:
-    """End of a file as its worker has left it, and what of its output has not been taken: read in any thread."""
-
-    def __init__(self, descriptor: int, offset: int, pid: int = 0) -> None:
-        """`pid`: the worker, if it has not been reaped."""
-        self._descriptor, self._offset, self._pid = descriptor, offset, pid
-        self.size, self.tail = 0, b""
-        self.why_full: OSError | None = None
-        """Error that the worker would meet if it wrote more; None if there is room."""
-        self.rest: list[Piece] = []
-        self.problems: list[tuple[OSError | str, str]] = []
-        """Problems, each with what may follow from it."""
-
-    def read(self) -> "End":
-        try:
-            status = os.fstat(self._descriptor)
-            if status.st_nlink == 0:
-                self.problems.append((words.output.REMOVED, ""))
-            self.why_full = why_full(self._descriptor, self._pid)
-            if self.why_full:
-                is_at_limit = self.why_full.errno == EFBIG
-                outlook = words.output.WORKER_AT_LIMIT if is_at_limit else words.output.WORKER_MAY_FAIL
-                self.problems.append((self.why_full, outlook))
-            self.tail = os.pread(self._descriptor, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
-        except OSError as error:
-            return self.unread(error)
-        self.size = status.st_size
-        if self.size < self._offset:  # somebody has emptied it
-            self.rest.append(Piece(None, self._descriptor, self._offset).read())
-        for offset in range(self._offset, min(self.size, self._offset + REST_BYTES), READ_BYTES):
-            self.rest.append(Piece(None, self._descriptor, offset).read())
-        return self
-
-    def unread(self, problem: OSError) -> "End":
-        """Note that it could not be read."""
-        self.problems.append((problem, ""))
-        return self
-
-
-class Piece:
-    """Next piece of a file: asked for and taken in the event loop, and read in any thread."""
-
-    def __init__(self, file: LogFile | None, descriptor: int, offset: int) -> None:
-        self._file = file
-        self.offset = self.begin = offset
-        """Offset that was asked for, and the one at which the piece begins."""
-        self.chunk = b""
-        self.error: OSError | None = None
-        self._descriptor = descriptor
-
-    @property
-    def file(self) -> LogFile:
-        assert self._file
-        return self._file
-
-    def of(self, file: LogFile) -> "Piece":
-        """Return this piece as one of the file."""
-        self._file = file
-        return self
-
-    def read(self) -> "Piece":
-        try:
-            self.chunk = os.pread(self._descriptor, READ_BYTES, self.begin)
-            if not self.chunk and os.fstat(self._descriptor).st_size < self.begin:
-                self.begin = 0  # somebody has emptied it; the worker goes on at its new end
-                self.chunk = os.pread(self._descriptor, READ_BYTES, 0)
-        except OSError as error:
-            self.error = error
-        return self

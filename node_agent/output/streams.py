@@ -4,15 +4,11 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from node_agent.output.console import Console
+from node_agent.output.pieces import READ_BYTES, End
 from node_agent.output.sinks import Sink, Tail
 
-if TYPE_CHECKING:
-    from node_agent.output.log_files import End
-
-READ_BYTES = 1 << 18
 USUAL_PIPE_BYTES = 1 << 16
 PIPE_BYTES = 1 << 20
 """Largest pipe that Linux lets anybody ask for."""
@@ -46,14 +42,14 @@ class Stream:
         """Take what the worker wrote last, and close everything: it is gone, or could not be started."""
         self._close_worker_end()
 
-    def end(self, pid: int) -> "End | None":
+    def end(self, pid: int) -> End | None:
         """The end of the worker's file, to be read by a thread, and then given to `ended`; None: it has no file.
 
         `pid`: the worker, which has not been reaped.
         """
         return None
 
-    def ended(self, end: "End", *, is_last: bool) -> None:
+    def ended(self, end: End, *, is_last: bool) -> None:
         """Take the end of the file that has been read. `is_last`: `finish` follows."""
 
     def tail(self) -> tuple[str, ...]:

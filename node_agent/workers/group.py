@@ -18,7 +18,7 @@ from rdzv_protocol.messages import Failure
 from node_agent import words
 from node_agent.config import SIGNALS
 from node_agent.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
-from node_agent.output.log_files import End
+from node_agent.output.pieces import End
 from node_agent.output.threads import in_thread
 from node_agent.workers.process import KILL_TIMEOUT_S, outlasts, signal_group
 from node_agent.workers.remains import Remains, Strays, in_session

@@ -2,4 +2,36 @@
 
 A module has the messages of one part of the server. A function's name is the kind of the message, its arguments are the
 fields. `tests/golden/messages.txt` shows every message, and `python -m tests.golden --write` makes that file.
+
+A module is imported when its first message is made: an agent that hosts a server waits for its imports. A server calls
+`load` once it listens. Later it may have no file descriptor left, or another version may have been installed.
 """
+
+from importlib import import_module
+from typing import Any
+
+
+class _Module:
+    """Module that is imported when something of it is needed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module(self._name), name)
+        setattr(self, name, value)
+        return value
+
+
+def __getattr__(name: str) -> _Module:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return _Module(f"{__name__}.{name}")
+
+
+def load() -> None:
+    """Import all modules of sentences. Raises `OSError` or `ImportError`."""
+    from pkgutil import iter_modules
+
+    for each in iter_modules(__path__):
+        import_module(f"{__name__}.{each.name}")

@@ -21,7 +21,11 @@ PACKAGES = (rdzv_protocol, rdzv_server, node_agent, rdzvctl)
 def modules() -> list[ModuleType]:
     """Return the modules of sentences: those called `words`, and those in a folder called `words`."""
     found = (each for package in PACKAGES for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
-    return [import_module(name) for name in sorted(each.name for each in found) if "words" in name.split(".")]
+    return [
+        import_module(name)
+        for name in sorted(each.name for each in found if not each.ispkg)
+        if "words" in name.split(".")
+    ]
 
 
 def makers(module: ModuleType) -> dict[str, Callable[..., str] | str]:

@@ -358,22 +358,27 @@ async def test_a_stopped_workers_children_get_its_signal(crew):
 STAYS = """
 import os, signal
 ready, is_ready = os.pipe()
+worker_told, worker_is_told = os.pipe()
 worker = os.getpid()
 if os.fork() == 0:
     def told(*_):
         print("child told", flush=True)
+        os.read(worker_told, 1)
         os.kill(worker, signal.SIGKILL)
         os._exit(0)
     signal.signal(signal.SIGTERM, told)
     os.write(is_ready, b".")
 else:
+    def told(*_):
+        print("told", flush=True)
+        os.write(worker_is_told, b".")
     os.read(ready, 1)
-    signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+    signal.signal(signal.SIGTERM, told)
     print("ready", flush=True)
 while True:
     signal.pause()
 """
-"""Handles the signal and stays. The process that it has started kills it when it is told to end."""
+"""Handles the signal and stays. The process that it has started kills it when both are told to end."""
 
 
 async def test_a_stopped_workers_children_are_told_before_the_grace_ends(crew, monkeypatch):
