@@ -114,7 +114,7 @@ def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> Non
     """Raise the refusal that this join deserves, if any. `agreed`: settings that are known to agree with the run's."""
     if agent := run.agents.get(join.agent_id):
         if not compare_digest(join.secret, agent.join.secret):
-            raise AgentFenced(words.other_secret(agent.agent_id))
+            raise AgentFenced(words.other_secret(agent.agent_id, run.run_id))
         if (join.node_id, join.node_rank) != (agent.node_id, agent.join.node_rank):
             raise MalformedMessage(words.other_node(agent.agent_id, agent.node_id))
         return

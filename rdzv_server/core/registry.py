@@ -40,10 +40,11 @@ from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed
 from rdzv_server.core.nodes.machine import Nodes
 from rdzv_server.core.room import Room, silent
-from rdzv_server.core.run import HEARD_OF_S, Run
+from rdzv_server.core.run import HEARD_OF_S, Run, Stage
 from rdzv_server.core.set_apart import SetApart, own_error
 from rdzv_server.core.used_numbers import UsedNumbers
 from rdzv_server.words import attempts as words
+from rdzv_server.words import runs
 
 RETENTION_S = 3_600.0
 """Seconds that an ended run is remembered: an hour by default, for people to look and late agents to be told."""
@@ -338,7 +339,7 @@ class Registry:
         if join.after_round > 0:
             raise AgentFenced(words.join_anew(join.run_id, join.node_id))
         if latest is None and join.returning and (end := self._used.end_of(join.run_id)):
-            raise RunFailed(words.has_failed(join.run_id, end))
+            raise RunFailed(runs.ended(join.run_id, Stage.FAILED, end))
         if latest is None and join.returning and self._used.has_ended(join.run_id, join.attempt):
             raise OutcomeUnknown(words.outcome_unknown(join.run_id, join.node_id))
         settings = _settings_of(join)  # before anything changes: it may refuse the join

@@ -37,6 +37,7 @@ from rdzv_server.service.measurements import Measurements, RunMeasurements
 from rdzv_server.storage.base import Change, Store, StoreFenced, StoreUnavailable, changes_of
 from rdzv_server.storage.compaction import Compaction
 from rdzv_server.storage.outage import Outage
+from rdzv_server.words import attempts
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
@@ -259,9 +260,9 @@ class Driver:
     def _attempts_of(self, run_id: str) -> list[Run]:
         if self._stopped:
             raise ServerUnavailable(self._stopped)
-        if attempts := self.registry.attempts_of(run_id):
-            return attempts
-        raise UnknownRun(words.unknown_run(run_id))
+        if known := self.registry.attempts_of(run_id):
+            return known
+        raise UnknownRun(attempts.unknown_run(run_id))
 
     def runs(self) -> list[Run]:
         return self.registry.runs()

@@ -43,6 +43,7 @@ from rdzv_server.service.interface import (
     ServerState,
 )
 from rdzv_server.service.long_polls import Key
+from rdzv_server.words import admission as admission_words
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")
@@ -314,7 +315,7 @@ class Rendezvous:
             return None  # unless its join is on the way, the driver says the same
         agent = machine.run.agents.get(request.agent_id)
         if agent and not hmac.compare_digest(agent.join.secret, digest(request.secret)):
-            raise AgentFenced(words.another_secret(request.agent_id, request.run_id))
+            raise AgentFenced(admission_words.other_secret(request.agent_id, request.run_id))
         return machine
 
     def _disconnected(self, key: Key, was_parked: bool) -> None:

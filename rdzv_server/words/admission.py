@@ -26,8 +26,8 @@ def run_is_full(run_id: str, most: int) -> str:
     return f"run {run_id} holds {most} agents, as many as a run may"
 
 
-def other_secret(agent_id: str) -> str:
-    return f"agent {agent_id} has joined with another secret"
+def other_secret(agent_id: str, run_id: str) -> str:
+    return f"agent {agent_id} has joined run {run_id} with another secret"
 
 
 def other_node(agent_id: str, node_id: str) -> str:

@@ -25,11 +25,6 @@ def over_before(run_id: str) -> str:
     return f"run {run_id} was over before"
 
 
-def has_failed(run_id: str, end: str) -> str:
-    """`end`: why the run ended, which is forgotten."""
-    return f"run {run_id} has failed: {end}"
-
-
 def outcome_unknown(run_id: str, node_id: str) -> str:
     return (
         f"run {run_id} ended while node {node_id} was away, and how it ended is not remembered here: "

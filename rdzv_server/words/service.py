@@ -53,14 +53,6 @@ def run_cannot_be_shown(error: str) -> str:
 # Refusals.
 
 
-def unknown_run(run_id: str) -> str:
-    return f"no run {run_id} is known here"
-
-
-def another_secret(agent_id: str, run_id: str) -> str:
-    return f"agent {agent_id} has joined run {run_id} with another secret"
-
-
 def no_stacks(why: str) -> str:
     return f"no stacks to show: {why}"
 

@@ -1,6 +1,7 @@
 """Messages are data: each is made in one place, shown in one reviewed file, and quoted nowhere else."""
 
 import sys
+from collections import Counter
 
 import pytest
 
@@ -23,6 +24,16 @@ def test_every_maker_says_something_on_lines_of_its_own(module):
     for name, maker in makers(module).items():
         for message in messages(maker):
             assert message.strip() and message == message.strip("\n"), name
+
+
+def test_no_two_kinds_of_a_package_say_the_same():
+    of_each = Counter(
+        (module.__name__.split(".")[0], message)
+        for module in modules()
+        for maker in makers(module).values()
+        for message in messages(maker)
+    )
+    assert [message for message, number in of_each.items() if number > 1] == []
 
 
 def test_no_test_quotes_a_message():

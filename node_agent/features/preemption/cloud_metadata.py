@@ -13,6 +13,7 @@ import h11
 from msgspec import Struct
 from rdzv_protocol.text import clip, printable
 
+from node_agent import words as agent_words
 from node_agent.features.preemption import words
 
 CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 5.0, 75.0
@@ -202,5 +203,5 @@ async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> Answer:
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > MOST_BYTES:
-                raise EOFError(words.too_long(MOST_BYTES))
+                raise EOFError(agent_words.connection.answer_too_long(MOST_BYTES))
     return Answer(status, headers, body.decode(errors="replace"))

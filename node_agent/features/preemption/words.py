@@ -49,7 +49,3 @@ NOT_GOOGLES = "it is none of Google's"
 
 def wrong_status(status: int) -> str:
     return f"status {status}"
-
-
-def too_long(most_bytes: int) -> str:
-    return f"the answer has more than {most_bytes} bytes"

@@ -40,11 +40,6 @@ def needs_shtab(program: str, flag: str | None) -> str:
     return f"{program}: {flag} needs the package shtab: pip install shtab"
 
 
-def did_you_mean(word: str) -> str:
-    """End of a message."""
-    return f"; did you mean {word}?"
-
-
 # A token's file.
 
 

@@ -31,6 +31,7 @@ from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, HangSuspected, Suspicion
 from rdzv_server.core.policy import AT_ONCE, Policy, Rule, Rules
 from rdzv_server.core.run import AgentState, Cause, FailureRecord, Run, Seat, Stage
+from rdzv_server.words import failures
 
 SETTLE_S = 2.0
 """Seconds in which other nodes' suspicions may come, after the first one that is believed."""
@@ -170,7 +171,7 @@ class Hangs(Policy[HangsState, HangSigns]):
             raise StaleRound(words.round_is_over(event.round, run.run_id))
         ranks = seat.ranks
         if foreign := [rank for rank in event.ranks if rank not in ranks]:
-            raise MalformedMessage(words.foreign_rank(foreign[0], agent.node_id, ranks[0], ranks[-1]))
+            raise MalformedMessage(failures.foreign_rank(foreign[0], agent.node_id, ranks[0], ranks[-1]))
         known = hang is not None and _key(event) in hang.suspicions
         if hang and not known and event.ranks and hang.number_of(event.agent_id) >= MOST_SOURCES:
             raise TooManyRequests(words.too_many_sources(agent.node_id, MOST_SOURCES))

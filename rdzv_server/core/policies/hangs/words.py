@@ -28,10 +28,6 @@ def round_is_over(round_: int, run_id: str) -> str:
     return f"round {round_} of run {run_id} is over"
 
 
-def foreign_rank(rank: int, node_id: str, first: int, last: int) -> str:
-    return f"rank {rank} is none of node {node_id}'s, {first} to {last}"
-
-
 def too_many_sources(node_id: str, most: int) -> str:
     return f"node {node_id} suspects its workers by {most} sources already"
 

@@ -48,7 +48,7 @@ HANG = f"worker rank 0 on node a failed: {words.hang(HUNG)}"
     ),
     "so is one of another node's ranks": (
         "2", "join a b; refused suspect a 1",
-        {"refused": "MalformedMessage", "refusal": words.foreign_rank(1, "a", 0, 0)},
+        {"refused": "MalformedMessage", "refusal": failures.foreign_rank(1, "a", 0, 0)},
     ),
     # who is to blame
     "the first who suspects": ("2 max_restarts=1", "join a b; suspect a 0; suspect b 1; judge", {"blamed": "a"}),
