@@ -16,8 +16,7 @@ from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.messages import ErrorReply
 
 from benchmarks.machine import cpu_s, peak_rss_mb
-from rdzv_server.words import http
-from rdzv_server.words import service as words
+from rdzv_server.words import attempts, http
 from tests.support.programs import Server, ended_programs
 
 AGENT_PATHS = [paths.JOIN, paths.POLL, paths.REPORT, paths.LEAVE]
@@ -85,7 +84,7 @@ JSON_BODIES = {
     "no name": (b'{"run_id": "a\\u0000b"}', 400, "visible characters, not 'a\\x00b'"),
     "half a letter": (b'{"run_id": "\\ud800"}', 400, ""),
     "oversized": (b" " * (MAX_MESSAGE_BYTES + 1), 413, http.message_too_large(MAX_MESSAGE_BYTES)),
-    "a run that there is not": (b'{"run_id": "../../etc/passwd"}', 404, words.unknown_run("../../etc/passwd")),
+    "a run that there is not": (b'{"run_id": "../../etc/passwd"}', 404, attempts.unknown_run("../../etc/passwd")),
 }
 
 

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from node_agent.features import preemption
 from node_agent.features.preemption import cloud_metadata, words
-from node_agent.features.preemption.cloud_metadata import CLOUDS, PreemptionPoll
+from node_agent.features.preemption.cloud_metadata import CLOUDS, MOST_BYTES, PreemptionPoll
+from node_agent.words import connection
 from tests.support.told import tells, told
 
 LONG_S = 60.0
@@ -143,7 +144,7 @@ ANSWERS: dict[str, tuple[int, str, str]] = {
     "a redirect to elsewhere": (302, "", words.wrong_status(302)),
     "markup of another program": (200, "<html>", NOT_AZURES),
     "JSON of another shape": (200, json.dumps([1]), NOT_AZURES),
-    "more than anybody needs": (200, "x" * (cloud_metadata.MOST_BYTES + 1), words.too_long(cloud_metadata.MOST_BYTES)),
+    "more than anybody needs": (200, "x" * (MOST_BYTES + 1), connection.answer_too_long(MOST_BYTES)),
 }
 
 
