@@ -276,7 +276,7 @@ def there_are(names: Sequence[str], more: int) -> str:
 
 
 def unsure_of_run(run_id: str, why: Sequence[str]) -> str:
-    return f"whether there is a run {run_id} cannot be said: {'; '.join(why)}"
+    return f"cannot tell whether run {run_id} exists: {'; '.join(why)}"
 
 
 def no_such_run(run_id: str, known: Sequence[str]) -> str:

@@ -175,7 +175,7 @@ def clock_wrong(ahead_s: float) -> str:
 
 
 def no_time(server: str, why: str) -> str:
-    return f"the server at {server} does not say what time it is ({why})"
+    return f"could not read the clock of the server at {server}: {why}"
 
 
 def free_ports(count: int) -> str:
@@ -183,4 +183,4 @@ def free_ports(count: int) -> str:
 
 
 def too_few_ports(had: int, wanted: int, why: str) -> str:
-    return f"{had} of {wanted} ports could be had: {why}"
+    return f"only {had} of {wanted} ports are free: {why}"

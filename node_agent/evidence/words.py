@@ -3,11 +3,11 @@
 The program that examines the workers loads this file too, so it imports nothing of ours.
 """
 
-NOT_ALL_IN_TIME = "not all could be looked at in time"
+NOT_ALL_IN_TIME = "could not examine every process in time"
 
 
 def not_all_within(limit_s: float) -> str:
-    return f"not all could be looked at within {limit_s:.1f} s"
+    return f"could not examine every process within {limit_s:.1f} s"
 
 
 def not_started(why: str) -> str:
@@ -32,7 +32,7 @@ NO_PY_SPY = "py-spy is not installed beside the agent: pip install '.[hang]' in 
 PY_SPY_TOO_SLOW = "py-spy was not done in time"
 NO_THREAD = "it found no thread"
 NO_MAIN_THREAD = "py-spy found no main thread"
-NO_STACK_OF_MAIN_THREAD = "no stack of the main thread came"
+NO_STACK_OF_MAIN_THREAD = "the stack of the main thread is missing"
 SIGNAL_NOT_CAUGHT = "it no longer answers the signal for its stacks"
 SIGNAL_NOT_ANSWERED = "it did not answer the signal for its stacks in time"
 

@@ -47,7 +47,7 @@ def no_timer(why: str) -> str:
 
 
 def no_pipe(variable: str, path: str) -> str:
-    return f"{variable}={path}: this is no named pipe, and is left alone; name another path"
+    return f"{variable}={path}: this exists and is not a named pipe; choose another path"
 
 
 def no_timer_request(path: str, line: bytes) -> str:

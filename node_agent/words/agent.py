@@ -14,11 +14,11 @@ def node_rank_taken(asked: int, group_rank: int) -> str:
 
 
 def suspicion_refused(why: str) -> str:
-    return f"rdzv-server did not take it that workers may hang: {why}"
+    return f"rdzv-server rejected this node's report of a possible hang: {why}"
 
 
 def message_refused(why: str) -> str:
-    return f"rdzv-server refused what this node had to say: {why}"
+    return f"rdzv-server rejected this node's report: {why}"
 
 
 def query_too_slow(node_id: str) -> str:

@@ -29,4 +29,4 @@ def key_has_another_name(source: str, key: str, name: str) -> str:
 
 def means_nothing(source: str, given: Sequence[str], meant: str) -> str:
     """`meant`: end of the sentence, about what was probably meant."""
-    return f"{source}: {', '.join(given)} means nothing here and is left alone{meant}"
+    return f"{source}: {', '.join(given)} is unknown and has no effect{meant}"

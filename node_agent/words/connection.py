@@ -68,7 +68,8 @@ def success_not_delivered(server: str, longest_s: float) -> str:
 
 def leave_not_delivered(server: str, within_s: float) -> str:
     return (
-        f"could not tell rdzv-server at {server} within {within_s:g} s that this node leaves: it will be missed instead"
+        f"could not tell rdzv-server at {server} within {within_s:g} s that this node is leaving; "
+        "the server will count it as lost"
     )
 
 

@@ -38,7 +38,7 @@ def torch_cannot_tell(why: str) -> str:
 
 
 def torch_too_slow(timeout_s: float) -> str:
-    return f"torch did not tell within {timeout_s:g} s what devices there are"
+    return f"torch did not report its devices within {timeout_s:g} s"
 
 
 # Binding workers to CPUs.

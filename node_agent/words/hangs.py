@@ -10,7 +10,7 @@ def may_hang(ranks: Sequence[int], reason: str) -> str:
 
 def go_on(source: str) -> str:
     """Told if a source finds no longer that workers hang."""
-    return f"the workers go on: {source}"
+    return f"the workers no longer look hung ({source})"
 
 
 # Reasons.

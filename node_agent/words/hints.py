@@ -5,7 +5,7 @@ STORE_GONE = f"rank 0's store is gone; {SEE_THE_OTHERS}"
 COLLECTIVE_WAITED = (
     "a collective waited for a worker that is stuck, far behind or gone: find the rank that took no part in it"
 )
-WORKER_LATE = "not every worker came to the meeting in time: find the rank that did not reach init_process_group"
+WORKER_LATE = "not every worker reached init_process_group in time: find the missing rank"
 
 GPU_MEMORY_FULL = (
     "the GPU's memory is full: a smaller batch, gradient checkpointing; nvidia-smi shows who else uses that GPU"

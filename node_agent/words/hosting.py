@@ -18,7 +18,7 @@ WAITING_FOR_OTHER_NODES = "waiting until the other nodes have heard of the end"
 
 
 def server_left_running(waited_s: float) -> str:
-    return f"some have not after {waited_s:g} s; rdzv-server goes on without this agent"
+    return f"some nodes had not heard of the end after {waited_s:g} s; rdzv-server keeps running without this agent"
 
 
 def server_warns(warning: str) -> str:

@@ -16,7 +16,7 @@ def leaving_with_workers(why: str, within_s: float, signal_name: str) -> str:
 
 
 def leaving_after_notice(why: str, within_s: float) -> str:
-    return f"{leaving(why)}; before, the workers of all nodes have {within_s:g} s to save"
+    return f"{leaving(why)}, once the workers of all nodes have saved: in {within_s:g} s at most"
 
 
 WORKERS_ENDED_AFTER_NOTICE = "all workers have ended after the notice: waiting for the end of the round"
@@ -33,7 +33,7 @@ def drained(reason: str, remaining_s: float, has_workers: bool) -> str:
 
 def kept_out(reason: str) -> str:
     """Told by an agent that makes room for another node (`--exit-when-excluded`)."""
-    return f"replace this node: rdzv-server keeps it out ({reason})"
+    return f"rdzv-server excludes this node ({reason}): replace it"
 
 
 def crashed(reason: str) -> str:

@@ -64,8 +64,8 @@ def no_endpoint(source: str) -> str:
 
 def loopback_of_several(source: str, endpoint: str, host: str, nodes: int, variable: str) -> str:
     return (
-        f"{source} {endpoint}: {host} is another machine on each of this job's {nodes} nodes ({variable}): name the "
-        "machine where rdzv-server runs, or give --endpoint auto"
+        f"{source} {endpoint}: {host} means a different machine on each of this job's {nodes} nodes ({variable}): "
+        "name the machine where rdzv-server runs, or give --endpoint auto"
     )
 
 

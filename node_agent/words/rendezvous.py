@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def counts_for_nothing_alone(source: str, void: Sequence[str]) -> str:
-    return f"{source}: this node alone; {', '.join(void)} counts for nothing"
+    return f"{source} ignores {', '.join(void)}: the run has this node only"
 
 
 def no_node_rank(has_endpoint: bool) -> str:
@@ -24,12 +24,12 @@ def no_master_addr(default: str) -> str:
 
 
 def rank_of_one_node(source: str, rank: int) -> str:
-    return f"{source} {rank} counts for nothing: the run has one node"
+    return f"ignoring {source} {rank}: the run has one node"
 
 
 def several_nodes(variable: str, value: str, is_of_a_scheduler: bool) -> str:
     instead = ": --endpoint auto takes the nodes from the scheduler's variables" if is_of_a_scheduler else ""
-    return f"{variable}={value} says that there are several nodes, but without --nnodes this one runs alone{instead}"
+    return f"{variable}={value} suggests several nodes; without --nnodes the run has this node only{instead}"
 
 
 # Why it cannot be.
@@ -53,7 +53,7 @@ def several_for_torchrun(source: str, backend: str) -> str:
 
 def every_address(source: str, host: str) -> str:
     return (
-        f"{source}: {host} is every address of this machine, and each node would look for rdzv-server on itself: name "
+        f"{source}: {host} means every address of this machine, so other nodes cannot connect to it: name "
         "the machine where it runs"
     )
 

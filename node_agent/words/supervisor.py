@@ -14,4 +14,4 @@ def run_has_ended(run_id: str, phase: str) -> str:
 
 
 def run_unknown(run_id: str, within_s: float) -> str:
-    return f"no server has known run {run_id} for {within_s:g} s: how it ended cannot be told"
+    return f"no server has known run {run_id} for {within_s:g} s: its outcome is unknown"

@@ -12,15 +12,15 @@ def cannot_start(title: str, why: str) -> str:
 
 def no_cpu_left(cpus: Collection[int]) -> str:
     shown = ", ".join(map(str, sorted(cpus)))
-    return f"it may not run on any of CPUs {shown} any more: has its cpuset shrunk?"
+    return f"none of CPUs {shown} is allowed any more; check the cpuset"
 
 
 def cannot_kill(pid: int) -> str:
-    return f"could not kill pid {pid}: giving it up"
+    return f"could not kill pid {pid}; continuing without it"
 
 
 def outlives_kill(pid: int, why: str) -> str:
-    return f"could not kill pid {pid} ({why}): giving it up, and what it holds with it"
+    return f"could not kill pid {pid} ({why}); continuing; its GPU memory and ports stay in use"
 
 
 def in_state(state: str, place: str) -> str:

@@ -14,15 +14,15 @@ def unknown_name(name: str) -> str:
 
 
 def not_for_run(patterns: Sequence[str], run_id: str) -> str:
-    return f"this token is good for runs {' and '.join(patterns)} alone, not for {run_id}"
+    return f"this token only allows runs {' and '.join(patterns)}, not {run_id}"
 
 
 def not_for_all_runs(patterns: Sequence[str], why: str) -> str:
-    return f"this token is good for runs {' and '.join(patterns)} alone, and {why}: take a token of --read-token-file"
+    return f"this token only allows runs {' and '.join(patterns)}, and {why}: take a token of --read-token-file"
 
 
 def too_many_runs(most: int, run_id: str) -> str:
-    return f"this token may have {most} runs at a time, and has them; {run_id} has to wait"
+    return f"this token already has {most} active runs, its limit; {run_id} waits"
 
 
 def foreign_page_takes_part(origin: str) -> str:
@@ -30,7 +30,7 @@ def foreign_page_takes_part(origin: str) -> str:
 
 
 def role_lacks(role: str, action: str) -> str:
-    return f"the {role} token does not let its bearer {action}"
+    return f"the {role} token does not allow its holder to {action}"
 
 
 UNKNOWN_SECRET = "this server does not know this token"
@@ -67,12 +67,12 @@ def bad_token_file(flag: str, path: str, why: str) -> str:
 
 NOT_PRINTABLE = "only printable ASCII, please"
 NO_TOKEN_IN_FILE = "there is no token in it; put one of printable ASCII on a line of its own"
-NOT_FOR_SOME_RUNS = "only agents' tokens can be for some runs alone"
+NOT_FOR_SOME_RUNS = "only agents' tokens can be limited to some runs"
 BAD_LINE = "each line holds TOKEN, TOKEN RUN_ID_PATTERN or TOKEN RUN_ID_PATTERN MOST_RUNS"
 
 
 def exposed(flag: str, path: str) -> str:
-    return f"{flag} {path}: others than its owner can read it; chmod 600 ends that"
+    return f"{flag} {path}: other users can read it: chmod 600 {path}"
 
 
 OPEN = (
@@ -94,7 +94,7 @@ def tls(certificate: str, expires_at: datetime) -> str:
 
 
 def certificate_expired(path: str) -> str:
-    return f"--tls-cert {path} has expired: no agent will come in before there is another (then: SIGHUP)"
+    return f"--tls-cert {path} has expired: agents cannot connect until you replace it and send SIGHUP"
 
 
 def certificate_expires(path: str, days: int) -> str:

@@ -37,7 +37,7 @@ def shard_broken(shard: int, why: str) -> str:
 
 
 CANNOT_TAKE_OVER = "cannot take over yet"
-LEASE_CONSEQUENCE = "answering nobody until it can, workers keep running"
+LEASE_CONSEQUENCE = "rejecting requests until it can; workers keep running"
 LEASE_RENEWED = "this server's lease is renewed: it leads what it led"
 
 

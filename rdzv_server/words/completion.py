@@ -59,7 +59,7 @@ def all_rejoined(ended_round: int, joined: str) -> str:
 
 
 def no_replacement(within_s: float, nodes: int) -> str:
-    return f"no replacement came within {within_s:g} s: goes on with {count(nodes)}"
+    return f"no replacement came within {within_s:g} s: continuing with {count(nodes)}"
 
 
 def last_call_ended(nodes: int) -> str:
@@ -70,7 +70,7 @@ def admitting(nodes: int, names: str) -> str:
     return f"admitting {nodes} more: {names}"
 
 
-ADMITTING_NOBODY = "who came is gone"
+ADMITTING_NOBODY = "the nodes that arrived have left"
 
 
 # What a forming round waits for.
@@ -161,7 +161,7 @@ def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:
 
 # A running round.
 
-ENDS_SOON = "its workers are told that it ends soon"
+ENDS_SOON = "its workers know that it ends soon"
 NOBODY_HEARD = "no agent of the run is heard: its nodes or the network path to them are gone; the server waits for them"
 """It has no time in it: it changes only when something happens."""
 

@@ -9,7 +9,7 @@ def other_node(agents_node: str, node_id: str) -> str:
 
 def foreign_rank(rank: int, node_id: str, first: int, last: int) -> str:
     """A rank is reported that is none of the node's: those are `first` to `last`."""
-    return f"rank {rank} is none of node {node_id}'s, {first} to {last}"
+    return f"node {node_id} has ranks {first} to {last}, not {rank}"
 
 
 def round_over(round_: int, run_id: str, node_id: str) -> str:
@@ -33,7 +33,7 @@ def hints(of_agent: str, of_server: str) -> str:
 
 # Reasons why a restart does not help.
 
-FAILED_AT_START = "the first round failed at its start, and the next one would likewise"
+FAILED_AT_START = "the first round failed at its start, and the next one would fail the same way"
 
 
 def failed_at_step(step: int) -> str:
@@ -48,11 +48,11 @@ def ends_run(failure: str, verdict: str) -> str:
 
 
 def fatal_rule(rule: str) -> str:
-    return f"--fatal-rule {rule!r} fits what it wrote"
+    return f"its output matches --fatal-rule {rule!r}"
 
 
 def fatal_exit_code(exit_code: int) -> str:
-    return f"exit code {exit_code} is fatal for this run"
+    return f"exit code {exit_code} ends this run (--fatal-exit-codes)"
 
 
 def hopeless(no_use: str) -> str:

@@ -121,7 +121,7 @@ def too_many_of_peer(number: int, peer: str) -> str:
 
 
 def no_room_for_strangers(most: int) -> str:
-    return f"{most} connections, as many as --max-connections allows; closing those that nobody knows; {_OTHERS}"
+    return f"{most} connections, as many as --max-connections allows; closing unauthenticated ones; {_OTHERS}"
 
 
 def no_room(most: int) -> str:

@@ -12,7 +12,7 @@ DRAINED = "drained"
 
 def run_over(run_id: str, stage: str, reason: str) -> str:
     """An action comes too late."""
-    return f"run {run_id} is over, it has {stage}: {reason}; start its agents anew"
+    return f"run {run_id} has {stage}: {reason}; start its agents again"
 
 
 def min_above_max(min_nodes: int, max_nodes: int) -> str:

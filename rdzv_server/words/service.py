@@ -33,7 +33,7 @@ def log_was_read(run_id: str, rank: int, node_id: str, by: str) -> str:
 
 
 def observer_failed(observer: object) -> str:
-    return f"{observer!r} failed, and is told no more of what happens to runs"
+    return f"{observer!r} failed; it gets no more events"
 
 
 # Errors of the server itself.

@@ -141,7 +141,7 @@ def listens_everywhere(port: int, status_url: str) -> str:
 
 def state_in(place: str, runs: int) -> str:
     """`runs`: those that have not ended."""
-    return f"state in {place}" + (f"; goes on with {count(runs, 'run')}" if runs else "")
+    return f"state in {place}" + (f"; continuing with {count(runs, 'run')}" if runs else "")
 
 
 def etcd_place(members: Sequence[str], prefix: str, address: str) -> str:

@@ -1,6 +1,6 @@
 """Messages about the place where the server keeps its runs: a file, or the memory."""
 
-WITHOUT_MEMORY = "to begin without any memory of its runs: their agents then form them anew, and their workers restart"
+WITHOUT_MEMORY = "to start without any run: all workers then restart"
 IN_MEMORY = "memory: runs are forgotten when it stops"
 
 # Outages.

@@ -88,7 +88,7 @@ def test_what_the_page_sets_up_is_a_run(machine: Machine) -> None:
 def test_an_upgrade_of_the_server_is_not_noticed(machine: Machine) -> None:
     agent, server = (machine.property(unit, "MainPID") for unit in (AGENT, SERVER))
     machine.shell(f"systemctl restart {SERVER}")
-    machine.says(SERVER, "goes on with 1 run")
+    machine.says(SERVER, "continuing with 1 run")
     assert machine.property(AGENT, "MainPID") == agent and machine.property(SERVER, "MainPID") != server
     machine.shell(f"systemctl stop {AGENT}")
     machine.says(SERVER, "node .* left: SIGTERM")
@@ -99,7 +99,7 @@ def test_a_server_that_hangs_is_started_again_and_keeps_its_runs(machine: Machin
     machine.shell(f"mkdir {Path(DROP_IN).parent}; printf '[Service]\\nWatchdogSec=2\\n' >{DROP_IN}")
     machine.shell(f"systemctl daemon-reload; systemctl restart {SERVER}; systemctl kill --signal=STOP {SERVER}")
     machine.says(SERVER, "Watchdog timeout")
-    machine.says(SERVER, "goes on with 1 run", times=2)
+    machine.says(SERVER, "continuing with 1 run", times=2)
     machine.says(SERVER, "restart counter is at 1")
     assert machine.property(AGENT, "ActiveState") == "active" and machine.journal().count("\ntrains\n") == 1
 

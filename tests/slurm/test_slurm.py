@@ -132,7 +132,7 @@ async def test_a_killed_server_is_started_again_and_no_worker_notices(slurm: Slu
     job = submit(slurm, "fixed", hub)
     workers = await hub.group(2)
     slurm.kill("rdzv-server")
-    await until(lambda: "goes on with 1 run" in slurm.output(job))
+    await until(lambda: "continuing with 1 run" in slurm.output(job))
     for worker in workers:
         worker.order_exit(0)
     assert await slurm.ended(job) == "COMPLETED"

@@ -31,11 +31,11 @@ LINES_LEFT_OUT = "--log-rule: looking for the patterns takes longer than writing
 
 def pattern_too_slow(pattern: str, limit_s: float) -> str:
     took = f"it took longer than {limit_s:g} s on one line: nested repeats such as (a+)+ take for ever"
-    return f"--log-rule {pattern}: counts for nothing from now on, {took}"
+    return f"--log-rule {pattern} is off from now on: {took}"
 
 
 def rules_given_up(why: str) -> str:
-    return f"--log-rule counts for nothing from now on: {why}"
+    return f"--log-rule is off from now on: {why}"
 
 
 def no_process(why: str) -> str:

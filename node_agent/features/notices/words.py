@@ -19,11 +19,11 @@ def shortened(source: str, asked_s: float, given_s: float, shutdown_s: float, en
 
 
 def no_folder(path: str) -> str:
-    return f"the workers cannot be told of notices: {path} could not be made"
+    return f"cannot deliver notices to the workers: could not make {path}"
 
 
 def not_given(why: str) -> str:
-    return f"the workers cannot be told that the round ends: {why}"
+    return f"could not deliver the notice to the workers: {why}"
 
 
 def saved(reason: str, acknowledged: int, listening: int, after_s: float) -> str:

@@ -7,7 +7,7 @@ NO_ANSWER_IN_TIME = "no answer in time"
 
 def not_a_file(source: str, path: str) -> str:
     """Refuses `--preemption-file`, which `source` names."""
-    return f"{source}: {path!r} is no file in a folder that is there"
+    return f"{source}: the folder of {path!r} does not exist"
 
 
 def not_a_cloud(clouds: Iterable[str], given: str) -> str:

@@ -6,7 +6,7 @@ def warning(problem: str) -> str:
 
 
 def unmatched(why: str) -> str:
-    return f"--fatal-rule and --retry-rule count for nothing here, matching them {why}"
+    return f"--fatal-rule and --retry-rule were not applied: matching them {why}"
 
 
 def too_slow(limit_s: float) -> str:

@@ -7,7 +7,7 @@ DIE_BEFORE_THEY_START = "the processes that are forked for them die before they 
 
 
 def waiting_for_import(modules: str) -> str:
-    return f"workers start when {modules} is imported for them"
+    return f"waiting for the import of {modules} before starting workers"
 
 
 def start_warm(modules: str, took_s: str) -> str:

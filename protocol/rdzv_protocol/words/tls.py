@@ -20,7 +20,7 @@ def other_key(cert_flag: str, cert: str, key_flag: str, key: str) -> str:
 
 
 def encrypted_key(flag: str, key: str) -> str:
-    return f"{flag} {key} is encrypted, and nobody is there to unlock it: openssl pkey -in {key}"
+    return f"{flag} {key} is encrypted, and its passphrase cannot be asked for: openssl pkey -in {key}"
 
 
 # The server's certificate.

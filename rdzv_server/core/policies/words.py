@@ -8,4 +8,4 @@ def slow(node_id: str, is_own_work: bool, own_s: float, times: float, usual_s: f
 
 
 def slow_no_more(node_id: str) -> str:
-    return f"node {node_id} is slow no more"
+    return f"node {node_id} is no longer slow"

@@ -47,9 +47,9 @@ def limit_of(source: str) -> str:
 # Examinations.
 
 HANG_IS_OVER = "the hang is over"
-NOBODY_TO_ASK = "no agent of this run can be asked for stacks"
+NOBODY_TO_ASK = "no agent of this run can report stacks"
 FOREIGN_RANKS = "it told of ranks of other nodes"
-WORKERS_GONE = "whose workers they are is gone"
+WORKERS_GONE = "their agent has left the run"
 
 
 def examined_just_now(run_id: str, again_in_s: float) -> str:
@@ -82,7 +82,7 @@ def operator_looks(rank: int | None, why: str) -> str:
 # The summary of all ranks' stacks, in parts.
 
 NO_EVIDENCE = "no node sent evidence"
-CULPRIT_UNKNOWN = "which rank the others wait for cannot be told"
+CULPRIT_UNKNOWN = "the stacks do not show which rank the others wait for"
 DOES_NOT_RUN = "does not run"
 HAS_RAISED = "has raised an exception, and its process does not end"
 OUTSIDE_COLLECTIVE = "is not in the collective that the others wait in"

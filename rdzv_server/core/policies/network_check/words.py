@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-UNDER_TEST = "the network between the nodes is tested"
+UNDER_TEST = "testing the network between the nodes"
 
 
 def tested(nodes: int, took_s: float, between: str, mb_per_s: float, latency_ms: float) -> str:
@@ -29,7 +29,10 @@ def failed_with(peer: str, why: str) -> str:
 
 
 def undecided(nodes: str, why: str) -> str:
-    return f"the network test failed between {nodes} ({why}), and it cannot be told whose fault that is: they take part"
+    return (
+        f"the network test failed between {nodes} ({why}), and does not show which node is at fault: "
+        "all of them take part"
+    )
 
 
 def broken_path(one: str, other: str, why: str) -> str:
