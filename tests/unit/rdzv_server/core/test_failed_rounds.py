@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from rdzv_protocol.messages import Finish, Wait, failure_sentence
+from rdzv_protocol.messages import Finish, Wait
+from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core.completion import wait
 from rdzv_server.core.operations import RunRestarted
@@ -130,7 +131,7 @@ def test_a_run_ends_when_restarts_have_got_it_no_further():
     fails_again(run, 100)
     assert not run.stage.is_end
     fails_again(run, 90)
-    failed = failure_sentence("a", 0, "exit code 1", "")
+    failed = worker_failed("a", 0, "exit code 1", "")
     assert run.run.end_reason == words.ends_run(failed, words.no_progress(3, highest_step=100, checkpoint_step=80))
     finish = run.directive("b")
     assert isinstance(finish, Finish) and finish.no_progress and finish.failure

@@ -1,6 +1,7 @@
 """Budget of restarts: what each costs, what ends a run, and which failure is to blame."""
 
-from rdzv_protocol.messages import Finish, Stop, failure_sentence
+from rdzv_protocol.messages import Finish, Stop
+from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core.restart_budget import CAUSE_WINDOW_S
 from rdzv_server.core.run import HISTORY, Stage
@@ -17,7 +18,7 @@ NO_RESTARTS = words.no_restarts_left(0, None)
 
 def failed(rank: int, node_id: str, verdict: str = "", *, cause: str = "exit code 1", error: str = "") -> str:
     """Return why a round was opened, or, with a verdict, why the run has ended, after this failure."""
-    sentence = failure_sentence(node_id, rank, cause, error)
+    sentence = worker_failed(node_id, rank, cause, error)
     return words.ends_run(sentence, verdict) if verdict else sentence
 
 

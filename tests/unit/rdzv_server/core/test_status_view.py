@@ -4,7 +4,7 @@ import json
 
 import pytest
 from msgspec import to_builtins
-from rdzv_protocol.messages import failure_sentence
+from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core import status_view
 from rdzv_server.words import completion, failures, finishing, runs
@@ -12,7 +12,7 @@ from tests.support.scenario import Scenario, running
 from tests.support.stories import check, until
 
 FINISHING = finishing.finishing(finishing.rank(0), finishing.on_node(finishing.rank(1), "b"))
-SPENT = failures.ends_run(failure_sentence("a", 0, "exit code 1", ""), failures.no_restarts_left(0, None))
+SPENT = failures.ends_run(worker_failed("a", 0, "exit code 1", ""), failures.no_restarts_left(0, None))
 
 
 def view(run):
@@ -154,7 +154,7 @@ def test_the_history_says_what_each_restart_was_for_and_how_long_ago():
             "round": 2,
             "cause": "worker_failure",
             "charged": True,
-            "reason": failure_sentence("a", 0, "exit code 3", ""),
+            "reason": worker_failed("a", 0, "exit code 3", ""),
             "age_s": 60.0,
         }
     ]
