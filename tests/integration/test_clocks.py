@@ -19,7 +19,7 @@ from node_agent import words
 from tests.support.cluster import ALL_COME, Cluster
 from tests.support.outages import REACHED
 from tests.support.programs import Program, Server, start_agent
-from tests.support.told import pattern, tells
+from tests.support.told import part, tells
 from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import Worker, WorkerHub, all_run, finish
 
@@ -140,7 +140,7 @@ async def test_while_a_round_restarts_workers_get_their_grace_and_no_more(clocke
     await stubborn.tell("ignore SIGTERM")
     began = time.monotonic()
     next(worker for worker in first if worker is not stubborn).order_exit(3)
-    await clocked.agents["a"].line(pattern(words.progress.stopping_workers, round_=1))
+    await clocked.agents["a"].line(part(words.progress.stopping_workers, round_=1, reason=""))
     clocked.jump(jump_s)
     await stubborn.gone()
     assert grace_s <= time.monotonic() - began

@@ -81,7 +81,7 @@ async def test_restarting_the_next_round_forms_when_the_last_worker_is_gone(last
     first = await lasting.nodes("ab", "--nnodes", "2", "--max-restarts", "1", *PATIENT)
     await first[0].tell("ignore SIGTERM")
     first[3].kill()
-    await lasting.agents["a"].line(pattern(agent_words.progress.stopping_workers, round_=1))
+    await lasting.agents["a"].line(part(agent_words.progress.stopping_workers, round_=1, reason=""))
     await first[2].gone()
     await lasting.restart_server()
     assert is_running(first[0].pid)

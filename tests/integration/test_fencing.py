@@ -22,7 +22,7 @@ from tests.support.cluster import Cluster
 from tests.support.process_info import is_running
 from tests.support.programs import PATIENCE_S, Program, Server
 from tests.support.tcp_proxy import Exchange, TcpProxy
-from tests.support.told import pattern
+from tests.support.told import part, pattern
 from tests.support.worker_hub import Worker, WorkerHub, of_agent, of_node, restart_count
 
 LEASE_S = 3.0
@@ -193,7 +193,7 @@ async def test_whatever_is_repeated_later_changes_nothing_of_a_run_that_restarts
     await recorded.repeat_all()  # running
     await first[0].tell("ignore SIGTERM")
     first[1].order_exit(3)
-    await recorded.agents["a"].line(pattern(words.progress.stopping_workers, round_=1))
+    await recorded.agents["a"].line(part(words.progress.stopping_workers, round_=1, reason=""))
     await recorded.agents["b"].line(completion.to_stop("a", 1))
     await recorded.repeat_all()  # restarting: one has reported and has joined again, the other stops its worker
     first[0].kill()

@@ -10,7 +10,7 @@ from node_agent import words
 from tests.support.cluster import Cluster
 from tests.support.hanging_disk import Disk, why_no_fuse
 from tests.support.programs import AGENT, WORKER, Program
-from tests.support.told import pattern
+from tests.support.told import part
 
 pytestmark = pytest.mark.skipif(bool(why_no_fuse()), reason=f"no FUSE: {why_no_fuse()}")
 LEASE_S = 3.0
@@ -57,7 +57,7 @@ async def test_a_node_whose_disk_hangs_keeps_its_seat_through_a_restart_and_ends
     workers = await cluster.hub.group(4)
     await hangs(disk, agent)
     workers[0].order_exit(1)
-    await agent.line(pattern(words.progress.stopping_workers, round_=1))
+    await agent.line(part(words.progress.stopping_workers, round_=1, reason=""))
     await agent.line("round 2")
     await asyncio.sleep(2 * LEASE_S)  # an agent that waited for the disk would be lost
     await asyncio.to_thread(disk.answer)
