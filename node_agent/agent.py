@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 128
 ATTEMPT_BYTES = 8
-"""Length of the number of an attempt in what a supervisor is told."""
+"""Length of the attempt number that the agent sends to its supervisor."""
 ERROR_FILE_S = 2.0
 """Longest time for which an agent waits at its end until its own error file is written."""
 
@@ -85,8 +85,8 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None, supervisor: i
     """Run the agent of this process, for its service manager if it has one.
 
     `supervisor`: socket of a supervisor; -1: none. The numbers of signals that it forwards come from there, a byte
-    each. It is told the number of the run's attempt whenever that changes. Raises `UsageError` if the agent cannot host
-    the server that it should.
+    each. The agent sends it the number of the run's attempt whenever that changes. Raises `UsageError` if the agent
+    cannot host the server that it should.
     """
     exit_code = asyncio.run(_run(plan, manager, supervisor))
     return exit_code.as_torchruns if plan.has_torchruns_exit_codes else exit_code

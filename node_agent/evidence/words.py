@@ -1,4 +1,4 @@
-"""What is told when evidence of a hang is missing.
+"""Messages about evidence of a hang that is missing.
 
 The program that examines the workers loads this file too, so it imports nothing of ours.
 """
