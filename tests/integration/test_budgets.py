@@ -75,7 +75,7 @@ async def test_rules_by_what_workers_wrote_make_a_restart_free_or_end_the_run(cl
     for name in "ab":
         agent = cluster.agents.pop(name)
         assert await agent.exit_code() == ExitCode.FAILED
-        await agent.line(r"failed: exit code 3; --fatal-rule 'bad record .*' fits what it wrote")
+        await agent.line(pattern(failures.fatal_rule, rule=r"bad record \d+"))
 
 
 @pytest.mark.parametrize("event", ["another node's failure", "a drain", "a signal"])
@@ -94,7 +94,7 @@ async def test_a_fatal_failure_counts_whatever_comes_in_the_same_instant(cluster
         case "a signal":
             second.signal(signal.SIGTERM)
     assert await first.exit_code() == ExitCode.FAILED
-    await first.line(r"failed: exit code 3; --fatal-rule 'bad record .*' fits what it wrote")
+    await first.line(pattern(failures.fatal_rule, rule=r"bad record \d+"))
     assert await second.exit_code() in (ExitCode.FAILED, ExitCode.START_AGAIN)
 
 
