@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from rdzv_server.core.kept_events import MOST_EVENTS
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
-from rdzv_server.core.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S, Registry
+from rdzv_server.core.runs.kept_events import MOST_EVENTS
+from rdzv_server.core.runs.registry import MOST_AGENTS, MOST_RUNS, RETENTION_S, Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import Service
 from rdzv_server.service.rendezvous import Rendezvous

@@ -5,9 +5,9 @@ from math import isclose
 
 from benchmarks.year.agents import Node
 from benchmarks.year.model import Ledger
-from rdzv_server.core import completion
+from rdzv_server.core.kernel import completion
+from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.core.policies import time_ledger
-from rdzv_server.core.run import Run, Stage
 
 
 class Violation(AssertionError):

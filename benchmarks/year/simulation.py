@@ -43,10 +43,10 @@ from node_agent.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWork
 from node_agent.core.effects import Effect as AgentEffect
 from rdzv_server.core import events
 from rdzv_server.core.effects import Effect, Happened, Record, WakeAgents
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.kernel.run import Cause, Run, Stage
 from rdzv_server.core.policies import time_ledger
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Cause, Run, Stage
+from rdzv_server.core.runs.registry import Registry
 
 RUN_ID = "year"
 LATENCY_S = 0.002

@@ -1,7 +1,7 @@
 """Operators' actions on runs and on nodes: one table, their messages in JSON, and their answer.
 
 `ACTIONS` is all that paths, OpenAPI, the page's buttons and `rdzvctl` know of an action. What it does is decided in
-`rdzv_server/core/operations.py`.
+`rdzv_server/core/kernel/operations.py`.
 
 Each may be repeated: `request_id`, chosen by whoever asks, names one wish. A second request that bears the id of one
 that has been carried out changes nothing, whatever has happened since, and is answered with the same sentence; the

@@ -23,8 +23,8 @@ from rdzv_server.cluster.membership import Membership
 from rdzv_server.cluster.placement import shard_of
 from rdzv_server.cluster.replica import Replica, Term
 from rdzv_server.config import ServerConfig
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Run
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.server import HttpServer
 from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.interface import (

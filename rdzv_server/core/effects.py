@@ -4,7 +4,7 @@ from msgspec import Struct
 from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.events import Fact, NumbersUsed, RunCreated, SnapshotPart
-from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed
+from rdzv_server.core.node_facts import CordonsKept, NodeBlamed
 
 
 class Record(Struct, frozen=True):

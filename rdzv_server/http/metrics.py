@@ -14,11 +14,12 @@ from typing import get_args
 import rdzv_protocol
 from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition, of_process
 
-from rdzv_server.core import finishing, restart_budget, run_view
 from rdzv_server.core.events import EXCLUDER
+from rdzv_server.core.kernel import finishing, restart_budget
+from rdzv_server.core.kernel.run import AgentState, Cause, Run
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.stragglers import Stragglers
-from rdzv_server.core.run import AgentState, Cause, Run
+from rdzv_server.core.views import run_view
 from rdzv_server.http.listener import Listener
 from rdzv_server.service.interface import Service
 from rdzv_server.service.measurements import FIRST

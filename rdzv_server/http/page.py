@@ -23,9 +23,9 @@ from rdzv_protocol.actions import Action
 
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
-from rdzv_server.core import run_view, status_view, watch_view
-from rdzv_server.core.run import Run
-from rdzv_server.core.status_view import NodeStatus
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.views import run_view, status_view, watch_view
+from rdzv_server.core.views.status_view import NodeStatus
 from rdzv_server.http import answers
 from rdzv_server.http.events_endpoint import number_of
 from rdzv_server.http.limits import Gatekeeper

@@ -7,9 +7,9 @@ import msgspec
 import rdzv_protocol
 from msgspec import Struct, structs
 
-from rdzv_server.core import run_view, status_view
-from rdzv_server.core.run import Agent, Run
-from rdzv_server.core.status_view import NodeStatus, RunStatus
+from rdzv_server.core.kernel.run import Agent, Run
+from rdzv_server.core.views import run_view, status_view
+from rdzv_server.core.views.status_view import NodeStatus, RunStatus
 from rdzv_server.service.interface import ServerState, Service, Shows, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read

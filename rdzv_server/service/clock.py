@@ -4,7 +4,7 @@ The time goes on while the server is down. As long as its machine is up it is th
 clock did; only on another machine, or after a reboot, does the wall clock say how long nobody served. What holds the
 server up must end no lease. A beat of the event loop measures for how long the process stood still (it was stopped, or
 its machine paused), and each write to the store is timed. If many requests wait, deadlines count as of the arrival of
-the oldest one. The core is told of all three: see `core/liveness.py`.
+the oldest one. The core is told of all three: see `core/kernel/liveness.py`.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import Life, NodeOperation, RunCreated
-from rdzv_server.core.liveness import HoldUp
-from rdzv_server.core.machine import WALL_CLOCK_SLACK_S
-from rdzv_server.core.nodes.facts import NodeBlamed
+from rdzv_server.core.kernel.liveness import HoldUp
+from rdzv_server.core.kernel.machine import WALL_CLOCK_SLACK_S
+from rdzv_server.core.node_facts import NodeBlamed
 from rdzv_server.service.fair_scheduler import FairScheduler, scheduler
 
 BEAT_S = 2.0

@@ -14,7 +14,6 @@ from rdzv_protocol.errors import ProtocolError, ServerUnavailable, UnknownRun
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.log_lines import Context
 
-from rdzv_server.core import operations, set_apart
 from rdzv_server.core.effects import Answered, Effect, Happened, QueryClosed, Record, WakeAgents
 from rdzv_server.core.events import (
     Event,
@@ -24,12 +23,14 @@ from rdzv_server.core.events import (
     NodeUncordoned,
     Operation,
 )
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel import operations
+from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.nodes import cordons
 from rdzv_server.core.nodes.cordons import CordonStatus
 from rdzv_server.core.policies.hangs.examination import StacksAsked
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Run
+from rdzv_server.core.runs import set_apart
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.inbox import Done, Inbox, Pending, Result
 from rdzv_server.service.long_polls import Key, LongPolls

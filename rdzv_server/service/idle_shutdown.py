@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from rdzv_protocol.messages import Directive, Finish
 
-from rdzv_server.core.run import Run, Stage
+from rdzv_server.core.kernel.run import Run, Stage
 from rdzv_server.service.long_polls import Key
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.words import service as words

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rdzv_server.core.effects import Answered
 from rdzv_server.core.events import AgentDisconnected, Event, LeaseRenewed, LogAsked, NodeJoined
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 
 Result = RunMachine | Answered | None

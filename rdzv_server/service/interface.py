@@ -9,8 +9,8 @@ from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, 
 from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
+from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.nodes.cordons import CordonStatus, known_to
-from rdzv_server.core.run import Run
 from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.measurements import Measurements
 

@@ -10,7 +10,7 @@ from rdzv_protocol.exposition import Histogram
 from rdzv_server.core import events
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.journals import Key
-from rdzv_server.core.run import Cause
+from rdzv_server.core.kernel.run import Cause
 from rdzv_server.words.losses import NOT_HEARD
 
 REQUEST_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

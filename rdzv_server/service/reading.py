@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from rdzv_server.core.run import Run
-from rdzv_server.core.set_apart import own_error
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.runs.set_apart import own_error
 from rdzv_server.words import service as words
 
 log = logging.getLogger("rdzv_server")

@@ -23,13 +23,14 @@ from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
 from rdzv_protocol.timing import hold_s
 
-from rdzv_server.core import admission, events, namesakes, operations
+from rdzv_server.core import events
 from rdzv_server.core.effects import QueryClosed
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel import admission, namesakes, operations
+from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
-from rdzv_server.core.run import Run
 from rdzv_server.service.agent_connections import Connections
 from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.fair_scheduler import scheduler

@@ -14,7 +14,7 @@ from rdzv_protocol.tracing import ROUND, Attributes, Part, SpanExport, TracedRou
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import NodeJoined
-from rdzv_server.core.run import Cause, Membership, Run
+from rdzv_server.core.kernel.run import Cause, Membership, Run
 from rdzv_server.service.interface import Service
 
 log = logging.getLogger("rdzv_server")

@@ -23,10 +23,10 @@ import rdzv_protocol
 from msgspec import Struct
 from rdzv_protocol.errors import ServerUnavailable
 
-from rdzv_server.core import watch_view
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
-from rdzv_server.core.run import Run, Stage
-from rdzv_server.core.watch_view import Document, difference, merge
+from rdzv_server.core.kernel.run import Run, Stage
+from rdzv_server.core.views import watch_view
+from rdzv_server.core.views.watch_view import Document, difference, merge
 from rdzv_server.service.interface import Service, Shows, state_for
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
 from rdzv_server.service.reading import read

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from rdzv_server.core.effects import ForgetRun, Record
 from rdzv_server.core.events import WorkersFailed
 from rdzv_server.core.journals import Key
-from rdzv_server.core.kept_failures import size_of
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.snapshot import PART_BYTES
+from rdzv_server.core.kernel.kept_failures import size_of
+from rdzv_server.core.kernel.snapshot import PART_BYTES
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.base import Change, Store, StoreUnavailable
 
 BEYOND = 1_000

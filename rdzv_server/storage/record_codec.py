@@ -15,8 +15,8 @@ from rdzv_protocol.own_texts import convert_own
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import Fact, NumbersUsed, PolicyFact, RunCreated, SnapshotPart
-from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed
-from rdzv_server.core.operations import BY_FACT
+from rdzv_server.core.kernel.operations import BY_FACT
+from rdzv_server.core.node_facts import CordonsKept, NodeBlamed
 from rdzv_server.core.policies import POLICIES
 from rdzv_server.words import storage as words
 

@@ -18,9 +18,9 @@ from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, Reply, 
 from rdzv_protocol.settings import RequestedSettings
 
 from rdzv_server.core.events import LeaseRenewed, NodeJoined
+from rdzv_server.core.kernel.run import Agent, AgentState
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Agent, AgentState
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.rendezvous import Rendezvous
 from rdzv_server.storage.base import MemoryStore

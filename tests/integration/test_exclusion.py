@@ -6,7 +6,7 @@ from pathlib import Path
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import words
-from rdzv_server.core.nodes.history import MOST_OF_A_NODE
+from rdzv_server.core.node_history import MOST_OF_A_NODE
 from rdzv_server.words import completion, startup
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.process_info import until

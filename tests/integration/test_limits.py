@@ -28,9 +28,9 @@ from node_agent.transport.retrying import RetryingClient
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate
-from rdzv_server.core import unheard
-from rdzv_server.core.registry import MOST_RUNS
-from rdzv_server.core.run import Stage
+from rdzv_server.core.kernel import unheard
+from rdzv_server.core.kernel.run import Stage
+from rdzv_server.core.runs.registry import MOST_RUNS
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore
 from rdzv_server.words import attempts, http, runs, startup

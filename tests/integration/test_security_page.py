@@ -9,11 +9,11 @@ from rdzv_protocol.visible import MOST_MARKS
 
 from rdzv_server.cli import OTHER_FILES
 from rdzv_server.config import MOST_CONNECTIONS, Limits, Rate
-from rdzv_server.core import registry
-from rdzv_server.core.admission import MOST_AGENTS, MOST_GRACE_S
-from rdzv_server.core.kept_events import EVENTS_KEPT, MOST_EVENTS
+from rdzv_server.core.kernel.admission import MOST_AGENTS, MOST_GRACE_S
 from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_OF_RUN
-from rdzv_server.core.registry import MOST_RUNS
+from rdzv_server.core.runs import registry
+from rdzv_server.core.runs.kept_events import EVENTS_KEPT, MOST_EVENTS
+from rdzv_server.core.runs.registry import MOST_RUNS
 from rdzv_server.http.bounds import MOST_HELD_BYTES
 from rdzv_server.http.connection import MOST_DROPPED, READ_BYTES
 from rdzv_server.http.heads import LINGER_S, MOST_HEAD_BYTES

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.events import RunEvent
 
-from rdzv_server.core import journals, used_numbers
+from rdzv_server.core import journals
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import (
     Event,
@@ -32,9 +32,10 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
-from rdzv_server.core.liveness import HoldUp
-from rdzv_server.core.machine import RunMachine
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.kernel.liveness import HoldUp
+from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.runs import used_numbers
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.driver import Driver
 from rdzv_server.storage import compaction

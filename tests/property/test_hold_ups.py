@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rdzv_server.core.liveness import UNANSWERED, HoldUp, Leases
+from rdzv_server.core.kernel.liveness import UNANSWERED, HoldUp, Leases
 
 LEASE_S, GRACE_S, RETRY_S = 10.0, 1.0, 3.0
 FOR_EVER = float("inf")

@@ -26,7 +26,7 @@ from rdzv_protocol.messages import ErrorReply, Reply, Start
 from rdzv_protocol.queries import QueryAnswer
 
 from rdzv_server.auth.authorization import Access, Role, Token
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.http import page
 from rdzv_server.http.events_endpoint import STREAM

@@ -29,10 +29,10 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
+from rdzv_server.core.kernel.run import AgentState, Run, Stage
+from rdzv_server.core.node_facts import NodeBlamed
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
-from rdzv_server.core.nodes.facts import NodeBlamed
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import AgentState, Run, Stage
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.support.scenario import SERVER_ADDR, a_failure, a_join, durable, settings_of, snapshot
 

@@ -40,16 +40,16 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
-from rdzv_server.core.machine import WALL_CLOCK_SLACK_S, RunMachine
-from rdzv_server.core.operations import RunResized, RunRestarted
+from rdzv_server.core.kernel.machine import WALL_CLOCK_SLACK_S, RunMachine
+from rdzv_server.core.kernel.operations import RunResized, RunRestarted
+from rdzv_server.core.kernel.queries import MOST_OPEN
+from rdzv_server.core.kernel.run import AgentState, Cause, Run, Seat, Stage
+from rdzv_server.core.kernel.snapshot import take
 from rdzv_server.core.policies import POLICIES, time_ledger
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import HangFound, HangSuspected
 from rdzv_server.core.policies.lost_time import ProgressMeasured
-from rdzv_server.core.queries import MOST_OPEN
-from rdzv_server.core.run import AgentState, Cause, Run, Seat, Stage
-from rdzv_server.core.snapshot import take
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.property import model as rules
 from tests.property.model import Model, Refused

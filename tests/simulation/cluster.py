@@ -9,8 +9,8 @@ from rdzv_protocol.actions import ActionRequest, DrainRequest, LogsRequest
 from rdzv_protocol.messages import Assignment, Blame, JoinRequest
 from rdzv_protocol.settings import RequestedSettings
 
+from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
-from rdzv_server.core.run import Run
 from rdzv_server.service.interface import OperatorRequest
 from simulation.agent import AgentProcess
 from simulation.clock import Clock

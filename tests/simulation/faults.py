@@ -7,9 +7,9 @@ from random import Random
 from rdzv_protocol import actions
 from rdzv_protocol.settings import LAST_CALL_MOST_S, SCALE_UP_NOTICE_S, RequestedSettings, RunSettings
 
-from rdzv_server.core import admission
+from rdzv_server.core.kernel import admission
+from rdzv_server.core.kernel.run import AgentState, Run, Stage
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
-from rdzv_server.core.run import AgentState, Run, Stage
 from simulation.agent import AgentProcess
 from simulation.cluster import RUN_ID, Cluster
 from simulation.network import CALM, LATEST_COPY_S, QUICK_STOP_S, Host, Weather

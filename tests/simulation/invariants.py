@@ -23,12 +23,12 @@ from rdzv_protocol.messages import Assignment, Failure, Finish, Start
 from rdzv_protocol.queries import Notice
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from rdzv_server.core import final_report
 from rdzv_server.core.events import EXCLUDER
-from rdzv_server.core.liveness import OVERDUE, TOGETHER_S
+from rdzv_server.core.kernel import final_report
+from rdzv_server.core.kernel.liveness import OVERDUE, TOGETHER_S
+from rdzv_server.core.kernel.rank_assignment import start
+from rdzv_server.core.kernel.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.core.policies.hangs import words as hang_words
-from rdzv_server.core.rank_assignment import start
-from rdzv_server.core.run import Agent, AgentState, Cause, Departure, Restart, Run, Stage
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.service.rendezvous import AGENT_ANSWERS_S
 from rdzv_server.words import losses

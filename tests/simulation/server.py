@@ -20,9 +20,9 @@ from rdzv_protocol.messages import (
 )
 
 from rdzv_server.core.effects import Record
-from rdzv_server.core.liveness import Leases
+from rdzv_server.core.kernel.liveness import Leases
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.clock import Clock as ServerClock
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import OperatorRequest

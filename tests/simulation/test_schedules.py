@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from rdzv_server.core import machine
+from rdzv_server.core.runs import registry
 from simulation.faults import Schedule
 
 SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "1000"))
@@ -38,7 +38,7 @@ def play(seed: int, *, judges_hangs: bool = True) -> None:
 
 @pytest.mark.timeout(60 + SCHEDULES)
 def test_whatever_happens_comes_right_without_policies(monkeypatch):
-    monkeypatch.setattr(machine, "POLICIES", ())
+    monkeypatch.setattr(registry, "POLICIES", ())
     for seed in range(max(1, SCHEDULES // 20)):
         play(seed, judges_hangs=False)
 

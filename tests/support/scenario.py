@@ -37,15 +37,16 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.kernel.operations import RunResized, RunRestarted
+from rdzv_server.core.kernel.policy import Policies
+from rdzv_server.core.kernel.run import Run, Stage
+from rdzv_server.core.kernel.snapshot import take
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
-from rdzv_server.core.operations import RunResized, RunRestarted
-from rdzv_server.core.policies import POLICIES, Policies
+from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Run, Stage
-from rdzv_server.core.snapshot import take
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.driver import UNLOGGED
 from rdzv_server.storage.record_codec import pack, unpack
 
@@ -98,10 +99,11 @@ def nnodes(text: str) -> dict[str, int]:
 class Scenario:
     """One run and its agents. The lease never ends unless a test sets `lease_s`."""
 
-    def __init__(self, nodes: str = "1", **settings: Any) -> None:
+    def __init__(self, nodes: str = "1", *, policies: Policies = POLICIES, **settings: Any) -> None:
+        self.policies = policies
         self.settings = RunSettings(**({"lease_s": NEVER} | nnodes(nodes) | settings))
         self.created = RunCreated(RUN_ID, 1, explicit=True, settings=self.settings, wall_at=WALL_AT)
-        self.machine = RunMachine(self.created, 0.0, RETENTION_S)
+        self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         self.now = 0.0
         self.effects: list[Effect] = []
         """Effects of the last thing that happened."""
@@ -246,7 +248,7 @@ class Scenario:
 
     def restarts(self) -> None:
         """The server is started again."""
-        self.machine = RunMachine(self.created, 0.0, RETENTION_S)
+        self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         for record in self.records:
             self.machine.replay(record.fact, record.at)
         self.machine.restart(self.now)
@@ -255,7 +257,7 @@ class Scenario:
     def restarts_from_a_snapshot(self) -> None:
         """The server is started again, and a snapshot stands in the place of its records."""
         parts = list(take(self.run))
-        self.machine = RunMachine(self.created, 0.0, RETENTION_S)
+        self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         for part in parts:
             self.machine.replay(part, self.now)
         self.machine.restart(self.now)

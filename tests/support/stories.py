@@ -18,10 +18,10 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Drain, Finish, Start, Stop, Wait
 from rdzv_protocol.queries import Notice, PairTest
 
+from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.policies.time_ledger import TimeStatus
-from rdzv_server.core.run import Stage
 from tests.support.scenario import Scenario, durable, replayed, snapshot
 
 Story = tuple[str | Mapping[str, str], ...]

@@ -9,7 +9,7 @@ from rdzv_protocol.constraints import Id
 
 from rdzv_server.core import events
 from rdzv_server.core.events import Cordon
-from rdzv_server.core.run import Run
+from rdzv_server.core.kernel.run import Run
 
 MOST_CORDONS = 1_000
 """Cordons of a server: a snapshot of them is one record."""

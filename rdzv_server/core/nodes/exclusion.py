@@ -8,7 +8,7 @@ they share a switch, a rack, a scheduler.
 from msgspec import Struct
 from rdzv_protocol.text import clip
 
-from rdzv_server.core.nodes.history import REASON_BYTES, Blame, Fault, Incident, NodeHistory
+from rdzv_server.core.node_history import REASON_BYTES, Blame, Fault, Incident, NodeHistory
 from rdzv_server.words import nodes as words
 
 TOGETHER, TOGETHER_S = 3, 30.0

@@ -13,13 +13,13 @@ from rdzv_protocol.text import clip
 from rdzv_server.core import events, journals
 from rdzv_server.core.effects import Effect, Record
 from rdzv_server.core.events import EXCLUDER, Life, NodeJoined
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.node_facts import NodeBlamed, NodeFact
+from rdzv_server.core.node_history import REASON_BYTES, Blame, Incident
 from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_OF_RUN, for_others
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy, verdict
-from rdzv_server.core.nodes.facts import NodeBlamed, NodeFact
-from rdzv_server.core.nodes.history import REASON_BYTES, Blame, Incident
 from rdzv_server.core.nodes.state import NodesState
-from rdzv_server.core.run import Run
 from rdzv_server.words import nodes as words
 from rdzv_server.words import operations
 

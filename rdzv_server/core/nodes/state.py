@@ -1,11 +1,12 @@
 """State of the nodes' machine: what follows from the recorded facts alone. Times are the server's, in seconds."""
 
-from rdzv_server.core import events, operations
+from rdzv_server.core import events
 from rdzv_server.core.events import EXCLUDER, Cordon, Life
+from rdzv_server.core.kernel import operations
+from rdzv_server.core.kernel.run import keep_latest
+from rdzv_server.core.node_facts import CordonsKept, NodeBlamed, NodeFact
+from rdzv_server.core.node_history import Incident, NodeHistory
 from rdzv_server.core.nodes.cordons import MOST_CORDONS
-from rdzv_server.core.nodes.facts import CordonsKept, NodeBlamed, NodeFact
-from rdzv_server.core.nodes.history import Incident, NodeHistory
-from rdzv_server.core.run import keep_latest
 from rdzv_server.words import operations as words
 
 MOST_ANSWERS = 256

@@ -3,14 +3,10 @@
 To add a policy, write it here and add it to `POLICIES`. The order is the order in which their facts are due.
 """
 
-from typing import Any
-
+from rdzv_server.core.kernel.policy import Policies
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.network_check.network_policy import NetworkCheck
 from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.policies.time_ledger import TimeLedger
-from rdzv_server.core.policy import Policy
-
-Policies = tuple[type[Policy[Any, Any]], ...]
 
 POLICIES: Policies = (NetworkCheck, Hangs, Stragglers, TimeLedger)

@@ -10,9 +10,9 @@ from math import inf
 
 from rdzv_server.core import events
 from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.kernel.progress import STALLED, pace
+from rdzv_server.core.kernel.run import ProgressSign, Run
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
-from rdzv_server.core.progress import STALLED, pace
-from rdzv_server.core.run import ProgressSign, Run
 
 
 class ProgressMeasured(PolicyFact, frozen=True):

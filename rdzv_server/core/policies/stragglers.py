@@ -17,11 +17,11 @@ from msgspec import Struct, field
 from rdzv_protocol.messages import Progress
 from rdzv_protocol.text import printable
 
-from rdzv_server.core import completion
 from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.kernel import completion
+from rdzv_server.core.kernel.policy import AT_ONCE, Policy, Rule, Rules
+from rdzv_server.core.kernel.run import Cause, PolicyState, Run, Stage
 from rdzv_server.core.policies import words
-from rdzv_server.core.policy import AT_ONCE, Policy, Rule, Rules
-from rdzv_server.core.run import Cause, PolicyState, Run, Stage
 
 SPREAD = 6.0
 LEAST_S = 0.01

@@ -19,12 +19,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct, field
 from rdzv_protocol.messages import Progress, RunningTime, RunTime
 
-from rdzv_server.core import legal_sizes, progress
 from rdzv_server.core.events import Fact, PolicyFact
+from rdzv_server.core.kernel import legal_sizes, progress
+from rdzv_server.core.kernel.policy import NoSigns, Policy, Rule, Rules
+from rdzv_server.core.kernel.run import Cause, PolicyState, Run, Stage
 from rdzv_server.core.policies import lost_time
 from rdzv_server.core.policies.lost_time import ProgressMeasured
-from rdzv_server.core.policy import NoSigns, Policy, Rule, Rules
-from rdzv_server.core.run import Cause, PolicyState, Run, Stage
 
 FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG, Cause.RETRIED)
 """Causes of a round's end that had to be detected; the others are announced."""

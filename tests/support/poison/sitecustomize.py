@@ -6,9 +6,10 @@ In the run that `POISON` names, what follows from a worker's failure raises an e
 
 import os
 
-from rdzv_server.core import machine, run_view
 from rdzv_server.core.events import WorkersFailed
-from rdzv_server.core.run import Run
+from rdzv_server.core.kernel import machine
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.views import run_view
 
 _rule = machine._RULES[WorkersFailed]
 _phase = run_view.phase

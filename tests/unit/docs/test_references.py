@@ -53,7 +53,7 @@ def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> Non
         if contract["type"] == "layers"
     }
     page = (ROOT / "docs/architecture.md").read_text()
-    shown = dict(re.findall(r"^(\w+) +(__main__ .+)$", page, re.MULTILINE))
+    shown = dict(re.findall(r"^([\w.]+) +(\w+ (?:>|\|) .+)$", page, re.MULTILINE))
     assert shown == declared
 
 

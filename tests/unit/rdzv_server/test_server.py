@@ -236,7 +236,7 @@ async def test_a_status_that_fails_half_way_is_cut_off_and_no_second_answer_foll
         raise ZeroDivisionError
 
     for name in ("view", "unreadable"):  # without the second, the run is shown as one that cannot be read
-        monkeypatch.setattr(f"rdzv_server.core.status_view.{name}", fail)
+        monkeypatch.setattr(f"rdzv_server.core.views.status_view.{name}", fail)
     reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
     writer.write(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")
     answer = await asyncio.wait_for(reader.read(), PATIENCE_S)

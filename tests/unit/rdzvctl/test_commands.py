@@ -22,10 +22,10 @@ from rdzv_protocol.actions import Done, WorkerLog, WorkerStacks
 from rdzv_protocol.events import EventPage
 from rdzv_protocol.exit_codes import ExitCode
 
-from rdzv_server.core import status_view
 from rdzv_server.core.events import NodeCordoned
 from rdzv_server.core.nodes.cordons import CordonStatus
-from rdzv_server.core.status_view import RunStatus
+from rdzv_server.core.views import status_view
+from rdzv_server.core.views.status_view import RunStatus
 from rdzv_server.http.status_endpoint import ServerStatus, Status
 from rdzv_server.service.interface import ShardView
 from rdzvctl import cli, completion, words

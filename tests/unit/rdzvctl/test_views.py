@@ -5,9 +5,9 @@ from typing import Any, cast
 import pytest
 from msgspec import json
 
-from rdzv_server.core import status_view
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzv_server.core.policies.hangs import words as hang_words
+from rdzv_server.core.views import status_view
 from rdzv_server.words import completion
 from rdzvctl import output, views
 from rdzvctl.answers import Fields, decoded

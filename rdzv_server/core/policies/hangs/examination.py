@@ -14,13 +14,13 @@ from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.queries import Examine, Query, QueryAnswer, Refused
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import progress, queries
 from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.events import PolicyFact
-from rdzv_server.core.kernel import Kernel
+from rdzv_server.core.kernel import progress, queries
+from rdzv_server.core.kernel.protocols import Kernel
+from rdzv_server.core.kernel.run import Agent, Run, Stage
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary, summarise
-from rdzv_server.core.run import Agent, Run, Stage
 
 REASON_BYTES = 240
 EXAMINED_WITHIN_S = 10.0

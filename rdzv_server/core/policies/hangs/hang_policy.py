@@ -23,14 +23,14 @@ from rdzv_protocol.errors import MalformedMessage, StaleRound, TooManyRequests
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import final_report, restart_budget
-from rdzv_server.core.kernel import Kernel
+from rdzv_server.core.kernel import final_report, restart_budget
+from rdzv_server.core.kernel.policy import AT_ONCE, Policy, Rule, Rules
+from rdzv_server.core.kernel.protocols import Kernel
+from rdzv_server.core.kernel.run import AgentState, Cause, FailureRecord, Run, Seat, Stage
 from rdzv_server.core.policies.hangs import examination, repeated_hangs, words
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, HangSuspected, Suspicion
-from rdzv_server.core.policy import AT_ONCE, Policy, Rule, Rules
-from rdzv_server.core.run import AgentState, Cause, FailureRecord, Run, Seat, Stage
 from rdzv_server.words import failures
 
 SETTLE_S = 2.0

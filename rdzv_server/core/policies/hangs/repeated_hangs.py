@@ -12,11 +12,11 @@ it, or the agents have learned one. Hangs that the evidence proves, and hangs wi
 `--on-hang fail` and `--max-restarts-without-progress` come first.
 """
 
-from rdzv_server.core import failed_rounds
+from rdzv_server.core.kernel import failed_rounds
+from rdzv_server.core.kernel.restart_budget import Verdict
+from rdzv_server.core.kernel.run import Cause, Run
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, RepeatedHangs
-from rdzv_server.core.restart_budget import Verdict
-from rdzv_server.core.run import Cause, Run
 
 MOST_IN_ROW = 3
 """Restarts in a row by one source's limit after which its hangs are only reported."""

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
 from rdzv_server.core.events import PolicyFact
-from rdzv_server.core.run import PolicyState, Run, Stage
+from rdzv_server.core.kernel.run import PolicyState, Run, Stage
 
 
 class HangSuspected(PolicyFact, frozen=True):

@@ -17,13 +17,13 @@ from msgspec import Struct, field
 from rdzv_protocol.queries import PairTest, PairTested, Query, QueryAnswer, Refused
 from rdzv_protocol.text import clip, printable
 
-from rdzv_server.core import admission, completion, queries, rank_assignment
 from rdzv_server.core.events import PolicyFact
-from rdzv_server.core.kernel import Kernel
+from rdzv_server.core.kernel import admission, completion, queries, rank_assignment
+from rdzv_server.core.kernel.policy import AT_ONCE, Policy, Rule, Rules
+from rdzv_server.core.kernel.protocols import Kernel
+from rdzv_server.core.kernel.run import Agent, Cause, PolicyState, Run
 from rdzv_server.core.policies.network_check import words
 from rdzv_server.core.policies.network_check.network_pairs import Figures, NetworkPairs, Pair
-from rdzv_server.core.policy import AT_ONCE, Policy, Rule, Rules
-from rdzv_server.core.run import Agent, Cause, PolicyState, Run
 
 LIMIT_S = 8.0
 """Longest time of one pair's test in seconds, at both agents."""

@@ -18,7 +18,7 @@ need_aetcd()
 from rdzv_server.cluster import replica as replica_module  # noqa: E402
 from rdzv_server.cluster.membership import Leader  # noqa: E402
 from rdzv_server.cluster.replica import Replica  # noqa: E402
-from rdzv_server.core.registry import Registry  # noqa: E402
+from rdzv_server.core.runs.registry import Registry  # noqa: E402
 from rdzv_server.service import driver as driver_module  # noqa: E402
 from rdzv_server.service import rendezvous as rendezvous_module  # noqa: E402
 from rdzv_server.service.driver import Driver  # noqa: E402

@@ -5,7 +5,7 @@ from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Happened, Record
 from rdzv_server.core.events import NodeJoined, NodeLeft
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.words import completion, losses
 from tests.support.scenario import RETENTION_S, RUN_ID, SERVER_ADDR, WALL_AT, Scenario, a_failure, a_join, running
 

@@ -9,7 +9,7 @@ import pytest
 from rdzv_protocol.messages import LeaveRequest
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core import run_view, status_view
+from rdzv_server.core.views import run_view, status_view
 from rdzv_server.http.status_endpoint import NODES_AT_ONCE, StatusView
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import operator_scheduler

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel.machine import RunMachine
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import JoinTimedOut, LeaseRenewed, Life, NodeJoined, RunCreated
-from rdzv_server.core.liveness import HoldUp
-from rdzv_server.core.machine import WALL_CLOCK_SLACK_S
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Stage
+from rdzv_server.core.kernel.liveness import HoldUp
+from rdzv_server.core.kernel.machine import WALL_CLOCK_SLACK_S
+from rdzv_server.core.kernel.run import Stage
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service import clock as clock_module
 from rdzv_server.service.clock import BEAT_S, SLACK_S, Clock, starved_s
 from tests.support.scenario import RUN_ID, SERVER_ADDR, WALL_AT, a_join, settings_of

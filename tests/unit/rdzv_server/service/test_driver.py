@@ -9,8 +9,6 @@ from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 from rdzv_protocol.settings import RequestedSettings
 
-from rdzv_server.core import admission, run_view, snapshot, succession
-from rdzv_server.core import machine as machine_module
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import (
     AgentDisconnected,
@@ -23,9 +21,13 @@ from rdzv_server.core.events import (
     WorkersFailed,
     WorkersSucceeded,
 )
-from rdzv_server.core.liveness import HoldUp
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import Stage
+from rdzv_server.core.kernel import admission, snapshot
+from rdzv_server.core.kernel import machine as machine_module
+from rdzv_server.core.kernel.liveness import HoldUp
+from rdzv_server.core.kernel.run import Stage
+from rdzv_server.core.runs import succession
+from rdzv_server.core.runs.registry import Registry
+from rdzv_server.core.views import run_view
 from rdzv_server.service import driver as driver_module
 from rdzv_server.service.clock import Clock
 from rdzv_server.service.driver import MOST_UNREAD_S, Driver

@@ -3,7 +3,7 @@
 import gc
 
 from rdzv_server.core.events import NodeJoined
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.service.measurements import Measurements
 from rdzv_server.storage.base import MemoryStore

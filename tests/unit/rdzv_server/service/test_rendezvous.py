@@ -11,11 +11,11 @@ from rdzv_protocol.messages import AnswerRequest, FinishedWorkers, PollRequest, 
 from rdzv_protocol.queries import LogTail, QueryAnswer, Refused
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
-from rdzv_server.core import admission, finishing
 from rdzv_server.core.events import LeaseRenewed
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel import admission, finishing
+from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.kernel.run import REQUESTS
 from rdzv_server.core.policies.hangs import words as hang_words
-from rdzv_server.core.run import REQUESTS
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import rendezvous
 from rdzv_server.service.interface import OperatorRequest

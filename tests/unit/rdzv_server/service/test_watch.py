@@ -14,8 +14,8 @@ from rdzv_protocol.actions import CordonRequest
 from rdzv_protocol.errors import ServerUnavailable
 from rdzv_protocol.messages import LeaveRequest, ReportRequest
 
-from rdzv_server.core import run_view
-from rdzv_server.core.watch_view import Document, merge
+from rdzv_server.core.views import run_view
+from rdzv_server.core.views.watch_view import Document, merge
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import watch as watching
 from rdzv_server.service.interface import OperatorRequest

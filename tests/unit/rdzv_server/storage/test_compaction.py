@@ -9,8 +9,8 @@ from rdzv_protocol.events import RunEvent
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import NodeJoined, NodeLeft, NodeLost, WorkersFailed
-from rdzv_server.core.registry import Registry
-from rdzv_server.core.run import HISTORY, Run
+from rdzv_server.core.kernel.run import HISTORY, Run
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.driver import Driver
 from rdzv_server.storage import compaction
 from rdzv_server.storage.base import Change, MemoryStore, Store, StoreUnavailable

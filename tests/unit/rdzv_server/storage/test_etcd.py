@@ -7,7 +7,7 @@ import pytest
 
 from rdzv_server.core.effects import Effect, ForgetRun, Record
 from rdzv_server.core.events import NodeJoined, WorkersFailed
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.base import StoreBroken, StoreFenced, StoreUnavailable, changes_of
 from rdzv_server.words import etcd as words
 from rdzv_server.words import storage as storage_words

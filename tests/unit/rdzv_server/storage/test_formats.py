@@ -17,8 +17,8 @@ from msgspec import msgpack, structs
 
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import SnapshotPart
+from rdzv_server.core.kernel.run import RunState
 from rdzv_server.core.policies import POLICIES
-from rdzv_server.core.run import RunState
 from rdzv_server.storage import sqlite
 from rdzv_server.storage.base import Store
 from rdzv_server.storage.record_codec import _KINDS

@@ -17,10 +17,10 @@ from rdzv_server.core.events import (
     NodeUncordoned,
     RoundCompleted,
 )
+from rdzv_server.core.node_facts import NodeBlamed
+from rdzv_server.core.node_history import MOST_INCIDENTS, MOST_NODES, MOST_OF_A_NODE, Incident, NodeHistory
 from rdzv_server.core.nodes.cordons import MOST_CORDONS
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
-from rdzv_server.core.nodes.facts import NodeBlamed
-from rdzv_server.core.nodes.history import MOST_INCIDENTS, MOST_NODES, MOST_OF_A_NODE, Incident, NodeHistory
 from rdzv_server.storage.record_codec import pack, unpack
 from rdzv_server.words import completion, operations
 from rdzv_server.words import nodes as words

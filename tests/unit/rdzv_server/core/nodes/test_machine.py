@@ -7,7 +7,7 @@ from rdzv_protocol.messages import Drain, Start
 from rdzv_server.core import journals
 from rdzv_server.core.events import LeaseRenewed, NodeCordoned, NodeDrained, NodeUncordoned, RunForgotten
 from rdzv_server.core.nodes.cordons import MOST_CORDONS
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
 from rdzv_server.words import completion, operations
 from rdzv_server.words import nodes as words

@@ -15,7 +15,7 @@ from msgspec import msgpack
 from rdzv_server.core import journals
 from rdzv_server.core.effects import Record
 from rdzv_server.core.events import Life
-from rdzv_server.core.registry import Registry
+from rdzv_server.core.runs.registry import Registry
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.support.scenario import RETENTION_S, WALL_AT
 

@@ -9,14 +9,13 @@ import pytest
 from msgspec import msgpack
 from rdzv_protocol.messages import Progress
 
-from rdzv_server.core import machine as machine_module
 from rdzv_server.core.events import Event, PolicyFact
-from rdzv_server.core.machine import RunMachine
+from rdzv_server.core.kernel import machine as machine_module
+from rdzv_server.core.kernel.policy import Policy
+from rdzv_server.core.kernel.run import RunState, Stage
 from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.policies.hangs.examination import StacksAsked
-from rdzv_server.core.policy import Policy
-from rdzv_server.core.run import RunState, Stage
-from tests.support.scenario import RETENTION_S, Scenario, durable, replayed, snapshot
+from tests.support.scenario import Scenario, durable, replayed, snapshot
 from tests.support.stories import play
 
 PAIRS = "queries=('pair_test',) secret=s"
@@ -100,21 +99,17 @@ def test_questions_to_a_policy_have_no_side_effects(policy: type[Policy]) -> Non
 
 
 @every_policy
-def test_a_policy_is_silent_in_a_run_that_gives_it_nothing_to_do(
-    policy: type[Policy], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_is_silent_in_a_run_that_gives_it_nothing_to_do(policy: type[Policy]) -> None:
     run = Scenario("2", max_restarts=1)
     play(run, QUIET)
-    monkeypatch.setattr(machine_module, "POLICIES", ())
-    bare = Scenario("2", max_restarts=1)
+    bare = Scenario("2", max_restarts=1, policies=())
     play(bare, QUIET)
     assert [event.kind for event in run.events] == [event.kind for event in bare.events]
     assert not list(facts(run)) and run.stage is bare.stage is Stage.SUCCEEDED
 
 
 def test_the_kernel_names_no_policy() -> None:
-    """Only views of a run may: they show what policies know."""
-    kernel = [path for path in Path(machine_module.__file__).parent.glob("*.py") if not path.stem.endswith("_view")]
+    kernel = list(Path(machine_module.__file__).parent.rglob("*.py"))
     names = "|".join([*(policy.__name__ for policy in POLICIES), r"core\.policies\.", r"policies import [a-z]"])
     named = {path.name: found for path in kernel if (found := re.findall(rf"\b(?:{names})\b", path.read_text()))}
     assert named == {} and len(kernel) > 20
@@ -133,7 +128,6 @@ def test_a_policy_takes_the_state_of_a_new_run_from_a_snapshot_that_is_older_tha
 
 
 def test_a_run_without_policies_ignores_their_events() -> None:
-    run = Scenario("2", max_restarts=3)
-    run.machine = RunMachine(run.created, 0.0, RETENTION_S, policies=())
+    run = Scenario("2", max_restarts=3, policies=())
     play(run, "join a b; suspect a 0; 60s; steps 20 a=1 b=9; fail a; join a b; succeed a b")
     assert run.stage is Stage.SUCCEEDED and run.run.policies == {} and not list(facts(run))

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 from rdzv_protocol.queries import Notice
 
-from rdzv_server.core import status_view, watch_view
+from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.policies import words
 from rdzv_server.core.policies.stragglers import LOOKS, REPLACED_AGAIN_AFTER_S, Stragglers
-from rdzv_server.core.run import Stage
+from rdzv_server.core.views import status_view, watch_view
 from rdzv_server.words import notices
 from tests.support.scenario import running
 from tests.support.stories import check, stories

@@ -7,12 +7,13 @@ import pytest
 from rdzv_protocol.errors import TooManyRequests
 from rdzv_protocol.evidence import Evidence, LastError, StackGroup
 
-from rdzv_server.core import final_report, status_view
 from rdzv_server.core.events import QueryAnswered
+from rdzv_server.core.kernel import final_report
+from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.policies.hangs.hang_policy import MOST_SOURCES, SETTLE_S, Hangs
-from rdzv_server.core.run import Stage
+from rdzv_server.core.views import status_view
 from rdzv_server.words import failures
 from tests.support.scenario import HUNG, Scenario, running
 from tests.support.stories import check, stories

@@ -1,12 +1,12 @@
 """Hangs that one limit finds in each round: three cost a restart, and what follows then."""
 
-from rdzv_server.core import status_view
-from rdzv_server.core.failed_rounds import STEADY_BACKOFFS
+from rdzv_server.core.kernel.failed_rounds import STEADY_BACKOFFS
+from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S
 from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S, Hangs
 from rdzv_server.core.policies.hangs.repeated_hangs import MOST_IN_ROW, STANDSTILL_S
-from rdzv_server.core.run import Stage
+from rdzv_server.core.views import status_view
 from tests.support.scenario import HUNG, Scenario
 from tests.support.stories import check, stories
 from tests.support.told import told

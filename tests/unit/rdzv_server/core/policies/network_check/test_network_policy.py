@@ -3,11 +3,11 @@
 from rdzv_protocol.messages import Drain, Start, Wait
 from rdzv_protocol.queries import PairTest, PairTested, Refused
 
-from rdzv_server.core import status_view, watch_view
 from rdzv_server.core.events import QueryAnswered
+from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.policies.network_check import words
 from rdzv_server.core.policies.network_check.network_policy import ANSWERED_WITHIN_S, LONGEST_S, broken_links
-from rdzv_server.core.run import Stage
+from rdzv_server.core.views import status_view, watch_view
 from tests.support.scenario import Scenario
 from tests.support.stories import check, stories
 from tests.support.told import tells

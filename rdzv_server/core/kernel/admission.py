@@ -1,0 +1,272 @@
+"""Admission to a run: who may join, whose place a newcomer takes, and who of those that joined gets a seat.
+
+An agent that starts again claims the place of its dead self, by its node id or its `--node-rank`. Whoever holds that
+place and has no connection is replaced at once. One that has a connection is probed: it loses the place unless it is
+heard soon. One that lives keeps it: two agents of one node id are two nodes, and the node rank is refused to the
+newcomer. Agents of one node id that join together live: those of one machine have its name unless they are told one.
+"""
+
+import re
+from collections.abc import Collection
+from hmac import compare_digest
+from itertools import islice
+from math import inf
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rdzv_protocol.errors import AgentFenced, MalformedMessage, NodeRankTaken, ServerUnavailable, SettingsConflict
+from rdzv_protocol.messages import JoinRequest
+from rdzv_protocol.settings import SCALE_UP_NOTICE_S, RequestedSettings, RunSettings
+from rdzv_protocol.timing import HOLDS_PER_LEASE
+
+from rdzv_server.core.events import NodeJoined
+from rdzv_server.core.kernel import legal_sizes
+from rdzv_server.core.kernel.protocols import Machine
+from rdzv_server.core.kernel.run import Agent, AgentState, Run
+from rdzv_server.words import admission as words
+
+MOST_AGENTS = 100_000
+"""Most agents of one run, those that stand by included: as many as a round may have nodes."""
+MOST_GRACE_S = 3_600.0
+"""Longest `disconnect_grace_s` of a new run: an agent whose connection has closed takes memory for no longer."""
+MOST_NAMESAKES = 16
+"""Most agents with one node id that a newcomer is compared with: an id that more have identifies nobody."""
+JUST_S = 1.0
+"""Seconds since a waiting agent was heard within which it surely lives: no host dies and starts again so fast."""
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+class Claim(Struct, frozen=True):
+    """Meaning of a newcomer's node id and `--node-rank` for the agents that have them."""
+
+    replaces: tuple[str, ...] = ()
+    """Agents without a connection, or silent with all of the run, whose place the newcomer takes."""
+    probes: tuple[str, ...] = ()
+    """Agents that may be dead, and are asked for a sign of life."""
+    is_undecided: bool = False
+    """Whether a probed agent has the newcomer's `--node-rank`: the probe decides whether that one may join."""
+
+
+_NO_CLAIM = Claim()
+_SEATLESS = (AgentState.CORDONED, AgentState.DRAINING)
+
+
+def settings_of(join: JoinRequest) -> RunSettings:
+    """The settings of the run that this join creates. Raises `MalformedMessage` when they cannot be met."""
+    settings = join.settings.resolve()
+    if settings.min_nodes > settings.max_nodes:
+        raise MalformedMessage(words.min_above_max(settings.min_nodes, settings.max_nodes))
+    if settings.fixed_nodes is not None and settings.fixed_nodes < settings.min_nodes:
+        raise MalformedMessage(words.fixed_below_min(settings.fixed_nodes, settings.min_nodes))
+    if settings.disconnect_grace_s > MOST_GRACE_S:
+        raise MalformedMessage(words.grace_too_long(settings.disconnect_grace_s, MOST_GRACE_S))
+    if not legal_sizes.largest(settings):
+        raise MalformedMessage(words.no_legal_size(legal_sizes.none_of(settings)))
+    return settings
+
+
+def check_join(machine: Machine, event: NodeJoined, now: float) -> NodeJoined | None:
+    """Join as a fact, with the agents that it replaces; None if nothing follows from it but a sign of life, or a probe.
+
+    Raises the `ProtocolError` that refuses it.
+    """
+    run, join = machine.run, event.join
+    _check(run, join, machine.agreed)
+    if run.stage.is_end:
+        return None  # an agent of the run has joined late, and its Finish stands
+    if join.agent_id not in run.agents:
+        return _check_newcomer(machine, event, now)
+    if _is_rejoining(run, join):
+        return replace(event, replaces=()) if event.replaces else event
+    return None
+
+
+def _check_newcomer(machine: Machine, event: NodeJoined, now: float) -> NodeJoined | None:
+    run, join = machine.run, event.join
+    if join.program != machine.agreed_program:
+        check_program(run, join)
+    claimed = _claim(run, join, now)
+    if claimed.is_undecided:
+        return None
+    if not (join.explicit_run_id or run.explicit or claimed.replaces or claimed.probes):
+        _check_is_wanted(run, join)
+    return event if claimed.replaces == event.replaces else replace(event, replaces=claimed.replaces)
+
+
+def note_join(machine: Machine, event: NodeJoined, now: float) -> None:
+    """Take a repeated join as a sign of life, and probe the agents that a newcomer may be the restart of."""
+    run, join = machine.run, event.join
+    if join.agent_id in run.agents:
+        is_copy = not (run.stage.is_end or _is_rejoining(run, join))
+        if is_copy and run.leases.counts_copies_of(join.agent_id):
+            run.leases.renew(join.agent_id, now)
+    elif (join.node_rank is not None or join.node_id in run.node_ids) and not run.stage.is_end:
+        probes = _claim(run, join, now).probes
+        for agent_id in probes:
+            run.leases.probe(agent_id, _answers_until(run, agent_id, now))
+        if probes:
+            machine.wake([run.agents[agent_id] for agent_id in probes])
+
+
+def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None:
+    """Raise the refusal that this join deserves, if any. `agreed`: settings that are known to agree with the run's."""
+    if agent := run.agents.get(join.agent_id):
+        if not compare_digest(join.secret, agent.join.secret):
+            raise AgentFenced(words.other_secret(agent.agent_id, run.run_id))
+        if (join.node_id, join.node_rank) != (agent.node_id, agent.join.node_rank):
+            raise MalformedMessage(words.other_node(agent.agent_id, agent.node_id))
+        return
+    if len(run.agents) >= MOST_AGENTS:
+        raise ServerUnavailable(words.run_is_full(run.run_id, MOST_AGENTS))
+    if join.agent_id in run.departed_ids or join.after_round > 0:
+        raise AgentFenced(words.fenced(join.agent_id, join.node_id, run.run_id))
+    if join.settings != agreed and (found := conflicts(run, join)):
+        raise SettingsConflict(words.other_settings(run.run_id, found))
+
+
+def check_program(run: Run, join: JoinRequest) -> None:
+    """Refuse an agent that would run another program than an agent of its role that is connected, or in the end was.
+
+    Two people who share a run id by accident would else take each other's seats. Digits do not count: `node1.sh`.
+    """
+    first = run.agents.get(run.command_of) or next(iter(run.agents.values()), None)
+    if first is None or join.role != first.join.role:
+        return
+    ours, theirs = join.program, first.join.program
+    if not (ours and theirs) or ours == theirs or _DIGITS.sub("", ours) == _DIGITS.sub("", theirs):
+        return
+    if run.stage.is_end or run.leases.is_connected(first.agent_id):
+        raise SettingsConflict(words.other_program(run.run_id, theirs, first.node_id, ours, join.node_id))
+
+
+def _check_is_wanted(run: Run, join: JoinRequest) -> None:
+    """Refuse an agent with another command where nobody has named a run and no seat is free: it is another run's."""
+    if len(run.running) < legal_sizes.largest(run.settings):
+        return
+    if first := _first_with_another_command(run, join):
+        is_same = join.program == first.join.program
+        raise SettingsConflict(
+            words.not_wanted(run.run_id, len(run.running), join.node_id, join.program, is_same_program=is_same)
+        )
+
+
+def conflicts(run: Run, join: JoinRequest) -> list[str]:
+    """Phrases about settings that the run has otherwise than the join asks, but for limits set by an operator."""
+    asked = replace(join.settings, min_nodes=None, max_nodes=None) if run.is_resized else join.settings
+    return asked.conflicts(run.settings)
+
+
+def _claim(run: Run, join: JoinRequest, now: float) -> Claim:
+    """Claim of a newcomer. Raises `NodeRankTaken` if an agent that lives has its `--node-rank`."""
+    namesakes = run.node_ids.get(join.node_id)
+    holder = None if join.node_rank is None else run.node_ranks.get(join.node_rank)
+    if namesakes is None and holder is None:
+        return _NO_CLAIM
+    others = dict.fromkeys(islice(namesakes or (), MOST_NAMESAKES))
+    if holder is not None:
+        others[holder] = None
+    absent_since, spared = run.leases.absent_since, run.leases.spared
+    is_unheard = run.unheard_since is not None
+    gone = [agent_id for agent_id in others if agent_id in absent_since or agent_id in spared or is_unheard]
+    replaces = sorted(gone, key=lambda agent_id: absent_since.get(agent_id, -inf))
+    connected = (agent_id for agent_id in others if agent_id not in gone)
+    probes = tuple(
+        agent_id
+        for agent_id in connected
+        if not run.leases.is_proven(agent_id, now) and (agent_id == holder or not _has_just_joined(run, agent_id, now))
+    )
+    if join.node_rank is not None and holder is not None and holder not in replaces and holder not in probes:
+        raise NodeRankTaken(words.node_rank_taken(join.node_rank, run.run_id, run.agents[holder].node_id))
+    return Claim(tuple(replaces), probes, holder in probes)
+
+
+def _has_just_joined(run: Run, agent_id: str, now: float) -> bool:
+    leases = run.leases
+    return (
+        run.agents[agent_id].has_joined
+        and agent_id not in leases.uncertain
+        and now < leases.renewed_at[agent_id] + JUST_S
+    )
+
+
+def _answers_until(run: Run, agent_id: str, now: float) -> float:
+    """Deadline by which an agent that lives answers if it is asked for a sign of life now.
+
+    An agent polls at once when it is woken, or, while it stops its workers, twice in a lease.
+    """
+    poll_s = run.settings.lease_s / HOLDS_PER_LEASE
+    return now + (1.5 * poll_s if agent_id in run.stopping else poll_s)
+
+
+def differs(run: Run, join: JoinRequest) -> str:
+    """Warning about an agent that asks for another size than an operator gave the run, or runs another command than the
+    run's first; empty if there is nothing to say.
+    """
+    if run.is_resized and (sizes := join.settings.conflicts(run.settings)):
+        return words.resized(run.run_id, sizes)
+    first = _first_with_another_command(run, join)
+    if first is None:
+        return ""
+    return words.other_command(join.node_id, first.node_id)
+
+
+def _first_with_another_command(run: Run, join: JoinRequest) -> Agent | None:
+    """Return the run's first agent if its command is another than this one's."""
+    first = run.agents.get(run.command_of)
+    return first if first and join.command and join.command != first.join.command else None
+
+
+def _is_rejoining(run: Run, join: JoinRequest) -> bool:
+    """Whether a known agent has stopped the workers of its last round and is ready for the next.
+
+    Any other join of a known agent is a repeated or delayed copy of one that has been taken.
+    """
+    agent = run.agents[join.agent_id]
+    return agent.state is AgentState.STOPPING and join.after_round == agent.round
+
+
+def choose(run: Run) -> list[Agent]:
+    """The waiting agents that get a seat: participants of the round before first, then by order of joining."""
+    seats = legal_sizes.fitting(run.settings, len(run.waiting))
+    taken = run.seats
+    old = [agent for agent_id, agent in run.waiting.items() if agent_id in taken] if taken else []
+    new = (agent for agent_id, agent in run.waiting.items() if agent_id not in taken)
+    if len(old) > seats:  # resized, or not enough for a larger legal size: who has the first ranks keeps them
+        old.sort(key=lambda agent: taken[agent.agent_id].group_rank)
+    chosen = old[:seats]
+    return chosen + list(islice(new, seats - len(chosen)))
+
+
+def is_uncertain(run: Run, besides: Collection[str] = ()) -> bool:
+    """Whether one of the agents that would get a seat now, `besides` some, must give a sign of life first."""
+    uncertain = run.leases.uncertain
+    if not uncertain:
+        return False
+    if len(run.waiting) <= legal_sizes.largest(run.settings):
+        return any(run.agents[each].state not in _SEATLESS and each not in besides for each in uncertain)
+    return any(agent.agent_id in uncertain for agent in choose(run))
+
+
+def free_seats(run: Run) -> int:
+    """Number of seats that waiting agents would fill beside the running round; 0 once some have finished their work."""
+    running = len(run.running)
+    return 0 if run.succeeded else max(0, legal_sizes.fitting(run.settings, running + len(run.waiting)) - running)
+
+
+def next_scale_up(run: Run, now: float) -> float | None:
+    """Time at which the running round ends to admit waiting agents: now if they fill it, else the window's end."""
+    settings = run.settings
+    on_notice = settings.scale_up == "on-notice"
+    if on_notice and run.scale_up_at is not None:
+        return run.scale_up_at  # a notice is never taken back
+    if not run.waiting or free_seats(run) <= 0 or settings.scale_up == "manual":
+        return None
+    if on_notice:
+        return now + (SCALE_UP_NOTICE_S if settings.notice_timeout_s is None else settings.notice_timeout_s)
+    full = len(run.running) + len(run.waiting) >= legal_sizes.largest(run.settings)
+    at = now if full else run.scale_up_at if run.scale_up_at is not None else now + settings.scale_up_window_s
+    if settings.scale_up == "cooldown":
+        return max(at, run.started_at + settings.scale_up_cooldown_s)
+    return at

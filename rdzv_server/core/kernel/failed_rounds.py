@@ -1,0 +1,91 @@
+"""Failed rounds in a row: the wait before the next restart, and when one more is of no use.
+
+Rounds that failed stand in a row until one gets the run further, by a higher step or a later checkpoint than any round
+before it, or lasts for `steady_s`. The first restart of a row comes at once; then the wait doubles from one to the
+next.
+
+Whether a charged restart was without progress depends on steps and checkpoints alone, as far as workers tell them
+(`node_agent.progress`), and not on how long the round lasted. In a run whose workers have never told any, restarts that
+follow each other quickly are counted instead.
+"""
+
+from rdzv_protocol.messages import Recurs
+
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.words import failures as words
+
+STEADY_BACKOFFS = 2.0
+"""Multiple of the longest wait that a round must last to end a row: 10 minutes by default, as in Kubernetes."""
+MOST_DOUBLINGS = 60
+START_S = 600.0
+"""Seconds within which a round that has told no step counts as ended at its start."""
+
+
+def steady_s(run: Run) -> float:
+    """Seconds after which a round that fails is no longer one of a row."""
+    return STEADY_BACKOFFS * run.settings.restart_backoff_max_s
+
+
+def backoff_s(run: Run, now: float) -> float:
+    """Seconds to wait before the restart, if the running round fails now."""
+    first_s, in_row = run.settings.restart_backoff_s, _in_row(run, now)
+    if not first_s or not in_row:
+        return 0.0
+    return min(first_s * 2.0 ** min(in_row - 1, MOST_DOUBLINGS), run.settings.restart_backoff_max_s)
+
+
+def no_progress(run: Run, now: float) -> str | None:
+    """Reason why a run whose round fails now is given up as one that gets nowhere; None if it is not."""
+    most, made = run.settings.max_restarts_without_progress, _without_progress(run, now)
+    if most is None or made < most:
+        return None
+    if not _is_told(run):
+        return words.no_steps(made + 1, steady_s(run))
+    return words.no_progress(made + 1, run.highest_step, run.checkpoint_step)
+
+
+def no_use(run: Run, recurs: Recurs, now: float) -> str | None:
+    """Reason why a restart does not help after a failure of this kind in the round that runs; None if it may."""
+    if recurs == "at_start" and not _is_told(run) and not run.restarts and now - run.started_at < START_S:
+        return words.FAILED_AT_START
+    step = run.step_of_round
+    if recurs == "at_step" and step is not None and step == run.recurring_step:
+        return words.failed_at_step(step)
+    return None
+
+
+def settle(run: Run, *, charged: bool, failed: bool) -> None:
+    """Count the round that has ended, whatever ended it, and reset the measurements for the next one."""
+    ended_at = run.opening.at
+    run.restarts_in_row = _in_row(run, ended_at) + failed
+    run.restarts_without_progress = _without_progress(run, ended_at) + charged
+    root = run.first_of_round.failure if run.first_of_round else None
+    run.recurring_step = run.step_of_round if root and root.recurs == "at_step" else None
+    run.step_of_round = None
+    run.step_before, run.checkpoint_before = run.highest_step, run.checkpoint_step
+
+
+def _in_row(run: Run, now: float) -> int:
+    return 0 if _got_further(run) or _is_steady(run, now) else run.restarts_in_row
+
+
+def _without_progress(run: Run, now: float) -> int:
+    goes_on = _got_further(run) if _is_told(run) else _is_steady(run, now)
+    return 0 if goes_on else run.restarts_without_progress
+
+
+def _is_told(run: Run) -> bool:
+    return run.highest_step is not None or run.checkpoint_step is not None
+
+
+def _got_further(run: Run) -> bool:
+    """Whether the last round has got further than those before."""
+    return _is_beyond(run.highest_step, run.step_before) or _is_beyond(run.checkpoint_step, run.checkpoint_before)
+
+
+def _is_beyond(reached: int | None, before: int | None) -> bool:
+    return reached is not None and (before is None or reached > before)
+
+
+def _is_steady(run: Run, now: float) -> bool:
+    return now - run.started_at >= steady_s(run)

@@ -1,0 +1,140 @@
+"""Rounds that finish: some workers have exited 0, and others still run. What is known of that, in one place.
+
+That all workers of a node have exited 0 is a fact. Which ones have, while others of the same node still run, is a sign
+that comes with polls. Both together say who has finished, how long ago, and who still runs.
+
+Nothing is killed for it: the last workers may have much to save. When no worker has finished for `WARNED_AFTER_S`, the
+run warns once; another node that finishes starts that time anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+
+from msgspec import Struct
+from rdzv_protocol.messages import FinishedWorkers
+from rdzv_protocol.text import printable
+
+from rdzv_server.core import events
+from rdzv_server.core.kernel.protocols import Machine
+from rdzv_server.core.kernel.run import FinishedSign, Run, Stage
+from rdzv_server.words import finishing as words
+
+WARNED_AFTER_S = 300.0
+"""Seconds after the last worker that finished, after which a warning names the workers that still run."""
+NAMED = 4
+"""Most nodes, or ranges of ranks, that a sentence names."""
+
+
+class Finishing(Struct, frozen=True):
+    """Workers of the running round that have finished, those that still run, and since when none has finished."""
+
+    at: float
+    """Time at which the last worker finished."""
+    finished: str
+    still_running: str
+
+    @property
+    def sentence(self) -> str:
+        """Sentence without a time, so that it changes only when something happens."""
+        return words.finishing(self.finished, self.still_running)
+
+    def ago(self, now: float) -> str:
+        """Sentence with the minutes since the last worker finished."""
+        return words.still_run(self.finished, round((now - self.at) / 60), self.still_running)
+
+
+def has_begun(run: Run) -> bool:
+    """Whether a worker of the running round has finished while others still run."""
+    return run.stage is Stage.RUNNING and bool(run.succeeded or run.finished)
+
+
+def finished_at(run: Run) -> float | None:
+    """Time at which the last worker of a round that finishes did so; None: none has, or an older server kept none."""
+    if not has_begun(run):
+        return None
+    times = [next(reversed(run.succeeded_at.values()))] if run.succeeded_at else []
+    times += [next(reversed(run.finished.values())).at] if run.finished else []
+    return max(times, default=None)
+
+
+def view(run: Run) -> Finishing | None:
+    """Return what is known of a round that finishes; None if no worker has finished, or none still runs."""
+    at = finished_at(run)
+    return None if at is None or not run.running else Finishing(at, _finished(run), _still_running(run))
+
+
+def _finished(run: Run) -> str:
+    nodes = len(run.succeeded) + len(run.finished)
+    if nodes > NAMED:
+        return words.workers_of(nodes, len(run.seats))
+    ranks = [rank for agent_id in run.succeeded if (seat := run.seat_of(agent_id)) for rank in seat.ranks]
+    return _ranks(sorted([*ranks, *(rank for sign in run.finished.values() for rank in sign.ranks)]))
+
+
+def _still_running(run: Run) -> str:
+    nodes = len(run.running)
+    named = [_of_node(run, agent_id, agent.node_id) for agent_id, agent in islice(run.running.items(), NAMED)]
+    return words.on_nodes(named, max(0, nodes - NAMED))
+
+
+def _of_node(run: Run, agent_id: str, node_id: str) -> str:
+    seat, sign = run.seats[agent_id], run.finished.get(agent_id)
+    finished = set(sign.ranks) if sign else set()
+    return words.on_node(_ranks([rank for rank in seat.ranks if rank not in finished]), printable(node_id))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Ranks in words, as ranges: "rank 0", "ranks 0-7, 9", "ranks 1, 3, 5, 7 and 12 more"."""
+    if len(ranks) == 1:
+        return words.rank(ranks[0])
+    ranges = list(_ranges(ranks))
+    return words.ranks(ranges[:NAMED], sum(high - low + 1 for low, high in ranges[NAMED:]))
+
+
+def _ranges(ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last rank of each range of ascending ranks without a gap."""
+    for _, those in groupby(enumerate(ranks), lambda item: item[1] - item[0]):
+        inside = [rank for _, rank in those]
+        yield inside[0], inside[-1]
+
+
+# Signs.
+
+
+def is_news(run: Run, agent_id: str, told: FinishedWorkers) -> bool:
+    """Whether the agent tells of workers that have finished since its last poll, in the running round."""
+    seat, known = run.seat_of(agent_id), run.finished.get(agent_id)
+    is_current = run.stage is Stage.RUNNING and told.round == run.round and agent_id in run.running
+    if seat is None or not is_current or (known is not None and known.ranks == told.ranks):
+        return False
+    return 0 < len(told.ranks) < len(seat.ranks) and set(told.ranks) <= set(seat.ranks)
+
+
+def note(run: Run, agent_id: str, told: FinishedWorkers, now: float) -> None:
+    """Keep what an agent tells of workers that have finished. The last that finished is the last entry."""
+    if is_news(run, agent_id, told):
+        run.finished[agent_id] = FinishedSign(tuple(sorted(set(told.ranks))), now - told.ago_s)
+        run.finished = dict(sorted(run.finished.items(), key=lambda item: item[1].at))
+
+
+# The warning.
+
+
+def deadline(run: Run) -> float | None:
+    """Time at which the warning is due; None: it has been given, or no worker has finished."""
+    if run.still_running or (at := finished_at(run)) is None or not run.running:
+        return None
+    return at + WARNED_AFTER_S
+
+
+def due(run: Run, now: float) -> events.WorkersStillRun | None:
+    """The warning as a fact, once it is due; else None."""
+    at = deadline(run)
+    if at is None or now < at or (found := view(run)) is None:
+        return None
+    return events.WorkersStillRun(found.ago(now))
+
+
+def warned(machine: Machine, fact: events.WorkersStillRun, now: float) -> None:
+    machine.run.still_running = fact.reason
+    machine.tell("warning", fact.reason, now)

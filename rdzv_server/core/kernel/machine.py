@@ -1,0 +1,707 @@
+"""The mutator of one run: `handle(event, now)` gives the effects, `next_deadline()` says when to send `TimePassed`.
+
+    FORMING --RoundCompleted--> RUNNING --every participant succeeded--> SUCCEEDED
+       ^                                      |
+       +--failure, loss, leave, arrival,------+--budget spent, fatal exit code--> FAILED
+       |  operator's action
+       +--JoinTimedOut--> FAILED                any --RunStopped--> FAILED
+
+An event that is refused raises a `ProtocolError` and changes nothing. A repeated one is accepted and changes nothing.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from rdzv_protocol.errors import AgentFenced
+from rdzv_protocol.events import EventKind, RunEvent
+from rdzv_protocol.messages import Directive, Drain, Failure, JoinRequest, Progress, Stop
+from rdzv_protocol.settings import RequestedSettings, RunSettings
+
+from rdzv_server.core import events
+from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
+from rdzv_server.core.kernel import (
+    admission,
+    completion,
+    failed_rounds,
+    final_report,
+    finishing,
+    legal_sizes,
+    namesakes,
+    notices,
+    operations,
+    progress,
+    queries,
+    rank_assignment,
+    restart_budget,
+    snapshot,
+    unheard,
+    worker_reports,
+)
+from rdzv_server.core.kernel.liveness import Leases, Loss
+from rdzv_server.core.kernel.policy import Hooks, Policies, Rule
+from rdzv_server.core.kernel.run import (
+    Agent,
+    AgentState,
+    Cause,
+    Departure,
+    FailureRecord,
+    Opening,
+    Run,
+    Stage,
+    remember,
+)
+from rdzv_server.core.node_history import OF_RUN, Blame, Fault, NodeHistory
+from rdzv_server.words import failures, losses, runs
+from rdzv_server.words import notices as notice_words
+from rdzv_server.words import operations as operation_words
+
+WALL_CLOCK_SLACK_S = 0.5
+"""Seconds by which the wall clock must have been set for the server to notice, and as many for a run to follow: times
+that people are told are right to a second."""
+DUE_AT_ONCE = 500
+"""Most agents that are lost in one go when many leases end together: other runs wait meanwhile."""
+
+
+class RunMachine:
+    """Mutator of one attempt of a run, and of its policies. Times are the server's, in seconds."""
+
+    def __init__(self, created: events.RunCreated, now: float, retention_s: float, policies: Policies) -> None:
+        settings: RunSettings = created.settings
+        self.run = Run(
+            run_id=created.run_id,
+            attempt=created.attempt,
+            explicit=created.explicit,
+            settings=settings,
+            created_at=now,
+            wall_clock_ahead=[(now, created.wall_at - now)],
+            leases=Leases(settings.lease_s, settings.disconnect_grace_s, created.run_id),
+            opening=Opening(Cause.FIRST, runs.BEGINS, now, below_since=now),
+            event_number=created.event_number,
+            first_event=created.event_number + 1,
+        )
+        # Every agent that is alive asks within a lease, and must hear of the end: else it would form the run anew.
+        self._retention_s = max(retention_s, settings.lease_s)
+        self.deadline: float | None = None
+        """Value of `next_deadline` after the last event that was taken."""
+        self._effects: list[Effect] = []
+        """Effects that are to be returned next: at first that of the run's creation."""
+        self.policies = tuple(policy(self, now) for policy in policies)
+        self._hooks = Hooks(self.policies)
+        self.tell("run_created", self.run.opening.reason, now)
+        self.agreed: RequestedSettings | None = None
+        self.agreed_program = ""
+        """Settings and program of the last new agent: nearly all of them have the same."""
+        self.blamed: list[Blame] = []
+        """Blames on nodes that the registry has not taken yet, for the node history."""
+        self.is_judged = False
+        """Whether the registry may exclude the nodes that are blamed: then no round completes before it has judged."""
+        self.awaits_verdict = False
+        """Whether a node was blamed, and the registry has not judged yet: a waiting node may be excluded."""
+        self.history = NodeHistory(*OF_RUN)
+        """Faults that nodes were blamed for, if they count only in this run: see `Run.is_scoped`."""
+        self.places = 0
+        """Places that the registry counts for the attempt: its agents, or the seats of its last round if more."""
+        self.events = 0
+        """Kept events that the registry counts for the attempt."""
+        self.evidence = 0
+        """Bytes of failures that the registry counts for the attempt, and the last failure among them."""
+        self.last_failure: object = None
+        self._snapshot: list[bytes] = []
+        """Parts of a snapshot, while it is replayed."""
+
+    def handle(self, event: events.Event, now: float) -> list[Effect]:
+        """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
+        rule, owner = _RULES.get(type(event)), self
+        if rule is None:
+            owner, rule = self._rule_for(event)
+        assert rule.check or rule.note, f"{event} follows from other events, and does not come from outside"
+        fact = rule.check(owner, event, now) if rule.check else None
+        if rule.note:
+            fact = rule.note(owner, event, now) or fact
+        if fact is not None:
+            self._apply(fact, now)
+        self._complete_if_ready(now)
+        self._ask_agents(now)
+        self.deadline = self.next_deadline()
+        if self.deadline is not None and now >= self.deadline:
+            self._pass_time(now)
+            self._ask_agents(now)
+            self.deadline = self.next_deadline()
+        return self._taken()
+
+    def _rule_for(self, event: events.Event) -> tuple[Any, Rule]:
+        """Rule of a kind of event, and its owner; a policy that the run has not ignores its events."""
+        if rule := _RULES.get(type(event)):
+            return self, rule
+        return self._hooks.rules.get(type(event), (self, _IGNORED))
+
+    def blame(self, node_id: str, fault: Fault, reason: str) -> None:
+        """Blame a node for what it has cost the run: no round completes until the registry has judged it."""
+        self.blamed.append(Blame(node_id, fault, reason))
+        self.awaits_verdict = self.is_judged
+
+    @property
+    def is_unended(self) -> bool:
+        """Whether an operator has had the run forgotten before it had ended: then its agents form it anew."""
+        return False
+
+    def take_blames(self) -> list[Blame]:
+        """Return the blames that have not been taken yet, and empty the list."""
+        blamed, self.blamed = self.blamed, []
+        return blamed
+
+    def _ask_agents(self, now: float) -> None:
+        """Send agents the queries that follow from the facts; never done in a replay."""
+        run = self.run
+        if notices.may_end(run) or run.notice is not None:
+            notices.settle(self, now)
+
+    def renew(self, event: events.LeaseRenewed, now: float) -> bool:
+        """Take a `LeaseRenewed` if only a fresh lease follows from it; else return False, with nothing changed.
+
+        The run's deadline is left as it is: it turns out to have moved on when it comes. If an agent is absent it may
+        move closer, as this agent is the witness that the end of a grace needs.
+        """
+        run, agent_id = self.run, event.agent_id
+        leases = run.leases
+        if run.stage.is_end or agent_id in leases.uncertain or leases.awaits_witness or agent_id not in run.agents:
+            return False
+        if leases.absent_since:
+            return False
+        if event.progress is not None and self._is_news(agent_id, event.progress):
+            return False
+        if event.finished is not None and finishing.is_news(run, agent_id, event.finished):
+            return False
+        self._renewed(event, now)
+        return True
+
+    def _is_news(self, agent_id: str, told: Progress) -> bool:
+        return any(is_news(agent_id, told) for is_news in self._hooks.is_news)
+
+    def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
+        """Apply a recorded fact again, or a part of a snapshot; return the effects of the fact, none for a snapshot."""
+        if isinstance(fact, events.SnapshotPart):
+            self._snapshot.append(fact.data)
+            if fact.is_last:
+                snapshot.restore(self.run, self.policies, b"".join(self._snapshot))
+                self._snapshot.clear()
+        else:
+            self._transit(fact, at)
+        return self._taken()
+
+    def restart(self, now: float) -> None:
+        """Give every agent a fresh lease after a restart of the server; it must speak before it gets a seat."""
+        if not self.run.stage.is_end:
+            self.run.leases.restart(self.run.agents, now)
+        if self.run.unheard_since is not None:
+            self.run.leases.suspect_all()
+
+    def set_wall_clock(self, wall_at: float, now: float) -> list[Effect]:
+        """Note what the server's wall clock shows, if a run that has not ended counts otherwise."""
+        if not self.run.stage.is_end and abs(self.run.wall_clock(now) - wall_at) > WALL_CLOCK_SLACK_S:
+            self._transit(events.WallClockSet(wall_at), now)
+        return self._taken()
+
+    def has_news(self, agent_id: str, revision: int) -> bool:
+        """Whether the agent, which has seen the directive of `revision`, is to be told something at once."""
+        agent = self.run.agents.get(agent_id)
+        return agent is None or agent.revision > revision
+
+    def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
+        """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
+        agent = self.agent(agent_id)
+        directive = agent.directive or self._implied(agent, now)
+        if isinstance(directive, Drain):
+            directive = replace(directive, remaining_s=max(0.0, agent.drain_until - now))
+        return agent.revision, directive
+
+    def next_deadline(self) -> float | None:
+        """Time at which `TimePassed` is due next, if nothing else happens before."""
+        run = self.run
+        if run.ended_at is not None:
+            return self._forget_at(run.ended_at)
+        if run.unheard_since is not None:
+            return unheard.deadline(run)
+        is_forming = run.stage is Stage.FORMING and not run.held
+        own = completion.deadline(run) if is_forming else run.scale_up_at
+        if run.verdict_at is not None and not worker_reports.awaits_loss(run):
+            own = run.verdict_at
+        notice = notices.ends_at(run) if notices.may_end(run) else None
+        soonest = run.leases.next_deadline()
+        if run.cordons and (cordon := operations.next_uncordoning(run)):
+            soonest = cordon.until if soonest is None else min(soonest, cordon.until or 0.0)
+        warned = finishing.deadline(run) if run.succeeded or run.finished else None
+        for at in (own, run.queries.next_deadline(), notice, warned):
+            if at is not None and (soonest is None or at < soonest):
+                soonest = at
+        for deadline in self._hooks.deadline:
+            if (at := deadline()) is not None and (soonest is None or at < soonest):
+                soonest = at
+        return soonest
+
+    # What time brings: what follows from silence is a fact, and recorded as such.
+
+    def _pass_time(self, now: float) -> None:
+        for _ in range(DUE_AT_ONCE):
+            for attend in self._hooks.attend:
+                attend(now)
+            if late := self.run.queries.expired(now):
+                queries.close(self, self.run.agents[late[0]], late[1], None, now)
+            elif fact := self._due(now):
+                if isinstance(fact, events.RoundCompleted):
+                    self._complete(fact.reason, now)
+                else:
+                    self._apply(fact, now)
+            else:
+                break
+            self._complete_if_ready(now)
+        ended_at = self.run.ended_at
+        if ended_at is not None and now >= self._forget_at(ended_at):
+            self._effects.append(ForgetRun(self.run.run_id, self.run.attempt))
+
+    @property
+    def _may_complete(self) -> bool:
+        run = self.run
+        is_forming = run.stage is Stage.FORMING and not run.held
+        return is_forming and not self.awaits_verdict
+
+    def _forget_at(self, ended_at: float) -> float:
+        at, sooner = ended_at + self._retention_s, self.run.forget_at
+        return at if sooner is None else min(at, sooner)
+
+    def _due(self, now: float) -> events.Fact | None:
+        run = self.run
+        if run.stage.is_end:
+            return None
+        is_running = run.stage is Stage.RUNNING
+        if lost := run.leases.expired(now, needs_witness=is_running):
+            return self._loss(lost, now)
+        if is_running and (found := unheard.due(run, now)):
+            return found
+        if run.unheard_since is not None:
+            return None  # nothing else is concluded
+        forming_until = completion.deadline(run) if self._may_complete else None
+        if forming_until is not None and now >= forming_until:
+            if run.opening.min_since is None:
+                return events.JoinTimedOut()
+            return events.RoundCompleted(completion.expired(run))
+        if run.verdict_at is not None and now >= run.verdict_at and not worker_reports.awaits_loss(run):
+            return events.CauseNotFound()
+        for due in self._hooks.due:
+            if concluded := due(now):
+                return concluded
+        if ended := notices.over(run, now):
+            return ended
+        if run.cordons and (own := operations.next_uncordoning(run)) and now >= (own.until or 0.0):
+            return events.NodeUncordoned(operation_words.TIME_OVER, node_id=own.node_id)
+        if run.scale_up_at is not None and now >= run.scale_up_at:
+            return events.ArrivalsAdmitted()
+        return finishing.due(run, now)
+
+    def _loss(self, lost: Loss, now: float) -> events.NodeLost:
+        """Loss as a fact: blamed on the node unless others vanished or fell silent together with it."""
+        is_shared = lost.cause.startswith(losses.NOT_HEARD) and self._note_others(lost.agent_id, now)
+        excuse = lost.excuse or (losses.OTHERS_VANISHED if is_shared else "")
+        return events.NodeLost(lost.agent_id, losses.excused(lost.cause, excuse), is_blameless=bool(excuse))
+
+    def _note_others(self, agent_id: str, now: float) -> bool:
+        """Whether an agent of another node is overdue as well; the next one is noted, as it fell silent, too."""
+        run, node_id = self.run, self.run.agents[agent_id].node_id
+        others = (each for each in run.leases.overdue(now) if run.agents[each].node_id != node_id)
+        if (other := next(others, None)) is not None:
+            run.leases.suspect(other)
+        return other is not None
+
+    def _complete_if_ready(self, now: float) -> None:
+        """Complete the round if it is ready. Its completion is recorded, the signs of life that decide it are not."""
+        if self.run.failed and self._may_complete:
+            for agent_id in completion.presumed_lost(self.run, now):
+                excuse = losses.OTHERS_VANISHED if self.run.leases.is_suspect(agent_id) else ""
+                self._apply(self._loss(Loss(agent_id, losses.CORROBORATED, excuse), now), now)
+        if self._may_complete and (reason := completion.completes(self.run, now)):
+            self._complete(reason, now)
+
+    def _complete(self, reason: str, now: float) -> None:
+        """Complete the round, or have the first policy that holds it prepare it."""
+        for holds_round, prepare_round in self._hooks.holders:
+            if holds_round(now):
+                prepare_round(now)
+                return
+        self._apply(events.RoundCompleted(reason), now)
+
+    # Signs, and checks: see `policy.Rule`.
+
+    def _renewed(self, event: events.LeaseRenewed, now: float) -> events.Fact | None:
+        if event.agent_id not in self.run.agents or self.run.stage.is_end:
+            return None
+        self.run.leases.renew(event.agent_id, now)
+        if event.finished is not None:
+            finishing.note(self.run, event.agent_id, event.finished, now)
+        if event.progress is None:
+            return None
+        progress.note(self.run, event.agent_id, event.progress, now)
+        fact: events.Fact | None = None
+        for progressed in self._hooks.progressed:
+            fact = progressed(event.agent_id, event.progress, now) or fact
+        return fact
+
+    def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
+        if agent := self.run.agents.get(event.agent_id):
+            self.run.leases.disconnect(agent.agent_id, now, was_parked=event.was_parked, node_id=agent.node_id)
+
+    def _check_leave(self, event: events.NodeLeft, now: float) -> events.NodeLeft | None:
+        if self.run.stage.is_end or event.agent_id in self.run.departed_ids:
+            return None
+        self.agent(event.agent_id)
+        return event
+
+    # Facts are recorded, applied, and draw their conclusions.
+
+    def _apply(self, fact: events.Fact, now: float) -> None:
+        if self.run.stage is Stage.RUNNING and self._may_end_round(fact):
+            for before_round_ends in self._hooks.before_round_ends:
+                if before := before_round_ends(fact, now):
+                    self._transit(before, now)
+        self._transit(fact, now)
+
+    def _transit(self, fact: events.Fact, now: float) -> None:
+        self._effects.append(Record(self.run.run_id, self.run.attempt, now, fact))
+        owner, rule = self._rule_for(fact)
+        if rule.apply:
+            rule.apply(owner, fact, now)
+        self._settle(now)
+
+    def _may_end_round(self, fact: events.Fact) -> bool:
+        if isinstance(fact, events.WorkersSucceeded):
+            return len(self.run.succeeded) + 1 == len(self.run.seats)
+        if isinstance(fact, events.NodeJoined):
+            return bool(fact.replaces)
+        return self._rule_for(fact)[1].may_end_round
+
+    def _events_dropped(self, fact: events.EventsDropped, now: float) -> None:
+        self.run.first_event = max(self.run.first_event, fact.below)
+
+    def note_steps(self, step: int | None, checkpoint_step: int | None) -> None:
+        """Note the highest step, and checkpoint, that workers of the running round have told; None if none."""
+        run = self.run
+        if checkpoint_step is not None:
+            run.checkpoint_step = max(checkpoint_step, run.checkpoint_step or 0)
+        if step is not None:
+            run.step_of_round, run.highest_step = step, max(step, run.highest_step or 0)
+
+    def _wall_clock_set(self, fact: events.WallClockSet, now: float) -> None:
+        remember(self.run.wall_clock_ahead, (now, fact.wall_at - now))
+
+    def _joined(self, fact: events.NodeJoined, now: float) -> None:
+        run, join = self.run, fact.join
+        run.is_scoped = run.is_scoped or fact.is_scoped  # before anything is blamed on its word
+        for agent_id in fact.replaces:  # before the newcomer counts
+            why, is_blameless = losses.REPLACED, run.leases.is_suspect(agent_id)
+            self.depart(self.agent(agent_id), Cause.NODE_LOST, why, now, is_blameless=is_blameless)
+        if join.unfit:
+            self._told_of_unfit(join, now)
+            return
+        agent = run.agents.get(join.agent_id)
+        if agent is None:
+            agent = Agent(join, fact.server_addr)
+            self.agreed, self.agreed_program = join.settings, join.program
+            if join.command and run.command_of not in run.agents:
+                run.command_of = join.agent_id
+            elif warning := admission.differs(run, join):
+                self.tell("warning", warning, now, node_id=join.node_id)
+            self.tell("node_joined", runs.joined(join.node_id), now, node_id=join.node_id)
+            run.unfit.pop(join.node_id, None)
+        agent.join, agent.server_addr = join, fact.server_addr
+        if fact.cordon:
+            operations.keep_out(self, fact.cordon)
+        if agent.node_id in run.cordons:
+            run.move(agent, AgentState.CORDONED)
+        else:
+            run.move(agent, AgentState.WAITING)
+            run.opening.joined_at = now
+        run.leases.renew(agent.agent_id, now)
+        if run.leases.spared:
+            unheard.newcomer(run)
+        self._note_directive(agent, None)
+
+    def _told_of_unfit(self, join: JoinRequest, now: float) -> None:
+        """Remember a node that takes no part because its own check found it unfit before it joined."""
+        why = completion.said_unfit(join.node_id, join.unfit)
+        self.run.note_departed(join.agent_id)
+        self.note_unfit(join.node_id, why)
+        self.tell("node_unfit", why, now, node_id=join.node_id)
+
+    def _lost(self, fact: events.NodeLost, now: float) -> None:
+        self.depart(self.agent(fact.agent_id), Cause.NODE_LOST, fact.cause, now, is_blameless=fact.is_blameless)
+
+    def _left(self, fact: events.NodeLeft, now: float) -> None:
+        agent = self.agent(fact.agent_id)
+        if fact.retracts_success:
+            worker_reports.take_back(self.run, agent)
+        self.depart(agent, Cause.NODE_LEFT, fact.reason, now)
+        if fact.unfit:
+            self.note_unfit(agent.node_id, completion.said_unfit(agent.node_id, fact.reason))
+
+    def note_unfit(self, node_id: str, reason: str) -> None:
+        """Remember the node that leaves, has left, or does not join, because a check has found it unfit."""
+        self.blame(node_id, "unfit", reason)
+        completion.note_unfit(self.run, node_id, reason)
+
+    def _timed_out(self, fact: events.JoinTimedOut, now: float) -> None:
+        self.run.join_timed_out = True
+        self.end(Stage.FAILED, runs.join_timeout(completion.shortfall(self.run)), None, now)
+
+    def _superseded(self, fact: events.RunSuperseded, now: float) -> None:
+        """End the run, in which no agent is heard. Silent agents that live join the new attempt when they return."""
+        silent = list(self.run.agents.values())
+        why = losses.excused(losses.SILENT, losses.NOBODY_HEARD)
+        for agent in silent:
+            self.depart(agent, Cause.NODE_LOST, why, now, is_blameless=True)
+        self.end(Stage.FAILED, runs.superseded(has_agents=bool(silent)), None, now)
+
+    def _completed(self, fact: events.RoundCompleted, now: float) -> None:
+        run = self.run
+        restart_budget.settle(run, now)
+        ordered, before = rank_assignment.order(run, admission.choose(run)), run.seats
+        run.membership = rank_assignment.assign(run, ordered, fact.reason)
+        run.stage, run.started_at, run.survivors = Stage.RUNNING, now, len(ordered)
+        run.succeeded, run.succeeded_at, run.failed, run.first_of_round = set(), {}, set(), None
+        run.move_all(ordered, AgentState.RUNNING)
+        for agent in ordered:
+            agent.round = run.round
+        self.direct(ordered, None)
+        opening = run.opening
+        self.tell(
+            "round_started", fact.reason, now, cause=opening.cause.value, nodes=len(ordered),
+            charged=opening.cause.is_charged, world_size=run.membership.world_size,
+            duration_s=now - opening.at,
+        )  # fmt: skip
+        for node_id, warning in namesakes.new_warnings(run, before):
+            self.tell("warning", warning, now, node_id=node_id)
+
+    # Steps that several facts share.
+
+    def depart(self, agent: Agent, cause: Cause, detail: str, now: float, *, is_blameless: bool = False) -> None:
+        run, seat = self.run, self.run.seat_of(agent.agent_id)
+        queries.close_all(self, [agent], losses.cannot_answer(agent.node_id, detail), now)
+        was = agent.state
+        left = cause is not Cause.NODE_LOST
+        reason = (losses.left if left else losses.lost)(agent.node_id, detail)
+        run.remove(agent)
+        group_rank = seat.group_rank if seat else None
+        departure = Departure(agent.node_id, agent.agent_id, agent.round, group_rank, left, detail, now)
+        remember(run.departures, departure)
+        self.tell("node_left" if left else "node_lost", reason, now, node_id=agent.node_id, group_rank=group_rank)
+        if not (left or is_blameless):
+            self.blame(agent.node_id, "lost", reason)
+        self._left_its_place(agent, was, cause, reason, now)
+
+    def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
+        """Have an agent leave: its workers are gone by `until`, and no round counts with it any more."""
+        was = agent.state
+        self.run.drain(agent, until)
+        self.direct([agent], Drain(reason=reason, remaining_s=max(0.0, until - now), unfit=unfit))
+        self._left_its_place(agent, was, cause, reason, now)
+
+    def _left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:
+        """Draw the conclusions for the round from an agent that is gone or leaves. `was`: its state before."""
+        run = self.run
+        if was is AgentState.RUNNING or notices.has_lost_its_reason(run):
+            self.open_round(cause, reason, now)
+            run.opening.lost_at = now
+        elif run.stage is Stage.FORMING and run.seat_of(agent.agent_id):
+            restart_budget.reclassify(run.opening, cause, reason)
+            run.opening.lost_at = now
+
+    def open_round(self, cause: Cause, reason: str, now: float) -> None:
+        """Open the next round: every participant stops its workers and joins again."""
+        run = self.run
+        if run.notice_since is not None:
+            self.tell("notice_ended", notice_words.cut_short(reason), now)
+        run.notice_since = run.replacement = None
+        ending, run.round = run.round, run.round + 1
+        run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
+        run.unheard_since, run.leases.awaits_witness = None, False
+        run.progress.clear()
+        run.finished.clear()
+        run.still_running = ""
+        for round_opened in self._hooks.round_opened:
+            round_opened(cause, now)
+        wait_s = failed_rounds.backoff_s(run, now) if cause.is_failure else 0.0
+        run.opening = Opening(cause, reason, now, below_since=now, backoff_until=now + wait_s if wait_s else None)
+        stopped = [
+            agent for state in (AgentState.RUNNING, AgentState.SUCCEEDED) for agent in run.by_state[state].values()
+        ]
+        run.move_all(stopped, AgentState.STOPPING)
+        self.direct(stopped, Stop(round=ending, reason=reason))
+        self.tell("round_opened", reason, now, cause=cause.value)
+
+    def _settle(self, now: float) -> None:
+        """Draw the conclusions of whatever has just changed."""
+        run = self.run
+        if run.leaving and run.stage is not Stage.RUNNING:
+            notices.release(self, now)
+        if run.stage is Stage.FORMING:
+            self._watch_minimum(now)
+            if run.settings.fixed_nodes is not None and (why := completion.too_few_fit(run, run.settings.fixed_nodes)):
+                self.end(Stage.FAILED, why, None, now)
+        elif run.stage is Stage.RUNNING:
+            if len(run.succeeded) == len(run.seats):
+                self.end(Stage.SUCCEEDED, runs.succeeded(len(run.succeeded)), None, now)
+            elif run.verdict_at is None:
+                was, run.scale_up_at = run.scale_up_at, admission.next_scale_up(run, now)
+                if was is None and run.scale_up_at is not None and run.settings.scale_up == "on-notice":
+                    notices.given(self, completion.arrivals(run), run.scale_up_at - now, now)
+        for settle in self._hooks.settle:
+            settle(now)
+
+    def _watch_minimum(self, now: float) -> None:
+        opening, enough = self.run.opening, len(self.run.waiting) >= legal_sizes.smallest(self.run.settings)
+        if enough and opening.min_since is None:
+            opening.min_since = now
+        elif not enough and opening.min_since is not None:
+            opening.min_since, opening.below_since = None, now
+
+    def hold(self, why: str) -> None:
+        """Keep the forming round from completing until `release`; `why`: phrase about what it waits for."""
+        self.run.held = why
+
+    def release(self) -> None:
+        """Let the forming round complete."""
+        self.run.held = ""
+
+    def hear(self, agent_id: str, now: float) -> None:
+        """Take a sign of life of an agent."""
+        self.run.leases.renew(agent_id, now)
+
+    def workers_succeeded(self, agent_id: str) -> None:
+        """Let policies know that all workers of an agent have exited 0."""
+        for workers_succeeded in self._hooks.workers_succeeded:
+            workers_succeeded(agent_id)
+
+    def note_root(self, record: FailureRecord) -> None:
+        """Make a failure that a policy has found the root of its round."""
+        restart_budget.note_root(self.run, record)
+
+    def replace_node(self, node_id: str, why: str, now: float) -> None:
+        """Have a node that stands by take the place of this one; workers get a notice before if they are to."""
+        notices.replace_node(self, node_id, why, now)
+
+    def fail(self, failure: Failure, verdict: restart_budget.Verdict, now: float) -> None:
+        """End the run over a failure that no restart answers."""
+        self.run.no_progress = verdict.no_progress
+        self.end(Stage.FAILED, failures.ends_run(failure.sentence, verdict.reason), failure, now)
+
+    def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
+        run = self.run
+        run.stage, run.ended_at, run.scale_up_at, run.verdict_at = stage, now, None, None
+        run.end_reason, run.notice_since, run.replacement, run.still_running = reason, None, None, ""
+        run.unheard_since, run.held = None, ""
+        run.finished.clear()
+        run.leaving.clear()
+        run.end_failure = run.first_of_round.failure if failure and run.first_of_round else failure
+        for run_ended in self._hooks.run_ended:
+            run_ended(now)
+        run.leases.clear()
+        more: dict[str, Any] = {}
+        for report in self._hooks.report:
+            more |= report()
+        finish = final_report.finish(run, **more)
+        self.direct(run.agents.values(), finish)
+        queries.close_all(self, run.agents.values(), runs.ended(run.run_id, stage, reason), now)
+        ended_by = final_report.details(run.end_failure) if run.end_failure else None
+        kind: EventKind = "run_succeeded" if stage is Stage.SUCCEEDED else "run_failed"
+        self.tell(kind, reason, now, failure=ended_by, time=finish.time, running_time=finish.running_time)
+
+    # Helpers.
+
+    def _implied(self, agent: Agent, now: float) -> Directive:
+        """Directive that the state of an agent implies, for one that was given none."""
+        if agent.state is AgentState.WAITING:
+            forming = self.run.stage is Stage.FORMING
+            return completion.wait(self.run, now) if forming else completion.standby(self.run, now)
+        if agent.state is AgentState.CORDONED:
+            return completion.cordoned(self.run, agent.node_id, now)
+        return rank_assignment.start(self.run, agent.join.agent_id)
+
+    def agent(self, agent_id: str) -> Agent:
+        """Return the agent. Raises `AgentFenced` if it is not part of the run."""
+        try:
+            return self.run.agents[agent_id]
+        except KeyError:
+            raise AgentFenced(self._why_gone(agent_id)) from None
+
+    def _why_gone(self, agent_id: str) -> str:
+        for gone in reversed(self.run.departures):
+            if gone.agent_id == agent_id:
+                return losses.gone(gone.node_id, self.run.run_id, gone.cause, left=gone.left)
+        return losses.not_part(agent_id, self.run.run_id)
+
+    def direct(self, agents: Collection[Agent], directive: Directive | None) -> None:
+        """Tell agents what to do; None: what their state says."""
+        for agent in agents:
+            self._note_directive(agent, directive)
+        self.wake(agents)
+
+    def _note_directive(self, agent: Agent, directive: Directive | None) -> None:
+        self.run.revision += 1
+        agent.directive, agent.revision = directive, self.run.revision
+
+    def emit(self, effect: Effect) -> None:
+        """Add an effect to those of the present event."""
+        self._effects.append(effect)
+
+    def wake(self, agents: Iterable[Agent]) -> None:
+        self._effects.append(WakeAgents(self.run.run_id, tuple([agent.join.agent_id for agent in agents])))
+
+    def tell(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
+        run = self.run
+        run.event_number += 1
+        event = RunEvent(
+            number=run.event_number, run_id=run.run_id, attempt=run.attempt, kind=kind, reason=reason,
+            at=run.wall_clock(now), **({"round": run.round} | more),
+        )  # fmt: skip
+        self._effects.append(Happened(event))
+
+    def _taken(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+
+def _as_it_is(machine: RunMachine, event: Any, now: float) -> Any:
+    return event
+
+
+def _nothing(machine: RunMachine, event: Any, now: float) -> None:
+    return None
+
+
+_IGNORED = Rule(_nothing)
+
+_RULES: dict[type[events.Event], Rule] = {
+    events.NodeJoined: Rule(admission.check_join, RunMachine._joined, admission.note_join),
+    events.NodeLost: Rule(apply=RunMachine._lost),
+    events.ContactLost: Rule(apply=unheard.lost, may_end_round=False),
+    events.ContactRegained: Rule(apply=unheard.regained, may_end_round=False),
+    events.RunDeserted: Rule(_as_it_is, unheard.deserted),
+    events.NodeLeft: Rule(RunMachine._check_leave, RunMachine._left),
+    events.LeaveAnnounced: Rule(notices.check, notices.announced, notices.heard),
+    events.NoticeEnded: Rule(apply=notices.ended),
+    events.WorkersFailed: Rule(worker_reports.check_failure, worker_reports.failed, worker_reports.note_failure),
+    events.WorkersSucceeded: Rule(worker_reports.check_success, worker_reports.succeeded, worker_reports.note_success),
+    events.CauseNotFound: Rule(apply=worker_reports.cause_not_found),
+    events.WorkersStillRun: Rule(apply=finishing.warned, may_end_round=False),
+    events.RoundCompleted: Rule(apply=RunMachine._completed),
+    events.JoinTimedOut: Rule(apply=RunMachine._timed_out),
+    **{fact: action.rule for fact, action in operations.BY_FACT.items()},
+    events.RunSuperseded: Rule(_as_it_is, RunMachine._superseded),
+    events.EventsDropped: Rule(_as_it_is, RunMachine._events_dropped, may_end_round=False),
+    events.WallClockSet: Rule(apply=RunMachine._wall_clock_set),
+    events.LogAsked: Rule(note=queries.ask_for_log),
+    events.QueryAnswered: Rule(note=queries.answered),
+    events.LeaseRenewed: Rule(note=RunMachine._renewed),
+    events.AgentDisconnected: Rule(note=RunMachine._disconnected),
+    events.TimePassed: _IGNORED,
+}
+"""Rules of the run's own events; those of policies are in `Hooks.rules`."""

@@ -1,0 +1,44 @@
+"""Machines that take part under one node id, since they were given the same `--node-id` or host name.
+
+Each of them gets a seat, as agents of one machine do that share its name. But a cordon, a drain and the history of
+failures are about a node id, and an agent that starts takes the place of an absent one: so people are warned.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from rdzv_server.core.kernel.run import Run, Seat
+from rdzv_server.words import namesakes as words
+
+MOST_NAMED = 4
+"""Most addresses that a warning names."""
+
+
+def warning(run: Run, agent_id: str) -> str:
+    """Warn an agent of the running round whose node id another machine has as well; empty if none has."""
+    if len(run.node_ids) == len(run.agents):
+        return ""
+    agent = run.agents.get(agent_id)
+    if agent is None or len(run.node_ids[agent.node_id]) == 1:
+        return ""
+    return _sentence(run, agent.node_id)
+
+
+def new_warnings(run: Run, seats_before: Mapping[str, Seat]) -> Iterator[tuple[str, str]]:
+    """Yield each node id that several machines have in the round that has just begun, with its warning.
+
+    Leave out those that had the same seats in the round before.
+    """
+    if len(run.node_ids) == len(run.agents):
+        return
+    for node_id, agent_ids in run.node_ids.items():
+        seated = [agent_id for agent_id in agent_ids if agent_id in run.seats]
+        if not all(agent_id in seats_before for agent_id in seated) and (sentence := _sentence(run, node_id)):
+            yield node_id, sentence
+
+
+def _sentence(run: Run, node_id: str) -> str:
+    addresses = list(dict.fromkeys(run.agents[each].join.addr for each in run.node_ids[node_id] if each in run.seats))
+    if len(addresses) < 2:
+        return ""
+    named = ", ".join(addresses[:MOST_NAMED]) + (", ..." if len(addresses) > MOST_NAMED else "")
+    return words.shared(node_id, len(addresses), named)

@@ -1,0 +1,228 @@
+"""Notices: the workers of a running round are told that it is about to end, so that they save their work first.
+
+A round is about to end because a participant says that it goes (`LeaveAnnounced`), because an operator drains its node,
+because a slow node is replaced, or, with `--scale-up on-notice`, because a node has arrived. Why, and until when, are
+facts. That the agents have been asked, and what they answered, are signs: after a restart of the server the same agents
+are asked again. As soon as every worker that listens has acknowledged, else at the deadline, `NoticeEnded` ends the
+round. A notice is never taken back, also if whoever was about to leave has succeeded and is gone: a worker that has
+acknowledged one may end, and counts as interrupted.
+"""
+
+from functools import partial
+
+from msgspec import Struct
+from rdzv_protocol.queries import Notice, Noticed, Query, QueryAnswer
+from rdzv_protocol.text import clip
+
+from rdzv_server.core import events
+from rdzv_server.core.kernel import completion, queries
+from rdzv_server.core.kernel.protocols import Machine
+from rdzv_server.core.kernel.run import Agent, AgentState, Cause, Leaving, OpenNotice, Replacement, Run, Stage
+from rdzv_server.words import notices as words
+
+DRAIN_SHARE = 0.8
+"""Greatest part of a drain's time that a notice takes: the rest is for stopping the workers."""
+SOONER_S = 1.0
+"""Seconds by which a deadline must be sooner than the one that the workers know for them to be told again."""
+
+
+class Pending(Struct, frozen=True):
+    """Reason for which the running round ends soon, and the latest time at which it does."""
+
+    until: float
+    source: str
+    """Source of the notice: `node_left`, `node_drained` or `node_arrived`."""
+    node_id: str
+    reason: str
+
+
+def pending(run: Run) -> Pending | None:
+    if run.stage is not Stage.RUNNING:
+        return None
+    if run.leaving:
+        agent_id, leaving = min(run.leaving.items(), key=lambda item: item[1].until)
+        return Pending(leaving.until, leaving.cause.value, run.agents[agent_id].node_id, leaving.reason)
+    if slow := run.replacement:
+        return Pending(slow.until, Cause.NODE_DRAINED.value, slow.node_id, slow.reason)
+    if run.scale_up_at is not None and run.settings.scale_up == "on-notice":
+        node_id = next((agent.node_id for agent in run.waiting.values()), "")
+        return Pending(run.scale_up_at, Cause.NODE_ARRIVED.value, node_id, completion.arrivals(run))
+    return None
+
+
+def may_end(run: Run) -> bool:
+    """Whether anything is about to end the round: `ends_at` says when."""
+    return bool(run.leaving) or run.replacement is not None or run.scale_up_at is not None
+
+
+def has_lost_its_reason(run: Run) -> bool:
+    """Whether workers were told that the running round ends, and nothing is about to end it any more."""
+    is_given = run.stage is Stage.RUNNING and run.notice_since is not None
+    return is_given and run.verdict_at is None and pending(run) is None
+
+
+def ends_at(run: Run) -> float | None:
+    """Time at which the round ends; None while nothing is about to end it."""
+    soon = pending(run)
+    if soon is None:
+        return None
+    answered_at = run.notice.answered_at if run.notice and run.notice.round == run.round else None
+    return soon.until if answered_at is None else min(soon.until, answered_at)
+
+
+def over(run: Run, now: float) -> events.NoticeEnded | None:
+    """Fact that ends the round, if it is time."""
+    at = ends_at(run)
+    return None if at is None or now < at else events.NoticeEnded(_ended(run, now))
+
+
+# Facts.
+
+
+def check(machine: Machine, event: events.LeaveAnnounced, now: float) -> events.Fact | None:
+    """Ignore a leave that was announced before. Raises `AgentFenced`."""
+    run = machine.run
+    if run.stage.is_end or event.agent_id in run.departed_ids:
+        return None
+    agent = machine.agent(event.agent_id)
+    return None if agent.agent_id in run.leaving or agent.state is AgentState.DRAINING else event
+
+
+def heard(machine: Machine, event: events.LeaveAnnounced, now: float) -> None:
+    """Take the announcement as a sign of life."""
+    if not machine.run.stage.is_end and event.agent_id in machine.run.agents:
+        machine.run.leases.renew(event.agent_id, now)
+
+
+def announced(machine: Machine, fact: events.LeaveAnnounced, now: float) -> None:
+    agent = machine.agent(fact.agent_id)
+    until, stop_until = now + min(fact.notice_s, fact.stop_s), now + fact.stop_s
+    reason = words.leaves(agent.node_id, fact.reason)
+    leaves(machine, agent, Leaving(until, stop_until, Cause.NODE_LEFT, reason), now)
+
+
+def leaves(machine: Machine, agent: Agent, leaving: Leaving, now: float) -> None:
+    """Note that the agent leaves, and give notice; an agent without workers leaves at once."""
+    run = machine.run
+    if before := run.leaving.get(agent.agent_id):
+        leaving.until = min(leaving.until, before.until)
+        leaving.stop_until = min(leaving.stop_until, before.stop_until)
+    run.leaving[agent.agent_id] = leaving
+    if run.stage is Stage.RUNNING and agent.state is AgentState.RUNNING:
+        given(machine, leaving.reason, leaving.until - now, now, agent.node_id)
+    else:
+        _release(machine, agent, now)
+
+
+def is_given_for_drain(run: Run, agent: Agent) -> bool:
+    """Whether workers get a notice before this agent of a drained node leaves."""
+    is_running = run.stage is Stage.RUNNING and agent.state is AgentState.RUNNING
+    return run.settings.notice_timeout_s is not None and is_running
+
+
+def given(machine: Machine, reason: str, within_s: float, now: float, node_id: str | None = None) -> None:
+    """Note that the workers have a notice; `settle` sends it."""
+    run = machine.run
+    run.notice_since = now if run.notice_since is None else run.notice_since
+    machine.tell("notice_given", words.given(reason, within_s), now, node_id=node_id)
+
+
+def ended(machine: Machine, fact: events.NoticeEnded, now: float) -> None:
+    """End the round: agents that announced it leave, and waiting ones are admitted."""
+    run, soon = machine.run, pending(machine.run)
+    run.notice_since = None
+    machine.tell("notice_ended", fact.reason, now)
+    if run.replacement and not run.leaving and completion.has_standby(run):
+        _blame(machine, run.replacement)
+    release(machine, now)
+    if run.stage is Stage.RUNNING and soon:  # nobody has left a seat: a node arrived, or who goes had finished
+        machine.open_round(Cause(soon.source), soon.reason, now)
+
+
+def replace_node(machine: Machine, node_id: str, why: str, now: float) -> None:
+    """Open a round without this node, for whose place another one stands by, after a notice if workers get one."""
+    run, notice_s = machine.run, machine.run.settings.notice_timeout_s
+    slow = Replacement(node_id, why, now + (notice_s or 0.0))
+    if notice_s is None:
+        _blame(machine, slow)
+        machine.open_round(Cause.NODE_DRAINED, slow.reason, now)
+    else:
+        run.replacement = slow
+        given(machine, slow.reason, notice_s, now, node_id)
+
+
+def _blame(machine: Machine, slow: Replacement) -> None:
+    """Blame a node that is to be replaced, so that the registry excludes it from the next round."""
+    machine.blame(slow.node_id, "slow", slow.slow)
+
+
+def release(machine: Machine, now: float) -> None:
+    """Let all agents leave that have announced it."""
+    for agent_id in list(machine.run.leaving):
+        _release(machine, machine.run.agents[agent_id], now)
+
+
+def _release(machine: Machine, agent: Agent, now: float) -> None:
+    leaving = machine.run.leaving[agent.agent_id]
+    machine.drain(agent, leaving.stop_until, leaving.cause, leaving.reason, now)
+
+
+# Signs.
+
+
+def settle(machine: Machine, now: float) -> None:
+    """Send agents the notice, and again if its deadline is sooner now; withdraw it when the round is over."""
+    run, soon = machine.run, pending(machine.run)
+    if run.notice and (soon is None or run.notice.round != run.round):
+        _close(run, run.notice)
+        run.notice = None
+    if soon and (run.notice is None or soon.until < run.notice.until - SOONER_S):
+        _give(machine, soon, now)
+
+
+def _give(machine: Machine, soon: Pending, now: float) -> None:
+    run = machine.run
+    if run.notice:
+        _close(run, run.notice)
+    run.notice = notice = OpenNotice(run.round, soon.until)
+    within_s = max(0.0, soon.until - now)
+    fields = {"source": soon.source, "node_id": soon.node_id, "reason": clip(soon.reason, 240)}
+    for agent in run.running.values():
+        if queries.knows(agent, Notice) and within_s:
+            closed = partial(_answered, notice)
+            number = queries.ask(machine, agent, Notice, within_s, closed, now, **fields)
+            notice.asked[agent.agent_id] = number
+    if not notice.asked:
+        notice.answered_at = now
+
+
+def _answered(
+    notice: OpenNotice, machine: Machine, agent: Agent, query: Query, answer: QueryAnswer | None, now: float
+) -> None:
+    notice.answers[agent.agent_id] = answer if isinstance(answer, Noticed) else None
+    if notice.answered_at is None and notice.asked.keys() <= notice.answers.keys():
+        notice.answered_at = now
+
+
+def _close(run: Run, notice: OpenNotice) -> None:
+    for agent_id, number in notice.asked.items():
+        run.queries.take(agent_id, number)
+
+
+def _ended(run: Run, now: float) -> str:
+    """Sentence about how the notice ended."""
+    after_s = None if run.notice_since is None else now - run.notice_since
+    notice = run.notice
+    if notice is None or not notice.asked:
+        return words.nobody_told(after_s)
+    answers = [answer for answer in notice.answers.values() if answer]
+    listening, acknowledged = (sum(getattr(each, name) for each in answers) for name in ("listening", "acknowledged"))
+    late = [
+        agent_id
+        for agent_id in notice.asked
+        if (answer := notice.answers.get(agent_id)) is None or answer.acknowledged < answer.listening
+    ]
+    if late:
+        who = completion.names({each: run.agents[each] for each in late if each in run.agents})
+        return words.not_acknowledged(who, after_s)
+    return words.acknowledged(acknowledged, after_s) if listening else words.nobody_listens(after_s)

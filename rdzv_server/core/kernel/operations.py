@@ -1,0 +1,286 @@
+"""Effects of operators' actions: the fact that each one is, what is refused, and what it changes.
+
+`RULES` has one for each action of `rdzv_protocol.actions`; the machine's dispatch and the kinds of stored records are
+made of it. A check gives the fact to be recorded, or None for a request that was carried out before. Whatever a
+transition does stands in one sentence: the event's, which answers the request, too, and answers it again if it is
+repeated.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from msgspec.structs import asdict, replace
+from rdzv_protocol import actions
+from rdzv_protocol.actions import ActionKind, ActionRequest
+from rdzv_protocol.errors import MalformedMessage, NobodyWaits, RunEnded
+from rdzv_protocol.settings import RunSettings
+from rdzv_protocol.text import clip, printable
+
+from rdzv_server.core import events
+from rdzv_server.core.events import EXCLUDER, Cordon
+from rdzv_server.core.kernel import admission, completion, legal_sizes, notices
+from rdzv_server.core.kernel.policy import Rule
+from rdzv_server.core.kernel.protocols import Machine
+from rdzv_server.core.kernel.run import HEARD_OF_S, Agent, AgentState, Cause, Leaving, Run, Stage
+from rdzv_server.words import operations as words
+
+REASON_BYTES, EVIDENCE_BYTES = 128, 192
+"""Most bytes of the reason of an operator's cordon, of which there may be a thousand, and of the server's own."""
+
+
+class RunRestarted(events.Operation, frozen=True):
+    """An operator has the workers of every node restarted."""
+
+
+class RunResized(events.Operation, frozen=True, kw_only=True):
+    """An operator gave the run other limits of its number of nodes."""
+
+    min_nodes: int
+    max_nodes: int
+
+
+# Checks.
+
+
+def check(machine: Machine, event: events.Operation, now: float) -> events.Fact | None:
+    """Refuse an action on a run that is over. Raises `RunEnded`."""
+    run = machine.run
+    if event.request_id in run.answers:
+        return None
+    if run.stage.is_end:
+        raise RunEnded(words.run_over(run.run_id, run.stage, run.end_reason))
+    return event
+
+
+def check_size(wanted: actions.ResizeRequest) -> None:
+    """Refuse limits that no number of nodes keeps. Raises `MalformedMessage`."""
+    if wanted.min_nodes > wanted.max_nodes:
+        raise MalformedMessage(words.min_above_max(wanted.min_nodes, wanted.max_nodes))
+
+
+def check_resize(machine: Machine, event: RunResized, now: float) -> events.Fact | None:
+    """Refuse limits with no legal size between them. Raises `MalformedMessage`."""
+    settings = _resized(machine.run, event)
+    if event.request_id not in machine.run.answers and not legal_sizes.largest(settings):
+        raise MalformedMessage(words.no_legal_size(legal_sizes.none_of(settings), machine.run.run_id))
+    return check(machine, event, now)
+
+
+def _resized(run: Run, event: RunResized) -> RunSettings:
+    return replace(run.settings, min_nodes=event.min_nodes, max_nodes=event.max_nodes)
+
+
+def check_stop(machine: Machine, event: events.RunStopped, now: float) -> events.Fact | None:
+    return None if machine.run.stage.is_end else check(machine, event, now)
+
+
+def check_admission(machine: Machine, event: events.ArrivalsAdmitted, now: float) -> events.Fact | None:
+    """Refuse to admit nobody. Raises `NobodyWaits`."""
+    run = machine.run
+    if event.request_id in run.answers:
+        return None
+    if run.stage is not Stage.RUNNING or not run.waiting or admission.free_seats(run) <= 0:
+        raise NobodyWaits(words.nobody_waits(run.run_id))
+    return event
+
+
+def check_node(machine: Machine, event: events.NodeOperation, now: float) -> events.Fact | None:
+    """Ignore an action on a node in a run that is over, or that has been carried out before."""
+    return None if machine.run.stage.is_end or event.request_id in machine.run.answers else event
+
+
+def check_forgotten(machine: Machine, event: events.RunForgotten, now: float) -> events.Fact | None:
+    """Ignore a second wish to forget the run. That it is over has been checked by the registry."""
+    return None if machine.run.forget_at is not None else event
+
+
+# Transitions.
+
+
+def stop(machine: Machine, fact: events.RunStopped, now: float) -> None:
+    sentence = words.stopped(fact.reason)
+    _tell(machine, "run_stopped", fact, sentence, now)
+    machine.end(Stage.FAILED, sentence, None, now)
+
+
+def restart(machine: Machine, fact: RunRestarted, now: float) -> None:
+    """Restart the running round. While a round forms, the workers are stopped already: then a back-off ends."""
+    sentence = words.restarted(fact.reason)
+    _tell(machine, "run_restarted", fact, sentence, now)
+    if machine.run.stage is Stage.RUNNING:
+        machine.open_round(Cause.RUN_RESTARTED, sentence, now)
+    machine.run.opening.backoff_until = None
+
+
+def admit(machine: Machine, fact: events.ArrivalsAdmitted, now: float) -> None:
+    sentence = completion.arrivals(machine.run)
+    if fact.by:
+        _tell(machine, "nodes_admitted", fact, words.admitted(sentence, fact.reason), now)
+    machine.open_round(Cause.NODE_ARRIVED, sentence, now)
+
+
+def resize(machine: Machine, fact: RunResized, now: float) -> None:
+    """Set the limits. Too many participants go on with fewer at once, unless some have finished their work."""
+    run = machine.run
+    run.settings = _resized(run, fact)
+    run.is_resized = True
+    sentence = words.resized(fact.min_nodes, fact.max_nodes, fact.reason)
+    _tell(machine, "run_resized", fact, sentence, now)
+    if run.stage is Stage.RUNNING and len(run.running) > legal_sizes.largest(run.settings) and not run.succeeded:
+        machine.open_round(Cause.RUN_RESIZED, sentence, now)
+
+
+def forget(machine: Machine, fact: events.RunForgotten, now: float) -> None:
+    """Have the run forgotten once every live agent has heard of its end: else one might form it anew."""
+    run = machine.run
+    assert run.ended_at is not None
+    run.forget_at = max(now, run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
+    run.answer(fact.request_id, forgotten(run, now))
+
+
+def forgotten(run: Run, now: float) -> str:
+    """Sentence about a run that is forgotten, or will be."""
+    left_s = (run.forget_at or now) - now
+    return words.forgotten(run.run_id, left_s)
+
+
+def cordon(machine: Machine, fact: events.NodeCordoned, now: float) -> None:
+    keep_out(machine, cordon_of(fact, now))
+    _tell(machine, "node_cordoned", fact, cordoned(fact), now, node_id=fact.node_id)
+
+
+def keep_out(machine: Machine, cordon: Cordon) -> None:
+    """Cordon the node: its agents that wait stand by, and so does whoever joins."""
+    run = machine.run
+    run.cordons[cordon.node_id] = cordon
+    kept_out = [agent for agent in run.agents_of(cordon.node_id) if agent.state is AgentState.WAITING]
+    _move(machine, kept_out, AgentState.CORDONED)
+
+
+def uncordon(machine: Machine, fact: events.NodeUncordoned, now: float) -> None:
+    run = machine.run
+    run.cordons.pop(fact.node_id, None)
+    let_in = [agent for agent in run.agents_of(fact.node_id) if agent.state is AgentState.CORDONED]
+    _move(machine, let_in, AgentState.WAITING)
+    run.opening.joined_at = now if let_in else run.opening.joined_at
+    _tell(machine, "node_uncordoned", fact, uncordoned(fact), now, node_id=fact.node_id)
+
+
+def next_uncordoning(run: Run) -> events.Cordon | None:
+    """Return the run's own cordon that ends first; None: it has none that ends."""
+    own = [cordon for cordon in run.cordons.values() if cordon.is_of_run and cordon.until is not None]
+    return min(own, key=lambda cordon: cordon.until or 0.0, default=None)
+
+
+def drain(machine: Machine, fact: events.NodeDrained, now: float) -> None:
+    """Cordon the node, and have its agents leave; those that do not know `drain` are fenced, and rejoin to stand by."""
+    run, sentence = machine.run, drained(fact)
+    keep_out(machine, cordon_of(fact, now))
+    _tell(machine, "node_drained", fact, sentence, now, node_id=fact.node_id)
+    for agent in run.agents_of(fact.node_id):
+        if agent.join.drains and notices.is_given_for_drain(run, agent):
+            notice_s = min(run.settings.notice_timeout_s or 0.0, fact.deadline_s * notices.DRAIN_SHARE)
+            leaving = Leaving(now + notice_s, now + fact.deadline_s, Cause.NODE_DRAINED, sentence)
+            notices.leaves(machine, agent, leaving, now)
+        elif agent.join.drains:
+            until = now + fact.deadline_s
+            if agent.state is not AgentState.DRAINING or until < agent.drain_until:
+                machine.drain(agent, until, Cause.NODE_DRAINED, sentence, now)
+        else:
+            machine.wake([agent])
+            machine.depart(agent, Cause.NODE_DRAINED, words.DRAINED, now)
+
+
+def _move(machine: Machine, agents: list[Agent], state: AgentState) -> None:
+    for agent in agents:
+        machine.run.move(agent, state)
+    if agents:
+        machine.direct(agents, None)
+
+
+# What is told.
+
+
+def cordon_of(fact: events.NodeCordoned, now: float) -> Cordon:
+    """Cordon that follows from an action at this time."""
+    return Cordon(
+        node_id=fact.node_id,
+        reason=clip(fact.reason, EVIDENCE_BYTES if fact.by == EXCLUDER else REASON_BYTES),
+        by=fact.by,
+        until=None if fact.for_s is None else now + fact.for_s,
+        request_id=fact.request_id,
+        wall_at=fact.wall_at,
+        wall_until=fact.wall_until or _wall_until(fact),
+        drain_s=fact.deadline_s if isinstance(fact, events.NodeDrained) else None,
+        general=fact.general,
+        is_of_run=fact.is_of_run,
+    )
+
+
+def _wall_until(fact: events.NodeCordoned) -> float | None:
+    return None if fact.for_s is None or fact.wall_at is None else fact.wall_at + fact.for_s
+
+
+def cordoned(fact: events.NodeCordoned) -> str:
+    kind = words.excluded if fact.by == EXCLUDER else words.cordoned
+    return kind(fact.node_id, fact.for_s, fact.reason)
+
+
+def uncordoned(fact: events.NodeUncordoned) -> str:
+    return words.uncordoned(fact.node_id, fact.reason, by_operator=bool(fact.by))
+
+
+def drained(fact: events.NodeDrained) -> str:
+    return words.drained(fact.node_id, fact.reason)
+
+
+def _tell(
+    machine: Machine,
+    kind: ActionKind,
+    fact: events.Operation,
+    sentence: str,
+    now: float,
+    node_id: str | None = None,
+) -> None:
+    """Note the action as an event, and as the answer to its request."""
+    machine.run.answer(fact.request_id, sentence)
+    machine.tell(kind, sentence, now, by=fact.by, request_id=fact.request_id or None, node_id=node_id)
+
+
+# The table.
+
+
+class ActionRule(NamedTuple):
+    """Effect of an action: how it is recorded, and what that does."""
+
+    fact: type[events.Operation]
+    """Fact that is recorded. It has the fields of the action's message that it needs, by the same names."""
+    rule: Rule
+    """Check and transition of each run that the action is about."""
+    says: Callable[[Any], str] = lambda fact: ""
+    """Sentence about an action on a node, which answers the request whether or not a run has the node."""
+    refuse: Callable[[Any], None] = lambda wanted: None
+    """Check of the message by itself. Raises `MalformedMessage`."""
+
+
+RULES: Mapping[type[ActionRequest], ActionRule] = {
+    actions.StopRequest: ActionRule(events.RunStopped, Rule(check_stop, stop)),
+    actions.RestartRequest: ActionRule(RunRestarted, Rule(check, restart)),
+    actions.ResizeRequest: ActionRule(RunResized, Rule(check_resize, resize), refuse=check_size),
+    actions.AdmitRequest: ActionRule(events.ArrivalsAdmitted, Rule(check_admission, admit)),
+    actions.ForgetRequest: ActionRule(events.RunForgotten, Rule(check_forgotten, forget)),
+    actions.DrainRequest: ActionRule(events.NodeDrained, Rule(check_node, drain), drained),
+    actions.CordonRequest: ActionRule(events.NodeCordoned, Rule(check_node, cordon), cordoned),
+    actions.UncordonRequest: ActionRule(events.NodeUncordoned, Rule(check_node, uncordon), uncordoned),
+}
+"""Rules of all actions, by the types of their messages."""
+BY_FACT = {action.fact: action for action in RULES.values()}
+
+
+def fact_of(wanted: ActionRequest, by: str, request_id: str, wall_at: float) -> events.Operation:
+    """Fact for an operator's message. `wall_at`: present wall-clock time. Raises `MalformedMessage`."""
+    action = RULES[type(wanted)]
+    action.refuse(wanted)
+    more = {"reason": printable(wanted.reason), "by": by, "request_id": request_id, "wall_at": wall_at}
+    given = asdict(wanted) | more
+    return action.fact(**{name: given[name] for name in action.fact.__struct_fields__ if name in given})

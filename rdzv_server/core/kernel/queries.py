@@ -1,0 +1,101 @@
+"""Open queries: questions to a run's agents beside their directives, for whom, and until when.
+
+They are signs, not facts: nothing of them is recorded, and whatever is concluded from an answer is a fact of its own.
+Each ends once, and whoever asked is told: with the agent's answer, with `Refused` if the agent is gone or the run has
+ended, or with None when its time is over.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from rdzv_protocol.errors import QueryRefused, RunEnded, TooManyRequests, UnknownRank
+from rdzv_protocol.queries import Query, QueryAnswer, Refused, TailLog
+
+from rdzv_server.core import events
+from rdzv_server.core.effects import QueryClosed
+from rdzv_server.core.kernel.open_queries import Closed, OpenQuery
+from rdzv_server.core.kernel.protocols import Kernel
+from rdzv_server.core.kernel.run import Agent, Run, Seat
+from rdzv_server.words import queries as words
+
+MOST_OPEN = 8
+"""Most open questions of operators to one agent."""
+
+
+def knows(agent: Agent, kind: type[Query]) -> bool:
+    """Whether the agent said with its join that it knows queries of this kind."""
+    return kind.__struct_config__.tag in agent.join.queries
+
+
+def ask(
+    kernel: Kernel, agent: Agent, kind: type[Query], within_s: float, closed: Closed, now: float, **fields: Any
+) -> int:
+    """Ask an agent that knows the kind about its last round; `closed` is called at the end, within `within_s` seconds.
+
+    Returns the query's number.
+    """
+    queries = kernel.run.queries
+    number = queries.next_number(now)
+    query = kind(number=number, round=agent.round, remaining_s=within_s, **fields)
+    queries.add(agent.agent_id, number, OpenQuery(query, now + within_s, closed))
+    kernel.wake([agent])
+    return number
+
+
+def close(kernel: Kernel, agent: Agent, number: int, answer: QueryAnswer | None, now: float) -> None:
+    """End the query, if it is open, and tell whoever asked."""
+    if opened := kernel.run.queries.take(agent.agent_id, number):
+        opened.closed(kernel, agent, opened.query, answer, now)
+
+
+def close_all(kernel: Kernel, agents: Iterable[Agent], reason: str, now: float) -> None:
+    """End all queries of these agents, none of which will answer."""
+    for agent in agents:
+        for number in list(kernel.run.queries.by_agent.get(agent.agent_id, ())):
+            close(kernel, agent, number, Refused(reason=reason), now)
+
+
+def answered(kernel: Kernel, event: events.QueryAnswered, now: float) -> None:
+    """Take an agent's answer; ignore one that comes too late, again, or from an unknown agent."""
+    if agent := kernel.run.agents.get(event.agent_id):
+        close(kernel, agent, event.number, event.answer, now)
+
+
+# Operators' questions.
+
+
+def ask_for_log(kernel: Kernel, event: events.LogAsked, now: float) -> None:
+    """Ask the agent of a rank for the end of a worker's log.
+
+    Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
+    """
+    run = kernel.run
+    if run.stage.is_end:
+        raise RunEnded(words.run_over(run.run_id, run.stage))
+    seat = seat_of_rank(run, event.rank)
+    agent = run.agents.get(seat.agent_id)
+    if agent is None:
+        raise QueryRefused(words.agent_gone(seat.node_id, event.rank))
+    if not knows(agent, TailLog):
+        raise QueryRefused(words.agent_too_old(seat.node_id))
+    if sum(isinstance(each, TailLog) for each in run.queries.of(agent.agent_id, now)) >= MOST_OPEN:
+        raise TooManyRequests(words.too_many_open(agent.node_id, MOST_OPEN))
+    fields = {"rank": event.rank, "stream": event.stream, "lines": event.lines, "offset": event.offset}
+    ask(kernel, agent, TailLog, event.within_s, partial(_answer_operator, event.token), now, **fields)
+
+
+def _answer_operator(
+    token: str, kernel: Kernel, agent: Agent, query: Query, answer: QueryAnswer | None, now: float
+) -> None:
+    kernel.emit(QueryClosed(token, agent.node_id, query.round, answer))
+
+
+def seat_of_rank(run: Run, rank: int) -> Seat:
+    """Seat that had the rank in the last round. Raises `UnknownRank`."""
+    if run.membership is None:
+        raise UnknownRank(words.no_ranks_yet(run.run_id))
+    if seat := run.seat_of_rank(rank):
+        return seat
+    most = run.membership.world_size - 1
+    raise UnknownRank(words.no_such_rank(run.run_id, rank, run.membership.round, most))

@@ -1,0 +1,154 @@
+"""Budget of restarts: what each costs, which failure is to blame, and when the run cannot afford one.
+
+A round that fails is charged one restart, however many workers failed in it. If it turns out before the next round
+completes that a participant was lost or left, the failures were that departure's doing: the restart becomes a
+membership change, which is free. So a charge is only settled, and counted, when the next round completes.
+
+To blame is the first failure of the round, unless it is a consequence (what its worker wrote says that another worker
+was gone) and one that is none is reported for the same round: then that one. A consequence alone does not end a run at
+once: its cause is on its way, as another node's report or as the loss of that node. The run waits for it for a moment.
+"""
+
+from msgspec import Struct
+from rdzv_protocol.messages import Failure
+
+from rdzv_server.core.kernel import failed_rounds
+from rdzv_server.core.kernel.run import Cause, FailureRecord, Opening, Restart, Run, keep_latest, remember
+from rdzv_server.words import failures as words
+
+CAUSE_WINDOW_S = 1.0
+"""Seconds that a run without restarts left waits for the cause of a consequence."""
+FAILURES_OF_A_ROUND = 8
+"""Most failures of a round that are remembered one by one, beside the root."""
+MOST_NODES = 10_000
+"""Most nodes of a run whose failures are counted: those that failed last."""
+
+
+class Verdict(Struct, frozen=True):
+    """Decision that a failure ends the run, and why."""
+
+    reason: str
+    no_progress: bool = False
+    """Whether the reason is that restarts have got the run no further."""
+
+
+def note(run: Run, record: FailureRecord) -> None:
+    """Count a failure of the last completed round."""
+    blamed = run.first_of_round
+    if is_to_blame(run, record.failure):
+        if run.first_failure is None or run.first_failure == blamed:
+            run.first_failure = record
+        run.first_of_round = record
+    if run.seat_of(record.agent_id):  # a drained node may have none in this round any more
+        run.failed.add(record.agent_id)
+    _count(run, record)
+
+
+def note_root(run: Run, record: FailureRecord) -> None:
+    """Make a failure the root of its round: whatever fails when the workers are stopped follows from it.
+
+    It counts against a node only if its failure singles a worker out.
+    """
+    run.first_failure = run.first_failure or record
+    run.first_of_round = record
+    _count(run, record)
+
+
+def _count(run: Run, record: FailureRecord) -> None:
+    if len(run.failed) <= FAILURES_OF_A_ROUND or record is run.first_of_round:
+        remember(run.failures, record)
+    node_id = record.failure.node_id
+    if record.failure.singled_out:
+        keep_latest(run.failures_by_node, node_id, run.failures_by_node.get(node_id, 0) + 1, MOST_NODES)
+
+
+def is_to_blame(run: Run, failure: Failure) -> bool:
+    """Whether a failure that is reported now is the root of its round, as far as is known."""
+    blamed = run.first_of_round
+    return blamed is None or (blamed.failure.consequence and not failure.consequence)
+
+
+def verdict(run: Run, failure: Failure, now: float) -> Verdict | None:
+    """Decide whether this failure ends the run; None: a restart follows."""
+    if failure.verdict == "fatal":
+        return Verdict(words.fatal_rule(failure.rule))
+    if is_fatal(run, failure):
+        return Verdict(words.fatal_exit_code(failure.exit_code))
+    if failure.verdict == "retry":
+        return None
+    if run.settings.fail_when_hopeless and (why := failed_rounds.no_use(run, failure.recurs, now)):
+        return Verdict(words.hopeless(words.no_use(why)))
+    return _without_progress(run, now) or (None if left(run, now) > 0 else _spent(run))
+
+
+def _without_progress(run: Run, now: float) -> Verdict | None:
+    reason = failed_rounds.no_progress(run, now)
+    return Verdict(reason, no_progress=True) if reason else None
+
+
+def _spent(run: Run) -> Verdict:
+    return Verdict(words.no_restarts_left(run.settings.max_restarts, run.settings.restart_window_s))
+
+
+def left(run: Run, now: float) -> int:
+    """Restarts that may still be charged before a failure ends the run."""
+    window_s = run.settings.restart_window_s
+    counted = run.restart_count - (run.restarts.get(Cause.HANG, 0) if has_hang_budget(run) else 0)
+    spent = counted if window_s is None else sum(at > now - window_s for at in run.charged_at)
+    return max(0, run.settings.max_restarts - spent)
+
+
+def has_hang_budget(run: Run) -> bool:
+    """Whether restarts after hangs have a budget of their own."""
+    return run.settings.max_hang_restarts is not None
+
+
+def verdict_on_hang(run: Run, now: float) -> Verdict | None:
+    """Decide whether a hang ends the run; None: a restart follows."""
+    if run.settings.on_hang == "fail":
+        return Verdict(words.FATAL_HANG)
+    if given_up := _without_progress(run, now):
+        return given_up
+    most, used = run.settings.max_hang_restarts, run.restarts.get(Cause.HANG, 0)
+    if most is not None:
+        return None if used < most else Verdict(words.no_hang_restarts_left(used, most))
+    return None if left(run, now) > 0 else _spent(run)
+
+
+def is_fatal(run: Run, failure: Failure) -> bool:
+    """Whether the user declared that such a failure ends the run whatever the budget."""
+    return failure.verdict == "fatal" or failure.exit_code in run.settings.fatal_exit_codes
+
+
+def cause_of(failure: Failure) -> Cause:
+    """Cause of the restart that answers this failure: charged, unless the user has declared it free."""
+    return Cause.RETRIED if failure.verdict == "retry" else Cause.WORKER_FAILURE
+
+
+def awaits_cause(run: Run, record: FailureRecord) -> bool:
+    """Whether the cause of this failure, the last one reported, may still be reported."""
+    return record.failure.consequence and len(run.running) > len(run.failed)
+
+
+def reclassify(opening: Opening, cause: Cause, reason: str) -> None:
+    """Put the restart down to a participant that is gone: what looked like a failure was a membership change."""
+    if opening.cause.is_failure or opening.cause is Cause.NODE_ARRIVED:
+        opening.cause = cause
+        opening.reason = reason
+        opening.backoff_until = None
+
+
+def settle(run: Run, now: float) -> None:
+    """Enter into the ledger why the round that completes was opened, and charge it if that was a failure."""
+    opening = run.opening
+    if opening.cause is Cause.FIRST:
+        return
+    charged = opening.cause.is_charged
+    failed_rounds.settle(run, charged=charged, failed=opening.cause.is_failure)
+    run.restart_count += charged
+    spends = opening.cause is Cause.WORKER_FAILURE or (charged and not has_hang_budget(run))
+    if spends and run.settings.restart_window_s is not None:
+        run.charged_at = [*run.charged_at, now][-run.settings.max_restarts :]
+    run.first_charged = run.first_charged or (run.first_of_round if charged else None)
+    run.restarts[opening.cause] = run.restarts.get(opening.cause, 0) + 1
+    remember(run.ledger, Restart(run.round, opening.cause, charged, opening.reason, now))

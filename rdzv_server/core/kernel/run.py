@@ -1,0 +1,566 @@
+"""The state of one run. Only `machine.RunMachine` changes it; everything else reads it."""
+
+from collections import OrderedDict
+from enum import StrEnum
+from typing import TypeVar
+
+from msgspec import Struct, field
+from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
+from rdzv_protocol.queries import Noticed
+from rdzv_protocol.settings import RunSettings
+
+from rdzv_server.core.events import Cordon
+from rdzv_server.core.kernel import legal_sizes
+from rdzv_server.core.kernel.liveness import Leases
+from rdzv_server.core.kernel.open_queries import Queries
+from rdzv_server.words import notices as words
+
+HEARD_OF_S = 60.0
+"""Seconds within which a live agent hears that its run has ended, however long its lease is."""
+REQUESTS = 64
+"""Number of the latest operators' requests of a run whose repetition is recognized."""
+HISTORY = 64
+"""Restarts, failures and departures that a run remembers one by one; the counters never forget."""
+MOST_DEPARTED = 10_000
+"""Agents that are gone whose ids are remembered, so that a late copy of a join brings none of them back. Whatever else
+one that is forgotten asks is refused as an unknown agent's; if it lives and begins anew, it is a newcomer."""
+
+
+T = TypeVar("T")
+
+
+class Stage(StrEnum):
+    FORMING = "forming"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def is_end(self) -> bool:
+        return self in _ENDS
+
+
+_ENDS = frozenset((Stage.SUCCEEDED, Stage.FAILED))
+
+
+class AgentState(StrEnum):
+    WAITING = "waiting"
+    """Joined and without workers; beside a running round it stands by."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """Told to stop its workers, and not joined again: the next round waits for it while it is alive."""
+    SUCCEEDED = "succeeded"
+    """Finished: all of its workers exited 0."""
+    CORDONED = "cordoned"
+    """Joined and without workers; its node is cordoned, so that it gets no seat."""
+    DRAINING = "draining"
+    """Told to leave, and stopping its workers: no round waits for it or counts with it."""
+
+
+_WAITING, _RUNNING, _STOPPING = AgentState.WAITING, AgentState.RUNNING, AgentState.STOPPING
+"""States that are used with every event, as constants: looking a member of an enumeration up is slow."""
+_WITHOUT_PART = (AgentState.WAITING, AgentState.CORDONED, AgentState.DRAINING)
+
+
+class Cause(StrEnum):
+    """Cause for which a round was opened. Only a worker's failure and a hang are charged; a failure that a user's rule
+    retries is not."""
+
+    FIRST = "first"
+    WORKER_FAILURE = "worker_failure"
+    NODE_LOST = "node_lost"
+    NODE_LEFT = "node_left"
+    NODE_ARRIVED = "node_arrived"
+    NODE_DRAINED = "node_drained"
+    RUN_RESTARTED = "run_restarted"
+    RUN_RESIZED = "run_resized"
+    HANG = "hang"
+    RETRIED = "retried"
+
+    @property
+    def is_charged(self) -> bool:
+        return self is Cause.WORKER_FAILURE or self is Cause.HANG
+
+    @property
+    def is_failure(self) -> bool:
+        return self.is_charged or self is Cause.RETRIED
+
+
+class Agent(Struct):
+    """Agent that is part of the run now. `directive` None: its state says what it must do, wait or start."""
+
+    join: JoinRequest
+    server_addr: str
+    state: AgentState = AgentState.WAITING
+    round: int = 0
+    """Last round that the agent had a seat in; 0 for none."""
+    directive: Directive | None = None
+    revision: int = 0
+    drain_until: float = 0.0
+    """Time at which the workers of a drained agent are killed."""
+
+    @property
+    def has_part(self) -> bool:
+        """Whether the agent takes part in the last completed round, as far as its own state says."""
+        return self.state not in _WITHOUT_PART
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether the agent has joined and has no workers, whether or not a cordon keeps it out."""
+        return self.state is _WAITING or self.state is AgentState.CORDONED
+
+    @property
+    def agent_id(self) -> str:
+        return self.join.agent_id
+
+    @property
+    def node_id(self) -> str:
+        return self.join.node_id
+
+
+class Seat(Struct, frozen=True):
+    """A participant's place in a completed round."""
+
+    agent_id: str
+    node_id: str
+    group_rank: int
+    first_rank: int
+    local_world_size: int
+    first_role_rank: int
+    role_world_size: int
+
+    @property
+    def ranks(self) -> range:
+        """Ranks of the participant's workers."""
+        return range(self.first_rank, self.first_rank + self.local_world_size)
+
+
+class Membership(Struct, frozen=True):
+    """The participants of a completed round, by agent id, and what all of them are told alike."""
+
+    round: int
+    seats: dict[str, Seat]
+    world_size: int
+    master_addr: str
+    master_port: int
+    agent_store: bool
+    restart_count: int
+    reason: str
+
+
+class Departure(Struct, frozen=True):
+    """A participant that is gone, and whether it said so."""
+
+    node_id: str
+    agent_id: str
+    round: int
+    group_rank: int | None
+    left: bool
+    cause: str
+    at: float
+
+
+class Leaving(Struct):
+    """Announced departure of a participant: the others' workers get a notice first."""
+
+    until: float
+    """Time at which the notice ends, unless it is acknowledged before."""
+    stop_until: float
+    """Time by which the participant's own workers must be gone."""
+    cause: Cause
+    reason: str
+
+
+class FailureRecord(Struct, frozen=True):
+    round: int
+    agent_id: str
+    at: float
+    failure: Failure
+
+
+class Restart(Struct, frozen=True):
+    """Line of the ledger: why `round` was opened, and whether it was charged."""
+
+    round: int
+    cause: Cause
+    charged: bool
+    reason: str
+    at: float
+
+
+class Opening(Struct):
+    """Opening of the forming round: its cause; settled, and charged or not, when the round completes."""
+
+    cause: Cause
+    reason: str
+    at: float
+    min_since: float | None = None
+    """Time since which the round has had its minimum of nodes; None: it is below."""
+    below_since: float = 0.0
+    """Time since which the round has been below its minimum, if it is."""
+    joined_at: float = 0.0
+    """Time of the last join."""
+    lost_at: float | None = None
+    """Time at which a participant was lost or left last; None: none was."""
+    backoff_until: float | None = None
+    """Time until which the restart waits, as others have come before it in a row; None: it does not wait."""
+
+
+class ProgressSign(Struct, frozen=True):
+    """Progress of a node's workers, and the server's time by which it was told."""
+
+    progress: Progress
+    at: float
+
+
+class FinishedSign(Struct, frozen=True):
+    """Ranks of a node's workers that have exited 0 while others of the same node run, and when the last one did."""
+
+    ranks: tuple[int, ...]
+    at: float
+
+
+class Replacement(Struct, frozen=True):
+    """Replacement of a slow node by a node that stands by, and the latest time at which the round ends for it."""
+
+    node_id: str
+    slow: str
+    """Sentence about how slow the node is."""
+    until: float
+
+    @property
+    def reason(self) -> str:
+        return words.replaced(self.slow)
+
+
+class PolicyState(Struct):
+    """State of a policy that survives a restart of the server.
+
+    In a snapshot its fields stand beside the run's, so no two policies have a field of the same name.
+    """
+
+    def validate(self, run: "Run") -> None:
+        """Raise `AssertionError` if the state contradicts itself or the run's."""
+
+
+class RunState(Struct, kw_only=True):
+    """State of a run that survives a restart of the server. Times are the server's, in seconds."""
+
+    run_id: str
+    attempt: int
+    explicit: bool
+    settings: RunSettings
+    created_at: float
+    wall_clock_ahead: list[tuple[float, float]]
+    """Times since which the wall clock is so many seconds ahead of the server's, the first of them the creation's."""
+    opening: Opening
+    stage: Stage = Stage.FORMING
+    round: int = 1
+    """Number of the round that is forming or running."""
+    agents: dict[str, Agent] = field(default_factory=dict)
+    cordons: dict[str, Cordon] = field(default_factory=dict)
+    """Cordons of nodes that are, or have been, part of the run."""
+    is_scoped: bool = False
+    """Whether an agent has joined with a token for some runs only: then what the run blames nodes for counts only in
+    this run."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """Ids of the latest operators' requests, each with the sentence that it was answered with."""
+    is_resized: bool = False
+    """Whether an operator has changed the limits of the number of nodes that the agents ask for."""
+    command_of: str = ""
+    """Id of the agent whose command the others' are compared with: the first, or the first after that was gone."""
+    membership: Membership | None = None
+    """Membership of the last completed round; None: none has completed."""
+    succeeded: set[str] = field(default_factory=set)
+    """Ids of the agents of the membership whose workers all exited 0, those that are gone since included."""
+    succeeded_at: dict[str, float] = field(default_factory=dict)
+    """Times at which those of `succeeded` reported that; an older server kept none."""
+    failed: set[str] = field(default_factory=set)
+    """Ids of the agents of the membership that reported a failure."""
+    still_running: str = ""
+    """Warning about workers of the running round that still run long after others have finished; empty: none."""
+    started_at: float = 0.0
+    scale_up_at: float | None = None
+    unheard_since: float | None = None
+    """Time since which no agent of the running round was heard, for a lease at least: see `unheard`. None: one is."""
+    leaving: dict[str, Leaving] = field(default_factory=dict)
+    """Participants of the running round that go soon, by agent id."""
+    notice_since: float | None = None
+    """Time since which the workers of the running round have had a notice of its end; None: they have none."""
+    verdict_at: float | None = None
+    """Time at which a run without restarts left ends over a failure whose cause has not been reported by then."""
+    replacement: Replacement | None = None
+    """Replacement of a slow node of the running round, before which its workers get a notice."""
+    revision: int = 0
+    event_number: int = 0
+    """Number of the run's last event, of an earlier attempt if this one has none yet."""
+    first_event: int = 1
+    """Number of the attempt's oldest event that is kept: see `kept_events`."""
+    restart_count: int = 0
+    """Number of charged restarts: TORCHELASTIC_RESTART_COUNT, bounded by the budget unless that has a window."""
+    charged_at: list[float] = field(default_factory=list)
+    """Times of the latest charged restarts, as many as the budget allows; empty unless the budget has a window."""
+    restarts: dict[Cause, int] = field(default_factory=dict)
+    """Number of all restarts, by cause."""
+    ledger: list[Restart] = field(default_factory=list)
+    checkpoint_step: int | None = None
+    """Highest step of a complete checkpoint that workers have told, in any round."""
+    highest_step: int | None = None
+    """Highest step that workers have told, in any round."""
+    step_before: int | None = None
+    """Value of `highest_step` when the last completed round began; `checkpoint_before` of `checkpoint_step`."""
+    checkpoint_before: int | None = None
+    restarts_in_row: int = 0
+    """Restarts in a row after failures, before the last completed round: see `failed_rounds`."""
+    restarts_without_progress: int = 0
+    """Charged restarts since a round made progress."""
+    step_of_round: int | None = None
+    """Highest step of the last completed round; None: none was told."""
+    recurring_step: int | None = None
+    """Step at which the round before failed, if by an error that may recur at the same step."""
+    failures: list[FailureRecord] = field(default_factory=list)
+    first_failure: FailureRecord | None = None
+    """Root failure of the first round that had one, even if a departure explained it in the end."""
+    first_charged: FailureRecord | None = None
+    """Root failure of the first round whose end was charged: the root cause of the whole run."""
+    first_of_round: FailureRecord | None = None
+    """Root failure of the last completed round, which its end is blamed on."""
+    failures_by_node: dict[str, int] = field(default_factory=dict)
+    departures: list[Departure] = field(default_factory=list)
+    unfit: dict[str, str] = field(default_factory=dict)
+    """Latest nodes that have left as unfit, each with the evidence."""
+    departed_ids: dict[str, None] = field(default_factory=dict)
+    """Ids of the latest agents that are gone, in the order in which they went."""
+    end_reason: str = ""
+    join_timed_out: bool = False
+    """Whether the run has failed because too few nodes had joined in time."""
+    no_progress: bool = False
+    """Whether the run has failed because restarts got it no further."""
+    end_failure: Failure | None = None
+    ended_at: float | None = None
+    forget_at: float | None = None
+    """Time at which the ended run is forgotten, if an operator has asked for that or a new run needs its place."""
+    gave_place: bool = False
+    """Whether the run has ended since a new run needed its place: see `unheard`."""
+
+    @property
+    def events_kept(self) -> int:
+        """Number of the attempt's events that are kept."""
+        return self.event_number - self.first_event + 1
+
+
+class OpenNotice(Struct):
+    """Notice of a round's end under way: the queries to its agents, and their answers."""
+
+    round: int
+    until: float
+    asked: dict[str, int] = field(default_factory=dict)
+    """Numbers of the queries, by agent id."""
+    answers: dict[str, Noticed | None] = field(default_factory=dict)
+    """Answers by agent id; None: the agent did not answer in time, or is gone."""
+    answered_at: float | None = None
+    """Time at which all had answered; None: some have not."""
+
+
+class Run(RunState, kw_only=True):
+    """Attempt of a run: its state, the leases of its agents, its signs, and indexes of its agents."""
+
+    leases: Leases
+    policies: dict[str, PolicyState] = field(default_factory=dict)
+    """State of each policy, by its name: see `policy`."""
+    signs: dict[str, Struct] = field(default_factory=dict)
+    """Signs of each policy, by its name."""
+    queries: Queries = field(default_factory=Queries)
+    notice: OpenNotice | None = None
+    """Notice of the running round's end that its agents have been asked to pass on."""
+    by_state: dict[AgentState, OrderedDict[str, Agent]] = field(
+        default_factory=lambda: {state: OrderedDict() for state in AgentState}
+    )
+    """Agents by state, in the order in which they got into it. They leave in this order as a rule, hence an ordered
+    dict: see `liveness`."""
+    node_ids: dict[str, dict[str, None]] = field(default_factory=dict)
+    """Ids of the agents of each node: one as a rule."""
+    node_ranks: dict[int, str] = field(default_factory=dict)
+    """Id of the agent that claims each `--node-rank`."""
+    progress: dict[str, ProgressSign] = field(default_factory=dict)
+    """Latest progress of the running round, by agent: a sign, which a restart of the server forgets until the next."""
+    finished: dict[str, FinishedSign] = field(default_factory=dict)
+    """Workers of the running round that have finished while others of their node run, by agent: signs, latest last."""
+    held: str = ""
+    """Phrase about what the forming round waits for although it could complete; empty if a policy does not hold it."""
+    set_apart: str = ""
+    """Sentence about an error in the core, after which nothing drives the run: see `set_apart`. Empty if none."""
+    unreadable: str = ""
+    """Sentence about the last error over which the run could not be shown to people. Empty if there was none."""
+    survivors: int = 0
+    """Number of agents of the membership that are still part of the run, and are not drained."""
+
+    def wall_clock(self, at: float) -> float:
+        """Convert a time of the run to what the server's wall clock showed, in seconds since 1970."""
+        since, ahead_s = self.wall_clock_ahead[-1]
+        if at < since:
+            earlier = [ahead_s for since, ahead_s in self.wall_clock_ahead if since <= at]
+            ahead_s = earlier[-1] if earlier else self.wall_clock_ahead[0][1]
+        return at + ahead_s
+
+    @property
+    def waiting(self) -> OrderedDict[str, Agent]:
+        """Agents that have joined, in the order of joining."""
+        return self.by_state[_WAITING]
+
+    @property
+    def cordoned(self) -> OrderedDict[str, Agent]:
+        """Agents that have joined, and whose node is cordoned."""
+        return self.by_state[AgentState.CORDONED]
+
+    @property
+    def stopping(self) -> OrderedDict[str, Agent]:
+        """Agents of an earlier round that have not joined again."""
+        return self.by_state[_STOPPING]
+
+    @property
+    def running(self) -> OrderedDict[str, Agent]:
+        return self.by_state[_RUNNING]
+
+    @property
+    def seats(self) -> dict[str, Seat]:
+        """Seats of the last completed round, by agent id and in the order of group ranks; none before the first."""
+        return self.membership.seats if self.membership else {}
+
+    def seat_of(self, agent_id: str) -> Seat | None:
+        """The agent's seat in the last completed round."""
+        return self.seats.get(agent_id)
+
+    def seat_of_rank(self, rank: int) -> Seat | None:
+        """Seat of the worker that had the rank in the last completed round."""
+        return next((seat for seat in self.seats.values() if rank in seat.ranks), None)
+
+    def is_survivor(self, agent: Agent) -> bool:
+        return agent.state is not AgentState.DRAINING and self.seat_of(agent.agent_id) is not None
+
+    def agents_of(self, node_id: str) -> list[Agent]:
+        return [self.agents[agent_id] for agent_id in self.node_ids.get(node_id, ())]
+
+    def drain(self, agent: Agent, until: float) -> None:
+        """Mark the agent as draining: it leaves, and no round counts with it."""
+        self.survivors -= self.is_survivor(agent)
+        self.leaving.pop(agent.agent_id, None)
+        self.move(agent, AgentState.DRAINING)
+        agent.drain_until = until
+
+    def answer(self, request_id: str, sentence: str) -> None:
+        """Remember the sentence that answered an operator's request; one without an id is not repeated."""
+        if request_id:
+            keep_latest(self.answers, request_id, sentence, REQUESTS)
+
+    def move(self, agent: Agent, state: AgentState) -> None:
+        """Put the agent, known or new, into `state`."""
+        join, agent_id = agent.join, agent.join.agent_id
+        if agent_id in self.agents:
+            self.by_state[agent.state].pop(agent_id, None)
+        else:
+            self.agents[agent_id] = agent
+            self.node_ids.setdefault(join.node_id, {})[agent_id] = None
+        agent.state = state
+        if self.finished and state is not _RUNNING:
+            self.finished.pop(agent_id, None)
+        self.by_state[state][agent_id] = agent
+        if join.node_rank is not None:
+            self.node_ranks[join.node_rank] = agent_id
+
+    def move_all(self, agents: list[Agent], state: AgentState) -> None:
+        """Put known agents into `state`, faster than one by one."""
+        into = self.by_state[state]
+        for agent in agents:
+            agent_id = agent.join.agent_id
+            del self.by_state[agent.state][agent_id]
+            agent.state = state
+            into[agent_id] = agent
+
+    def remove(self, agent: Agent) -> None:
+        join, agent_id = agent.join, agent.join.agent_id
+        del self.agents[agent_id]
+        namesakes = self.node_ids[join.node_id]
+        del namesakes[agent_id]
+        if not namesakes:
+            del self.node_ids[join.node_id]
+        del self.by_state[agent.state][agent_id]
+        node_rank = join.node_rank
+        if node_rank is not None and self.node_ranks.get(node_rank) == agent_id:
+            del self.node_ranks[node_rank]
+        self.survivors -= self.is_survivor(agent)
+        self.leaving.pop(agent_id, None)
+        self.leases.drop(agent_id)
+        self.progress.pop(agent_id, None)
+        self.finished.pop(agent_id, None)
+        self.note_departed(agent_id)
+
+    def note_departed(self, agent_id: str) -> None:
+        """Fence the id of an agent that is gone, or never had a place."""
+        keep_latest(self.departed_ids, agent_id, None, MOST_DEPARTED)
+
+    def validate(self) -> None:
+        """Raise `AssertionError` if the state contradicts itself: tests check that after every event."""
+        agents, leases, membership = self.agents, self.leases, self.membership
+        for state in self.policies.values():
+            state.validate(self)
+        assert {agent_id: agent.state for agent_id, agent in agents.items()} == {
+            agent_id: state for state, those in self.by_state.items() for agent_id in those
+        }
+        namesakes = {(node_id, agent_id) for node_id, those in self.node_ids.items() for agent_id in those}
+        assert namesakes == {(agent.node_id, agent_id) for agent_id, agent in agents.items()}
+        assert all(agents[agent_id].join.node_rank == rank for rank, agent_id in self.node_ranks.items())
+        assert not self.departed_ids.keys() & agents.keys() and len(self.departed_ids) <= MOST_DEPARTED
+        assert all(
+            (agent.node_id in self.cordons) == (agent in self.cordoned.values())
+            for agent in agents.values()
+            if agent.has_joined
+        )
+        assert len(self.answers) <= REQUESTS and self.settings.min_nodes <= self.settings.max_nodes
+        seats = self.seats
+        assert self.survivors == sum(self.is_survivor(agent) for agent in agents.values())
+        assert self.succeeded | self.failed <= seats.keys()
+        assert self.succeeded_at.keys() <= self.succeeded
+        assert self.stage is Stage.RUNNING or not (self.finished or self.still_running)
+        assert self.finished.keys() <= self.running.keys()
+        if self.stage is Stage.FORMING:
+            assert all(agent.state is AgentState.STOPPING for agent in agents.values() if agent.has_part)
+        elif self.stage is Stage.RUNNING:
+            seated = {agent_id for agent_id, agent in agents.items() if agent.has_part}
+            assert membership and membership.round == self.round and seated <= seats.keys() and not self.stopping
+            assert all(agents[agent_id].round == self.round for agent_id in seated)
+        enough = self.opening.min_since is not None
+        assert self.stage is not Stage.FORMING or enough == (len(self.waiting) >= legal_sizes.smallest(self.settings))
+        assert self.scale_up_at is None or self.verdict_at is None
+        assert self.stage is Stage.RUNNING or self.replacement is None
+        assert self.stage is Stage.RUNNING or (self.scale_up_at, self.verdict_at) == (None, None)
+        assert self.stage is Stage.RUNNING or not (self.leaving or self.notice_since)
+        assert all(agents[agent_id].has_part for agent_id in self.leaving)
+        assert (self.ended_at is not None) == self.stage.is_end == bool(self.end_reason)
+        assert self.restart_count == sum(times for cause, times in self.restarts.items() if cause.is_charged)
+        assert self.restarts_without_progress <= self.restart_count
+        assert self.restarts_in_row <= sum(times for cause, times in self.restarts.items() if cause.is_failure)
+        assert self.opening.backoff_until is None or self.opening.cause.is_failure
+        most_charged = self.settings.max_restarts + (self.settings.max_hang_restarts or 0)
+        assert self.settings.restart_window_s is not None or self.restart_count <= most_charged
+        assert len(self.charged_at) <= self.settings.max_restarts
+        assert leases.renewed_at.keys() == (set() if self.stage.is_end else agents.keys())
+        assert self.stage is Stage.RUNNING or self.unheard_since is None
+        assert leases.suspects | leases.spared.keys() <= leases.uncertain.keys()
+        assert all(at <= leases.heard_at for name, at in leases.renewed_at.items() if name not in leases.absent_since)
+        assert leases.absent_since.keys() | leases.probed_until.keys() <= leases.uncertain.keys() <= agents.keys()
+        assert list(leases.renewed_at.values()) == sorted(leases.renewed_at.values())
+
+
+def keep_latest(kept: dict[str, T], key: str, value: T, most: int) -> None:
+    """Put an entry last, and forget the oldest beyond `most`."""
+    kept.pop(key, None)
+    kept[key] = value
+    while len(kept) > most:
+        del kept[next(iter(kept))]
+
+
+def remember(history: list[T], item: T) -> None:
+    """Append to a history of at most `HISTORY` items, and forget the oldest."""
+    history.append(item)
+    del history[:-HISTORY]

@@ -1,0 +1,58 @@
+"""Snapshots: the state of a run and of its policies, in place of all the facts that led to it.
+
+`take` splits it into parts, and `restore` puts them together, after the `RunCreated` of the attempt. A snapshot counts
+only if its last part has been written (see `record_codec.settled`). It has no leases: after a restart every agent gets
+a fresh one. Runs that have ended have no snapshot.
+
+The fields of the policies' states stand beside those of the run (ADR 64).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from msgspec import ValidationError, msgpack
+from rdzv_protocol.own_texts import convert_own
+
+from rdzv_server.core.events import SnapshotPart
+from rdzv_server.core.kernel.policy import Policy
+from rdzv_server.core.kernel.run import Run, RunState
+
+T = TypeVar("T")
+
+PART_BYTES = 768
+"""Bytes of one part: as text about as many as a join's record has, since compaction compares numbers of records."""
+
+
+def take(run: Run) -> Iterator[SnapshotPart]:
+    """Yield the parts of a run that has not ended. Agents of one state keep the order in which they got into it."""
+    fields = {name: getattr(run, name) for name in RunState.__struct_fields__}
+    fields["agents"] = {agent_id: agent for agents in run.by_state.values() for agent_id, agent in agents.items()}
+    for state in run.policies.values():
+        fields |= {name: getattr(state, name) for name in state.__struct_fields__}
+    data = msgpack.encode(fields)
+    for begin in range(0, len(data), PART_BYTES):
+        end = begin + PART_BYTES
+        yield SnapshotPart(data[begin:end], is_last=end >= len(data))
+
+
+def restore(run: Run, policies: Iterable[Policy[Any, Any]], data: bytes) -> None:
+    """Give a run that is as `RunCreated` left it, and its policies, the states of a snapshot.
+
+    `data`: the joined parts of the snapshot.
+    """
+    for policy in policies:
+        policy.adopt(_decoded(policy.State, data))
+    state = _decoded(RunState, data)
+    for name in RunState.__struct_fields__:
+        setattr(run, name, getattr(state, name))
+    run.agents = {}
+    for agent in state.agents.values():
+        run.move(agent, agent.state)
+        run.survivors += run.is_survivor(agent)
+
+
+def _decoded(kind: type[T], data: bytes) -> T:
+    try:
+        return msgpack.decode(data, type=kind)
+    except ValidationError:
+        return convert_own(kind, msgpack.decode(data))

@@ -1,0 +1,93 @@
+"""Running rounds of which no agent is heard: the nodes are gone, or the path to them is, and nothing tells which.
+
+While no agent is heard, no agent gains by a verdict, and workers that live keep running. So no node is lost, no restart
+is charged, and no hang, arrival or straggler is judged: the run warns, and waits. Three things end that:
+
+- An agent is heard. It is the witness that the others lacked: each has one lease to be heard in (see `liveness`).
+- New agents join. They are witnesses, too. An agent of a node of the run replaces its predecessor at once. If as many
+  new agents wait as the round has seats, the spared leases are taken back, since those agents have come in its place.
+- `MOST_S` have passed: the workers must be gone, and the run ends.
+- The server is full of runs or of agents, and new ones ask for a place. Then the run ends that has been silent for
+  longest, if none of its agents has a connection and none was heard for `GIVES_PLACE_S`. Its agents learn of that when
+  they are back.
+
+An operator who restarts the run, resizes it or drains one of its nodes opens a round, which waits for no silent agent.
+"""
+
+from rdzv_server.core import events
+from rdzv_server.core.kernel.protocols import Machine
+from rdzv_server.core.kernel.run import HEARD_OF_S, Run, Stage
+from rdzv_server.words import unheard as words
+
+MOST_S = 86_400.0
+"""Seconds after which a running round ends of which no agent was heard: a day, longer than most repairs take."""
+
+GIVES_PLACE_S = 300.0
+"""Seconds after which a silent run gives its place to new runs or agents: a line repaired sooner costs no run."""
+WANTED_S = 15.0
+"""Seconds for which newcomers have to ask for a place: an agent that can reach the server again is back by then."""
+ASKED_AGAIN_S = 60.0
+"""Most seconds between two requests for a place that count as one after the other."""
+
+
+def _silent_s(run: Run, now: float) -> int:
+    assert run.unheard_since is not None
+    return round(now - run.unheard_since)
+
+
+def deadline(run: Run) -> float | None:
+    """Time at which something follows for a run of which no agent was heard: now if one is."""
+    assert run.unheard_since is not None
+    if run.leases.is_any_certain:
+        return run.unheard_since
+    at, asked_until = run.unheard_since + MOST_S, run.queries.next_deadline()
+    return at if asked_until is None else min(at, asked_until)
+
+
+def due(run: Run, now: float) -> events.ContactLost | events.ContactRegained | events.RunDeserted | None:
+    """Return what has become of the contact with a running round, if that is news."""
+    if run.unheard_since is None:
+        return events.ContactLost(run.leases.heard_at) if run.leases.are_silent(now) else None
+    if run.leases.is_any_certain:
+        certain = next(agent for agent_id, agent in run.agents.items() if agent_id not in run.leases.uncertain)
+        return events.ContactRegained(certain.node_id)
+    return events.RunDeserted() if now >= run.unheard_since + MOST_S else None
+
+
+def lost(machine: Machine, fact: events.ContactLost, now: float) -> None:
+    run = machine.run
+    run.unheard_since = fact.heard_at
+    run.leases.suspect_all()
+    machine.tell("warning", words.awaited(_silent_s(run, now)), now)
+
+
+def regained(machine: Machine, fact: events.ContactRegained, now: float) -> None:
+    run = machine.run
+    silent_s, run.unheard_since = _silent_s(run, now), None
+    machine.tell("warning", words.heard_again(silent_s, fact.node_id, has_others=len(run.agents) > 1), now)
+
+
+def deserted(machine: Machine, fact: events.RunDeserted, now: float) -> None:
+    run, silent_s = machine.run, _silent_s(machine.run, now)
+    why = words.not_heard(silent_s)
+    if fact.for_room or fact.for_agents:
+        why = words.gave_place(silent_s, to_agents=fact.for_agents)
+        run.gave_place, run.forget_at = True, now + min(run.settings.lease_s, HEARD_OF_S)
+    machine.end(Stage.FAILED, why, None, now)
+
+
+def may_give_place(run: Run, now: float) -> bool:
+    """Whether no agent of the running round has a connection, and none was heard for minutes of this server's life."""
+    is_silent = run.unheard_since is not None and now >= run.leases.heard_at + GIVES_PLACE_S
+    return is_silent and run.leases.is_none_connected
+
+
+def newcomer(run: Run) -> None:
+    """Give the round's spared agents up if as many agents wait as it has seats, all of which are heard."""
+    leases = run.leases
+    if len(run.waiting) < len(run.seats):
+        return
+    participants = [agent_id for agent_id, agent in run.agents.items() if agent.has_part]
+    waiting = sum(agent_id not in leases.uncertain for agent_id in run.waiting)
+    if waiting >= len(run.seats) and all(agent_id in leases.spared for agent_id in participants):
+        leases.give_up(participants)

@@ -1,0 +1,181 @@
+"""Agents' reports of how their workers have ended: which of them say something new, and what follows for the run."""
+
+from msgspec.structs import replace
+from rdzv_protocol.errors import MalformedMessage, StaleRound
+from rdzv_protocol.messages import Failure
+from rdzv_protocol.text import clip
+
+from rdzv_server.core import events
+from rdzv_server.core.kernel import failed_rounds, final_report, kept_failures, restart_budget
+from rdzv_server.core.kernel.protocols import Machine
+from rdzv_server.core.kernel.run import Agent, AgentState, Cause, FailureRecord, Run, Stage
+from rdzv_server.core.node_history import Fault
+from rdzv_server.words import failures as words
+
+HINT_BYTES = 240
+"""Most bytes that are kept of an agent's hint where the server adds to it: both fit into the final report."""
+
+
+def check_success(machine: Machine, event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
+    """Ignore a success that was reported before, or too late: the round that opened restarts its node, too."""
+    return event if _is_new(machine, event) and event.agent_id in machine.run.running else None
+
+
+def note_success(machine: Machine, event: events.WorkersSucceeded, now: float) -> None:
+    """Take a report that says something new as a sign of life."""
+    if _is_new(machine, event):
+        machine.run.leases.renew(event.agent_id, now)
+
+
+def check_failure(machine: Machine, event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
+    """Refuse a failure of workers that are not the agent's own. Raises `MalformedMessage`, or as `_is_new` does."""
+    if not _is_new(machine, event):
+        return None
+    _check_own(machine.run, machine.agent(event.agent_id), event.failure)
+    return event
+
+
+def note_failure(machine: Machine, event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
+    """Take a report that says something new as a sign of life; return the fact, which depends on who is absent then."""
+    if not _is_new(machine, event):
+        return None
+    machine.run.leases.renew(event.agent_id, now)
+    failure = kept_failures.bounded(event.failure)
+    return replace(event, failure=failure, awaits_loss=awaits_loss(machine.run, event.agent_id))
+
+
+def _check_own(run: Run, agent: Agent, failure: Failure) -> None:
+    """Check that the failure is of one of the agent's workers. Raises `MalformedMessage`.
+
+    Under stock torchrun an agent counts as one worker, and its workers have ranks that only torchrun knows.
+    """
+    if failure.node_id != agent.node_id:
+        raise MalformedMessage(words.other_node(agent.node_id, failure.node_id))
+    seat = run.seat_of(agent.agent_id)
+    if seat and seat.local_world_size > 1 and failure.rank not in seat.ranks:
+        raise MalformedMessage(words.foreign_rank(failure.rank, agent.node_id, seat.ranks[0], seat.ranks[-1]))
+
+
+def awaits_loss(run: Run, reporter: str = "") -> bool:
+    """Whether a participant is absent whose loss would explain a failure of the `reporter`, or any if none is named."""
+    absent = run.leases.absent_since
+    return any(
+        agent_id != reporter and run.leases.corroborates(agent_id) and run.agents[agent_id].has_part
+        for agent_id in absent
+    )
+
+
+def _is_new(machine: Machine, report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
+    """Whether a report says something new. Raises `StaleRound` if it is about another round than the last one.
+
+    The end of its workers is new also if the report was overtaken by the join that followed it. Of a node that is being
+    drained nothing counts but a failure that is fatal: it came before its workers were told to stop.
+    """
+    run = machine.run
+    if run.stage.is_end:
+        return False
+    agent = machine.agent(report.agent_id)
+    if report.agent_id in run.failed or report.agent_id in run.succeeded:
+        return False
+    if agent.state is AgentState.DRAINING:
+        is_fatal = isinstance(report, events.WorkersFailed) and restart_budget.is_fatal(run, report.failure)
+        return is_fatal and agent.round == report.round
+    is_last = not agent.has_joined or (run.stage is Stage.FORMING and run.seat_of(report.agent_id) is not None)
+    if agent.round != report.round or not is_last:
+        raise StaleRound(words.round_over(report.round, run.run_id, agent.node_id))
+    return True
+
+
+def succeeded(machine: Machine, fact: events.WorkersSucceeded, now: float) -> None:
+    run = machine.run
+    run.move(machine.agent(fact.agent_id), AgentState.SUCCEEDED)
+    machine.workers_succeeded(fact.agent_id)
+    run.succeeded.add(fact.agent_id)
+    run.succeeded_at[fact.agent_id] = now
+    run.still_running = ""
+
+
+def take_back(run: Run, agent: Agent) -> None:
+    """Take back the success of an agent that leaves, if it has reported one in this round."""
+    if agent.state is AgentState.SUCCEEDED:
+        run.move(agent, AgentState.RUNNING)
+        run.succeeded.discard(agent.agent_id)
+        run.succeeded_at.pop(agent.agent_id, None)
+
+
+def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
+    run, agent = machine.run, machine.agent(fact.agent_id)
+    failure = _with_outlook(machine, fact.failure, now)
+    record = FailureRecord(agent.round, agent.agent_id, now, failure)
+    restart_budget.note(run, record)
+    reason = failure.sentence
+    _tell_of_failure(machine, record, reason, now)
+    is_excused = failure.consequence or failure.blame == "program" or failure.verdict == "retry" or fact.awaits_loss
+    if run.first_of_round is record and not is_excused:
+        fault: Fault = "hardware" if failure.blame == "node" else "failed"
+        machine.blame(agent.node_id, fault, words.with_hint(reason, failure.hint))
+    verdict = restart_budget.verdict(run, failure, now)
+    if restart_budget.is_fatal(run, failure):
+        assert verdict
+        machine.fail(failure, verdict, now)
+    elif run.stage is Stage.FORMING:
+        is_certain = verdict is None or not fact.awaits_loss
+        if run.first_of_round is record and is_certain and run.opening.cause in (Cause.WORKER_FAILURE, Cause.RETRIED):
+            _put_down_to(machine, failure, verdict, now)
+    elif verdict is None:
+        machine.open_round(restart_budget.cause_of(failure), reason, now)
+    elif fact.awaits_loss or restart_budget.awaits_cause(run, record):
+        _wait_for_cause(run, now if fact.awaits_loss else now + restart_budget.CAUSE_WINDOW_S)
+    else:
+        _answer_failure(machine, now)
+
+
+def _wait_for_cause(run: Run, until: float) -> None:
+    """Let no failure end the run before `until`, nor while a participant may turn out to be lost."""
+    run.verdict_at = until if run.verdict_at is None else run.verdict_at
+    run.scale_up_at = None
+
+
+def _put_down_to(machine: Machine, root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:
+    """Put the restart that is under way down to its root, which has been reported after a consequence."""
+    opening = machine.run.opening
+    if verdict:
+        machine.fail(root, verdict, now)
+    else:
+        opening.cause, opening.reason = restart_budget.cause_of(root), root.sentence
+
+
+def _with_outlook(machine: Machine, failure: Failure, now: float) -> Failure:
+    """Add to the failure's hint that restarting does not help, where that is known; warn of it once."""
+    why = failed_rounds.no_use(machine.run, failure.recurs, now)
+    if why is None or not restart_budget.is_to_blame(machine.run, failure):
+        return failure
+    warning = words.no_use(why)
+    machine.tell("warning", warning, now, node_id=failure.node_id)
+    return replace(failure, hint=words.hints(clip(failure.hint, HINT_BYTES), warning))
+
+
+def cause_not_found(machine: Machine, fact: events.CauseNotFound, now: float) -> None:
+    _answer_failure(machine, now)
+
+
+def _answer_failure(machine: Machine, now: float) -> None:
+    """End the run over its round's root failure, unless the budget can afford a restart again by now."""
+    assert machine.run.first_of_round
+    root = machine.run.first_of_round.failure
+    if verdict := restart_budget.verdict(machine.run, root, now):
+        machine.fail(root, verdict, now)
+    else:
+        machine.open_round(restart_budget.cause_of(root), root.sentence, now)
+
+
+def _tell_of_failure(machine: Machine, record: FailureRecord, reason: str, now: float) -> None:
+    """Emit the event of a failure: with the evidence if the run remembers it, else, as there may be many, a summary."""
+    run, failure = machine.run, record.failure
+    is_remembered = bool(run.failures) and run.failures[-1] is record
+    told = (final_report.details if is_remembered else final_report.summary)(failure)
+    seat = run.seat_of(record.agent_id)
+    group_rank = seat.group_rank if seat else None
+    machine.tell(
+        "workers_failed", reason, now, round=record.round, node_id=failure.node_id, group_rank=group_rank, failure=told
+    )

@@ -1,0 +1,506 @@
+"""The runs of a server, each attempt with its machine, and how long each is remembered.
+
+`succession` says which join begins a new attempt, `room` what all attempts may take together, and `used_numbers` keeps
+the numbers of those that are forgotten. What is about a node in all runs is for the nodes' machine.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from heapq import nsmallest
+
+from rdzv_protocol.errors import (
+    AgentFenced,
+    OutcomeUnknown,
+    ProtocolError,
+    RunFailed,
+    RunGoesOn,
+    ServerUnavailable,
+    UnknownRun,
+)
+from rdzv_protocol.events import RunEvent
+from rdzv_protocol.messages import JoinRequest
+from rdzv_protocol.settings import RunSettings
+
+from rdzv_server.core import events, journals
+from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
+from rdzv_server.core.events import Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
+from rdzv_server.core.journals import Key
+from rdzv_server.core.kernel import admission, kept_failures, snapshot
+from rdzv_server.core.kernel.liveness import Closings, HoldUp
+from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.kernel.run import HEARD_OF_S, Run, Stage
+from rdzv_server.core.node_facts import CordonsKept, NodeBlamed
+from rdzv_server.core.nodes.exclusion import ExclusionPolicy
+from rdzv_server.core.nodes.machine import Nodes
+from rdzv_server.core.policies import POLICIES
+from rdzv_server.core.runs import kept_events, set_apart, succession
+from rdzv_server.core.runs.deadlines import Deadlines
+from rdzv_server.core.runs.room import Room, silent
+from rdzv_server.core.runs.set_apart import SetApart, own_error
+from rdzv_server.core.runs.used_numbers import UsedNumbers
+from rdzv_server.words import attempts as words
+from rdzv_server.words import runs
+
+RETENTION_S = 3_600.0
+"""Seconds that an ended run is remembered: an hour by default, for people to look and late agents to be told."""
+MOST_RUNS = 10_000
+"""Most runs of a server by default, as many as its memory is meant for."""
+MOST_AGENTS = 100_000
+"""Most agents of all runs of a server by default: they take about 1.3 GB."""
+
+FORGOTTEN_SHARE = 100
+"""Divisor of all attempts: a hundredth is forgotten at once when there is no room, as finding them takes time."""
+
+
+class Registry:
+    """Attempts of all runs, at most `max_runs`, with at most `max_agents` agents and `max_events` events together.
+
+    `retention_s`: seconds for which an ended attempt is remembered.
+    """
+
+    def __init__(
+        self,
+        retention_s: float,
+        max_runs: int = MOST_RUNS,
+        max_agents: int = MOST_AGENTS,
+        max_events: int = kept_events.MOST_EVENTS,
+        *,
+        max_evidence: int = kept_failures.MOST_BYTES,
+        knows_all_runs: bool = True,
+        exclusion: ExclusionPolicy | None = None,
+    ) -> None:
+        """Begin without runs. `exclusion`: policy by which the server keeps a node out by itself; None: never."""
+        self._retention_s = retention_s
+        self._room = Room(max_runs, max_agents, max_events, max_evidence)
+        self._machines: dict[Key, RunMachine] = {}
+        self._attempts: dict[str, list[int]] = {}
+        """Numbers of the attempts of each run that are remembered, in their order: the first is forgotten first, and
+        the last has the run's highest numbers."""
+        self._used = UsedNumbers()
+        self.unread_since = float("inf")
+        """Arrival of the oldest message that the server has not read: see `Leases`."""
+        self._closings = Closings()
+        self._deadlines = Deadlines()
+        self._life = Life()
+        self._wall_ahead_s = 0.0
+        self.nodes = Nodes(self, exclusion, knows_all_runs=knows_all_runs)
+        self._apart: list[SetApart] = []
+        self._newly_apart: list[tuple[SetApart, Exception]] = []
+
+    def runs(self) -> list[Run]:
+        """Every attempt that is remembered, oldest first."""
+        return [machine.run for machine in self._machines.values()]
+
+    def attempts_of(self, run_id: str) -> list[Run]:
+        """The attempts of a run that are remembered, oldest first."""
+        return [self._machines[run_id, attempt].run for attempt in self._attempts.get(run_id, ())]
+
+    def handle(self, run_id: str | None, event: Event, now: float) -> tuple[RunMachine | None, list[Effect]]:
+        """Apply an event; return its effects, and the machine that took it if it is about one run.
+
+        `run_id`: None for an action on a node. The last effect of an operator's action is its answer. Raises
+        `ProtocolError`, with nothing changed, if it is refused.
+        """
+        if isinstance(event, events.Operation):
+            return self._operate(run_id, event, now)
+        assert run_id is not None
+        if isinstance(event, NodeJoined):
+            machine, effects = self._machine_to_join(event, now)
+            if event.join.node_id in self.nodes.state.cordons:
+                event = self.nodes.with_cordon(event, machine.run)
+            effects += self.tell(machine, event, now)
+        else:
+            machine = self._machine_for(run_id, event)
+            effects = self.tell(machine, event, now)
+        return machine, effects + self._judge(now) if self.nodes.suspects else effects
+
+    def pass_time(self, now: float) -> list[Effect]:
+        """Let every run whose deadline has come draw its conclusions."""
+        effects = self.nodes.pass_time(now)  # before a round is completed without a node that is uncordoned now
+        effects += self._pass_due(now)
+        return effects + self.nodes.judge(now)
+
+    def _operate(
+        self, run_id: str | None, event: events.Operation, now: float
+    ) -> tuple[RunMachine | None, list[Effect]]:
+        """Carry an operator's action out, unless it has been before."""
+        machine = None
+        was_done = self.answer_to(run_id, event.request_id)
+        if isinstance(event, events.NodeOperation):
+            effects = self.nodes.handle(event, now)
+        elif isinstance(event, events.RunForgotten):
+            effects = self._forget_run(event, now)
+        else:
+            assert run_id is not None
+            machine = self._machine_for(run_id, event)
+            effects = self.tell(machine, event, now)
+        if self.nodes.suspects:
+            effects = effects + self._judge(now)
+        sentence = self.answer_to(run_id, event.request_id)
+        is_untold = bool(sentence) and not (was_done or _has_event(effects, event.request_id))
+        return machine, [*effects, Answered(sentence or words.over_before(str(run_id)), is_untold)]
+
+    def answer_to(self, run_id: str | None, request_id: str) -> str:
+        """Sentence that answered an operator's request; empty if the request is not known."""
+        latest = self._latest_machine(run_id) if run_id is not None else None
+        answer = latest.run.answers.get(request_id) if latest else None
+        return answer or self.nodes.answer_to(request_id)
+
+    def _judge(self, now: float) -> list[Effect]:
+        """Judge the nodes that are blamed, with those that other runs lose in the same instant."""
+        return self._pass_due(now) + self.nodes.judge(now)
+
+    def with_node(self, node_id: str) -> list[RunMachine]:
+        """Runs that have not ended and have agents of the node, or its cordon."""
+        return [machine for machine in self._machines.values() if _has_node(machine.run, node_id)]
+
+    def _forget_run(self, event: events.RunForgotten, now: float) -> list[Effect]:
+        if self.nodes.answer_to(event.request_id):
+            return []
+        latest = self._latest_machine(event.run_id)
+        if latest is None:
+            raise UnknownRun(words.unknown_run(event.run_id))
+        if not (latest.run.stage.is_end or latest.run.set_apart):
+            raise RunGoesOn(words.goes_on(event.run_id, latest.run.stage))
+        effects: list[Effect] = []
+        for attempt in list(self._attempts[event.run_id]):
+            effects += self.tell(self._machines[event.run_id, attempt], event, now)
+        return effects + self.nodes.forgotten(event, now)
+
+    def tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
+        """Let the machine handle an event, and forget the run if its time has come.
+
+        If an exception is raised, the run is set apart, and the others notice nothing.
+        """
+        machine.run.leases.unread_since = self.unread_since
+        try:
+            happened = machine.handle(event, now)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            self.set_apart(machine, error)
+            happened = []
+        run = machine.run
+        is_beyond = self._room.count(machine)
+        if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
+            self._deadlines.arm((run.run_id, run.attempt), machine.deadline)
+        else:
+            happened = [effect for effect in happened if not isinstance(effect, ForgetRun)]
+            happened += self._forget(run, now) if self._is_first(run) else []
+        if machine.blamed:
+            happened = happened + self.nodes.take_blames(machine, now)
+        return happened + self._drop_events(machine, now) if is_beyond else happened
+
+    def set_apart(self, machine: RunMachine, error: Exception) -> None:
+        """Set a run apart because its core raised this exception; `take_set_apart` returns it next."""
+        self._room.leave(machine)
+        set_apart.set_apart(machine, error)
+        assert isinstance(machine, SetApart)
+        self._deadlines.disarm(_key(machine))
+        self._newly_apart.append((machine, error))
+        self._apart.append(machine)
+
+    @property
+    def has_newly_apart(self) -> bool:
+        """Whether `take_set_apart` has something to return."""
+        return bool(self._newly_apart)
+
+    def take_set_apart(self) -> list[tuple[SetApart, Exception]]:
+        """Return the runs that have been set apart since the last call, each with its error: they await `rebuild`."""
+        taken, self._newly_apart = self._newly_apart, []
+        return taken
+
+    def rebuild(self, machine: SetApart, records: Sequence[Record], last_event: int, now: float) -> list[Effect]:
+        """Make the state of a run that is set apart anew from its records and the number of its last event."""
+        self._room.leave(machine)
+        effects = machine.rebuild(records, last_event, now)
+        self._room.recount(machine)
+        self._deadlines.arm(_key(machine), machine.deadline)
+        return effects
+
+    @property
+    def runs_apart(self) -> list[str]:
+        """Ids of the runs that are set apart, and have not been stopped."""
+        return [machine.run.run_id for machine in self._apart if not machine.run.stage.is_end]
+
+    def _pass_due(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for key in self._deadlines.due(now):
+            if machine := self._machines.get(key):  # else it was forgotten as another one's events took the room
+                effects += self.tell(machine, TimePassed(), now)
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """Time at which `pass_time` is due next; it may turn out then that the deadline has moved on."""
+        at, uncordoned_at = self._deadlines.next(), self.nodes.next_deadline()
+        return at if uncordoned_at is None else uncordoned_at if at is None else min(at, uncordoned_at)
+
+    def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
+        """Attempt that the agent is part of, else the run's latest. Raises `AgentFenced` if there is none."""
+        machine = self._machine_with(run_id, agent_id) or self._latest_machine(run_id)
+        if machine is None:
+            raise AgentFenced(words.not_known(run_id))
+        return machine
+
+    def replay(self, record: Record) -> list[RunEvent]:
+        """Apply a recorded fact; the records of an attempt come in their order. Returns the run events that it led to.
+
+        The events of a run's creation come with its next record; a snapshot has none.
+        """
+        if isinstance(record.fact, events.NumbersUsed):
+            self._used.apply(record.fact)
+            return []
+        key = (record.run_id, record.attempt)
+        if key == journals.NODES:
+            self.nodes.replay(record.fact, record.at)  # type: ignore[arg-type]
+            return []
+        effects: Sequence[Effect] = ()
+        machine = self._create(record.fact, record.at) if isinstance(record.fact, RunCreated) else self._machines[key]
+        try:
+            if not isinstance(record.fact, RunCreated):
+                assert not isinstance(record.fact, CordonsKept | NodeBlamed)
+                effects = machine.replay(record.fact, record.at)
+                self.nodes.take_replayed_blames(machine, record.at)
+            self._room.recount(machine)
+            self._deadlines.arm(key, machine.next_deadline())
+        except Exception as error:
+            self.set_apart(machine, error)
+        return [effect.event for effect in effects if isinstance(effect, Happened)]
+
+    def resume_numbers(self, last: Mapping[Key, int]) -> None:
+        """Go on after the last event of each attempt that the store holds, whatever has written it."""
+        for key, number in last.items():
+            if machine := self._machines.get(key):
+                machine.run.event_number = max(machine.run.event_number, number)
+                self._room.count(machine)
+
+    def snapshot(self, key: Key, now: float) -> list[Record]:
+        """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
+        if key == journals.NODES:
+            return self.nodes.snapshot(now)
+        if key == journals.NUMBERS:
+            return [Record(*key, now, fact) for fact in self._used.snapshot()]
+        machine = self._machines.get(key)
+        if machine is None or machine.run.stage.is_end or machine.run.set_apart:
+            return []
+        run = machine.run
+        wall_at = run.wall_clock(run.created_at)
+        created = RunCreated(run.run_id, run.attempt, run.explicit, run.settings, wall_at, self._life)
+        records = [Record(run.run_id, run.attempt, run.created_at, created)]
+        try:
+            return [*records, *(Record(run.run_id, run.attempt, now, fact) for fact in snapshot.take(run))]
+        except Exception as error:
+            self.set_apart(machine, error)
+            return []
+
+    def restart(self, now: float, life: Life) -> None:
+        """Begin a life of the server, once all has been replayed: nobody is missed for what happened meanwhile."""
+        self._life = life
+        self.nodes.begin_life(life)
+        for machine in self._machines.values():
+            try:
+                machine.restart(now)
+                self._deadlines.arm(_key(machine), machine.next_deadline())
+            except Exception as error:
+                self.set_apart(machine, error)
+
+    def resume(self, now: float, hold_up: HoldUp) -> None:
+        """Make up for a time in which the server could not hear agents, or not answer them."""
+        for machine in self._machines.values():
+            try:
+                machine.run.leases.resume(now, hold_up)
+            except Exception as error:
+                self.set_apart(machine, error)
+
+    def set_wall_clock(self, wall_at: float, now: float) -> list[Effect]:
+        """Let every run know what the server's wall clock shows, which has been set."""
+        self._wall_ahead_s = wall_at - now
+        effects: list[Effect] = []
+        for machine in self._machines.values():
+            try:
+                effects += machine.set_wall_clock(wall_at, now)
+            except Exception as error:
+                self.set_apart(machine, error)
+        return effects
+
+    def _machine_to_join(self, event: NodeJoined, now: float) -> tuple[RunMachine, list[Effect]]:
+        join = event.join
+        if known := self._machine_with(join.run_id, join.agent_id):
+            return known, []
+        latest = self._latest_machine(join.run_id)
+        if latest and not self._is_followed(latest, join, now):
+            is_full = self._room.is_full_of_agents and not _has_place(latest.run, join)
+            return latest, self._make_room_for_agent(now, latest) if is_full else []
+        if join.after_round > 0:
+            raise AgentFenced(words.join_anew(join.run_id, join.node_id))
+        if latest is None and join.returning and (end := self._used.end_of(join.run_id)):
+            raise RunFailed(runs.ended(join.run_id, Stage.FAILED, end))
+        if latest is None and join.returning and self._used.has_ended(join.run_id, join.attempt):
+            raise OutcomeUnknown(words.outcome_unknown(join.run_id, join.node_id))
+        settings = _settings_of(join)  # before anything changes: it may refuse the join
+        effects = self._make_room_for_agent(now)
+        if not effects and self._room.is_full_of_runs(self._machines.values()):
+            effects = self._make_room(now)
+        effects += self._supersede(latest, now) if latest else []
+        last, number = (latest.run.attempt, latest.run.event_number) if latest else self._used.last(join.run_id)
+        wall_at = now + self._wall_ahead_s
+        created = RunCreated(join.run_id, last + 1, join.explicit_run_id, settings, wall_at, self._life, number)
+        effects.append(Record(join.run_id, last + 1, now, created))
+        return self._create(created, now), effects
+
+    def _make_room(self, now: float) -> list[Effect]:
+        """Forget attempts that have ended before their time: first those that never ran, then the oldest ends.
+
+        If there is none whose agents can have heard of the end, end the run that has been silent for longest, once new
+        runs have asked for a while. Raises `ServerUnavailable` if there is no such run, or before.
+        """
+        if ended := self._forgettable(now):
+            return self._forget_some(ended, now)
+        giver = self._room.ask_for_run(silent(self._machines.values(), now), now)
+        return self.tell(giver, events.RunDeserted(for_room=True), now)
+
+    def _make_room_for_agent(self, now: float, joined: RunMachine | None = None) -> list[Effect]:
+        """Forget attempts that have ended, if there are too many agents for one more: a run keeps its agents till then.
+
+        If that makes no room, end silent runs, other than the one that the agent has `joined`, once new agents have
+        asked for a while. Raises `ServerUnavailable` if there are none, or before.
+        """
+        if not self._room.is_full_of_agents:
+            return []
+        ended = [each for each in self._forgettable(now) if self._machines[each[-1]].places]
+        if self._room.agents - sum(self._machines[key].places for *_, key in ended) >= self._room.max_agents:
+            return self._have_silent_leave(joined, now)
+        effects: list[Effect] = []
+        while self._room.is_full_of_agents:
+            effects += self._forget_some([each for each in ended if each[-1] in self._machines], now)
+        return effects
+
+    def _have_silent_leave(self, joined: RunMachine | None, now: float) -> list[Effect]:
+        those = [machine for machine in silent(self._machines.values(), now) if machine is not joined]
+        effects: list[Effect] = []
+        for machine in self._room.ask_for_agent(those, now):
+            effects += self.tell(machine, events.RunDeserted(for_agents=True), now)
+            self._room.count_places(machine)
+        return effects
+
+    def _forgettable(self, now: float) -> list[tuple[bool, float, Key]]:
+        """Ended attempts whose agents can have heard of the end, each with what they are forgotten in the order of."""
+        return [
+            (run.membership is not None, run.ended_at, (run.run_id, run.attempt))
+            for run in self.runs()
+            if run.ended_at is not None
+            and not run.gave_place
+            and self._is_first(run)
+            and (run.membership is None or now >= run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
+        ]
+
+    def _forget_some(self, ended: Collection[tuple[bool, float, Key]], now: float) -> list[Effect]:
+        forgotten = [key for *_, key in nsmallest(1 + self._room.max_runs // FORGOTTEN_SHARE, ended)]
+        return [effect for key in forgotten for effect in self._forget(self._machines[key].run, now)]
+
+    def _drop_events(self, machine: RunMachine, now: float) -> list[Effect]:
+        """Drop the oldest events of an attempt that has new ones, and of others, as far as there are too many."""
+        effects: list[Effect] = []
+        if dropped := kept_events.beyond_own(machine.run):
+            effects += self.tell(machine, dropped, now)
+        while drops := self._room.surplus(self.runs()):
+            for run, dropped in drops:
+                if other := self._machines.get((run.run_id, run.attempt)):
+                    effects += self.tell(other, dropped, now)
+        return effects
+
+    def _supersede(self, machine: RunMachine, now: float) -> list[Effect]:
+        """End a deserted attempt, so that attempts end, and are forgotten, in their order."""
+        return [] if machine.run.stage.is_end else self.tell(machine, RunSuperseded(), now)
+
+    def _is_followed(self, machine: RunMachine, join: JoinRequest, now: float) -> bool:
+        """Whether the join begins another attempt; no, if the core raises an exception over it."""
+        try:
+            return succession.begins_anew(machine.run, join, now)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            self.set_apart(machine, error)
+            return False
+
+    def _create(self, created: RunCreated, now: float) -> RunMachine:
+        machine = RunMachine(created, now, self._retention_s, POLICIES)
+        machine.is_judged = self.nodes.excludes
+        machine.run.leases.all_closings = self._closings
+        self._machines[created.run_id, created.attempt] = machine
+        self._attempts.setdefault(created.run_id, []).append(created.attempt)
+        return machine
+
+    def _machine_for(self, run_id: str, event: Event) -> RunMachine:
+        if agent_id := getattr(event, "agent_id", None):
+            return self.machine_of(run_id, agent_id)
+        if latest := self._latest_machine(run_id):
+            return latest
+        raise UnknownRun(words.unknown_run(run_id))
+
+    def _machine_with(self, run_id: str, agent_id: str) -> RunMachine | None:
+        """Attempt that the agent is, or was, part of: the latest, or one whose end it has not seen yet."""
+        for attempt in reversed(self._attempts.get(run_id, ())):
+            machine = self._machines[run_id, attempt]
+            if agent_id in machine.run.agents or agent_id in machine.run.departed_ids:
+                return machine
+        return None
+
+    def _latest_machine(self, run_id: str) -> RunMachine | None:
+        attempts = self._attempts.get(run_id)
+        return self._machines[run_id, attempts[-1]] if attempts else None
+
+    def _is_first(self, run: Run) -> bool:
+        """Whether no earlier attempt is remembered."""
+        return run.attempt == self._attempts[run.run_id][0]
+
+    def _forget(self, run: Run, now: float) -> list[Effect]:
+        """Forget the first attempt of a run that is remembered, and keep its numbers if there is no other one."""
+        run_id, key = run.run_id, (run.run_id, run.attempt)
+        self._deadlines.disarm(key)
+        machine = self._machines.pop(key)
+        self._room.leave(machine)
+        is_unended = machine.is_unended
+        self._apart = [machine for machine in self._apart if _key(machine) != key]
+        attempts = self._attempts[run_id]
+        del attempts[0]
+        if not attempts:
+            del self._attempts[run_id]
+            unended = (run_id,) if is_unended else ()
+            deserted = {run_id: run.end_reason} if run.gave_place else {}
+            last = {run_id: (run.attempt, run.event_number)}
+            used = events.NumbersUsed(last, unended=unended, deserted=deserted)
+            self._used.apply(used)
+            return [Record(*journals.NUMBERS, now, used), ForgetRun(*key)]
+        if (then := self._machines[run_id, attempts[0]]).run.stage.is_end:  # it may have waited for this one
+            self._deadlines.arm(_key(then), then.deadline)
+        return [ForgetRun(*key)]
+
+
+def _key(machine: RunMachine) -> Key:
+    return machine.run.run_id, machine.run.attempt
+
+
+def _settings_of(join: JoinRequest) -> RunSettings:
+    """Settings of the run that this join creates. Raises the `ProtocolError` that refuses it, also after an exception:
+    there is no run yet that could be set apart.
+    """
+    try:
+        return admission.settings_of(join)
+    except ProtocolError:
+        raise
+    except Exception as error:
+        raise ServerUnavailable(words.cannot_be_created(join.run_id, own_error(error))) from error
+
+
+def _has_place(run: Run, join: JoinRequest) -> bool:
+    """Whether the run has a place for this newcomer among those of its last round, or it needs none."""
+    return bool(join.unfit) or run.stage.is_end or len(run.agents) < len(run.seats)
+
+
+def _has_event(effects: Collection[Effect], request_id: str) -> bool:
+    """Whether an event of a run tells of this request."""
+    return any(isinstance(effect, Happened) and effect.event.request_id == request_id for effect in effects)
+
+
+def _has_node(run: Run, node_id: str) -> bool:
+    return not run.stage.is_end and (node_id in run.node_ids or node_id in run.cordons)

@@ -1,0 +1,145 @@
+"""Room of a server: what its attempts take of it together, and what each may."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from rdzv_protocol.errors import ServerUnavailable
+
+from rdzv_server.core.events import EventsDropped
+from rdzv_server.core.journals import Key
+from rdzv_server.core.kernel import kept_failures, unheard
+from rdzv_server.core.kernel.machine import RunMachine
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.runs import kept_events
+from rdzv_server.words import attempts as words
+
+
+class Room:
+    """Room for so many runs, agents, events and bytes of evidence, and what the attempts take of it."""
+
+    def __init__(self, max_runs: int, max_agents: int, max_events: int, max_evidence: int) -> None:
+        self.max_runs, self.max_agents = max_runs, max_agents
+        self._max_events, self._max_evidence = max_events, max_evidence
+        self.agents = self.events = self._evidence = 0
+        """Sums of the attempts' places, events and bytes of evidence."""
+        self._evident: dict[Key, RunMachine] = {}
+        """Attempts that keep evidence which they may drop."""
+        self._asked = float("-inf"), float("-inf")
+        """Times at which new runs or agents began to ask for a place, one after the other, and asked last: a sign."""
+
+    def count(self, machine: RunMachine) -> bool:
+        """Count what an attempt takes now; return whether it has too many events, by itself or with the others."""
+        run = machine.run
+        if len(run.agents) != machine.places:
+            self.count_places(machine)
+        kept = run.event_number - run.first_event + 1
+        is_beyond = False
+        if kept != machine.events:
+            is_more = kept > machine.events
+            self.events += kept - machine.events
+            machine.events = kept
+            is_beyond = is_more and (kept > kept_events.MOST_OF_ATTEMPT or self.events > self._max_events)
+        if run.failures and run.failures[-1] is not machine.last_failure:
+            self._count_evidence(machine)
+        return is_beyond
+
+    def recount(self, machine: RunMachine) -> None:
+        """Count what an attempt takes whose state was made anew."""
+        self.count_places(machine)
+        self.count(machine)
+
+    def leave(self, machine: RunMachine) -> None:
+        """Give back what an attempt takes."""
+        self.agents -= machine.places
+        self.events -= machine.events
+        self._evidence -= machine.evidence
+        machine.places = machine.events = machine.evidence = 0
+        self._evident.pop(_key(machine), None)
+
+    def count_places(self, machine: RunMachine) -> None:
+        """Count the agents of an attempt; one that goes on keeps the places of its last round.
+
+        So newcomers that fill the server keep no run from replacing the nodes that it loses.
+        """
+        run, places = machine.run, 0 if machine.run.gave_place else len(machine.run.agents)
+        if run.membership is not None and run.ended_at is None:
+            places = max(places, len(run.membership.seats))
+        self.agents += places - machine.places
+        machine.places = places
+
+    def _count_evidence(self, machine: RunMachine) -> None:
+        """Count the evidence of an attempt that has a new failure, and drop that of some if there is too much."""
+        self._weigh(machine)
+        if self._evidence > self._max_evidence:
+            keeping = [(each.run, each.evidence) for each in self._evident.values()]
+            for run in kept_failures.to_drop(keeping, self._evidence, self._max_evidence):
+                kept_failures.drop_evidence(run)
+                self._weigh(self._evident[run.run_id, run.attempt])
+
+    def _weigh(self, machine: RunMachine) -> None:
+        run, size = machine.run, kept_failures.size(machine.run)
+        machine.last_failure = run.failures[-1] if run.failures else None
+        self._evidence += size - machine.evidence
+        machine.evidence = size
+        if size > kept_failures.LEAST_BYTES:
+            self._evident[_key(machine)] = machine
+        else:
+            self._evident.pop(_key(machine), None)
+
+    def surplus(self, runs: Iterable[Run]) -> list[tuple[Run, EventsDropped]]:
+        """Runs of which events have to be dropped, each with the fact that drops them, while there are too many."""
+        if self.events <= self._max_events:
+            return []
+        return list(kept_events.beyond_total(runs, self.events, self._max_events))
+
+    @property
+    def is_full_of_agents(self) -> bool:
+        return self.agents >= self.max_agents
+
+    def is_full_of_runs(self, machines: Collection[RunMachine]) -> bool:
+        """Whether there is no place for a new run. A run that gave its place is remembered for a minute at most."""
+        if len(machines) < self.max_runs:
+            return False
+        return sum(not machine.run.gave_place for machine in machines) >= self.max_runs
+
+    def ask_for_run(self, silent: Sequence[RunMachine], now: float) -> RunMachine:
+        """Return the attempt that gives its place to a new run, of those that may. Raises `ServerUnavailable`."""
+        giver = next(iter(silent), None)
+        gives = self._want(giver, now)
+        if giver is None or gives:
+            raise ServerUnavailable(words.full_of_runs(self.max_runs, gives or words.WHEN_ONE_HAS_ENDED))
+        return giver
+
+    def ask_for_agent(self, silent: Sequence[RunMachine], now: float) -> list[RunMachine]:
+        """Return the attempts that give their places to a new agent, of those that may. Raises `ServerUnavailable`."""
+        surplus, givers = self.agents - self.max_agents, list[RunMachine]()
+        for machine in silent:
+            if surplus < 0:
+                break
+            givers.append(machine)
+            surplus -= machine.places
+        giver = givers[0] if surplus < 0 else None
+        gives = self._want(giver, now)
+        if giver is None or gives:
+            raise ServerUnavailable(words.full_of_agents(self.agents, self.max_agents, gives))
+        return givers
+
+    def _want(self, giver: RunMachine | None, now: float) -> str:
+        """Note that a newcomer asks for a place. Return a sentence about an attempt that gives its own, until
+        newcomers have asked for a while.
+        """
+        since, last = self._asked
+        since = since if now <= last + unheard.ASKED_AGAIN_S else now
+        self._asked = since, now
+        if giver is None or now >= since + unheard.WANTED_S:
+            return ""
+        return words.gives_place(giver.run.run_id, unheard.WANTED_S)
+
+
+def silent(machines: Iterable[RunMachine], now: float) -> list[RunMachine]:
+    """Attempts that may give their places, the one that has been silent for longest first."""
+    those = [machine for machine in machines if unheard.may_give_place(machine.run, now)]
+    return sorted(those, key=lambda machine: machine.run.unheard_since or 0.0)
+
+
+def _key(machine: RunMachine) -> Key:
+    return machine.run.run_id, machine.run.attempt

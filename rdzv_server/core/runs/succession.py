@@ -1,0 +1,37 @@
+"""Succession: whether a join begins another attempt of its run.
+
+A succeeded run is remembered for the retention time: an agent that comes late for its explicit run id is told so,
+and `--rerun` starts it again. After a failure, or without an explicit run id, a new agent begins a new attempt. So does
+an agent that finds a run which every node has left, if it names no run id, or asks for other settings than the run's;
+and if all agents are silent instead (see `unheard`), one without a run id must be of a node of the run, or the run of
+one node, since those of many nodes may be alive.
+"""
+
+from rdzv_protocol.errors import RunFailed, RunSucceeded
+from rdzv_protocol.messages import JoinRequest
+
+from rdzv_server.core.kernel import admission
+from rdzv_server.core.kernel.run import Run, Stage
+from rdzv_server.words import attempts, runs
+
+
+def begins_anew(run: Run, join: JoinRequest, now: float) -> bool:
+    """Whether the join begins another attempt after this one. Raises `RunSucceeded` or `RunFailed` if it may not."""
+    if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended
+        end = RunSucceeded if run.stage is Stage.SUCCEEDED else RunFailed
+        raise end(runs.ended(run.run_id, run.stage, run.end_reason))
+    if join.returning or (run.set_apart and not run.stage.is_end):
+        return False
+    if run.stage is Stage.SUCCEEDED and run.explicit and join.explicit_run_id and not join.rerun:
+        admission.check_program(run, join)
+        raise RunSucceeded(attempts.already_succeeded(run.run_id, run.end_reason))
+    if run.stage.is_end:
+        return True
+    if run.agents:
+        if not run.leases.uncertain:
+            return False  # nearly always
+        is_deserted = join.node_id in run.node_ids or len(run.seats) <= 1
+        are_gone = run.unheard_since is not None or run.leases.are_gone(now)
+    else:
+        is_deserted, are_gone = bool(run.departures), True  # else only unfit nodes have come so far
+    return are_gone and ((is_deserted and not join.explicit_run_id) or bool(admission.conflicts(run, join)))

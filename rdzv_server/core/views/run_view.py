@@ -1,0 +1,177 @@
+"""The view model of a run: what people are told that follows from its state, each fact in one function.
+
+Status, watched documents, metrics and plain pages are made of it, and through them the live page and `rdzvctl`. They
+decide how a fact is written, not what it is. Times are the run's, in seconds.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from rdzv_server.core.kernel import completion, finishing, legal_sizes
+from rdzv_server.core.kernel.run import Agent, AgentState, Departure, FailureRecord, Run, Stage
+from rdzv_server.core.policies.hangs import hang_policy
+from rdzv_server.core.policies.network_check import network_policy
+
+Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
+NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
+SHORT_ID, HIDDEN = 12, 8
+"""Length up to which ids are shown whole, and number of characters at the end that are hidden of longer ones."""
+
+
+class Outlook(NamedTuple):
+    """Sentence about a run without a countdown, and what happens to it by itself, and when."""
+
+    reason: str
+    ending: str | None = None
+    """Event at `at`: "starts", "gives_up" or "ends"; None: none is expected."""
+    at: float | None = None
+
+
+class Missing(NamedTuple):
+    """Nodes that a forming round waits for."""
+
+    more_nodes: int
+    """Number of nodes that its minimum lacks."""
+    stopping: list[str]
+    """Nodes that still stop their workers."""
+    vacated: list[Departure]
+    """Departures of participants of the last round whose nodes are not back."""
+
+
+class Link(NamedTuple):
+    """Two nodes between which the last network test has failed, although both take part, and why."""
+
+    nodes: tuple[str, str]
+    problem: str
+
+
+def is_apart(run: Run) -> bool:
+    """Whether the run goes on, and the server decides nothing about it after an error: see `set_apart`."""
+    return bool(run.set_apart) and not run.stage.is_end
+
+
+def phase(run: Run) -> Phase:
+    """Stage of the run for people: a round that forms again is `restarting`, one that is half done `finishing`.
+
+    A run that is set apart is `unhealthy`.
+    """
+    if is_apart(run):
+        return "unhealthy"
+    if run.stage is Stage.FORMING and run.membership:
+        return "restarting"
+    if finishing.has_begun(run):
+        return "finishing"
+    return run.stage.value
+
+
+def reason(run: Run, now: float) -> str:
+    """Sentence about the run as it stands."""
+    if run.stage is Stage.FORMING and not is_apart(run):
+        return completion.wait(run, now).sentence
+    return outlook(run, now).reason
+
+
+def outlook(run: Run, now: float) -> Outlook:
+    """Sentence about the run that stays the same while nothing happens, and what it is on its way to."""
+    if is_apart(run):
+        return Outlook(run.set_apart)
+    if run.stage is Stage.FORMING:
+        wait = completion.wait(run, now)
+        return Outlook(wait.reason, wait.ending, completion.deadline(run))
+    if run.stage is Stage.RUNNING:
+        limit = hang_policy.withheld(run, now)
+        sentence = completion.running_reason(run) + (f"; {limit}" if limit else "")
+        return Outlook(sentence) if run.scale_up_at is None else Outlook(sentence, "ends", run.scale_up_at)
+    return Outlook(run.end_reason)
+
+
+def forms_until(run: Run) -> float | None:
+    """Time at which the forming round starts, or is given up; None: no round forms, or it waits for ever."""
+    return completion.deadline(run) if run.stage is Stage.FORMING and not run.set_apart else None
+
+
+def since(run: Run) -> float:
+    """Time at which the run last began to form, began to run, or ended."""
+    if run.ended_at is not None:
+        return run.ended_at
+    return run.opening.at if run.stage is Stage.FORMING else run.started_at
+
+
+def forming_s(run: Run, now: float) -> float:
+    """Seconds for which the run has been forming its round; 0 if it forms none."""
+    return max(0.0, now - since(run)) if run.stage is Stage.FORMING else 0.0
+
+
+def missing(run: Run) -> Missing | None:
+    """Nodes that a forming round waits for; None: no round forms."""
+    if run.stage is not Stage.FORMING:
+        return None
+    more = max(0, legal_sizes.smallest(run.settings) - len(run.waiting))
+    return Missing(more, [agent.node_id for agent in run.stopping.values()], completion.vacated(run))
+
+
+def broken_links(run: Run) -> list[Link]:
+    """Links that the last network test has found broken; none of a run that has ended."""
+    found = () if run.stage.is_end else network_policy.broken_links(run)
+    return [Link(_names(run, link.agents), link.problem) for link in found]
+
+
+def _names(run: Run, agents: tuple[str, str]) -> tuple[str, str]:
+    one, other = agents
+    return run.agents[one].node_id, run.agents[other].node_id
+
+
+def end_failure(run: Run) -> FailureRecord | None:
+    """First failure of the round in which a failure ended the run; None: none did."""
+    return run.first_of_round if run.end_failure else None
+
+
+def world_size(run: Run) -> int:
+    """Number of workers of the running round, or of the last one if the run has ended; 0 while a round forms."""
+    if run.stage is Stage.FORMING or run.membership is None:
+        return 0
+    return run.membership.world_size
+
+
+def present(run: Run) -> int:
+    """Number of nodes of the running round that are there, or of those that wait for the forming one."""
+    if run.stage is Stage.FORMING:
+        return len(run.waiting)
+    return run.survivors if run.membership else 0
+
+
+def standbys(run: Run) -> int:
+    """Number of agents that stand by, beside a running round."""
+    return len(run.waiting) if run.stage is Stage.RUNNING else 0
+
+
+# Agents.
+
+
+def agents(run: Run) -> list[Agent]:
+    """Agents of the run by group rank, then those without a seat."""
+    seated = [run.agents[agent_id] for agent_id in run.seats if agent_id in run.agents]
+    others = [agent for agent_id, agent in run.agents.items() if agent_id not in run.seats]
+    return seated + sorted(others, key=lambda agent: agent.node_id)
+
+
+def state(run: Run, agent: Agent) -> NodeState:
+    """State of an agent for people; all share the end of their run."""
+    if run.stage.is_end:
+        return "succeeded" if run.stage is Stage.SUCCEEDED else "failed"
+    return _shown(run, agent.state)
+
+
+def states(run: Run) -> Iterator[tuple[NodeState, int]]:
+    """Number of agents in each state, in a time that does not depend on it."""
+    return ((_shown(run, state), len(those)) for state, those in run.by_state.items())
+
+
+def _shown(run: Run, state: AgentState) -> NodeState:
+    """State of agents of a run that goes on: those that wait beside a running round stand by."""
+    return "standby" if state is AgentState.WAITING and run.stage is Stage.RUNNING else state.value
+
+
+def short(agent_id: str) -> str:
+    """Shorten an agent's id: enough is left to tell agents apart, and too little to speak in an agent's name."""
+    return agent_id if len(agent_id) <= SHORT_ID else agent_id[:-HIDDEN]

@@ -1,0 +1,330 @@
+"""Status of a run as operators see it. Durations are seconds; ages count from now."""
+
+from collections.abc import Collection, Iterator
+from typing import Annotated, TypeVar
+
+from msgspec import Meta, Struct, structs
+from rdzv_protocol.constraints import Address, Count, Id, NodeCount, Port, Rank, RoleName, Round, Step, WorkerCount
+from rdzv_protocol.messages import Failure
+from rdzv_protocol.settings import RunSettings
+
+from rdzv_server.core.kernel import admission, finishing, legal_sizes, restart_budget
+from rdzv_server.core.kernel.run import (
+    Agent,
+    AgentState,
+    Cause,
+    Departure,
+    FailureRecord,
+    ProgressSign,
+    Restart,
+    Run,
+    Stage,
+)
+from rdzv_server.core.nodes import cordons
+from rdzv_server.core.nodes.cordons import CordonStatus
+from rdzv_server.core.policies import stragglers, time_ledger
+from rdzv_server.core.policies.hangs import hang_policy
+from rdzv_server.core.policies.hangs.hang_policy import Hangs
+from rdzv_server.core.policies.hangs.suspicions import Hang
+from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
+from rdzv_server.core.views import run_view
+from rdzv_server.core.views.run_view import NodeState, Phase
+
+Status = TypeVar("Status", bound=Struct)
+
+
+class ProgressStatus(Struct, frozen=True, kw_only=True):
+    """Progress that workers have told with `node_agent.progress`: of a node's, or of all of the run's."""
+
+    lowest_step: Annotated[Step | None, Meta(description="of the worker that is furthest behind")]
+    highest_step: Step | None
+    step_s: Annotated[float | None, Meta(description="seconds that a step takes at present, where it takes longest")]
+    age_s: Annotated[
+        float, Meta(description="seconds since the worker that has been silent for longest told something")
+    ]
+    checkpoint_step: Annotated[Step | None, Meta(description="of the last complete checkpoint of this round")]
+    checkpoint_s: Annotated[float, Meta(description="seconds that have gone into checkpoints in this round")]
+
+
+class NodeStatus(Struct, frozen=True, kw_only=True):
+    """An agent of the run and the seat that it has, if any."""
+
+    node_id: Id
+    agent_id: Id
+    state: NodeState
+    connected: bool
+    addr: Address
+    port: Port
+    role: RoleName
+    node_rank: Rank | None
+    local_world_size: WorkerCount
+    group_rank: Rank | None
+    ranks: Annotated[list[int], Meta(description="first and last rank; empty without a seat")]
+    lease_age_s: Duration | None
+    lease_left_s: Duration | None
+    failures: Count
+    log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: there are none")]
+    cordon: CordonStatus | None
+    slow: Annotated[str, Meta(description="sentence about how much slower it is than the others; empty: it is not")]
+    drain_left_s: Annotated[float | None, Meta(description="seconds that its workers have left, if it is drained")]
+    progress: ProgressStatus | None
+
+
+class MissingStatus(Struct, frozen=True, kw_only=True):
+    """Nodes that a forming round waits for: stopping their workers, gone, and how many more."""
+
+    more_nodes: Count
+    stopping: list[str]
+    gone: list[str]
+
+
+class FailureStatus(Failure, frozen=True, kw_only=True):
+    """A worker's failure with its evidence, in the round that it belongs to."""
+
+    round: Round
+    age_s: Duration
+
+
+class DepartureStatus(Struct, frozen=True, kw_only=True):
+    """A participant that is gone."""
+
+    node_id: Id
+    agent_id: Id
+    round: Round
+    group_rank: Rank | None
+    left: Annotated[bool, Meta(description="it said so")]
+    cause: str
+    age_s: Duration
+
+
+class RestartStatus(Struct, frozen=True, kw_only=True):
+    """A line of the run's ledger: why a round was opened, and whether that was charged."""
+
+    round: Round
+    cause: Cause
+    charged: bool
+    reason: str
+    age_s: Duration
+
+
+class HangStatus(Struct, frozen=True, kw_only=True):
+    """Workers of the running round that seem to hang."""
+
+    age_s: Duration
+    nodes: Annotated[list[str], Meta(description="whose agents say so")]
+    reason: Annotated[str, Meta(description="of the first of them")]
+    reported: Annotated[bool, Meta(description="it was judged, and told as an event")]
+    withheld: Annotated[str, Meta(description="why it has cost no restart, and which limit may be too short; or empty")]
+    restarts_in_s: Annotated[float | None, Meta(description="seconds after which it does, if it lasts; null: never")]
+
+
+class FinishingStatus(Struct, frozen=True, kw_only=True):
+    """A running round of which some workers have finished, and others have not."""
+
+    age_s: Annotated[float, Meta(ge=0, description="seconds since the last of them finished")]
+    finished: Annotated[str, Meta(description="ranks that have finished, or the number of their nodes")]
+    still_running: Annotated[str, Meta(description="ranks that still run, with their nodes")]
+    warned: Annotated[bool, Meta(description="it has taken so long that a warning was given")]
+
+
+class BrokenLinkStatus(Struct, frozen=True, kw_only=True):
+    """Two nodes between which the last network test has failed, although both take part."""
+
+    nodes: Annotated[tuple[Id, Id], Meta(description="their names")]
+    problem: Annotated[str, Meta(description="why it has failed, with the address and port that were tried")]
+
+
+class RunStatus(Struct, frozen=True, kw_only=True):
+    """One attempt of a run: where it stands and why, its nodes, who is missing until when, its history."""
+
+    run_id: Id
+    attempt: Count
+    phase: Phase
+    reason: str
+    round: Round
+    world_size: Annotated[int, Meta(ge=0)]
+    min_nodes: NodeCount
+    max_nodes: NodeCount
+    largest_size: Annotated[Count, Meta(description="the largest legal size: nodes beyond it stand by")]
+    next_size: Annotated[
+        NodeCount | None,
+        Meta(description="the next legal size, for which there are too few nodes; null: none"),
+    ]
+    free_seats: Annotated[int, Meta(ge=0, description="that nodes that stand by would fill in a new round")]
+    restart_count: Count
+    max_restarts: Count
+    restarts_left: Annotated[int, Meta(ge=0, description="that may still be charged before a failure ends the run")]
+    restarts: Annotated[dict[str, Count], Meta(description="by cause")]
+    age_s: Duration
+    phase_age_s: Annotated[float, Meta(description="seconds since it last began to form, began to run, or ended")]
+    time_s: TimeStatus
+    deadline_s: Duration | None
+    progress: ProgressStatus | None
+    hang: HangStatus | None
+    finishing: FinishingStatus | None
+    unheard_s: Annotated[
+        float | None,
+        Meta(description="seconds since an agent of the running round was heard, if none is; null: one is"),
+    ]
+    missing: MissingStatus | None
+    broken_links: list[BrokenLinkStatus]
+    nodes: list[NodeStatus]
+    first_failure: FailureStatus | None
+    end_failure: FailureStatus | None
+    failures: list[FailureStatus]
+    departures: list[DepartureStatus]
+    history: list[RestartStatus]
+    settings: RunSettings
+
+
+def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
+    """Status of a run as it stands. `has_nodes`: whether to include its nodes, whatever their number."""
+    return RunStatus(
+        run_id=run.run_id,
+        attempt=run.attempt,
+        phase=run_view.phase(run),
+        reason=run_view.reason(run, now),
+        round=run.round,
+        world_size=run_view.world_size(run),
+        min_nodes=run.settings.min_nodes,
+        max_nodes=run.settings.max_nodes,
+        largest_size=legal_sizes.largest(run.settings),
+        next_size=legal_sizes.above(run.settings, len(run.running) + len(run.waiting)),
+        free_seats=admission.free_seats(run) if run.stage is Stage.RUNNING else 0,
+        restart_count=run.restart_count,
+        max_restarts=run.settings.max_restarts,
+        restarts_left=restart_budget.left(run, now),
+        restarts={cause.value: run.restarts.get(cause, 0) for cause in Cause if cause is not Cause.FIRST},
+        age_s=_round(now - run.created_at),
+        phase_age_s=_round(now - run_view.since(run)),
+        time_s=time_ledger.view(run, now),
+        deadline_s=_deadline_s(run, now),
+        progress=_progress(run.progress.values(), now),
+        hang=_hang(run, hang, now) if (hang := Hangs.of(run).hang) else None,
+        finishing=_finishing(run, now),
+        unheard_s=None if run.unheard_since is None else _round(now - run.unheard_since),
+        missing=_missing(run),
+        broken_links=[BrokenLinkStatus(**link._asdict()) for link in run_view.broken_links(run)],
+        nodes=list(nodes(run, now)) if has_nodes else [],
+        first_failure=_failure(run.first_failure, now) if run.first_failure else None,
+        end_failure=_failure(ended, now) if (ended := run_view.end_failure(run)) else None,
+        failures=[_failure(record, now) for record in run.failures],
+        departures=[
+            _aged(DepartureStatus, gone, now, agent_id=run_view.short(gone.agent_id)) for gone in run.departures
+        ],
+        history=[_aged(RestartStatus, restart, now) for restart in run.ledger],
+        settings=run.settings,
+    )
+
+
+def unreadable(run: Run, now: float, why: str) -> RunStatus:
+    """Status of a run of which nothing can be computed: no more than what it is made of."""
+    return RunStatus(
+        run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, round=run.round, world_size=0,
+        min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes, largest_size=run.settings.max_nodes,
+        next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
+        restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
+        deadline_s=None, progress=None, hang=None, finishing=None, unheard_s=None, missing=None, broken_links=[],
+        nodes=[], first_failure=None, end_failure=None, failures=[], departures=[], history=[], settings=run.settings,
+    )  # fmt: skip
+
+
+def nodes(run: Run, now: float) -> Iterator[NodeStatus]:
+    """Statuses of all agents, in the order of `run_view.agents`. The run may change meanwhile."""
+    return (node(run, agent, now) for agent in run_view.agents(run))
+
+
+def _deadline_s(run: Run, now: float) -> float | None:
+    until = run_view.forms_until(run)
+    return None if until is None else _round(max(0.0, until - now))
+
+
+def _missing(run: Run) -> MissingStatus | None:
+    found = run_view.missing(run)
+    return found and MissingStatus(
+        more_nodes=found.more_nodes, stopping=found.stopping, gone=[gone.node_id for gone in found.vacated]
+    )
+
+
+def node(run: Run, agent: Agent, now: float) -> NodeStatus:
+    """Status of one agent of the run."""
+    seat = run.seat_of(agent.agent_id)
+    renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
+    return NodeStatus(
+        node_id=agent.node_id,
+        agent_id=run_view.short(agent.agent_id),
+        state=run_view.state(run, agent),
+        connected=run.leases.is_connected(agent.agent_id),
+        addr=agent.join.addr,
+        port=agent.join.port,
+        role=agent.join.role,
+        node_rank=agent.join.node_rank,
+        local_world_size=agent.join.local_world_size,
+        group_rank=seat.group_rank if seat else None,
+        ranks=[seat.ranks[0], seat.ranks[-1]] if seat else [],
+        lease_age_s=None if renewed_at is None else _round(now - renewed_at),
+        lease_left_s=None if lease_until is None else _round(max(0.0, lease_until - now)),
+        failures=run.failures_by_node.get(agent.node_id, 0),
+        log_dir=agent.join.log_dir,
+        cordon=cordons.status(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
+        slow=stragglers.slow(run, agent.agent_id),
+        drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
+        progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
+    )
+
+
+def _hang(run: Run, hang: Hang, now: float) -> HangStatus:
+    suspicions = list(hang.suspicions.values())
+    return HangStatus(
+        age_s=_round(now - hang.since),
+        nodes=list(dict.fromkeys(each.node_id for each in suspicions)),
+        reason=suspicions[0].reason if suspicions else "",
+        reported=hang.is_reported,
+        withheld=hang_policy.withheld(run, now) if hang.charge_at is not None else "",
+        restarts_in_s=None if hang.charge_at is None else _round(max(0.0, hang.charge_at - now)),
+    )
+
+
+def _finishing(run: Run, now: float) -> FinishingStatus | None:
+    found = finishing.view(run)
+    if found is None:
+        return None
+    return FinishingStatus(
+        age_s=_round(max(0.0, now - found.at)),
+        finished=found.finished,
+        still_running=found.still_running,
+        warned=bool(run.still_running),
+    )
+
+
+def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | None:
+    if not signs:
+        return None
+    told = [sign.progress for sign in signs]
+    return ProgressStatus(
+        lowest_step=min((each.lowest_step for each in told if each.lowest_step is not None), default=None),
+        highest_step=max((each.highest_step for each in told if each.highest_step is not None), default=None),
+        step_s=max((_round(each.step_s) for each in told if each.step_s is not None), default=None),
+        age_s=_round(max(now - sign.at + sign.progress.age_s for sign in signs)),
+        checkpoint_step=max((each.checkpoint_step for each in told if each.checkpoint_step is not None), default=None),
+        checkpoint_s=_round(max(each.checkpoint_s for each in told)),
+    )
+
+
+def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str) -> Status:
+    """Status of a departure or a restart, with its age in seconds in place of its time."""
+    fields = structs.asdict(record)
+    age_s = _round(now - fields.pop("at"))
+    return kind(**(fields | shown), age_s=age_s)
+
+
+def _departure(gone: Departure, now: float) -> DepartureStatus:
+    return _aged(DepartureStatus, gone, now, agent_id=run_view.short(gone.agent_id))
+
+
+def _failure(record: FailureRecord, now: float) -> FailureStatus:
+    return FailureStatus(round=record.round, age_s=_round(now - record.at), **structs.asdict(record.failure))
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 3)

@@ -1,0 +1,181 @@
+"""View of a run for those who watch it: times are points in time, no ages, so that nothing changes by itself.
+
+The words are those of the status. Fields that do not apply are left out, so that differences are JSON merge patches
+(RFC 7386), in which null means that a member is gone.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import to_builtins
+from rdzv_protocol.timing import hold_s
+
+from rdzv_server.core.events import Cordon
+from rdzv_server.core.kernel import finishing
+from rdzv_server.core.kernel.run import Agent, FailureRecord, Run
+from rdzv_server.core.policies import stragglers, time_ledger
+from rdzv_server.core.views import run_view
+
+Clock = Callable[[float], float]
+"""Conversion of a time of the run to wall-clock time, seconds since 1970."""
+Document = dict[str, Any]
+
+QUIET_SLACK_S = 1.0
+"""Seconds that a poll may be late before its node is quiet."""
+MOST_QUIET = 256
+MOST_MISSING = 256
+
+
+def summary(run: Run, now: float, clock: Clock) -> Document:
+    """Summary of the run: its line in the list of all runs. `ending`: what happens at `deadline_at`."""
+    reason, ending, deadline = run_view.outlook(run, now)
+    return known(
+        run_id=run.run_id,
+        attempt=run.attempt,
+        phase=run_view.phase(run),
+        reason=reason,
+        ending=ending,
+        deadline_at=None if deadline is None else clock(deadline),
+        round=run.round,
+        nodes=run_view.present(run),
+        standbys=run_view.standbys(run) or None,
+        min_nodes=run.settings.min_nodes,
+        max_nodes=run.settings.max_nodes,
+        restart_count=run.restart_count,
+        max_restarts=run.settings.max_restarts,
+        created_at=clock(run.created_at),
+        since=clock(run_view.since(run)),
+        ended_at=None if run.ended_at is None else clock(run.ended_at),
+        finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # of the last worker that did
+    )
+
+
+def view(run: Run, now: float, clock: Clock) -> Document:
+    """View of the run without its nodes. Its size does not depend on their number."""
+    return summary(run, now, clock) | known(
+        world_size=run_view.world_size(run),
+        lease_s=run.settings.lease_s,
+        disconnect_grace_s=run.settings.disconnect_grace_s,
+        quiet_after_s=quiet_after_s(run),
+        restarts={cause.value: times for cause, times in run.restarts.items()} or None,
+        event_number=run.event_number,
+        time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run, now).items()} or None,
+        time_in=time_ledger.present(run),  # to which the time since `time_since` is counted
+        time_since=clock(time_ledger.since(run)),
+        missing=_missing(run, clock) or None,
+        broken_links=[link._asdict() for link in run_view.broken_links(run)] or None,
+        first_failure=_failure(run.first_failure, clock),
+        end_failure=_failure(run_view.end_failure(run), clock),
+    )
+
+
+def unreadable(run: Run, clock: Clock, why: str) -> Document:
+    """View, and summary, of a run of which nothing can be computed."""
+    created_at = clock(run.created_at)
+    return known(
+        run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, round=run.round,
+        nodes=len(run.agents), min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes,
+        restart_count=run.restart_count, max_restarts=run.settings.max_restarts, created_at=created_at,
+        since=created_at, ended_at=None if run.ended_at is None else clock(run.ended_at), world_size=0,
+        lease_s=run.settings.lease_s, disconnect_grace_s=run.settings.disconnect_grace_s,
+        quiet_after_s=quiet_after_s(run), event_number=run.event_number, time_in="running", time_since=created_at,
+    )  # fmt: skip
+
+
+def node(run: Run, agent: Agent) -> Document:
+    """View of one agent of the run."""
+    seat = run.seat_of(agent.agent_id)
+    return known(
+        node_id=agent.node_id,
+        agent_id=run_view.short(agent.agent_id),
+        state=run_view.state(run, agent),
+        addr=agent.join.addr,
+        role=agent.join.role,
+        local_world_size=agent.join.local_world_size,
+        group_rank=seat.group_rank if seat else None,
+        node_rank=agent.join.node_rank,
+        first_rank=seat.first_rank if seat else None,
+        cordon=_cordon(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
+        slow=stragglers.slow(run, agent.agent_id) or None,
+        failures=run.failures_by_node.get(agent.node_id) or None,
+    )
+
+
+def _cordon(given: Cordon) -> Document:
+    return known(by=given.by, reason=given.reason or None, until=given.wall_until, excluded=given.excludes or None)
+
+
+def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
+    """Views of agents that are absent, or silent for longer than usual, the longest first: at most `MOST_QUIET`.
+
+    `since`: the time at which the connection closed; of a silent agent, when it was heard last.
+    """
+    found: dict[str, Document] = {}
+    renewed = run.leases.renewed_at
+    for agent_id, since in run.leases.absent_since.items():
+        if len(found) == MOST_QUIET:
+            break
+        found[agent_id] = {"why": "disconnected", "since": clock(since), "heard_at": clock(renewed[agent_id])}
+    after_s = quiet_after_s(run)
+    for agent_id, renewed_at in renewed.items():  # in the order of renewal
+        if len(found) == MOST_QUIET or now - renewed_at < after_s:
+            break
+        heard_at = clock(renewed_at)
+        found.setdefault(agent_id, {"why": "silent", "since": heard_at, "heard_at": heard_at})
+    return found
+
+
+def quiet_after_s(run: Run) -> float:
+    """Longest time in seconds between two signs of life of an agent that is well."""
+    return hold_s(run.settings.lease_s) + QUIET_SLACK_S
+
+
+def known(**fields: Any) -> Document:
+    """Document with these fields, without those that do not apply."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _missing(run: Run, clock: Clock) -> Document:
+    """Seats that are missing in a forming round, by group rank; of many the latest."""
+    found = run_view.missing(run)
+    return {
+        str(gone.group_rank): {"node_id": gone.node_id, "cause": gone.cause, "at": clock(gone.at)}
+        for gone in (found.vacated[-MOST_MISSING:] if found else ())
+    }
+
+
+def _failure(record: FailureRecord | None, clock: Clock) -> Document | None:
+    if record is None:
+        return None
+    failure = record.failure
+    return {
+        "round": record.round, "at": clock(record.at), "sentence": failure.sentence, "failure": to_builtins(failure)
+    }  # fmt: skip
+
+
+# Differences.
+
+
+def difference(old: Document, new: Document) -> Document:
+    """The JSON merge patch that makes `new` of `old`; empty if they are the same. Neither may hold a null."""
+    patch: Document = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if value != before:
+            if isinstance(before, dict) and isinstance(value, dict):
+                value = difference(before, value)
+            patch[name] = value
+    return patch
+
+
+def merge(document: Document, patch: Document) -> None:
+    """Apply a JSON merge patch, whose values the document may go on to use."""
+    for name, value in patch.items():
+        if value is None:
+            document.pop(name, None)
+        elif isinstance(value, dict):
+            if not isinstance(document.get(name), dict):
+                document[name] = {}
+            merge(document[name], value)
+        else:
+            document[name] = value

@@ -1,0 +1,271 @@
+"""Failed rounds in a row: the wait before the next one, and the end of a run that they bring no further."""
+
+from collections.abc import Callable
+
+import pytest
+from rdzv_protocol.messages import Finish, Wait
+from rdzv_protocol.words.run import worker_failed
+
+from rdzv_server.core.kernel.completion import wait
+from rdzv_server.core.kernel.operations import RunRestarted
+from rdzv_server.core.policies.hangs import words as hang_words
+from rdzv_server.core.views.status_view import view
+from rdzv_server.words import completion, runs
+from rdzv_server.words import failures as words
+from tests.support.scenario import Scenario, running
+from tests.support.stories import until
+from tests.support.told import tells
+
+WAITS = {"restart_backoff_s": 10.0, "restart_backoff_max_s": 35.0, "max_restarts": 99}
+STEADY_S = 70.0
+
+
+def fails_again(
+    run: Scenario, step: int | None = None, *, saved: int | None = None, lasts_s: float = 1.0, **failure: object
+) -> float:
+    """A round that fails after this time; how long the next one waited."""
+    if step is not None or saved is not None:
+        run.tells("a", highest_step=step, checkpoint_step=saved)
+    run.passes(lasts_s)
+    run.fails("a", **failure)
+    failed_at = run.now
+    if not run.stage.is_end:
+        run.join(*list(run.run.stopping))
+        while not run.run.running:
+            at = run.machine.next_deadline()
+            assert at is not None
+            run.passes(at - run.now)
+    return run.now - failed_at
+
+
+def test_the_wait_doubles_up_to_its_limit_and_the_first_restart_comes_at_once():
+    run = running("2", "a", "b", **WAITS)
+    assert [fails_again(run) for _ in range(6)] == [0.0, 10.0, 20.0, 35.0, 35.0, 35.0]
+
+
+def test_without_the_flag_nobody_waits():
+    run = running("2", "a", "b", max_restarts=99)
+    assert [fails_again(run) for _ in range(4)] == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    "gets_on",
+    [
+        lambda run: fails_again(run, 6),
+        lambda run: fails_again(run, saved=3),
+        lambda run: fails_again(run, lasts_s=STEADY_S),
+    ],
+    ids=["a higher step", "a later checkpoint", "a round that lasts"],
+)
+def test_a_row_ends_once_the_run_has_got_on(gets_on: Callable[[Scenario], float]):
+    run = running("2", "a", "b", **WAITS)
+    assert [fails_again(run, 5), fails_again(run, 5), fails_again(run, 4)] == [0.0, 10.0, 20.0]
+    assert gets_on(run) == 0.0
+    assert fails_again(run, 5) == 10.0
+
+
+def test_a_restart_of_the_server_shortens_no_wait():
+    run = running("2", "a", "b", **WAITS)
+    fails_again(run)
+    fails_again(run)
+    run.fails("a")
+    run.join("a", "b")
+    run.restarts_from_a_snapshot()
+    run.renews("a", "b")
+    assert not run.run.running
+    run.passes(19.9)
+    assert not run.run.running
+    run.passes(0.1)
+    assert run.told(Wait) == set() and len(run.run.running) == 2
+
+
+def test_everybody_is_told_why_the_run_waits_and_for_how_long():
+    run = running("2", "a", "b", **WAITS)
+    fails_again(run)
+    fails_again(run)
+    run.fails("a")
+    run.passes(2.0)
+    run.join("a", "b")
+    joined = completion.joined(2, "a, b")
+    why = until(completion.last_call(joined, 2, 2, "", completion.awaits_backoff(2)), "starts", 18)
+    assert wait(run.run, run.now).sentence == why
+    status = view(run.run, run.now)
+    assert (status.reason, status.deadline_s) == (why, 18.0)
+
+
+def test_a_loss_turns_the_restart_into_a_membership_change_which_waits_for_nothing():
+    run = running("1:2", "a", "b", **WAITS)
+    fails_again(run)
+    run.fails("a")
+    run.join("a")
+    run.is_lost("b")
+    assert run.participants() == ["a"] and run.ledger()[-1] == ("node_lost", False)
+
+
+def test_an_operator_ends_the_wait():
+    run = running("2", "a", "b", **WAITS)
+    fails_again(run)
+    run.fails("a")
+    run.join("a", "b")
+    assert not run.run.running
+    run.handle(RunRestarted("the store is back", "me", "1"))
+    assert len(run.run.running) == 2
+
+
+def test_too_few_nodes_are_waited_for_as_ever():
+    run = running("2", "a", "b", join_timeout_s=5.0, **WAITS)
+    fails_again(run)
+    run.fails("a")
+    run.join("a")
+    run.leaves("b")
+    run.passes(5.0)
+    assert run.told(Finish) == {"a"} and tells(run.run.end_reason, runs.join_timeout)
+
+
+# Runs that get nowhere.
+
+
+def test_a_run_ends_when_restarts_have_got_it_no_further():
+    run = running("2", "a", "b", max_restarts=99, max_restarts_without_progress=2)
+    fails_again(run, 100, saved=80)
+    fails_again(run, 100)
+    assert not run.stage.is_end
+    fails_again(run, 90)
+    failed = worker_failed("a", 0, "exit code 1", "")
+    assert run.run.end_reason == words.ends_run(failed, words.no_progress(3, highest_step=100, checkpoint_step=80))
+    finish = run.directive("b")
+    assert isinstance(finish, Finish) and finish.no_progress and finish.failure
+
+
+@pytest.mark.parametrize("on", [{"step": 101}, {"step": 90, "saved": 81}], ids=["a step", "a checkpoint"])
+def test_one_step_or_one_checkpoint_begins_the_count_anew(on: dict[str, int]):
+    run = running("2", "a", "b", max_restarts=99, max_restarts_without_progress=2)
+    for told in ({"step": 100, "saved": 80}, {"step": 100}, on, {"step": 95}):
+        fails_again(run, **told)
+    assert not run.stage.is_end
+    fails_again(run, 95)
+    assert run.run.no_progress
+
+
+def test_rounds_that_last_are_none_the_better_without_progress():
+    run = running("1", "a", max_restarts=99, max_restarts_without_progress=1)
+    fails_again(run, 7, lasts_s=10_000.0)
+    fails_again(run, 7, lasts_s=10_000.0)
+    assert run.run.no_progress
+
+
+def test_workers_that_tell_nothing_are_measured_by_time():
+    run = running("1", "a", max_restarts=99, max_restarts_without_progress=2)
+    for lasts_s in (1.0, 1.0, 600.0, 1.0, 599.0):
+        fails_again(run, lasts_s=lasts_s)
+    assert run.run.end_reason.endswith(words.no_steps(3, within_s=600))
+
+
+def test_free_restarts_do_not_count():
+    run = running("1:2", "a", "b", max_restarts=99, max_restarts_without_progress=1)
+    run.is_lost("b")
+    run.join("a")
+    run.join("c")
+    run.join("a")
+    assert [cause for cause, _ in run.ledger()] == ["node_lost", "node_arrived"]
+    fails_again(run)
+    assert not run.stage.is_end
+    fails_again(run)
+    assert run.run.no_progress
+
+
+def test_a_hang_counts_too():
+    run = running("1", "a", max_restarts=99, max_restarts_without_progress=1)
+    fails_again(run)
+    run.suspects("a", 0)
+    run.judges()
+    assert run.run.no_progress and hang_words.hang("") in run.run.end_reason
+
+
+def test_the_budget_ends_the_run_when_it_is_spent_first():
+    run = running("1", "a", max_restarts=1, max_restarts_without_progress=3)
+    fails_again(run)
+    fails_again(run)
+    assert run.stage.is_end and not run.run.no_progress
+
+
+def test_a_restart_that_a_rule_makes_free_waits_like_others_and_counts_for_nothing_else():
+    run = running("1", "a", **WAITS, max_restarts_without_progress=1)
+    waits = [fails_again(run, verdict="retry", rule="store is away") for _ in range(4)]
+    assert waits == [0.0, 10.0, 20.0, 35.0]
+    assert run.run.restarts_without_progress == run.run.restart_count == 0
+    assert run.machine.blamed == [], "the user has said that the node cannot help it"
+
+
+# Failures that a restart does not cure.
+
+
+def outlook(run: Scenario) -> str:
+    """Return what was told of the latest failure; empty for nothing."""
+    assert run.run.first_failure
+    told = [event.reason for event in run.events if event.kind == "warning"]
+    hint = run.run.failures[-1].failure.hint
+    assert not told or hint.endswith(told[-1])
+    return hint.removeprefix("less").removeprefix("; ")
+
+
+def test_memory_that_runs_out_at_the_same_step_again_is_told():
+    run = running("2", "a", "b", max_restarts=99)
+    fails_again(run, 120, recurs="at_step", hint="less")
+    assert outlook(run) == ""
+    fails_again(run, 120, recurs="at_step", hint="less")
+    assert outlook(run) == words.no_use(words.failed_at_step(120))
+    assert not run.stage.is_end
+
+
+def test_the_longest_hint_leaves_room_for_it_and_for_a_snapshot():
+    run = running("1", "a", max_restarts=99)
+    attempt_of_a = fails_again(run, recurs="at_start", hint="x" * 1_024)
+    assert attempt_of_a == 0.0 and outlook(run).endswith(words.no_use(words.FAILED_AT_START))
+    run.restarts_from_a_snapshot()
+    assert outlook(run).endswith(words.no_use(words.FAILED_AT_START))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((120, "at_step"), (121, "at_step")),
+        ((None, "at_step"), (None, "at_step")),
+        ((120, "unknown"), (120, "at_step")),
+    ],
+    ids=["another step", "no steps told", "another kind of failure before"],
+)
+def test_and_not_at_another_step_or_if_nobody_knows_it(first, second):
+    run = running("2", "a", "b", max_restarts=99)
+    for step, recurs in (first, second):
+        fails_again(run, step, recurs=recurs)
+    assert outlook(run) == ""
+
+
+def test_the_steps_are_remembered_over_a_restart_of_the_server():
+    run = running("1", "a", max_restarts=99, fail_when_hopeless=True)
+    fails_again(run, 120, recurs="at_step")
+    run.restarts_from_a_snapshot()
+    run.renews("a")
+    fails_again(run, 120, recurs="at_step")
+    assert run.stage.is_end and tells(run.run.end_reason, words.failed_at_step, step=120) and not run.run.no_progress
+
+
+@pytest.mark.parametrize(
+    ("step", "lasts_s", "is_told"), [(None, 5.0, True), (3, 5.0, False), (None, 600.0, False)],
+    ids=["at once", "after steps", "after a while"],
+)  # fmt: skip
+def test_a_program_that_cannot_start_is_told_at_its_start_alone(step, lasts_s, is_told):
+    run = running("1", "a", max_restarts=99)
+    fails_again(run, step, lasts_s=lasts_s, recurs="at_start")
+    assert (words.FAILED_AT_START in outlook(run)) == is_told
+    run.events.clear()
+    fails_again(run, recurs="at_start")
+    assert outlook(run) == "", "it has started before: then its surroundings have changed"
+
+
+def test_each_round_is_told_once_however_many_nodes_fail_so():
+    run = running("3", "a", "b", "c", max_restarts=99)
+    for name in "abc":
+        run.fails(name, recurs="at_start")
+    assert [event.kind for event in run.events].count("warning") == 1

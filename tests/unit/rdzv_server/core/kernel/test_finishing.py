@@ -1,0 +1,132 @@
+"""Rounds that finish: what is known while some workers have exited 0 and others still run, and the warning."""
+
+from typing import Any
+
+import pytest
+from rdzv_protocol.messages import FinishedWorkers
+
+from rdzv_server.core.events import LeaseRenewed
+from rdzv_server.core.kernel import finishing
+from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
+from rdzv_server.core.kernel.run import Stage
+from rdzv_server.core.views import run_view, status_view, watch_view
+from rdzv_server.words import finishing as words
+from tests.support.scenario import Scenario, running
+
+MINUTES_5 = words.still_run(words.rank(0), 5, words.on_node(words.rank(1), "b"))
+
+
+def with_workers(each: int, nodes: str, *names: str, **settings: Any) -> Scenario:
+    """A run whose nodes run `each` workers."""
+    run = Scenario(nodes, **settings)
+    run.join(*names, local_world_size=each)
+    return run
+
+
+def polls(run: Scenario, name: str, *ranks: int, ago_s: float = 0.0, round: int = 1) -> None:
+    run.handle(LeaseRenewed(name, None, FinishedWorkers(round=round, ranks=ranks, ago_s=ago_s)))
+
+
+def warnings(run: Scenario) -> list[str]:
+    return [event.reason for event in run.events if event.kind == "warning"]
+
+
+def found(run: Scenario) -> status_view.FinishingStatus | None:
+    return status_view.view(run.run, run.now).finishing
+
+
+def test_a_round_in_which_all_run_does_not_finish() -> None:
+    run = running("2", "a", "b")
+    polls(run, "a")
+    assert found(run) is None and run_view.phase(run.run) == "running" and finishing.deadline(run.run) is None
+
+
+def test_a_node_that_finished_and_one_that_still_runs_are_named_at_once() -> None:
+    run = running("2", "a", "b")
+    run.succeeds("a")
+    run.passes(60.0)
+    status = found(run)
+    assert status and (status.age_s, status.warned) == (60.0, False)
+    assert run_view.reason(run.run, run.now).endswith(words.finishing(words.rank(0), words.on_node(words.rank(1), "b")))
+    assert watch_view.summary(run.run, run.now, lambda at: at)["finished_at"] == 0.0
+
+
+def test_a_warning_comes_once_when_others_run_long_after() -> None:
+    run = running("2", "a", "b")
+    run.succeeds("a")
+    run.passes(WARNED_AFTER_S - 1)
+    assert not warnings(run)
+    run.passes(1)
+    assert warnings(run) == [MINUTES_5] and run.run.still_running == MINUTES_5
+    status = found(run)
+    assert status and status.warned
+    run.passes(10 * WARNED_AFTER_S)
+    assert warnings(run) == [MINUTES_5] and run.run.stage is Stage.RUNNING
+
+
+def test_a_node_that_finishes_later_starts_the_time_anew() -> None:
+    run = running("3", "a", "b", "c")
+    run.succeeds("a")
+    run.passes(WARNED_AFTER_S)
+    run.succeeds("b")
+    assert not run.run.still_running
+    run.passes(WARNED_AFTER_S)
+    assert warnings(run)[1:] == [words.still_run(words.ranks([(0, 1)], 0), 5, words.on_node(words.rank(2), "c"))]
+
+
+def test_workers_that_finished_on_a_node_that_still_runs_are_a_sign_with_the_same_consequence() -> None:
+    run = with_workers(4, "1", "a")
+    polls(run, "a", 0, 2, ago_s=30.0)
+    assert run_view.phase(run.run) == "finishing"
+    run.passes(WARNED_AFTER_S - 30.0)
+    still = words.on_node(words.ranks([(1, 1), (3, 3)], 0), "a")
+    assert warnings(run) == [words.still_run(words.ranks([(0, 0), (2, 2)], 0), 5, still)]
+
+
+def test_a_repeated_sign_changes_nothing_and_a_further_worker_the_time() -> None:
+    run = with_workers(3, "1", "a")
+    polls(run, "a", 0)
+    run.passes(100.0)
+    polls(run, "a", 0, ago_s=90.0)
+    assert finishing.finished_at(run.run) == 0.0
+    polls(run, "a", 0, 1)
+    assert finishing.finished_at(run.run) == 100.0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "round"), [((0,), 7), ((5,), 1), ((0, 1), 1)], ids=["other round", "foreign rank", "all of them"]
+)
+def test_signs_that_do_not_fit_the_round_are_ignored(ranks: tuple[int, ...], round: int) -> None:
+    run = with_workers(2, "1", "a")
+    polls(run, "a", *ranks, round=round)
+    assert found(run) is None
+
+
+def test_the_next_round_knows_nothing_of_it() -> None:
+    run = with_workers(2, "2", "a", "b", max_restarts=1)
+    run.succeeds("a")
+    polls(run, "b", 2)
+    run.passes(WARNED_AFTER_S)
+    run.fails("b")
+    assert (run.run.still_running, run.run.finished, run.machine.run.stage) == ("", {}, Stage.FORMING)
+    run.join("a", "b")
+    assert found(run) is None
+
+
+def test_a_restarted_server_keeps_the_warning_and_gives_no_second_one() -> None:
+    run = running("2", "a", "b")
+    run.succeeds("a")
+    run.passes(WARNED_AFTER_S)
+    run.restarts()
+    run.passes(WARNED_AFTER_S)
+    assert run.run.still_running == MINUTES_5 and warnings(run) == [MINUTES_5]
+
+
+def test_the_sentence_about_a_large_run_is_short() -> None:
+    names = [f"n{number}" for number in range(64)]
+    run = with_workers(8, "64", *names)
+    run.succeeds(*names[:50])
+    assert (view := finishing.view(run.run))
+    assert view.finished == words.workers_of(50, 64)
+    named = [words.on_node(words.ranks([(8 * at, 8 * at + 7)], 0), f"n{at}") for at in range(50, 54)]
+    assert view.still_running == words.on_nodes(named, 10)

@@ -1,0 +1,127 @@
+"""Events that are kept: how many, and which are dropped first."""
+
+import pytest
+from rdzv_protocol.messages import Finish
+
+from rdzv_server.core.effects import Happened
+from rdzv_server.core.events import LeaseRenewed
+from rdzv_server.core.runs.kept_events import EVENTS_KEPT, MOST_OF_ATTEMPT
+from rdzv_server.core.runs.registry import Registry
+from tests.support.scenario import RETENTION_S, ManyRuns, settings_of
+
+ALONE = settings_of("1")
+EVER = settings_of("1", max_restarts=10**6)
+
+
+@pytest.fixture
+def server() -> ManyRuns:
+    server = ManyRuns()
+    server.registry = Registry(RETENTION_S, max_events=20)
+    return server
+
+
+def kept(server: ManyRuns) -> dict[str, tuple[int, int]]:
+    """Number of the first and of the last event that each run has."""
+    return {run.run_id: (run.first_event, run.event_number) for run in server.registry.runs()}
+
+
+def restarted(server: ManyRuns) -> Registry:
+    again = Registry(RETENTION_S, max_events=20)
+    for record in server.records:
+        again.replay(record)
+    return again
+
+
+def test_the_run_that_ended_first_loses_its_events_first_and_keeps_its_last_one(server):
+    for run_id in ("one", "two", "three"):
+        server.join("a", run_id, settings=ALONE)
+    for run_id in ("two", "one", "three"):
+        server.passes(1.0)
+        server.succeeds("a", run_id)
+    assert kept(server) == dict.fromkeys(("one", "two", "three"), (1, 4))
+    for number in range(3):
+        server.join("a", f"later {number}", settings=ALONE)
+    assert sum(last - first + 1 for first, last in kept(server).values()) == 20
+    assert kept(server)["two"] == (2, 4), "it ended first"
+    assert kept(server)["one"] == (1, 4)
+    for number in range(3):
+        server.join("b", f"last {number}", settings=ALONE)
+    assert [kept(server)[run_id] for run_id in ("one", "two")] == [(4, 4), (4, 4)]
+
+
+def test_a_run_may_be_forgotten_as_its_events_are_dropped_at_the_moment_of_its_own_deadline(server):
+    server.registry = Registry(RETENTION_S, max_events=6)
+    server.join("a", "two", settings=ALONE)
+    server.succeeds("a", "two")
+    server.join("b", "one", settings=settings_of("2", join_timeout_s=10.0, lease_s=2 * RETENTION_S))
+    late = server.now + RETENTION_S + 1.0
+    server.registry.pass_time(late)
+    assert [(run.run_id, run.ended_at) for run in server.registry.runs()] == [("one", late)]
+
+
+def test_a_run_that_ended_still_tells_how_though_its_events_are_dropped(server):
+    server.join("a", "one", settings=ALONE)
+    server.succeeds("a", "one")
+    for number in range(10):
+        server.join("a", f"later {number}", settings=ALONE)
+    assert kept(server)["one"] == (4, 4)
+    assert isinstance(server.directive("a", "one"), Finish)
+
+
+def test_while_no_run_has_ended_the_one_with_the_most_events_loses_some(server):
+    server.join("a", "small", settings=ALONE)
+    server.join("a", "large", settings=EVER)
+    for round in range(1, 12):
+        server.fails("a", "large", round)
+        server.join("a", "large", settings=EVER, after_round=round)
+    assert kept(server)["small"] == (1, 3)
+    first, last = kept(server)["large"]
+    assert last - first + 1 <= 17
+    assert last == server.event_numbers[-1]
+
+
+def test_no_number_is_used_again_by_a_server_that_starts_again(server):
+    server.join("a", "one", settings=EVER)
+    for round in range(1, 12):
+        server.fails("a", "one", round)
+        server.join("a", "one", settings=EVER, after_round=round)
+    before = kept(server)
+    server.registry = restarted(server)
+    assert kept(server) == before, "it knows what is dropped"
+    server.fails("a", "one", 12)
+    first, last = kept(server)["one"]
+    assert (first, last) >= before["one"]
+    assert server.event_numbers == list(range(1, last + 1))
+
+
+def test_an_attempt_begins_behind_the_events_of_the_one_before(server):
+    server.join("a", "one", settings=settings_of("1", max_restarts=0))
+    server.fails("a", "one")
+    server.join("b", "one", settings=ALONE)
+    first, second = server.registry.attempts_of("one")
+    assert second.first_event == first.event_number + 1
+    assert second.events_kept == 3
+
+
+def test_an_attempt_alone_keeps_its_latest_events():
+    server = ManyRuns()
+    server.join("a", "one", settings=EVER)
+    (run,) = server.registry.runs()
+    run.event_number += MOST_OF_ATTEMPT
+    server.fails("a", "one")
+    assert run.events_kept == EVENTS_KEPT
+    assert any(isinstance(effect, Happened) for effect in server.effects)
+
+
+def test_a_run_that_is_set_apart_counts_once(server, monkeypatch):
+    server.join("a", "one", settings=ALONE)
+    machine = server.registry.machine_of("one", "a")
+    server.registry.set_apart(machine, ValueError("boom"))
+    server.handle("one", LeaseRenewed("a"))
+    ((apart, _),) = server.registry.take_set_apart()
+    server.registry.rebuild(apart, server.records, 3, server.now)
+    for number in range(20):
+        server.join("a", f"later {number}", settings=ALONE)
+        runs = server.registry.runs()
+        assert server.registry._room.events == sum(run.events_kept for run in runs)
+    assert kept(server)["one"][1] == 4, "the warning that it is set apart"

@@ -1,0 +1,109 @@
+"""Which join begins another attempt of its run."""
+
+import pytest
+from rdzv_protocol.errors import (
+    RunFailed,
+    RunSucceeded,
+    SettingsConflict,
+)
+
+from rdzv_server.core.kernel.run import Stage
+from rdzv_server.words import admission, attempts, runs
+from tests.support.scenario import ManyRuns, settings_of
+from tests.support.told import pattern
+
+
+@pytest.fixture
+def server():
+    return ManyRuns()
+
+
+# The next agent.
+
+
+ENDS = {"succeeds": "succeeded", "fails": "failed", "leaves": "failed"}
+
+
+ONE, TWO = ({"settings": settings_of(nodes, max_restarts=0)} for nodes in ("1", "2"))
+
+
+NOBODYS = {"explicit": False}
+
+
+@pytest.mark.parametrize(
+    ("ends", "first", "second", "stage"),
+    [
+        ("succeeds", {}, {"rerun": True}, "running"),
+        ("succeeds", NOBODYS, NOBODYS, "running"),
+        ("succeeds", {}, NOBODYS, "running"),
+        ("succeeds", NOBODYS, {}, "running"),
+        ("fails", {}, {}, "running"),
+        ("fails", ONE, TWO, "forming"),
+        ("leaves", ONE, TWO, "forming"),
+        ("leaves", NOBODYS, NOBODYS, "running"),
+    ],
+    ids=[
+        "--rerun", "no run id was given", "nor is one given now", "nor was one given then", "after a failure",
+        "which may have other settings", "in place of a deserted one with other settings",
+        "in place of a deserted one that nobody named",
+    ],
+)  # fmt: skip
+def test_a_new_agent_begins_a_new_attempt(server, ends, first, second, stage):
+    server.join("a", **first)
+    getattr(server, ends)("a")
+    server.join("b", **second)
+    assert server.attempts() == [("run", 1, Stage(ENDS[ends])), ("run", 2, Stage(stage))]
+
+
+def test_a_deserted_run_that_was_named_goes_on_with_its_next_agent(server):
+    server.join("a", settings=settings_of("1", max_restarts=1))
+    server.leaves("a")
+    server.join("b", settings=settings_of("1", max_restarts=1))
+    (run,) = server.registry.runs()
+    assert (run.attempt, run.round) == (1, 2)
+
+
+def test_a_node_that_is_unfit_begins_no_attempt_of_a_run_that_has_failed(server):
+    server.join("a")
+    server.fails("a")
+    with pytest.raises(RunFailed):
+        server.join("b", unfit="node b is unfit: no GPU")
+    assert [attempt for _, attempt, _ in server.attempts()] == [1]
+
+
+def test_the_deserted_attempt_ends_when_a_new_one_begins(server):
+    server.join("a", explicit=False)
+    server.leaves("a")
+    server.join("b", explicit=False)
+    old, new = server.registry.runs()
+    assert (old.stage, old.end_reason) == (Stage.FAILED, runs.superseded(has_agents=False))
+    assert new.stage is Stage.RUNNING
+
+
+# After a success.
+
+
+def test_a_latecomer_to_a_run_that_has_succeeded_is_told_so(server):
+    server.join("a")
+    server.succeeds("a")
+    with pytest.raises(RunSucceeded, match=pattern(attempts.already_succeeded, run_id="run")):
+        server.join("late")
+
+
+def test_another_program_is_not_told_that_it_has_succeeded(server):
+    server.join("a", program="train.py")
+    server.succeeds("a")
+    refused = pattern(admission.other_program("run", "train.py", "a", "eval.py", "late"))
+    with pytest.raises(SettingsConflict, match=refused):
+        server.join("late", program="eval.py")
+    with pytest.raises(RunSucceeded):
+        server.join("late", program="train.py")
+    server.join("late", program="eval.py", rerun=True)
+
+
+def test_the_second_node_of_a_rerun_joins_the_first(server):
+    server.join("a")
+    server.succeeds("a")
+    server.join("b", rerun=True, settings=settings_of("2"))
+    server.join("c", rerun=True, settings=settings_of("2"))
+    assert server.attempts()[1:] == [("run", 2, Stage.RUNNING)]

@@ -1,0 +1,47 @@
+"""Facts about a run that people are told: every view says the same."""
+
+from msgspec import to_builtins
+
+from rdzv_server.core.views import run_view, status_view, watch_view
+from rdzv_server.core.views.run_view import Missing, Outlook
+from rdzv_server.http.metrics import RUN_NODES, RUN_WORLD_SIZE, _Survey
+from tests.support.scenario import Scenario, running
+
+
+def stories() -> dict[str, Scenario]:
+    forming = Scenario("3")
+    forming.join("a")
+    restarting = running("2:3", "a", "b", max_restarts=1)
+    restarting.fails("a")
+    spare = running("2", "a", "b")
+    spare.join("c")
+    ended = running("2", "a", "b")
+    ended.succeeds("a", "b")
+    return {"forming": forming, "restarting": restarting, "running": spare, "succeeded": ended}
+
+
+def test_status_watch_and_metrics_are_made_of_one_model() -> None:
+    for phase, story in stories().items():
+        run, now = story.run, story.now
+        status, watched = to_builtins(status_view.view(run, now)), watch_view.view(run, now, lambda at: at)
+        assert phase == run_view.phase(run) == status["phase"] == watched["phase"]
+        assert run_view.world_size(run) == status["world_size"] == watched["world_size"]
+        assert status["reason"].startswith(watched["reason"]) and watched["reason"] == run_view.outlook(run, now).reason
+        assert now - status["phase_age_s"] == watched["since"] == run_view.since(run)
+        if not run.stage.is_end:
+            found = _Survey().samples_of(run, now, is_listed=True)
+            samples = {(each.metric, *each.labels[1:]): each.value for each in found}
+            assert samples[RUN_WORLD_SIZE,] == status["world_size"]
+            states = [node["state"] for node in status["nodes"]]
+            assert all(samples[RUN_NODES, state] == states.count(state) for state in states)
+
+
+def test_the_model_says_what_a_run_waits_for_and_what_it_is_on_its_way_to() -> None:
+    story = stories()["forming"]
+    assert run_view.missing(story.run) == Missing(2, [], [])
+    until = run_view.forms_until(story.run)
+    assert run_view.outlook(story.run, story.now)[1:] == ("gives_up", until)
+    assert run_view.forming_s(story.run, story.now + 5.0) == 5.0
+    ended = stories()["succeeded"].run
+    assert (run_view.missing(ended), run_view.forms_until(ended)) == (None, None)
+    assert run_view.outlook(ended, 0.0) == Outlook(ended.end_reason)

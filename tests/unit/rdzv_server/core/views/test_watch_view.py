@@ -1,0 +1,70 @@
+"""Documents for those who watch a run, and the differences between two of them."""
+
+import copy
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rdzv_server.core.views import watch_view
+from rdzv_server.core.views.watch_view import difference, merge
+from rdzv_server.words import completion
+from tests.support.scenario import running
+
+names = st.text(max_size=3)
+values = st.recursive(
+    st.booleans() | st.integers(0, 3) | st.text(max_size=2) | st.lists(st.integers(0, 2), max_size=2),
+    lambda inner: st.dictionaries(names, inner, max_size=4),
+    max_leaves=12,
+)
+documents = st.dictionaries(names, values, max_size=5)
+
+
+@given(documents, documents)
+def test_a_difference_makes_of_the_old_document_the_new_one(old: Any, new: Any) -> None:
+    patch = difference(old, new)
+    merged = copy.deepcopy(old)
+    merge(merged, copy.deepcopy(patch))
+    assert merged == new
+    assert (patch == {}) == (old == new)
+    assert msgspec.json.decode(msgspec.json.encode(patch)) == patch
+
+
+def wall(at: float) -> float:
+    return at + 1_000.0
+
+
+def test_nothing_in_a_view_changes_by_itself() -> None:
+    """Otherwise every watcher would be told of every run all the time."""
+    run = running("2:3", "a", "b", max_restarts=1)
+    run.fails("a")
+    before = watch_view.view(run.run, run.now, wall), watch_view.summary(run.run, run.now, wall)
+    assert (watch_view.view(run.run, run.now + 0.5, wall), watch_view.summary(run.run, run.now + 0.5, wall)) == before
+    assert before[0]["reason"] == completion.too_few(2, 0, 2, "", to_stop=completion.to_stop("a, b", 1))
+    assert before[0]["ending"] == "gives_up"
+    assert before[0]["deadline_at"] == wall(run.now + run.settings.join_timeout_s)
+
+
+def test_a_view_names_the_first_failure_and_the_seats_that_are_vacant() -> None:
+    run = running("2:2", "a", "b", max_restarts=1)
+    run.fails("a", error="ValueError: boom")
+    run.leaves("b", "drained")
+    view = watch_view.view(run.run, run.now, wall)
+    assert view["first_failure"]["failure"]["error"] == "ValueError: boom"
+    assert view["missing"] == {"1": {"node_id": "b", "cause": "drained", "at": wall(run.now)}}
+    assert watch_view.node(run.run, run.run.agents["a"])["state"] == "stopping"
+
+
+def test_who_is_not_heard_for_longer_than_a_poll_takes_is_quiet() -> None:
+    run = running("3:3", "a", "b", "c", lease_s=20.0)
+    heard_at = run.now
+    run.passes(watch_view.quiet_after_s(run.run) - 1.0)
+    run.renews("b", "c")
+    renewed_at = run.now
+    run.passes(1.0)
+    run.disconnects("c")
+    assert watch_view.quiet(run.run, run.now, wall) == {
+        "c": {"why": "disconnected", "since": wall(run.now), "heard_at": wall(renewed_at)},
+        "a": {"why": "silent", "since": wall(heard_at), "heard_at": wall(heard_at)},
+    }
