@@ -27,7 +27,7 @@ from benchmarks.results import Row
 from benchmarks.stage import Broken, Program, Stage, free_port
 from benchmarks.swarm import NODES_CPU, SERVER_CPU, Swarm
 from benchmarks.swarm import RUN_ID as SWARM_ID
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.transport.http import HttpTransport
 
 RUN_ID = "neighbour"
 SMALL_RUN_NODES = 2

@@ -11,11 +11,11 @@ TYPE_CHECKING = False  # a script that imports `progress` alone need not import 
 if TYPE_CHECKING:
     from typing import Any
 
-    from node_agent.api.default_logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, to_map
-    from node_agent.api.elastic_launch import elastic_launch, launch_agent
-    from node_agent.api.errors import ChildFailedError, LaunchError, ProcessFailure, SignalException
-    from node_agent.api.launch_config import LaunchConfig
-    from node_agent.api.processes import (
+    from node_agent.compat.api.default_logs_specs import DefaultLogsSpecs, LogsDest, LogsSpecs, to_map
+    from node_agent.compat.api.elastic_launch import elastic_launch, launch_agent
+    from node_agent.compat.api.errors import ChildFailedError, LaunchError, ProcessFailure, SignalException
+    from node_agent.compat.api.launch_config import LaunchConfig
+    from node_agent.compat.api.processes import (
         MultiprocessContext,
         PContext,
         RunProcsResult,
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         start_processes,
         start_processes_async,
     )
-    from node_agent.api.record import ErrorHandler, get_error_handler, record
-    from node_agent.core.log_options import Std
+    from node_agent.compat.api.record import ErrorHandler, get_error_handler, record
     from node_agent.in_worker import Notice, acknowledge, notice, progress
+    from node_agent.kernel.core.log_options import Std
 
 __all__ = [
     "ChildFailedError",
@@ -56,8 +56,9 @@ __all__ = [
 ]
 
 
-_MODULES = ("in_worker", "core.log_options", "api.record", "api.errors", "api.default_logs_specs", "api.launch_config",
-            "api.processes", "api.elastic_launch")  # fmt: skip
+_MODULES = ("in_worker", "kernel.core.log_options", "compat.api.record", "compat.api.errors",
+            "compat.api.default_logs_specs", "compat.api.launch_config",
+            "compat.api.processes", "compat.api.elastic_launch")  # fmt: skip
 
 
 def __getattr__(name: str) -> "Any":

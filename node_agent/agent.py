@@ -19,8 +19,10 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Progress, Reply, Start
 
 from node_agent import words
-from node_agent.config import AgentConfig, LaunchPlan
-from node_agent.core.effects import (
+from node_agent.features.active import Features
+from node_agent.features.queries import Queries
+from node_agent.kernel.config import AgentConfig, LaunchPlan
+from node_agent.kernel.core.effects import (
     Ask,
     CheckNode,
     Exit,
@@ -32,7 +34,7 @@ from node_agent.core.effects import (
     StopWorkers,
     WriteFailureReport,
 )
-from node_agent.core.events import (
+from node_agent.kernel.core.events import (
     Answer,
     GaveUp,
     NodeChecked,
@@ -44,34 +46,32 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from node_agent.core.machine import AgentMachine
-from node_agent.core.progress import Reading
-from node_agent.features.active import Features
-from node_agent.features.feature import StartedWorkers
-from node_agent.leave_signals import LeaveSignals
-from node_agent.output.console import Console
-from node_agent.output.logs import AgentLogs, ReadableLogs, RoundLogs
-from node_agent.output.routing import PluginFailed
-from node_agent.output.sinks import Sink
-from node_agent.output.threads import in_thread
-from node_agent.queries import Queries
-from node_agent.runner import CRASH_MARGIN_S, Runner
-from node_agent.server_modes import server_of
-from node_agent.transport.base import Transport, spawn
-from node_agent.workers import temp_dir
-from node_agent.workers.environment import omp_warning
-from node_agent.workers.group import WorkerGroup
-from node_agent.workers.orphans import Orphans
-from node_agent.workers.ports import ReservedPort
-from node_agent.workers.process import given_up
-from node_agent.workers.progress_files import ProgressFiles
-from node_agent.workers.spec import SpecMaker
-from node_agent.workers.temp_dir import REMOVED_WITHIN_S, TempDir
+from node_agent.kernel.core.machine import AgentMachine
+from node_agent.kernel.core.progress import Reading
+from node_agent.kernel.feature import StartedWorkers
+from node_agent.kernel.leave_signals import LeaveSignals
+from node_agent.kernel.output.console import Console
+from node_agent.kernel.output.logs import AgentLogs, ReadableLogs, RoundLogs
+from node_agent.kernel.output.routing import PluginFailed
+from node_agent.kernel.output.sinks import Sink
+from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.runner import CRASH_MARGIN_S, Runner
+from node_agent.kernel.transport.base import Transport, spawn
+from node_agent.kernel.workers import temp_dir
+from node_agent.kernel.workers.environment import omp_warning
+from node_agent.kernel.workers.group import WorkerGroup
+from node_agent.kernel.workers.orphans import Orphans
+from node_agent.kernel.workers.ports import ReservedPort
+from node_agent.kernel.workers.process import given_up
+from node_agent.kernel.workers.progress_files import ProgressFiles
+from node_agent.kernel.workers.spec import SpecMaker
+from node_agent.kernel.workers.temp_dir import REMOVED_WITHIN_S, TempDir
+from node_agent.servers.modes import server_of
 
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
 
-    from node_agent.core.hang import Suspicion
+    from node_agent.kernel.core.hang import Suspicion
 
 
 LONGEST_NAME = 128
@@ -377,7 +377,7 @@ class Agent:
         return [sink for each in self._features for sink in each.sinks(local_rank, is_shown=is_shown)]
 
     def _write_failure_report(self, effect: WriteFailureReport) -> None:
-        from node_agent.failures import error_file, report
+        from node_agent.kernel.failures import error_file, report
 
         if effect.finish:
             report.show(effect.finish, self.config, self._logs.kept_path, self.console)

@@ -16,7 +16,7 @@ from rdzv_protocol.text import did_you_mean
 from rdzv_protocol.visible import is_visible
 
 from node_agent import words
-from node_agent.core.log_options import Std
+from node_agent.kernel.core.log_options import Std
 
 Read = Callable[[object], object]
 
@@ -267,7 +267,7 @@ def template(given: object) -> str:
     """Beginning of a console line."""
     from string import Template
 
-    from node_agent.core.log_options import PREFIX_NAMES
+    from node_agent.kernel.core.log_options import PREFIX_NAMES
 
     parsed = Template(given := text(given))
     if not parsed.is_valid():

@@ -24,10 +24,10 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import STATUS, WATCH
 
 from node_agent import agent, words
-from node_agent.config import LaunchPlan, UsageError
-from node_agent.workers.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
-from node_agent.workers.orphans_helper import EMPTY_LOOKS, END_S, began, end
-from node_agent.workers.process import tie_to_parent, to_handle
+from node_agent.kernel.config import LaunchPlan, UsageError
+from node_agent.kernel.workers.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
+from node_agent.kernel.workers.orphans_helper import EMPTY_LOOKS, END_S, began, end
+from node_agent.kernel.workers.process import tie_to_parent, to_handle
 
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager

@@ -14,9 +14,9 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, ReportRequest
 
-from node_agent.core.effects import CheckNode, Effect, Log, StartWorkers, StopWorkers, WriteFailureReport
-from node_agent.core.events import Event
-from node_agent.core.machine import AgentMachine
+from node_agent.kernel.core.effects import CheckNode, Effect, Log, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.kernel.core.events import Event
+from node_agent.kernel.core.machine import AgentMachine
 
 CHECK_EVERY = 509
 """Agents of which one is a witness, another one at each instant: it is played by itself, and compared."""

@@ -38,9 +38,9 @@ from benchmarks.year.faults import Faults
 from benchmarks.year.invariants import check_holder, check_quiet, check_sums
 from benchmarks.year.model import Costs, Ledger, Policy, Year, pool_size
 from benchmarks.year.trace import DAY_S, DAYS, Fault
-from node_agent.core import events as agent_events
-from node_agent.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWorkers
-from node_agent.core.effects import Effect as AgentEffect
+from node_agent.kernel.core import events as agent_events
+from node_agent.kernel.core.effects import Ask, CheckNode, Exit, StartWorkers, StopWorkers
+from node_agent.kernel.core.effects import Effect as AgentEffect
 from rdzv_server.core import events
 from rdzv_server.core.effects import Effect, Happened, Record, WakeAgents
 from rdzv_server.core.kernel.machine import RunMachine

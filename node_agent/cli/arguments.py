@@ -17,8 +17,6 @@ from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
 
 from node_agent import words
-from node_agent.config import SIGNALS, Options, UsageError
-from node_agent.core.log_options import Std
 from node_agent.features.table import OPTIONS
 from node_agent.flags import (
     BACKENDS,
@@ -47,6 +45,8 @@ from node_agent.flags import (
     text,
     whole,
 )
+from node_agent.kernel.config import SIGNALS, Options, UsageError
+from node_agent.kernel.core.log_options import Std
 
 Given = Mapping[str, tuple[str, object]]
 """Giver (for messages) and text or value of each argument that was given, by the argument's name."""

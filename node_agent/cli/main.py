@@ -9,7 +9,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
-from node_agent.config import PROGRAM, UsageError
+from node_agent.kernel.config import PROGRAM, UsageError
 
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager

@@ -13,7 +13,7 @@ from rdzv_protocol.text import did_you_mean
 
 from node_agent import words
 from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, from_variables, make
-from node_agent.config import UsageError
+from node_agent.kernel.config import UsageError
 
 DESCRIPTION = """\
 Runs this node's workers of a distributed PyTorch run: joins the run at a rendezvous server, gets its ranks there, \

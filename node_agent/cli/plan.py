@@ -21,14 +21,14 @@ from rdzv_protocol.text import did_you_mean
 from node_agent import words
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import ALL, FLAGS, LONGEST_LEASE_S, SETTINGS, SHORTEST_LEASE_S, Arguments
-from node_agent.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
-from node_agent.core.command import LOCAL_RANK, Command
-from node_agent.core.effects import Level
-from node_agent.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
 from node_agent.flags import Nodes, known_signals, sort_key
-from node_agent.output.folder import why_unusable
-from node_agent.output.routing import streams_to_files
-from node_agent.workers import nesting
+from node_agent.kernel.config import PROGRAM, AgentConfig, LaunchPlan, Target, UsageError
+from node_agent.kernel.core.command import LOCAL_RANK, Command
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOptions
+from node_agent.kernel.output.folder import why_unusable
+from node_agent.kernel.output.routing import streams_to_files
+from node_agent.kernel.workers import nesting
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """Variable by which torchrun tells its workers the value of `--signals-to-handle`."""
@@ -227,7 +227,7 @@ def _workers(arguments: Arguments, environment: Mapping[str, str]) -> tuple[int,
     number, binding, asked = arguments.nproc_per_node, arguments.numa_binding, "nproc_per_node"
     if isinstance(number, int) and binding is None:
         return number, ()
-    from node_agent.workers import devices, numa
+    from node_agent.kernel.workers import devices, numa
 
     seen = devices.Devices(environment, partial(_tell, arguments, environment), addresses=binding is not None)
     try:
@@ -244,7 +244,7 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
     """Refuse `--virtual-local-rank` with fewer visible GPUs than workers: each one needs a GPU of its own."""
     if not config.virtual_local_rank:
         return
-    from node_agent.workers.environment import hiding_variable, visible_devices
+    from node_agent.kernel.workers.environment import hiding_variable, visible_devices
 
     name, visible = hiding_variable(config.environment), visible_devices(config.environment)
     workers = config.join.local_world_size
@@ -275,7 +275,7 @@ def _check_port(arguments: Arguments, config: AgentConfig) -> None:
     """Refuse a port of the user's own choice that is taken, before anything starts."""
     if config.master_port is None:
         return
-    from node_agent.workers.ports import ReservedPort
+    from node_agent.kernel.workers.ports import ReservedPort
 
     try:
         ReservedPort(config.master_port).release()

@@ -18,7 +18,7 @@ from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent import words
 from node_agent.cli.arguments import Arguments
-from node_agent.config import Endpoint, Target, UsageError
+from node_agent.kernel.config import Endpoint, Target, UsageError
 
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", 29_500
 """Defaults of `--master-addr` and `--master-port`; torchrun's."""
@@ -158,7 +158,7 @@ def _c10d(arguments: Arguments) -> Target:
 def on_named_node(arguments: Arguments, endpoint: Endpoint, *, is_host: bool | None) -> Target:
     """A server that the named node hosts; `is_host`: whether this is the node, None to see whether it has the name."""
     if is_host is None:
-        from node_agent.transport import this_machine
+        from node_agent.kernel.transport import this_machine
 
         is_host = this_machine.names_this_machine(endpoint[0])
     return replace(_on_a_node(arguments, endpoint, hosts=is_host), preferred_rank=_written_rank(arguments))

@@ -16,8 +16,8 @@ from rdzv_protocol import flag_values
 
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import Arguments, read
-from node_agent.config import Target, UsageError
 from node_agent.flags import sort_key
+from node_agent.kernel.config import Target, UsageError
 from node_agent.words import schedulers as words
 
 Environment = Mapping[str, str]

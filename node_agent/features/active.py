@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from rdzv_protocol.queries import Examine, Query
 
-from node_agent.config import Options
-from node_agent.features.feature import Feature, Kernel, load
 from node_agent.features.table import OPTIONS
-from node_agent.workers.environment import ENABLE_FILE_TIMER
+from node_agent.kernel.config import Options
+from node_agent.kernel.feature import Feature, Kernel, load
+from node_agent.kernel.workers.environment import ENABLE_FILE_TIMER
 
 UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ("node_agent.features.live_line:LiveLine", lambda agent: agent.console.has_live_line),
@@ -21,7 +21,7 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ),
 )
 """Features without flags, each with what says whether an agent has it."""
-ANSWERING: dict[type[Query], str] = {Examine: "node_agent.features.evidence:Evidence"}
+ANSWERING: dict[type[Query], str] = {Examine: "node_agent.features.evidence.feature:Evidence"}
 """Features without flags that only answer queries."""
 
 

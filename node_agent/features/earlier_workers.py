@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 
 from rdzv_protocol.messages import Assignment
 
-from node_agent.core.effects import Level
-from node_agent.features.feature import Feature, Kernel
-from node_agent.transport.base import spawn
-from node_agent.workers.orphans import MARK
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.transport.base import spawn
+from node_agent.kernel.workers.orphans import MARK
 
 LOOK_S = 2.0
 """Seconds after the agent's first start of workers at which it looks for those of an earlier agent: not in its way."""

@@ -11,9 +11,9 @@ from functools import partial
 
 from rdzv_protocol.messages import Assignment
 
-from node_agent.features.feature import Feature, Kernel
-from node_agent.output.threads import in_thread
-from node_agent.transport.base import spawn
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.transport.base import spawn
 
 
 class ExtensionLocks(Feature):

@@ -17,11 +17,11 @@ from msgspec import Meta, Struct, json
 from rdzv_protocol.messages import Assignment, Failure
 
 from node_agent.features import words
-from node_agent.features.feature import Feature, Kernel
 from node_agent.features.hangs import Hangs
-from node_agent.output.logs import OPENED_WITHIN_S
-from node_agent.output.threads import in_thread, leave_to_thread
-from node_agent.workers.environment import TIMER_FILE
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.logs import OPENED_WITHIN_S
+from node_agent.kernel.output.threads import in_thread, leave_to_thread
+from node_agent.kernel.workers.environment import TIMER_FILE
 
 READ_BYTES = 1 << 16
 CInt = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
@@ -65,7 +65,7 @@ class WorkerTimers(Feature):
         late = self._timer.killed.get(failure.pid) if self._timer else None
         if not late:
             return failure
-        from node_agent.failures.diagnose import by_timer
+        from node_agent.kernel.failures.diagnose import by_timer
 
         return by_timer(failure, late)
 
@@ -79,7 +79,7 @@ class WorkerTimers(Feature):
 
     def expired(self, pid: int, reason: str) -> None:
         """Suspect the worker of this process, unless that is gone, because its timer has expired."""
-        from node_agent.core.hang import Suspicion
+        from node_agent.kernel.core.hang import Suspicion
 
         if (local_rank := self._local_rank(pid)) is not None:
             self.kernel.suspect(Suspicion("timer", reason, (local_rank,)))
@@ -162,7 +162,7 @@ class FileTimer:
             if self._report:
                 self._report(request.pid, late)
             return
-        from node_agent.failures.report import signal_name
+        from node_agent.kernel.failures.report import signal_name
 
         self._log(words.timer_signals(request.scope_id, request.pid, signal_name(-request.signal)))
         try:

@@ -11,17 +11,17 @@ from importlib import import_module
 
 from rdzv_protocol.messages import Assignment
 
-from node_agent.features.feature import Feature, Kernel
-from node_agent.output.threads import in_thread
-from node_agent.transport.base import spawn
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.transport.base import spawn
 
 AFTER_S = 1.0
 """Seconds after the first start of workers: their own imports come first."""
 MODULES = (
-    "node_agent.failures.diagnose", "node_agent.failures.error_file", "node_agent.failures.oom",
-    "node_agent.failures.report", "node_agent.words.agent", "node_agent.words.connection", "node_agent.words.devices",
-    "node_agent.words.failures", "node_agent.words.hangs", "node_agent.words.hints", "node_agent.words.leaving",
-    "node_agent.words.output", "node_agent.words.workers", "node_agent.features.words",
+    "node_agent.kernel.failures.diagnose", "node_agent.kernel.failures.error_file", "node_agent.kernel.failures.oom",
+    "node_agent.kernel.failures.report", "node_agent.words.agent", "node_agent.words.connection",
+    "node_agent.words.devices", "node_agent.words.failures", "node_agent.words.hangs", "node_agent.words.hints",
+    "node_agent.words.leaving", "node_agent.words.output", "node_agent.words.workers", "node_agent.features.words",
     "rdzv_protocol.words.codec", "rdzv_protocol.words.run",
 )  # fmt: skip
 

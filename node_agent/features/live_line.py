@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Reply, Wait
 
-from node_agent.core.effects import WAITING, Log, OwnEffect
-from node_agent.features.feature import Feature, Kernel
-from node_agent.output.console import ERR
+from node_agent.kernel.core.effects import WAITING, Log, OwnEffect
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.console import ERR
 
 EVERY_S = 1.0
 FEWEST_COLUMNS, USUAL_COLUMNS = 20, 80

@@ -1,6 +1,5 @@
 """Table of the features that have flags. --help reads it, so it imports no feature."""
 
-from node_agent.config import Options
 from node_agent.features.checks import NodeChecks
 from node_agent.features.event_log import EventLog
 from node_agent.features.hangs import Hangs
@@ -12,6 +11,7 @@ from node_agent.features.readiness import Readiness
 from node_agent.features.rules import FailureRules
 from node_agent.features.tracing import Tracing
 from node_agent.features.warm import WarmWorkers
+from node_agent.kernel.config import Options
 
 OPTIONS: tuple[type[Options], ...] = (
     LogReads, Metrics, Readiness, NodeChecks, Notices, Preemption, FailureRules, Hangs, Tracing, EventLog, WarmWorkers,

@@ -2,7 +2,8 @@
 
 - `kernel/` holds the rules of one run: what a rendezvous is. `kernel.run.Run` is the state of one run, and
   `kernel.machine.RunMachine` is its only mutator.
-- `policies/` holds what runs have beside the rendezvous, each policy in a file or folder of its own. The kernel names none.
+- `policies/` holds what runs have beside the rendezvous, each policy in a file or folder of its own. The kernel names
+  none.
 - `nodes/` decides what is about a node in all runs: cordons, blame and exclusion.
 - `runs/` holds the runs of a server: `runs.registry.Registry` is the way in for all events.
 - `views/` says what people are shown of a run.

@@ -10,7 +10,7 @@ from rdzv_protocol import paths
 from rdzv_protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, Reply, Request, Start
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.transport.http import HttpTransport
 from tests.fuzz.api import Fuzzer
 from tests.support.process_info import Footprint
 from tests.support.programs import PATIENCE_S, Server

@@ -15,8 +15,8 @@ from rdzv_protocol.errors import AgentFenced, StaleRound
 from rdzv_protocol.messages import Directive, Drain, JoinRequest, PollRequest, Reply, Start, Wait
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.transport.failover import Failover
-from node_agent.transport.retrying import RetryingClient
+from node_agent.kernel.transport.retrying import RetryingClient
+from node_agent.servers.failover import Failover
 from rdzv_server.cluster.placement import shard_of
 from tests.support.cluster import Cluster
 from tests.support.etcd import Etcd

@@ -18,8 +18,8 @@ from rdzv_protocol.messages import PollRequest, Start
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent import words as agent_words
-from node_agent.core.backoff import Unreachable
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.words import completion, losses, runs
 from rdzv_server.words import service as service_words
 from rdzv_server.words import storage as words

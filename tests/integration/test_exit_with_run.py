@@ -13,8 +13,8 @@ from node_agent import supervisor, words
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
 from node_agent.features.metrics import words as metrics
-from node_agent.workers.orphans import MARK
-from node_agent.workers.process import handles
+from node_agent.kernel.workers.orphans import MARK
+from node_agent.kernel.workers.process import handles
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.outages import LOST

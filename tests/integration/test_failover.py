@@ -14,8 +14,8 @@ import pytest
 from rdzv_protocol.errors import NotLeader
 
 from node_agent import words as agent_words
-from node_agent.core.backoff import HANDOVER_S
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.core.backoff import HANDOVER_S
+from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.words import etcd as etcd_words
 from rdzv_server.words import storage as words
 from tests.integration.replicas import TAKEOVER_S, Probe, Replicas

@@ -10,7 +10,7 @@ from rdzv_protocol.messages import LeaveRequest
 from rdzv_protocol.text import printable
 
 from node_agent import words
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.transport.http import HttpTransport
 from tests.support.programs import Program, Server, start_agent
 from tests.support.scenario import RUN_ID, a_join
 

@@ -22,9 +22,9 @@ from rdzv_protocol.messages import Finish, LeaveRequest, PollRequest, Reply, Rep
 from rdzv_protocol.paths import events_of
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.core.backoff import Unreachable
-from node_agent.transport.http import HttpTransport
-from node_agent.transport.retrying import RetryingClient
+from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.transport.http import HttpTransport
+from node_agent.kernel.transport.retrying import RetryingClient
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.config import Limits, Rate

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.workers.orphans import MARK
-from node_agent.workers.orphans_helper import Roster, read_roster
+from node_agent.kernel.workers.orphans import MARK
+from node_agent.kernel.workers.orphans_helper import Roster, read_roster
 from tests.support.cluster import Cluster
 from tests.support.process_info import ended, guardians, is_running, process_ended, until
 from tests.support.programs import Program
@@ -170,7 +170,7 @@ async def test_other_programs_are_left_alone(cluster: Cluster, daemon: int) -> N
 def test_without_a_descriptor_left_nobody_is_found() -> None:
     lines = (
         "import resource",
-        "from node_agent.workers.orphans import children",
+        "from node_agent.kernel.workers.orphans import children",
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))",
         "assert children() == set()",
     )

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from node_agent.failures.diagnose import exit_status
-from node_agent.workers.warm import words
-from node_agent.workers.warm.interpreter import LOWEST_DESCRIPTOR
+from node_agent.features.warm import words
+from node_agent.features.warm.interpreter import LOWEST_DESCRIPTOR
+from node_agent.kernel.failures.diagnose import exit_status
 from tests.support.cluster import Cluster
 from tests.support.launchers import PROGRAMS
 from tests.support.process_info import children, ended, is_running, until

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.workers.warm import words as warm_words
+from node_agent.features.warm import words as warm_words
 from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, start, warm_python
 from tests.support.process_info import until
 from tests.support.programs import Program

@@ -19,7 +19,7 @@ from rdzv_protocol.settings import RequestedSettings
 
 from benchmarks.machine import cpu_s, rss_kb
 from benchmarks.swarm import Swarm
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.words import unheard
 from tests.support.certificates import Authority
 from tests.support.programs import Program, Server

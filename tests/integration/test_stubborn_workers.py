@@ -36,7 +36,7 @@ BUSY_S = 5.0
 LAST_WORD_S, CONSOLE_S = 2.0, 2.0
 KILL_S = 1.0
 MAIN = "from node_agent.cli.main import main; raise SystemExit(main())"
-IMPATIENT = f"from node_agent.workers import process; process.KILL_TIMEOUT_S = {KILL_S}; {MAIN}"
+IMPATIENT = f"from node_agent.kernel.workers import process; process.KILL_TIMEOUT_S = {KILL_S}; {MAIN}"
 """A real agent, but that the half minute for a worker that outlives SIGKILL is a second."""
 
 
@@ -246,7 +246,7 @@ async def test_a_torch_that_hangs_in_a_driver_holds_up_no_agent(freezer: Freezer
     os.mkfifo(tmp_path / "driver")
     (tmp_path / "torch.py").write_text(f"open({str(tmp_path / 'driver')!r}).read()")
     limits = f"devices.NOTICE_S, devices.TIMEOUT_S = 0.0, {KILL_S}"
-    python = ("-c", f"from node_agent.workers import devices; {limits}; {MAIN}")
+    python = ("-c", f"from node_agent.kernel.workers import devices; {limits}; {MAIN}")
     agent = await start_agent("--nproc", "gpu", python=python, env={"PYTHONPATH": str(tmp_path)})
     await agent.line(words.devices.ASKING_TORCH)
     freezer.freeze(*children(agent.pid))

@@ -11,8 +11,8 @@ from rdzv_protocol.errors import TlsRequired
 from rdzv_protocol.messages import Reply
 from rdzv_protocol.words import tls as words
 
-from node_agent.core.backoff import Unreachable
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import http

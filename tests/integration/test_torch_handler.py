@@ -15,7 +15,7 @@ import pytest
 from rdzv_protocol.messages import JoinRequest, Reply, Start
 from rdzv_protocol.words import tls
 
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.auth.authorization import Access, Role, Token
 from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind

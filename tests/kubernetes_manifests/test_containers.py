@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from node_agent import words
-from node_agent.workers.ports import ReservedPort
+from node_agent.kernel.workers.ports import ReservedPort
 from rdzv_server.words import auth, startup
 from tests.kubernetes_manifests.manifests import Pod, PodTemplate, mine, need_kubectl, only, render, template
 from tests.support.certificates import Authority

@@ -14,7 +14,7 @@ import yaml
 from rdzv_protocol import paths
 from rdzv_protocol.exit_codes import ExitCode
 
-from node_agent.runner import CRASH_MARGIN_S
+from node_agent.kernel.runner import CRASH_MARGIN_S
 from tests.kubernetes_manifests.manifests import (
     FOLDER,
     FOLDERS,

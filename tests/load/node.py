@@ -9,12 +9,12 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Failure, JoinRequest, Reply
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.config import AgentConfig
-from node_agent.core.command import Command
-from node_agent.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers
-from node_agent.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.runner import Runner
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.config import AgentConfig
+from node_agent.kernel.core.command import Command
+from node_agent.kernel.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers
+from node_agent.kernel.core.events import Event, Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.kernel.runner import Runner
+from node_agent.kernel.transport.http import HttpTransport
 
 CLOSE_S = 10.0
 EXIT_CODE = 3

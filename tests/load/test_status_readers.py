@@ -14,7 +14,7 @@ from rdzv_protocol import paths
 from rdzv_protocol.messages import Failure, JoinRequest, PollRequest, Reply, ReportRequest, Start
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.transport.http import HttpTransport
 from tests.support.process_info import Footprint
 from tests.support.programs import Server
 

@@ -19,9 +19,9 @@ from rdzv_protocol.messages import (
 from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.core.backoff import Unreachable
-from node_agent.core.effects import Ask, CheckNode, Effect, Exit, MatchRules, StartWorkers, StopWorkers
-from node_agent.core.events import (
+from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.core.effects import Ask, CheckNode, Effect, Exit, MatchRules, StartWorkers, StopWorkers
+from node_agent.kernel.core.events import (
     Answer,
     Answered,
     ConnectionFailed,
@@ -39,7 +39,7 @@ from node_agent.core.events import (
     WorkersStopped,
     WorkersSucceeded,
 )
-from node_agent.core.machine import ANSWER_S, AgentMachine, State
+from node_agent.kernel.core.machine import ANSWER_S, AgentMachine, State
 from tests.unit.node_agent.story import LEASE_S, a_failure, drain, finish, join, start, stop, wait
 
 rounds = st.integers(1, 4)

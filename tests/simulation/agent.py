@@ -11,12 +11,12 @@ from rdzv_protocol.evidence import Evidence, StackGroup, frame
 from rdzv_protocol.messages import JoinRequest, Progress, Reply, Request
 from rdzv_protocol.queries import Examine, LogTail, Notice, Noticed, Query, QueryAnswer, Refused, TailLog
 
-from node_agent.config import AgentConfig
-from node_agent.core.command import Command
-from node_agent.core.effects import Ask, Exit, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
-from node_agent.core.events import Answer, Event, Signalled, Started, Suspected
-from node_agent.core.machine import AgentMachine
-from node_agent.runner import Runner
+from node_agent.kernel.config import AgentConfig
+from node_agent.kernel.core.command import Command
+from node_agent.kernel.core.effects import Ask, Exit, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.kernel.core.events import Answer, Event, Signalled, Started, Suspected
+from node_agent.kernel.core.machine import AgentMachine
+from node_agent.kernel.runner import Runner
 from simulation.network import Host
 from simulation.server import Loop
 from simulation.transport import SimulatedTransport

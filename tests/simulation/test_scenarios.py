@@ -10,7 +10,7 @@ from rdzv_protocol.codec import encode
 from rdzv_protocol.messages import JoinRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.core.machine import State
+from node_agent.kernel.core.machine import State
 from rdzv_server.core.kernel.run import Stage
 from simulation.agent import AgentProcess
 from simulation.cluster import Cluster, Violation

@@ -1,4 +1,4 @@
-"""An agent's transport on the simulated network: what `node_agent.transport.http` is on a real one."""
+"""An agent's transport on the simulated network: what `node_agent.kernel.transport.http` is on a real one."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from rdzv_protocol.messages import Ack, ErrorReply, JoinRequest, PollRequest, Re
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S
 
 from node_agent import words
-from node_agent.core.backoff import Unreachable
+from node_agent.kernel.core.backoff import Unreachable
 from simulation.network import Connection
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from random import Random
 
 from rdzv_protocol.messages import Assignment, Blame, Failure
 
-from node_agent.core.events import Event, WorkerFailed, WorkersStopped, WorkersSucceeded
-from node_agent.failures.diagnose import exit_status
+from node_agent.kernel.core.events import Event, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.kernel.failures.diagnose import exit_status
 from simulation.network import Host
 
 KILL_TAKES_S = 0.05

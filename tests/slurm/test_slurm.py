@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.workers.warm import words as warm_words
+from node_agent.features.warm import words as warm_words
 from rdzv_server.words import completion, runs
 from tests.support.process_info import until
 from tests.support.programs import TORCH_WORKER, WORKER, Program

@@ -6,12 +6,12 @@ from functools import partial
 
 from rdzv_protocol.log_lines import Context
 
-from node_agent.core.effects import Level
-from node_agent.output.console import ERR
-from node_agent.output.sinks import Lines, Tail
-from node_agent.output.streams import Relay
-from node_agent.workers.process import CommandProcess
-from node_agent.workers.spec import WorkerSpec
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.output.console import ERR
+from node_agent.kernel.output.sinks import Lines, Tail
+from node_agent.kernel.output.streams import Relay
+from node_agent.kernel.workers.process import CommandProcess
+from node_agent.kernel.workers.spec import WorkerSpec
 
 PATIENCE_S = 10.0
 

@@ -32,8 +32,8 @@ TORCHRUN = (
 )  # fmt: skip
 SERVER = ("rdzv_server.__main__", "rdzv_server.server")
 AGENT = (
-    "node_agent.__main__", "node_agent.launch", "node_agent.agent", "node_agent.transport.failover",
-    "node_agent.failures.report", "node_agent.failures.oom", "node_agent.transport.in_process",
+    "node_agent.__main__", "node_agent.launch", "node_agent.agent", "node_agent.servers.failover",
+    "node_agent.kernel.failures.report", "node_agent.kernel.failures.oom", "node_agent.servers.standalone",
 )  # fmt: skip
 RDZVCTL = ("rdzvctl.__main__",)
 """Modules that one process imports; those of programs have a function `main`."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from node_agent.workers.ports import ReservedPort
+from node_agent.kernel.workers.ports import ReservedPort
 from tests.support import forked
 from tests.support.programs import Program
 

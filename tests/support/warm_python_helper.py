@@ -100,7 +100,7 @@ def task(
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        from node_agent.workers.warm import interpreter as python
+        from node_agent.features.warm import interpreter as python
 
         order = serve(sys.argv[2], sys.argv[3:])
         python.find_modules_for(order["command"])

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec.structs import replace
 from rdzv_protocol.queries import PairTest, Query
 
-from node_agent.config import AgentConfig, Endpoint, LaunchPlan, Options, UsageError
-from node_agent.core.log_options import NO_FILES
 from node_agent.flags import our_switch, ours, seconds, text
+from node_agent.kernel.config import AgentConfig, Endpoint, LaunchPlan, Options, UsageError
+from node_agent.kernel.core.log_options import NO_FILES
 
 if TYPE_CHECKING:
-    from node_agent.checks.pre_join import NodeCheck
+    from node_agent.features.node_checks.pre_join import NodeCheck
 
 CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "network")
 NETWORK = "network"
@@ -94,7 +94,7 @@ class NodeChecks(Options, frozen=True, kw_only=True):
     @property
     def node_check(self) -> "NodeCheck":
         """Check that these options ask for."""
-        from node_agent.checks.pre_join import NodeCheck
+        from node_agent.features.node_checks.pre_join import NodeCheck
 
         return NodeCheck(
             built_in=self.check,

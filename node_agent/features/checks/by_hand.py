@@ -4,9 +4,9 @@ import subprocess
 
 from rdzv_protocol.exit_codes import ExitCode
 
-from node_agent.checks.pre_join import NodeCheck, commands
-from node_agent.config import AgentConfig
 from node_agent.features.checks import words
+from node_agent.features.node_checks.pre_join import NodeCheck, commands
+from node_agent.kernel.config import AgentConfig
 
 
 def run_by_hand(check: NodeCheck, config: AgentConfig) -> ExitCode:

@@ -4,11 +4,11 @@ import asyncio
 
 from rdzv_protocol.queries import PairTest, PairTested, Query
 
-from node_agent.checks.pre_join import PreJoinCheck
-from node_agent.core.effects import Level
 from node_agent.features import checks
 from node_agent.features.checks import NETWORK, words
-from node_agent.features.feature import Feature, Kernel
+from node_agent.features.node_checks.pre_join import PreJoinCheck
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.feature import Feature, Kernel
 
 LEAST_MB_PER_S = 10.0
 """Limit of the network test where the user gives none: less is a broken link, or one of 100 Mbit/s at most."""
@@ -35,7 +35,7 @@ class NodeChecks(Feature):
 
     async def answer(self, query: Query) -> PairTested:
         """Bandwidth and latency to another node, measured."""
-        from node_agent.checks.network import measure
+        from node_agent.features.node_checks.network import measure
 
         assert isinstance(query, PairTest)
         limit = self._options.check[NETWORK]

@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from node_agent.config import Options
 from node_agent.flags import Flag, one_of
+from node_agent.kernel.config import Options
 
 
 class EventLog(Options, frozen=True, kw_only=True):

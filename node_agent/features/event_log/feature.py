@@ -11,8 +11,8 @@ from typing import Any
 
 from rdzv_protocol.messages import Assignment, Failure
 
-from node_agent.features.feature import Feature, Kernel
-from node_agent.output.console import ERR
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.console import ERR
 
 
 class EventLog(Feature):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 
-from node_agent.config import LaunchPlan, Options
 from node_agent.flags import Read, lines, number, ours, pattern, seconds, switch, text, whole
-from node_agent.workers.environment import UNINTERRUPTIBLE
+from node_agent.kernel.config import LaunchPlan, Options
+from node_agent.kernel.workers.environment import UNINTERRUPTIBLE
 
 if TYPE_CHECKING:
-    from node_agent.core.hang import LogRule, ProgressLimits
+    from node_agent.kernel.core.hang import LogRule, ProgressLimits
 
 SHORTEST_SILENCE_S = 1.0
 _LIMITS = {
@@ -39,7 +39,7 @@ _RULE_KEYS: dict[str, tuple[str, Read]] = {
 
 def progress_limits(given: object) -> "ProgressLimits":
     """Seconds for every phase, `auto`, or some of start, step, checkpoint, unseen and factor."""
-    from node_agent.core.hang import ProgressLimits
+    from node_agent.kernel.core.hang import ProgressLimits
 
     if given == "auto":
         return ProgressLimits()
@@ -81,7 +81,7 @@ def _log_rule(line: str) -> "LogRule":
             from node_agent.features.hangs import words
 
             raise ValueError(words.bad_value_in_rule(key, line, str(error))) from None
-    from node_agent.core.hang import LogRule
+    from node_agent.kernel.core.hang import LogRule
 
     return LogRule(**found)  # type: ignore[arg-type]
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Reply
 
-from node_agent.core.hang import HangOptions
 from node_agent.features import hangs
-from node_agent.features.feature import Feature, Kernel
 from node_agent.features.hangs.hang_watch import HangWatch
-from node_agent.output.sinks import Sink
+from node_agent.kernel.core.hang import HangOptions
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.sinks import Sink
 
 
 class Hangs(Feature):

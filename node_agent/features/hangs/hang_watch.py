@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from math import inf
 
-from node_agent.core.hang import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
-from node_agent.core.progress import Reading
 from node_agent.features.hangs.log_rules import Line, LineMatcher
-from node_agent.output.sinks import Sink
-from node_agent.workers.process import state
+from node_agent.kernel.core.hang import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
+from node_agent.kernel.core.progress import Reading
+from node_agent.kernel.output.sinks import Sink
+from node_agent.kernel.workers.process import state
 
 LONGEST_LINE = 1 << 16
 LOOKED_AT = 4_096

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from node_agent.core.hang import LineMatch, LogRule
 from node_agent.features.hangs import log_rules_helper, words
-from node_agent.workers.helper import Helper
-from node_agent.workers.process import STDERR, CommandProcess
+from node_agent.kernel.core.hang import LineMatch, LogRule
+from node_agent.kernel.workers.helper import Helper
+from node_agent.kernel.workers.process import STDERR, CommandProcess
 
 CPU_S = 2.0
 """Processor time that all patterns together may take for one line."""

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from rdzv_protocol.queries import Query, TailLog
 
-from node_agent.config import Options
 from node_agent.flags import our_switch
+from node_agent.kernel.config import Options
 
 
 class LogReads(Options, frozen=True, kw_only=True):

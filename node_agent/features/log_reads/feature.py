@@ -3,9 +3,9 @@
 from rdzv_protocol.queries import LogTail, Query, Refused, TailLog
 
 from node_agent.features import log_reads
-from node_agent.features.feature import Feature, Kernel
 from node_agent.features.log_reads import words
 from node_agent.features.log_reads.log_tail import LogReader
+from node_agent.kernel.feature import Feature, Kernel
 
 
 class LogReads(Feature):

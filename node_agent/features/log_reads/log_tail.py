@@ -17,7 +17,7 @@ from rdzv_protocol.flag_values import LogStream
 from rdzv_protocol.queries import LOG_BYTES, LogTail, Refused, TailLog
 
 from node_agent.features.log_reads import words
-from node_agent.output.logs import ReadableLogs
+from node_agent.kernel.output.logs import ReadableLogs
 
 MOST_READS = 4
 """Reads under way at a time: those on a disk that hangs may never end."""

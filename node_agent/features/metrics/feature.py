@@ -19,11 +19,11 @@ from rdzv_protocol.messages import Assignment, Failure, Reply
 from rdzv_protocol.paths import AGENT_HAS_METRICS_ONLY
 from rdzv_protocol.paths import METRICS as PATH
 
-from node_agent.config import UsageError
-from node_agent.core.effects import Level
 from node_agent.features import metrics
-from node_agent.features.feature import Feature, Kernel
 from node_agent.features.metrics import words
+from node_agent.kernel.config import UsageError
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.feature import Feature, Kernel
 
 MOST_CONNECTIONS = 8
 """Most connections at a time; further ones are closed at once."""

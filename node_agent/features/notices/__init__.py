@@ -6,8 +6,8 @@ from typing import Annotated
 from msgspec.structs import replace
 from rdzv_protocol.queries import Notice, Query
 
-from node_agent.config import LaunchPlan, Options, UsageError
 from node_agent.flags import ours, seconds, signal_name
+from node_agent.kernel.config import LaunchPlan, Options, UsageError
 
 SHARE = 0.8
 """Part of `--shutdown-timeout` that a notice may take: what a scheduler gives between SIGTERM and SIGKILL is all."""

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Mapping
 from rdzv_protocol.messages import Assignment
 from rdzv_protocol.queries import Notice, Noticed, Query
 
-from node_agent.core.effects import Level
 from node_agent.features import notices
-from node_agent.features.feature import Feature, Kernel
 from node_agent.features.notices import words
 from node_agent.features.notices.notice_board import NoticeBoard
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.feature import Feature, Kernel
 
 
 class Notices(Feature):

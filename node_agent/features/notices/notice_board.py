@@ -18,10 +18,10 @@ from rdzv_protocol.queries import Notice, Noticed
 
 from node_agent.features.notices import words
 from node_agent.in_worker import NOTICE_ACK, NOTICE_FILE
-from node_agent.output.room import in_words
-from node_agent.output.threads import in_thread, leave_to_thread
-from node_agent.workers.group import READ_WITHIN_S
-from node_agent.workers.temp_dir import TempDir
+from node_agent.kernel.output.room import in_words
+from node_agent.kernel.output.threads import in_thread, leave_to_thread
+from node_agent.kernel.workers.group import READ_WITHIN_S
+from node_agent.kernel.workers.temp_dir import TempDir
 
 LOOK_S = 0.02
 """Time between two looks at whether all have acknowledged."""

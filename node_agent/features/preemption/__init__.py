@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable
 from typing import Annotated
 
-from node_agent.config import LaunchPlan, Options, UsageError
 from node_agent.flags import ours, text
+from node_agent.kernel.config import LaunchPlan, Options, UsageError
 
 CLOUDS = ("aws", "gcp", "azure")
 

@@ -5,10 +5,10 @@ import os
 from functools import partial
 
 from node_agent.features import preemption
-from node_agent.features.feature import Feature, Kernel
 from node_agent.features.preemption import words
-from node_agent.output.threads import in_thread
-from node_agent.transport.base import spawn
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.transport.base import spawn
 
 LOOK_S = 1.0
 """Time between two looks for `--preemption-file`."""

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable
 from typing import Annotated
 
-from node_agent.config import LaunchPlan, Options, UsageError
 from node_agent.flags import ours, text
+from node_agent.kernel.config import LaunchPlan, Options, UsageError
 
 
 class Readiness(Options, frozen=True, kw_only=True):

@@ -5,12 +5,12 @@ import os
 from contextlib import suppress
 from functools import partial
 
-from node_agent.core.effects import Level
 from node_agent.features import readiness
-from node_agent.features.feature import Feature, Kernel
 from node_agent.features.readiness import words
-from node_agent.output.room import in_words
-from node_agent.output.threads import in_thread
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.room import in_words
+from node_agent.kernel.output.threads import in_thread
 
 CLOSE_S = 2.0
 """Longest time for which an agent waits at its end until the file is removed."""

@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from node_agent.config import Options
 from node_agent.flags import ours, patterns
+from node_agent.kernel.config import Options
 
 
 class FailureRules(Options, frozen=True, kw_only=True):

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 from rdzv_protocol.text import clip, one_line
 
-from node_agent.core.effects import Level
 from node_agent.features import rules
-from node_agent.features.feature import Feature, Kernel
 from node_agent.features.rules import words
-from node_agent.workers.bounded_command import BoundedCommand
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.workers.bounded_command import BoundedCommand
 
 CPU_S = 2
 """Processor time that the patterns of all rules may take together."""

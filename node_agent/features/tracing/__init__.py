@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Annotated
 
-from node_agent.config import LaunchPlan, Options, UsageError
 from node_agent.flags import our_switch
+from node_agent.kernel.config import LaunchPlan, Options, UsageError
 
 
 class Tracing(Options, frozen=True, kw_only=True):

@@ -11,10 +11,10 @@ from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Reply
 from rdzv_protocol.tracing import Attributes, Part, SpanExport, TracedRound, node_part
 
-from node_agent.config import PROGRAM
 from node_agent.features import tracing
-from node_agent.features.feature import Feature, Kernel
-from node_agent.output.sinks import Noticed, Sink
+from node_agent.kernel.config import PROGRAM
+from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.sinks import Noticed, Sink
 
 
 class RoundTrace(Feature):

@@ -2,8 +2,8 @@
 
 from typing import Annotated
 
-from node_agent.config import Options
 from node_agent.flags import modules, ours
+from node_agent.kernel.config import Options
 
 FILES = 2
 """Descriptors of a process that is held ready: itself and the way to it."""

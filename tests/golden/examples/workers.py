@@ -1,6 +1,6 @@
 """Fields of what is told of workers and of a node's checks."""
 
-from node_agent.checks import words as checks
+from node_agent.features.node_checks import words as checks
 from node_agent.words import workers
 
 EXAMPLES = {

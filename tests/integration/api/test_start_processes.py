@@ -149,7 +149,7 @@ def test_functions_are_workers_like_commands(method: str) -> None:
 def test_each_runs_on_the_cpus_that_it_is_given(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     sets = (frozenset(cpus[:1]), frozenset(cpus[-1:]))
-    monkeypatch.setattr("node_agent.api.processes.cpu_sets", lambda options, environment, workers: sets)
+    monkeypatch.setattr("node_agent.compat.api.processes.cpu_sets", lambda options, environment, workers: sets)
     result = run(os.sched_getaffinity, (0,), (0,), numa_options="node", start_method=method)
     assert result.return_values == dict(enumerate(sets))
 

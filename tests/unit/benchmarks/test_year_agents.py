@@ -6,9 +6,9 @@ from rdzv_protocol.settings import RequestedSettings
 
 from benchmarks.year import agents as year_agents
 from benchmarks.year.agents import Agent, Agents, Unlike
-from node_agent.core import events
-from node_agent.core.effects import StartWorkers
-from node_agent.core.machine import State
+from node_agent.kernel.core import events
+from node_agent.kernel.core.effects import StartWorkers
+from node_agent.kernel.core.machine import State
 
 STOP = Stop(round=1, reason="node n9 failed")
 

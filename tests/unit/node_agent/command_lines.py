@@ -6,7 +6,7 @@ import pytest
 
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
-from node_agent.config import LaunchPlan, UsageError
+from node_agent.kernel.config import LaunchPlan, UsageError
 
 HERE = {"PATH": "/usr/bin:/bin"}
 """An environment that says nothing."""

@@ -19,10 +19,10 @@ from rdzv_protocol.messages import (
 )
 
 from node_agent.agent import Agent
-from node_agent.config import AgentConfig
-from node_agent.core.backoff import Unreachable
-from node_agent.core.command import Command
-from node_agent.workers.orphans import reap
+from node_agent.kernel.config import AgentConfig
+from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.core.command import Command
+from node_agent.kernel.workers.orphans import reap
 from tests.support.console import FakeConsole
 from tests.support.process_info import subreaper
 from tests.unit.node_agent.story import join

@@ -23,14 +23,14 @@ from rdzv_protocol.messages import (
 from rdzv_protocol.queries import Queries
 from rdzv_protocol.settings import RequestedSettings
 
-from node_agent.core.effects import Effect
-from node_agent.core.events import (
+from node_agent.kernel.core.effects import Effect
+from node_agent.kernel.core.events import (
     Answered,
     Event,
     Started,
     TimePassed,
 )
-from node_agent.core.machine import AgentMachine
+from node_agent.kernel.core.machine import AgentMachine
 
 LEASE_S = 9.0
 

@@ -17,9 +17,6 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.messages import JoinRequest, LeaveRequest, PollRequest, ReportRequest, SuspectRequest
 
 from node_agent import words
-from node_agent.core.backoff import ServerLost, Unreachable
-from node_agent.core.command import Command
-from node_agent.core.events import Signalled
 from node_agent.features import words as features
 from node_agent.features.extension_locks import ExtensionLocks
 from node_agent.features.file_timer import WorkerTimers
@@ -31,8 +28,11 @@ from node_agent.features.rules import FailureRules
 from node_agent.features.rules import words as rules
 from node_agent.features.store import Store
 from node_agent.features.warm import WarmWorkers
-from node_agent.workers.process import own_children
-from node_agent.workers.warm import words as warm_words
+from node_agent.features.warm import words as warm_words
+from node_agent.kernel.core.backoff import ServerLost, Unreachable
+from node_agent.kernel.core.command import Command
+from node_agent.kernel.core.events import Signalled
+from node_agent.kernel.workers.process import own_children
 from tests.support.process_info import until
 from tests.support.told import tells
 from tests.unit.node_agent.rig import Rig, rig

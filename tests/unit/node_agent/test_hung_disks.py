@@ -17,22 +17,22 @@ from rdzv_protocol.queries import Examine, Notice, Noticed, Refused
 
 from node_agent import agent as agent_module
 from node_agent import words
-from node_agent.api.errors import LaunchError
-from node_agent.api.processes import PContext
-from node_agent.core.log_options import LogOptions, Std
+from node_agent.compat.api.errors import LaunchError
+from node_agent.compat.api.processes import PContext
 from node_agent.features.notices import Notices
 from node_agent.features.notices import words as notices
 from node_agent.features.notices.notice_board import NoticeBoard
 from node_agent.features.preemption import Preemption
 from node_agent.features.readiness import Readiness
 from node_agent.features.readiness import ready_file as ready_file_module
-from node_agent.output import logs as logs_module
-from node_agent.output import threads as threads_module
-from node_agent.output.threads import in_thread
-from node_agent.transport.base import ThreadLoop
-from node_agent.workers import group as group_module
-from node_agent.workers.environment import ERROR_FILE
-from node_agent.workers.temp_dir import TempDir
+from node_agent.kernel.core.log_options import LogOptions, Std
+from node_agent.kernel.output import logs as logs_module
+from node_agent.kernel.output import threads as threads_module
+from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.transport.base import ThreadLoop
+from node_agent.kernel.workers import group as group_module
+from node_agent.kernel.workers.environment import ERROR_FILE
+from node_agent.kernel.workers.temp_dir import TempDir
 from tests.support.process_info import until
 from tests.support.told import pattern, tells
 from tests.unit.node_agent.rig import PATIENCE_S, Rig, rig

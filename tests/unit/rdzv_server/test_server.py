@@ -11,7 +11,7 @@ from rdzv_protocol.codec import encode
 from rdzv_protocol.errors import AgentFenced, ServerUnavailable
 from rdzv_protocol.messages import Ack, LeaveRequest, PollRequest, ReportRequest, Start, Stop, Wait
 
-from node_agent.transport.http import HttpTransport
+from node_agent.kernel.transport.http import HttpTransport
 from rdzv_server.http.metrics import MetricsView
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.storage.sqlite import SqliteStore

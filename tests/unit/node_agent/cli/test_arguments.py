@@ -14,8 +14,6 @@ from node_agent import words
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments, make
 from node_agent.cli.parser import read
 from node_agent.cli.plan import SAME_NAMES, settings
-from node_agent.config import UsageError
-from node_agent.core.log_options import PREFIX_NAMES, Std
 from node_agent.features.checks import CHECKS
 from node_agent.features.checks import words as checks
 from node_agent.features.hangs import words as hangs
@@ -23,6 +21,8 @@ from node_agent.features.notices import words as notices
 from node_agent.features.preemption import CLOUDS
 from node_agent.features.preemption import words as preemption
 from node_agent.features.readiness import words as readiness
+from node_agent.kernel.config import UsageError
+from node_agent.kernel.core.log_options import PREFIX_NAMES, Std
 from tests.support.told import pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 

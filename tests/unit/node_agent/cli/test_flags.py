@@ -8,7 +8,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.arguments import FLAGS, Arguments
 from node_agent.cli.parser import Parser
-from node_agent.config import UsageError
+from node_agent.kernel.config import UsageError
 
 DEFAULTS = {argument: Arguments().value(argument) for argument in FLAGS}
 DEPENDS = ("rdzv_id", "master_addr")

@@ -12,14 +12,14 @@ from rdzv_protocol.settings import RequestedSettings
 from node_agent import words
 from node_agent.cli import main
 from node_agent.cli.plan import SAME_NAMES
-from node_agent.config import AgentConfig, LaunchPlan, UsageError
-from node_agent.core.command import Command
-from node_agent.core.hang import LogRule, ProgressLimits
-from node_agent.core.log_options import LogOptions, Std
 from node_agent.features.checks import words as checks
 from node_agent.features.notices import words as notices
 from node_agent.features.table import OPTIONS
 from node_agent.flags import PLACES
+from node_agent.kernel.config import AgentConfig, LaunchPlan, UsageError
+from node_agent.kernel.core.command import Command
+from node_agent.kernel.core.hang import LogRule, ProgressLimits
+from node_agent.kernel.core.log_options import LogOptions, Std
 from tests.unit.node_agent.command_lines import complaint, plan
 
 
@@ -218,11 +218,11 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(plans, cap
 
 def test_workers_are_bound_near_their_gpus(monkeypatch):
     monkeypatch.setattr(
-        "node_agent.workers.devices.Devices.pci_addresses", lambda devices: ["0000:3b:00.0", "0000:5e:00.0"]
+        "node_agent.kernel.workers.devices.Devices.pci_addresses", lambda devices: ["0000:3b:00.0", "0000:5e:00.0"]
     )
     near = [frozenset({0, 1}), frozenset({2, 3})]
     asked = []
-    monkeypatch.setattr("node_agent.workers.numa.cpu_sets", lambda *what: asked.append(what) or near)
+    monkeypatch.setattr("node_agent.kernel.workers.numa.cpu_sets", lambda *what: asked.append(what) or near)
     assert config("--numa-binding", "socket", "--nproc", "2", "train.py").cpus == tuple(near)
     assert asked == [("socket", ["0000:3b:00.0", "0000:5e:00.0"], 2)]
 

@@ -62,7 +62,7 @@ def on_all_pages(program: str) -> list[list[str]]:
 
 @pytest.fixture(autouse=True)
 def nobody_looks_names_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node_agent.transport.this_machine.names_this_machine", lambda host: False)
+    monkeypatch.setattr("node_agent.kernel.transport.this_machine.names_this_machine", lambda host: False)
 
 
 def understood(words: list[str], environment: dict[str, str] | None = None) -> Arguments:

@@ -7,7 +7,7 @@ import pytest
 from rdzv_protocol.words import flags as flag_words
 
 from node_agent import words
-from node_agent.config import Target
+from node_agent.kernel.config import Target
 from tests.support.told import tells
 from tests.unit.node_agent.command_lines import complaint, plan
 

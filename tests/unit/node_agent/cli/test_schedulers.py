@@ -8,9 +8,9 @@ import pytest
 
 from node_agent import words
 from node_agent.cli import schedulers
-from node_agent.config import LaunchPlan, Target
-from node_agent.workers.spec import SpecMaker
-from node_agent.workers.temp_dir import TempDir
+from node_agent.kernel.config import LaunchPlan, Target
+from node_agent.kernel.workers.spec import SpecMaker
+from node_agent.kernel.workers.temp_dir import TempDir
 from tests.support.told import pattern, tells
 from tests.unit.node_agent.command_lines import complaint, plan
 from tests.unit.node_agent.story import an_assignment
@@ -194,7 +194,7 @@ def test_a_server_elsewhere_takes_its_place():
 
 
 def test_flags_of_static_name_another_place(monkeypatch):
-    monkeypatch.setattr("node_agent.transport.this_machine.names_this_machine", lambda host: host == "here")
+    monkeypatch.setattr("node_agent.kernel.transport.this_machine.names_this_machine", lambda host: host == "here")
     assert auto(SLURM, "--master-port=29400").target.endpoint == ("gpu08", 29400)
     for host in ("here", "elsewhere"):
         target = auto(SLURM, f"--master-addr={host}").target

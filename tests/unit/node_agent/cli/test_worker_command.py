@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from node_agent import words
 from node_agent.cli.arguments import FLAGS
 from node_agent.cli.parser import Parser
-from node_agent.config import UsageError
-from node_agent.core.command import Command
+from node_agent.kernel.config import UsageError
+from node_agent.kernel.core.command import Command
 from tests.support.told import pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 

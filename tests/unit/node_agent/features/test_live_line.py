@@ -10,10 +10,10 @@ import pytest
 from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.messages import Wait
 
-from node_agent.core.effects import Level
 from node_agent.features import live_line
 from node_agent.features.live_line import LiveLine, fitted, width
-from node_agent.output.console import ERR, OUT, Console
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.output.console import ERR, OUT, Console
 
 WAIT = Wait(reason="waiting for 1 more node: 3 of 4 joined (a, b, c)", remaining_s=583.0, ending="gives_up")
 

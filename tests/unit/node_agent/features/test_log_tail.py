@@ -12,11 +12,11 @@ from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.messages import AnswerRequest
 from rdzv_protocol.queries import LOG_BYTES, LogTail, Refused, TailLog
 
-from node_agent.core.log_options import LogOptions
 from node_agent.features.log_reads import log_tail, words
 from node_agent.features.log_reads.log_tail import MOST_READS, LogReader
-from node_agent.output.logs import ReadableLogs, RoundLogs
-from node_agent.output.routing import Route, Routing, WorkerRoutes
+from node_agent.kernel.core.log_options import LogOptions
+from node_agent.kernel.output.logs import ReadableLogs, RoundLogs
+from node_agent.kernel.output.routing import Route, Routing, WorkerRoutes
 from tests.unit.node_agent.story import an_assignment
 
 RANK = 3

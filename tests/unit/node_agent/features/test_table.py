@@ -10,8 +10,8 @@ import pytest
 import node_agent
 from node_agent.cli.arguments import FLAGS
 from node_agent.features.active import UNASKED
-from node_agent.features.feature import Feature, load
 from node_agent.features.table import OPTIONS
+from node_agent.kernel.feature import Feature, load
 
 HEAVY = [options.feature for options in OPTIONS]
 IMPORTED = """
@@ -33,7 +33,7 @@ def test_an_agent_without_features_imports_none() -> None:
 
 
 def test_help_needs_no_feature_and_no_event_loop() -> None:
-    heavy = ("asyncio", "node_agent.agent", "node_agent.features.feature")
+    heavy = ("asyncio", "node_agent.agent", "node_agent.kernel.feature")
     command = [sys.executable, "-c", IMPORTED.replace("node_agent.agent, ", ""), *heavy]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == ""
 
@@ -43,13 +43,14 @@ def test_a_feature_is_off_without_its_flags(options: type) -> None:
     assert not options().is_on
 
 
-@pytest.mark.parametrize(
-    "kernel", ["agent.py", "runner.py", "queries.py", "supervisor.py", "cli/main.py", "cli/parser.py"]
-)
-def test_the_agent_names_no_feature(kernel: str) -> None:
-    text = (Path(node_agent.__file__).parent / kernel).read_text()
-    assert set(re.findall(r"node_agent\.features\.(\w+)", text)) <= {"active", "feature", "table"}
-    assert not re.findall(r"config\.options\(", text)
+def test_only_the_table_of_features_names_one() -> None:
+    package = Path(node_agent.__file__).parent
+    files = [package / each for each in ("agent.py", "supervisor.py", "cli/main.py", "cli/parser.py")]
+    files += [file for folder in ("kernel", "servers") for file in (package / folder).rglob("*.py")]
+    assert len(files) > 40
+    for text in (file.read_text() for file in files):
+        assert set(re.findall(r"node_agent\.features\.(\w+)", text)) <= {"active", "queries", "table"}
+        assert not re.findall(r"config\.options\(", text)
 
 
 @pytest.mark.parametrize("flag", [name for options in OPTIONS for name in options.__annotations__ if name in FLAGS])

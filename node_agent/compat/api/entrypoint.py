@@ -1,0 +1,206 @@
+"""Entrypoints of workers, functions and commands: what starts them, and what becomes of their values."""
+
+import asyncio
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from string import Template
+from typing import Any
+
+from node_agent import words
+from node_agent.compat.api.children import START_METHODS, ChildSpec, FunctionProcess, StartMethod
+from node_agent.compat.api.errors import LaunchError
+from node_agent.compat.api.pickled_call import PickledCall
+from node_agent.kernel.workers.process import CommandProcess, Process
+
+Arguments = Mapping[int, Sequence[Any]]
+"""Arguments of each worker, by local rank."""
+Command = str | os.PathLike[str] | Sequence[str]
+Environment = Mapping[str, str]
+
+
+class CommandEntry:
+    """Starter of workers, round after round: a program and its first arguments, followed by each worker's own."""
+
+    returned: Collection[int] = ()
+    counts_stopped = True
+    """Whether workers that were stopped because another one failed count as failed, too; in torch only commands do."""
+
+    def __init__(self, command: Command, args: Arguments) -> None:
+        first = [command] if isinstance(command, str | os.PathLike) else command
+        self._first = [os.fspath(part) for part in first]
+        self.title = self._first[0]
+        """Name for a person."""
+        self._args = dict(args)
+        self._started: set[int] = set()
+        self.not_started: OSError | None = None
+        """Reason why the program could not be started in the last round."""
+
+    def start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
+        """Start the worker with this local rank. Raises `OSError`."""
+        command = [*self._first, *map(str, self._args[local_rank])]
+        try:
+            process = CommandProcess(command, environment, stdout=out, stderr=err, cpus=cpus)
+        except OSError as error:
+            self.not_started = error
+            raise
+        self._started.add(local_rank)
+        return process
+
+    def values(self) -> dict[int, Any]:
+        """Return values of the workers, by local rank, once all of them have exited 0. Raises `LaunchError`."""
+        return dict.fromkeys(sorted(self._started))
+
+    def let_go(self) -> None:
+        """Let workers go that wait for others: a command never does."""
+
+    def forget(self) -> None:
+        """Drop what is known of the last round's workers."""
+        self._started.clear()
+        self.not_started = None
+
+    def close(self) -> None:
+        """Close the entry: nothing will be started any more, and no values are asked for."""
+
+
+class FunctionEntry:
+    """Starter of workers that call a function with their own arguments. Raises `TypeError` if they cannot be sent."""
+
+    counts_stopped = False
+    not_started: OSError | None = None
+
+    def __init__(self, method: StartMethod, function: Callable[..., Any], args: Arguments) -> None:
+        self.title = getattr(function, "__qualname__", None) or repr(function)
+        self._method = method
+        self._processes: dict[int, FunctionProcess] = {}
+        self._gates: dict[int, socket.socket] = {}
+        """Sockets to workers that run, or wait for the others, by local rank."""
+        self.returned: set[int] = set()
+        """Local ranks of workers that have returned: they wait for the others, or have ended."""
+        self._args = dict(args)
+        self._calls: dict[int, PickledCall] = {}
+        """Calls by the identity of their arguments: those with the very same arguments are pickled once."""
+        try:
+            for given in args.values():
+                if id(given) not in self._calls:
+                    self._calls[id(given)] = PickledCall((function, tuple(given)), is_sent=method != "fork")
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
+        own, gate = socket.socketpair()
+        with gate:
+            spec = ChildSpec(self._calls[id(self._args[local_rank])], environment, out, err, cpus, gate)
+            process = FunctionProcess(self._method, spec, partial(self._ended, local_rank))
+        self._processes[local_rank], self._gates[local_rank] = process, own
+        asyncio.get_running_loop().add_reader(own.fileno(), self._hear, local_rank)
+        return process
+
+    def values(self) -> dict[int, Any]:
+        return {local_rank: self._value(local_rank) for local_rank in sorted(self._processes)}
+
+    def let_go(self) -> None:
+        """Let workers go that wait for the others, or will: all have returned, or all are stopped."""
+        while self._gates:
+            gate = self._gates.popitem()[1]
+            with suppress(OSError):  # it has ended
+                gate.send(b".")
+            asyncio.get_running_loop().remove_reader(gate.fileno())
+            gate.close()
+
+    def forget(self) -> None:
+        for process in self._processes.values():
+            process.discard()
+        self._processes.clear()
+        self.returned.clear()
+        self.let_go()
+
+    def close(self) -> None:
+        self.forget()
+        for call in self._calls.values():
+            call.close()
+
+    def _hear(self, local_rank: int) -> None:
+        """Hear from a worker that its value is there; or nothing, since it has ended."""
+        gate = self._gates[local_rank]
+        asyncio.get_running_loop().remove_reader(gate.fileno())
+        with suppress(ConnectionError):
+            if gate.recv(1):
+                self._has_returned(local_rank)
+
+    def _has_returned(self, local_rank: int) -> None:
+        """Let all workers go when the last one has returned."""
+        self.returned.add(local_rank)
+        if self.returned == self._args.keys():
+            self.let_go()
+
+    def _ended(self, local_rank: int, exit_code: int) -> None:
+        """Note that a worker has ended, perhaps within its function; after a failure, none waits for it."""
+        if exit_code == 0:
+            self._has_returned(local_rank)
+        else:
+            self.let_go()
+
+    def _value(self, local_rank: int) -> Any:
+        try:
+            return self._processes[local_rank].value()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise LaunchError(words.api.value_unreadable(local_rank, problem)) from error
+
+
+Entry = CommandEntry | FunctionEntry
+
+
+def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_method: StartMethod) -> Entry:
+    """Entry of a function or a command. Raises `TypeError`, `ValueError`; `RuntimeError` in an importing worker."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(words.api.UNGUARDED)
+    if start_method not in START_METHODS:
+        raise ValueError(words.api.not_a_start_method(START_METHODS, start_method))
+    for local_rank, given in args.items():
+        if not isinstance(given, Sequence):
+            raise TypeError(words.api.not_arguments(f"args[{local_rank}]", given))
+    if callable(entrypoint):
+        return FunctionEntry(start_method, entrypoint, args)
+    if isinstance(entrypoint, list | tuple) and not entrypoint:
+        raise ValueError(words.api.NO_PROGRAM)
+    if isinstance(entrypoint, str | os.PathLike | list | tuple):
+        return CommandEntry(entrypoint, args)
+    raise TypeError(words.api.not_an_entrypoint(entrypoint))
+
+
+def with_local_rank(args: tuple[Any, ...], local_rank: int) -> tuple[Any, ...]:
+    """The arguments of one worker: in texts, `${local_rank}` is its local rank, as under torch's launcher."""
+    if not any(isinstance(each, str) and "$" in each for each in args):
+        return args  # the same for all: they are sent once
+    return tuple(
+        Template(each).safe_substitute(local_rank=local_rank) if isinstance(each, str) else each for each in args
+    )
+
+
+def cpu_sets(options: Any, environment: Environment, workers: int) -> tuple[frozenset[int], ...]:
+    """The CPUs of each worker, or none at all for all of them, by torch's `NumaOptions` or a word of `--numa-binding`.
+
+    Raises `ValueError` if they cannot be bound as asked. With torch's `should_fall_back_if_binding_fails` what cannot
+    be done is left out.
+    """
+    if options is None:
+        return ()
+    mode = getattr(options, "affinity_mode", options)
+    mode = str(getattr(mode, "value", mode))
+    from node_agent.kernel.workers import numa
+    from node_agent.kernel.workers.devices import DeviceError, Devices
+
+    if mode not in numa.MODES:
+        raise ValueError(words.api.not_numa_options(numa.MODES, options))
+    try:
+        return tuple(numa.cpu_sets(mode, Devices(environment, addresses=True).pci_addresses(), workers))
+    except (DeviceError, numa.NumaError) as error:
+        if getattr(options, "should_fall_back_if_binding_fails", False):
+            return ()
+        raise ValueError(f"numa_options: {error}") from None

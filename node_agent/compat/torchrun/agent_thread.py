@@ -1,0 +1,182 @@
+"""The agent's machine in a thread of its own, for a program that has its own workers and its own main loop.
+
+It is `node_agent.agent` without workers: the same machine at the same work. The program asks for the next round, which
+also says that the workers of the last one are gone, and looks at `round_is_over`, which is set once they must go. What
+ends the agent is kept in `ending`.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from logging import INFO, WARNING, Logger
+from typing import Any, TypeVar
+
+from rdzv_protocol.errors import AgentFenced, ProtocolError
+from rdzv_protocol.messages import Assignment, Failure, Finish, Reply
+
+from node_agent import words
+from node_agent.kernel.config import AgentConfig
+from node_agent.kernel.core.backoff import ServerLost
+from node_agent.kernel.core.effects import Exit, Level, Log, OwnEffect, StartWorkers, StopWorkers, WriteFailureReport
+from node_agent.kernel.core.events import Signalled, Started, WorkerFailed, WorkersStopped, WorkersSucceeded
+from node_agent.kernel.runner import Runner
+from node_agent.kernel.transport.base import ThreadLoop, Transport
+
+LEAVE_TIMEOUT_S = 2.0
+"""Time in which a leaving agent tries to say so."""
+
+T = TypeVar("T")
+
+
+class Ended(Exception):
+    """No next round: the run has ended (`finish`), something went wrong (`error`), or this agent has left (neither)."""
+
+    def __init__(self, finish: Finish | None = None, error: BaseException | None = None) -> None:
+        super().__init__(finish.reason if finish else error or words.torchrun.HAS_LEFT)
+        self.finish = finish
+        self.error = error
+
+
+class AgentThread:
+    """One agent. Its methods are called from other threads, and block.
+
+    `open_port` is called for every join, in the agent's thread: it opens the port that the join names. `log` gets what
+    happens, and as warnings what is wrong with the connection to the server.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        make_transport: Callable[[], Transport],
+        endpoint: str,
+        open_port: Callable[[], int],
+        log: Logger,
+    ) -> None:
+        self.round_is_over = threading.Event()
+        """Event that is set when the workers of the round must go, also when no round will follow."""
+        self.ending: Ended | None = None
+        self._open_port = open_port
+        self._log = log
+        self._assignment: Assignment | None = None
+        self._leaving = ""
+        """Reason for which there is no further round for this node."""
+        self._changed = asyncio.Event()
+        self._loop = ThreadLoop()
+        self._runner = Runner(config, make_transport, endpoint, self, self._loop, hosts_store=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rdzv-server", daemon=True)
+        self._thread.start()
+
+    def next_round(self, failure: Failure) -> Assignment:
+        """The assignment of the round to come. Raises `Ended`.
+
+        Says that the workers of the last round are gone. If they had not been asked to go, then because one failed.
+        """
+        return self._call(self._next_round(failure))
+
+    def succeed(self, within_s: float) -> bool:
+        """Report that the workers have exited 0, and return when the run has ended, or leave it. Whether it ended."""
+        return self._call(self._close(WorkersSucceeded(self._runner.round), words.torchrun.WORKERS_DONE, within_s))
+
+    def fail(self, failure: Failure, within_s: float) -> bool:
+        """Report this failure, whatever was reported before, and return when the run has ended, or leave it."""
+        return self._call(self._close(failure, words.torchrun.WORKERS_FAILED, within_s))
+
+    def leave(self, reason: str) -> bool:
+        """Leave the run, which goes on without this node. Whether it had ended before."""
+        return self._call(self._close(None, reason, 0.0))
+
+    def stop(self) -> None:
+        """End the thread. Nothing else may be called afterwards."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    # What follows runs in the agent's thread.
+
+    async def _next_round(self, failure: Failure) -> Assignment:
+        if self._runner.round == 0:
+            self._runner.feed(Started())
+        else:
+            # ignored by a machine that was told to stop them
+            self._runner.feed(WorkerFailed(self._runner.round, failure))
+            self._runner.feed(WorkersStopped(self._runner.round))
+        while self._assignment is None:
+            if self.ending:
+                raise self.ending
+            self._changed.clear()
+            await self._changed.wait()
+        assignment, self._assignment = self._assignment, None
+        return assignment
+
+    async def _close(self, outcome: WorkersSucceeded | Failure | None, reason: str, within_s: float) -> bool:
+        self._leaving = reason
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s or LEAVE_TIMEOUT_S):
+                if isinstance(outcome, Failure):
+                    await self._runner.report(outcome)
+                elif outcome:
+                    self._runner.feed(outcome)
+                self._runner.feed(WorkersStopped(self._runner.round))
+                while within_s and not self.ending:
+                    self._changed.clear()
+                    await self._changed.wait()
+        ended = self.ending is not None and self.ending.finish is not None
+        self._runner.feed(Signalled(reason))  # ignored by a machine that has exited
+        await self._runner.close()
+        return ended
+
+    # What the machine wants done.
+
+    def open_port(self) -> int | str:
+        return self._leaving or self._open_port()
+
+    def perform(self, effect: OwnEffect) -> None:
+        match effect:
+            case StartWorkers(assignment):
+                self._assignment = assignment
+                self.round_is_over.clear()
+                self._changed.set()
+            case StopWorkers():
+                self.round_is_over.set()
+            case Log(text, level, event):
+                is_known = level is Level.ERROR and event != "gave_up"  # the program tells of failures and refusals
+                self._log.log(INFO if is_known else min(level.number, WARNING), text)
+            case WriteFailureReport(error, is_server_lost=True):  # others are known, or are told by the program
+                self._end(Ended(error=ServerLost(error)))
+            case Exit():
+                self._end(Ended())
+
+    def progress(self) -> None:
+        """None: the workers are torch's, and tell this agent nothing."""
+
+    def finished(self) -> None:
+        """None: the workers are torch's, and it waits for all of them itself."""
+
+    def answered(self, answer: Reply | ProtocolError) -> None:
+        match answer:
+            case Reply(directive=Finish() as finish):
+                self._end(Ended(finish=finish))
+            case AgentFenced():
+                pass  # the machine joins anew
+            case ProtocolError():
+                self._end(Ended(error=answer))
+
+    has_workers = False
+    """Always False: the workers are the program's, which stops them once `round_is_over` is set."""
+
+    def crashed(self, error: BaseException) -> None:
+        self._log.warning(words.torchrun.BUG, exc_info=error)
+        self._end(Ended(error=error))
+
+    def abort(self) -> None:
+        self._end(Ended())
+
+    def _end(self, ending: Ended) -> None:
+        """End for this reason, unless there has been another before."""
+        self.ending = self.ending or ending
+        self.round_is_over.set()
+        self._changed.set()

@@ -1,0 +1,51 @@
+"""Feature: evidence of what the workers are doing, their stacks among it, for the server's queries."""
+
+import os
+import sys
+from functools import partial
+
+from rdzv_protocol.evidence import Evidence as Found
+from rdzv_protocol.queries import Examine, Query, Refused
+
+from node_agent.features import words
+from node_agent.features.evidence.gather import Target, gather
+from node_agent.kernel.feature import Feature, StartedWorkers
+from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.workers.temp_dir import temporary_path
+
+
+class Evidence(Feature):
+    """Answers to `Examine`."""
+
+    async def answer(self, query: Query) -> Found | Refused:
+        """Evidence of what the round's workers are doing, as far as it can be had, or a refusal."""
+        assert isinstance(query, Examine)
+        started, config = self.kernel.started, self.kernel.config
+        if not started or not started.group.workers or query.round != started.logs.assignment.round:
+            return Refused(reason=words.no_workers(config.join.node_id, query.round))
+        kept = self.kernel.kept_folder(started.group.workers[0].spec.error_file)
+        if kept:
+            folder = f"{os.path.dirname(kept)}/evidence_{query.number}"
+        else:
+            folder = await in_thread(partial(temporary_path, "node-agent-evidence"))
+        program = config.command.program[:1]
+        python = program if "python" in os.path.basename("".join(program)) else (sys.executable,)
+        evidence = await gather(_targets(started), folder, python, config.environment, query.remaining_s)
+        result = evidence.folder or "; ".join(evidence.problems)
+        self.kernel.console.log(words.looked_at_workers(query.reason, result))
+        return evidence
+
+
+def _targets(started: StartedWorkers) -> list[Target]:
+    told = started.progress.read()
+    return [
+        Target(
+            rank=worker.spec.rank,
+            pid=worker.pid,
+            step=reading.step if (reading := told.get(worker.spec.local_rank)) else None,
+            environment=worker.spec.evidence,
+            stderr=worker.stderr_tail,
+            stderr_file=started.logs.logs.path_of(worker.spec.local_rank, "stderr"),
+        )
+        for worker in started.group.workers
+    ]

@@ -1,0 +1,222 @@
+"""Test of the network between this node and another one, which the server has chosen: `--check network`.
+
+One agent listens for a moment at its reserved MASTER_PORT, the very port that others connect to when the run starts,
+and takes the one connection that begins with the nonce of this test. Latency is the median time of a byte there and
+back; then each sends the other a few megabytes, and measures what it gets.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from hmac import compare_digest
+from statistics import median
+from typing import Any
+
+from rdzv_protocol.queries import PAIR_TEST_BYTES, PAIR_TEST_PINGS, PairTest, PairTested
+
+from node_agent.features.node_checks import words
+
+MB = 1e6
+SLACK = 1.25
+"""Factor on the longest time that the limit allows: after that no byte can bring the rate up to the limit."""
+MOST_LATENCY_S = 0.1
+"""Longest round trip; in one cluster it is much shorter as a rule, and Linux sends a lost packet again after 0.2 s."""
+CONNECTING_SHARE = 0.5
+"""Part of the test's time within which there is a connection."""
+NONCE_S = 2.0
+"""Time that a connection has to show the nonce."""
+MOST_UNAUTHENTICATED = 8
+"""Most connections that have not shown the nonce at a time; of more the oldest is closed."""
+RETRY_S = 0.02
+"""Time between two attempts to connect: the other node may listen a little later."""
+_CHUNK = 1 << 18
+
+
+class _Failed(Exception):
+    """Test that has failed: there is no connection, or it is too slow, as the message says."""
+
+
+async def measure(query: PairTest, least_mb_per_s: float) -> PairTested:
+    """Test the network as the server has asked. The answer says what is wrong, if anything is."""
+    try:
+        async with asyncio.timeout(query.limit_s), _connection(query) as (connection, latency_s):
+            if latency_s > MOST_LATENCY_S:
+                raise _Failed(words.packets_lost(query.peer, latency_s))
+            mb_per_s = await _exchange(connection, query, least_mb_per_s)
+    except _Failed as error:
+        return PairTested(problem=str(error))
+    except TimeoutError:
+        return PairTested(problem=words.broke_off(query.peer, query.limit_s))
+    except OSError as error:
+        return PairTested(problem=words.broke(query.peer, error.strerror or str(error)))
+    return PairTested(mb_per_s=mb_per_s, latency_s=latency_s)
+
+
+@asynccontextmanager
+async def _connection(query: PairTest) -> AsyncIterator[tuple[socket.socket, float]]:
+    """The connection with the other node, and its latency as far as this node measures it."""
+    where, within_s = f"{query.addr}:{query.port}", query.limit_s * CONNECTING_SHARE
+    try:
+        async with asyncio.timeout(within_s):
+            connection = await (_accepted if query.listens else _connected)(query)
+    except TimeoutError:
+        too_late = words.nobody_came if query.listens else words.no_answer
+        raise _Failed(too_late(query.peer, where, within_s)) from None
+    except OSError as error:
+        failed = words.cannot_listen if query.listens else words.cannot_connect
+        raise _Failed(failed(query.peer, where, error.strerror or str(error))) from None
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        yield connection, await (_echo if query.listens else _ping)(connection)
+
+
+async def _exchange(connection: socket.socket, query: PairTest, least_mb_per_s: float) -> float:
+    """Send and receive the test's bytes, in turns; MB/s of those received. Raises `_Failed`."""
+    loop, zeros = asyncio.get_running_loop(), memoryview(bytes(_CHUNK))
+    mb_per_s = await _receive(connection, query.peer, least_mb_per_s) if query.listens else 0.0
+    for _ in range(PAIR_TEST_BYTES // _CHUNK):
+        await loop.sock_sendall(connection, zeros)
+    if query.listens:
+        await _read(connection, 1)  # the other one has had it all
+        return mb_per_s
+    mb_per_s = await _receive(connection, query.peer, least_mb_per_s)
+    await loop.sock_sendall(connection, b"\0")
+    return mb_per_s
+
+
+async def _receive(connection: socket.socket, peer: str, least_mb_per_s: float) -> float:
+    loop, buffer, got = asyncio.get_running_loop(), bytearray(_CHUNK), 0
+    began = loop.time()
+    try:
+        async with asyncio.timeout(SLACK * PAIR_TEST_BYTES / MB / least_mb_per_s):
+            while got < PAIR_TEST_BYTES:
+                number = await loop.sock_recv_into(connection, buffer)
+                if not number:
+                    raise ConnectionResetError(words.OTHER_ENDED)
+                got += number
+    except TimeoutError:
+        pass
+    mb_per_s = got / MB / max(loop.time() - began, 1e-6)
+    if mb_per_s < least_mb_per_s:
+        raise _Failed(words.too_little(peer, mb_per_s, least_mb_per_s))
+    return mb_per_s
+
+
+async def _connected(query: PairTest) -> socket.socket:
+    """A connection to the node that listens, which has been shown the nonce."""
+    loop = asyncio.get_running_loop()
+    family, kind, protocol, _, address = await _looked_up(query)
+    while True:
+        connection = socket.socket(family, kind, protocol)
+        connection.setblocking(False)
+        try:
+            await loop.sock_connect(connection, address)
+            await loop.sock_sendall(connection, query.nonce.encode())
+            return connection
+        except ConnectionRefusedError:
+            connection.close()
+            await asyncio.sleep(RETRY_S)
+        except BaseException:
+            connection.close()
+            raise
+
+
+async def _ping(connection: socket.socket) -> float:
+    """Median time of a byte there and back."""
+    loop, times = asyncio.get_running_loop(), []
+    for _ in range(PAIR_TEST_PINGS):
+        began = loop.time()
+        await loop.sock_sendall(connection, b"\0")
+        await _read(connection, 1)
+        times.append(loop.time() - began)
+    return median(times)
+
+
+async def _echo(connection: socket.socket) -> float:
+    for _ in range(PAIR_TEST_PINGS):
+        await asyncio.get_running_loop().sock_sendall(connection, await _read(connection, 1))
+    return 0.0
+
+
+async def _accepted(query: PairTest) -> socket.socket:
+    """The one connection that knows the nonce; any other one is closed without an answer."""
+    loop = asyncio.get_running_loop()
+    unauthenticated: dict[asyncio.Task[bool], socket.socket] = {}
+    taken: socket.socket | None = None
+    with await _listener(query) as listener:
+        accepting = loop.create_task(loop.sock_accept(listener))
+        try:
+            while taken is None:
+                done, _ = await asyncio.wait({accepting, *unauthenticated}, return_when=asyncio.FIRST_COMPLETED)
+                if accepting in done:
+                    connection, _ = accepting.result()
+                    accepting = loop.create_task(loop.sock_accept(listener))
+                    unauthenticated[loop.create_task(_knows(connection, query.nonce.encode()))] = connection
+                for task in [each for each in unauthenticated if each in done]:
+                    connection = unauthenticated.pop(task)
+                    if task.result():
+                        taken = connection
+                        break
+                    connection.close()
+                if len(unauthenticated) > MOST_UNAUTHENTICATED:
+                    _drop(unauthenticated, next(iter(unauthenticated)))
+            return taken
+        finally:
+            accepting.cancel()
+            await asyncio.wait({accepting})  # it lets go of the listener, which is closed next
+            for task in list(unauthenticated):
+                _drop(unauthenticated, task)
+
+
+def _drop(unauthenticated: dict[asyncio.Task[bool], socket.socket], task: asyncio.Task[bool]) -> None:
+    """Close the connection once nobody reads from it any more."""
+    connection = unauthenticated.pop(task)
+    task.add_done_callback(lambda _: connection.close())
+    task.cancel()
+
+
+async def _knows(connection: socket.socket, nonce: bytes) -> bool:
+    """Whether the connection begins with the nonce, within `NONCE_S` seconds."""
+    connection.setblocking(False)
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(NONCE_S):
+            return compare_digest(await _read(connection, len(nonce)), nonce)
+    return False
+
+
+async def _listener(query: PairTest) -> socket.socket:
+    """Socket that listens at this node's own address, beside the one that reserves the port.
+
+    It listens at every address if that one is not this machine's: a NAT is between, and the nonce says who is meant.
+    """
+    family, kind, protocol, _, address = await _looked_up(query)
+    for each in (address, ("", query.port)):
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(each)
+            listener.listen(MOST_UNAUTHENTICATED)
+            return listener
+        except OSError:
+            listener.close()
+            if each is not address:
+                raise
+    raise AssertionError
+
+
+async def _looked_up(query: PairTest) -> tuple[Any, ...]:
+    """The first address of the node that listens, as `getaddrinfo` gives it."""
+    return (await asyncio.get_running_loop().getaddrinfo(query.addr, query.port, type=socket.SOCK_STREAM))[0]
+
+
+async def _read(connection: socket.socket, number: int) -> bytes:
+    """The next `number` bytes of the connection. Raises `ConnectionResetError` if it ends before."""
+    got = b""
+    while len(got) < number:
+        more = await asyncio.get_running_loop().sock_recv(connection, number - len(got))
+        if not more:
+            raise ConnectionResetError(words.OTHER_ENDED)
+        got += more
+    return got

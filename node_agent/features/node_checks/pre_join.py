@@ -1,0 +1,147 @@
+"""Check of this node before it joins: built-in checks (`--check`), then the user's command (`--pre-join-check`).
+
+Each is a child in a session of its own, tied to the agent's life, with a time limit. Exit code 0: the node is fit. 71
+(`ExitCode.NODE_UNFIT`), or no end within the limit: it is unfit, for a health check that hangs is itself a sign of a
+broken node. Any other code says that the check is broken, which says nothing about the node: that is warned of, and the
+node joins. `--check-only` has a person see the checks, and nothing else (`node_agent.features.checks`).
+"""
+
+import asyncio
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.text import clip, last_lines, one_line, printable
+
+from node_agent.features.node_checks import words
+from node_agent.kernel.config import Endpoint
+from node_agent.kernel.core.effects import WAITING, Level
+from node_agent.kernel.failures.diagnose import exit_status
+from node_agent.kernel.workers.bounded_command import BoundedCommand
+
+QUIET_S = 2.0
+"""Seconds after which a check that still runs is logged."""
+TAIL_LINES, EVIDENCE_BYTES = 8, 700
+"""Most lines and bytes of a check's output that become evidence."""
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_helper.py")
+
+
+class NodeCheck(Struct, frozen=True, kw_only=True):
+    """Checks of this node before it joins; see `words` beside this file. Durations are seconds."""
+
+    built_in: Mapping[str, float | None] = {}
+    """Built-in checks by name, each with its limit; None: the check's own."""
+    command: str = ""
+    """The user's own check, for a shell; empty: none."""
+    limit_s: float = 60.0
+    """Longest time of the built-in checks, and of the user's own."""
+    server: Endpoint | None = None
+    """Server whose clock is compared with this node's."""
+    tls: tuple[str, str | None, str | None] | None = None
+    """Files for a server that speaks TLS: its authorities ("system": those that the system trusts), this node's
+    certificate, and its key."""
+    folder: str = ""
+    """Folder of the workers' log files; empty: a temporary one."""
+
+
+def commands(check: NodeCheck, *, is_brief: bool = True) -> Iterator[tuple[str, Sequence[str]]]:
+    """Commands of the check, each with its name for people. `is_brief`: see `built_in`."""
+    if check.built_in:
+        names = [name if limit is None else f"{name}={limit:.10g}" for name, limit in check.built_in.items()]
+        yield f"--check {','.join(names)}", built_in(check, is_brief=is_brief)
+    if check.command:
+        yield f"--pre-join-check {shlex.quote(clip(printable(check.command), 80))}", ("/bin/sh", "-c", check.command)
+
+
+def built_in(check: NodeCheck, *, is_brief: bool = False) -> Sequence[str]:
+    """Command of the built-in checks. `is_brief`: it writes only of checks that do not pass."""
+    asked = {**msgspec.to_builtins(check), "is_brief": is_brief}
+    return (sys.executable, "-IS", PROGRAM, msgspec.json.encode(asked).decode())
+
+
+class PreJoinCheck:
+    """Checks of one node, one at a time. `log` takes the agent's own lines."""
+
+    def __init__(
+        self, check: NodeCheck, node_id: str, environment: Mapping[str, str], log: Callable[[str, Level, str], None]
+    ) -> None:
+        self._check, self._node_id, self._environment, self._log = check, node_id, environment, log
+        self._loop = asyncio.get_running_loop()
+        self._left: list[tuple[str, Sequence[str]]] = []
+        self._child: BoundedCommand | None = None
+        self._began_at = 0.0
+        self._done: Callable[[str], None] = lambda unfit: None
+        self._quiet: asyncio.TimerHandle | None = None
+
+    def start(self, after_failure: bool, done: Callable[[str], None]) -> None:
+        """Check the node; `done` is told why it is unfit, or nothing."""
+        self._done, self._began_at, self._left = done, self._loop.time(), list(commands(self._check))
+        self._reason = "after_failure" if after_failure else "join"
+        self._quiet = self._loop.call_later(QUIET_S, self._tell_of_wait)
+        self._loop.call_soon(self._next)
+
+    def close(self) -> None:
+        """Kill the check that still runs."""
+        self._left = []
+        if self._quiet:
+            self._quiet.cancel()
+        if self._child:
+            self._child.kill()
+
+    def _next(self) -> None:
+        if self._left:
+            name, command = self._left.pop(0)
+            own = {"NODE_AGENT_CHECK": self._reason, "NODE_AGENT_NODE_ID": self._node_id}
+            try:
+                self._child = BoundedCommand(
+                    command, {**self._environment, **own}, self._check.limit_s, self._ended(name)
+                )
+            except OSError as error:
+                self._warn(words.not_started(name, error.strerror or str(error), ExitCode.NODE_UNFIT.value))
+                self._loop.call_soon(self._next)
+        else:
+            took_s = self._loop.time() - self._began_at
+            if took_s >= QUIET_S:
+                self._log(words.checked(took_s), Level.NOTICE, WAITING)
+            self._end("")
+
+    def _ended(self, name: str) -> Callable[[int | None, str], None]:
+        def ended(exit_code: int | None, output: str) -> None:
+            self._child = None
+            wrote = evidence(output)
+            if exit_code is None:
+                self._end(words.too_slow(self._node_id, name, self._check.limit_s, wrote))
+            elif exit_code == ExitCode.NODE_UNFIT:
+                self._end(words.says_so(self._node_id, name, wrote))
+            else:
+                if exit_code:
+                    cause = exit_status(exit_code).cause
+                    self._warn(words.broken(name, cause, wrote, ExitCode.NODE_UNFIT.value))
+                self._next()
+
+        return ended
+
+    def _warn(self, text: str) -> None:
+        self._log(text, Level.WARNING, "check_failed")
+
+    def _tell_of_wait(self) -> None:
+        running = [name for name, _ in commands(self._check)]
+        name = running[len(running) - len(self._left) - 1]
+        self._log(words.checking(name, self._check.limit_s), Level.NOTICE, WAITING)
+
+    def _end(self, unfit: str) -> None:
+        if self._quiet:
+            self._quiet.cancel()
+        self._left = []
+        self._done(unfit)
+
+
+def evidence(output: str) -> str:
+    """The end of what a check has written, in one line; empty if it has written nothing."""
+    lines = [printable(line).strip() for line in output.splitlines() if one_line([line])]
+    kept = last_lines(lines, TAIL_LINES, EVIDENCE_BYTES)
+    return " | ".join(kept)

@@ -1,0 +1,43 @@
+"""Answers to what the server asks beside its directive: the end of a log, stacks of the workers, a notice to them.
+
+Features find them out, beside everything else that the agent does, each by its own deadline at the latest.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from rdzv_protocol.queries import Query, QueryAnswer, Refused
+
+from node_agent import words
+from node_agent.features.active import Features
+from node_agent.kernel.transport.base import spawn
+
+
+class Queries:
+    """Queries of the server to one agent. `answered` gets a query's number and the answer, once."""
+
+    def __init__(self, node_id: str, features: Features, answered: Callable[[int, QueryAnswer], None]) -> None:
+        self._node_id = node_id
+        self._features = features
+        self._answered = answered
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def ask(self, query: Query) -> None:
+        """Find out what the server wants to know."""
+        spawn(self._find_out(query), self._under_way)
+
+    def close(self) -> None:
+        for task in self._under_way:
+            task.cancel()
+
+    async def _find_out(self, query: Query) -> None:
+        answer: QueryAnswer | None = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(query.remaining_s):
+                feature = self._features.answering(type(query))
+                if feature is None:
+                    answer = Refused(reason=words.agent.query_unknown(self._node_id))
+                else:
+                    answer = await feature.answer(query)
+        self._answered(query.number, answer or Refused(reason=words.agent.query_too_slow(self._node_id)))

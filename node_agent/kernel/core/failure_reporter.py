@@ -1,0 +1,105 @@
+"""Report of a failed worker to the server: when it is sent, and what has to wait for it.
+
+The failure is compared with the user's rules, if there are any, while the node's other workers are being stopped, and
+reported then. What would let the run go on without it, a join or a leave, follows its report. A failure that is heard
+of when the workers have been told to stop, by the server or for a drain, was a moment earlier: it counts if it is
+fatal, by a rule or by its exit code.
+"""
+
+from collections.abc import Callable, Container
+from enum import Enum
+
+from rdzv_protocol.messages import Failure, LeaveRequest, ReportRequest
+
+from node_agent import words
+from node_agent.kernel.core.effects import Effect, Level, Log, MatchRules
+
+
+class _Stage(Enum):
+    NONE = "none"
+    MATCHING = "matching"
+    REPORTING = "reporting"
+
+
+class FailureReporter:
+    """Reports one failure of a round, the first. `report` makes the request, of a round and its failure.
+
+    Methods return what is to be done now.
+    """
+
+    def __init__(
+        self, report: Callable[[int, Failure], ReportRequest], *, has_rules: bool, fatal_exit_codes: Container[int]
+    ) -> None:
+        self._make = report
+        self._has_rules = has_rules
+        self._fatal_exit_codes = fatal_exit_codes
+        self._stage = _Stage.NONE
+        self._round = 0
+        self._is_late = False
+        """Whether the workers had been told to stop when the failure was heard of."""
+        self._held_leave: LeaveRequest | None = None
+        self.said = ""
+        """The sentence about the latest failure that people were told; empty if there was none."""
+
+    @property
+    def is_matching(self) -> bool:
+        """Whether the verdict of the user's rules is awaited."""
+        return self._stage is _Stage.MATCHING
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the report of a failure is due, or on its way."""
+        return self._stage is not _Stage.NONE
+
+    def worker_failed(self, round_: int, failure: Failure, *, is_late: bool) -> list[Effect]:
+        """Take a worker's failure in the round: it is told, and matched or reported, unless another one is."""
+        if self.is_pending:
+            return []
+        self._round, self._is_late = round_, is_late
+        told = [] if is_late else [self._tell(failure)]
+        if self._has_rules:
+            self._stage = _Stage.MATCHING
+            return [*told, MatchRules(round_, failure)]
+        return [*told, *self._judged(failure)]
+
+    def matched(self, round_: int, failure: Failure) -> list[Effect]:
+        """Take the failure with the verdict of the user's rules."""
+        if not self.is_matching or round_ != self._round:
+            return []
+        self._stage = _Stage.NONE
+        return [*self._judged(failure), *self._release()]
+
+    def arrived(self, round_: int) -> None:
+        """Note that the report of the round's failure has been answered, or that nobody will answer it."""
+        if self._stage is _Stage.REPORTING and round_ == self._round:
+            self._stage = _Stage.NONE
+
+    def leave(self, leave: LeaveRequest) -> list[Effect]:
+        """Send the leave now, or once the failure that is being matched has been reported."""
+        if not self.is_matching:
+            return [leave]
+        self._held_leave = leave
+        return []
+
+    def forget(self) -> list[Effect]:
+        """Drop the report, for which nobody waits any more; a leave that was kept back goes now."""
+        self._stage = _Stage.NONE
+        return self._release()
+
+    def _judged(self, failure: Failure) -> list[Effect]:
+        is_fatal = failure.verdict == "fatal" or failure.exit_code in self._fatal_exit_codes
+        if self._is_late and not is_fatal:
+            return []
+        self._stage = _Stage.REPORTING
+        return [*([self._tell(failure)] if self._is_late else []), self._make(self._round, failure)]
+
+    def _tell(self, failure: Failure) -> Log:
+        self.said = failure.sentence
+        told = words.progress.worker_failed(
+            failure.rank, failure.local_rank, failure.pid, failure.node_id, failure.cause, failure.error
+        )
+        return Log(told, Level.ERROR, "workers_failed")
+
+    def _release(self) -> list[Effect]:
+        held, self._held_leave = self._held_leave, None
+        return [held] if held else []

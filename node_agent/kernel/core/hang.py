@@ -1,0 +1,509 @@
+"""Detectors of hangs: when the workers of a node have done nothing for too long, by each of several sources.
+
+`HangDetector` is told what was seen of the workers of one round, and gives suspicions. It looks at its deadlines alone,
+and a few times in between whether it was held up itself: time in which the agent did not run, or in which the server
+did not answer, is no worker's silence, and does not count (`CountedTime`).
+
+A suspicion is this node's alone. What becomes of it the server decides, which knows of all nodes.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import inf, isnan
+
+from msgspec import Struct
+
+from node_agent import words
+from node_agent.kernel.core.progress import Reading
+
+UNSEEN_S = 600.0
+"""Learned limit of what has not been seen yet: torch's own time-out of a collective with NCCL."""
+UNSEEN_START_S = 1_800.0
+"""Learned limit of the time to the first progress, while unseen: compilation, data, a large checkpoint to be read."""
+SHORTEST_S, SHORTEST_START_S = 10.0, 60.0
+"""Least learned limits, however fast the steps are."""
+STEPS_TO_LEARN = 10
+"""Steps of a round that must be seen before a limit is learned from its steps: the first ones compile and warm up."""
+TIMES_TO_LEARN = {"evaluation": 2}
+"""Times in one round after which a kind has been seen, if not 1: many frameworks begin with a short evaluation."""
+LEAST_GROWTH = 2.0
+"""Least multiple of a silence that a restart has cut off by which the next limit exceeds it."""
+LOOKS_A_LIMIT = 4
+"""Looks in the shortest limit, each of which shows whether the agent was held up."""
+LONGEST_LOOK_S = 10.0
+"""Longest time between two looks: limits that are learned become shorter meanwhile."""
+LATE_S = 0.5
+"""Seconds by which a look may be late; a later one shows that the agent was held up."""
+MOST_PAUSES = 100
+SHOWN = 120
+
+
+class ProgressLimits(Struct, frozen=True, kw_only=True):
+    """Longest times between two signs of progress, in seconds; None: learned."""
+
+    start_s: float | None = None
+    step_s: float | None = None
+    checkpoint_s: float | None = None
+    unseen_s: float = UNSEEN_S
+    """Limit of a phase that has not been seen, where it is learned; starts have `UNSEEN_START_S`."""
+    factor: float = 2.0
+    """Learned limits are the longest time that was seen times this."""
+
+
+class LogRule(Struct, frozen=True, kw_only=True):
+    """Rule about lines of the workers' output in which the pattern is found."""
+
+    pattern: str
+    first_s: float | None = None
+    """Seconds from the start within which the first such line must come; None: no limit."""
+    every_s: float | None = None
+    """Seconds from one such line within which the next must come; None: no limit."""
+    rank: int = 0
+    """The rank from which lines must come in time."""
+    least: float = -inf
+    most: float = inf
+    """Limits of the number that the pattern captures, for any rank. One that is no number (nan) is beyond them."""
+    points: int = 1
+    """Numbers in a row that must be beyond the limits."""
+    is_fault: bool = False
+    """Whether a line of any rank with the pattern is a fault."""
+    is_stop: bool = False
+    """Whether nothing is expected any more after a line with the pattern: the training is over."""
+
+    @property
+    def shortest_s(self) -> float:
+        return min(self.first_s or inf, self.every_s or inf)
+
+
+class LineMatch(Struct, frozen=True):
+    """Line in which the pattern of a rule was found."""
+
+    rule: int
+    """Number of the rule, in the order in which rules are given."""
+    text: str
+    """Beginning of the line."""
+    captured: str
+    """Text that the pattern captures; all that it matches if it captures nothing."""
+
+
+class HangOptions(Struct, frozen=True, kw_only=True):
+    """Sources by which hangs of workers are noticed; none by default."""
+
+    progress: ProgressLimits | None = None
+    silence_s: float | None = None
+    log_rules: tuple[LogRule, ...] = ()
+    uninterruptible_s: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self != HangOptions()
+
+
+class Suspicion(Struct, frozen=True):
+    """A source finds that these workers hang, by local rank, whoever is furthest behind first; none: no longer."""
+
+    source: str
+    reason: str
+    local_ranks: tuple[int, ...]
+    silent_s: float = 0.0
+    """Seconds for which all of them have shown no progress; 0: something was seen to happen now."""
+    limit_s: float | None = None
+    """Limit that was exceeded, in seconds; None if the source is no limit of time, or nothing is suspected."""
+
+
+class Signs(Struct, frozen=True):
+    """Observations of the workers that run, by local rank. Times are the agent's clock."""
+
+    readings: Mapping[int, Reading]
+    last_output_at: Mapping[int, float]
+    """Time of the last output of each worker that runs; 0: it has written nothing yet."""
+    lines_seen_until: float = inf
+    """Time until which all output was compared with the rules; infinite: nothing waits for that."""
+    uninterruptible: frozenset[int] = frozenset()
+    """Local ranks of the workers in uninterruptible sleep at present."""
+
+
+class Rhythm:
+    """Pace of workers of one world size, over all rounds of this agent."""
+
+    def __init__(self) -> None:
+        self._longest_s: dict[str, float] = {}
+        """Longest time of each kind of phase."""
+        self._seen: set[str] = set()
+        """Kinds that have been seen often enough."""
+        self.cut_off_s: dict[str, float] = {}
+        """Longest silence of each kind that the end of a round has cut off: it might have ended by itself."""
+        self._first_step: int | None = None
+        """First step that workers told in the first round; None: they tell none."""
+        self._has_saved = self._is_resumed = self._knows_resumed = False
+        self.is_same_size = True
+        """Whether the workers of the round before had the same world size: they need not reshard their checkpoint."""
+
+    @property
+    def knows_start(self) -> bool:
+        """Whether a start as that of this round has been seen: from a checkpoint, and with the same world size."""
+        return self.is_same_size and self._knows_resumed
+
+    def begin(self) -> None:
+        """Begin a round."""
+        self._is_resumed = self.is_same_size and self._has_saved
+
+    def longest_s(self, kind: str) -> float | None:
+        """Longest time of this kind; None while it has not been seen."""
+        return self._longest_s.get(kind) if kind in self._seen else None
+
+    def note(self, kind: str, seconds: float, times: int = 1) -> None:
+        """Note that a kind has taken up to so many seconds, as often as given in this round."""
+        self._longest_s[kind] = max(self._longest_s.get(kind, 0.0), seconds)
+        if times >= TIMES_TO_LEARN.get(kind, 1):
+            self._seen.add(kind)
+
+    def cut_off(self, kind: str, seconds: float) -> None:
+        """Note a silence that did not end before its round did."""
+        self.cut_off_s[kind] = max(self.cut_off_s.get(kind, 0.0), seconds)
+
+    def note_reading(self, reading: Reading) -> None:
+        """Take what a worker has told so far in this round."""
+        for kind, spent in reading.spent.items():
+            if spent.times:
+                self.note(kind, spent.longest_s, spent.times)
+        self._has_saved = self._has_saved or reading.spent["checkpoint"].times > 0
+        if self._is_resumed and has_warmed_up(reading):
+            self._knows_resumed = True
+
+    def note_first_step(self, step: int) -> None:
+        """Take the first step of a round: one beyond that of the first round shows that a checkpoint was loaded."""
+        if self._first_step is None:
+            self._first_step = step
+        elif step > self._first_step and self.is_same_size:
+            self._is_resumed = True
+
+
+class Rhythms:
+    """Rhythm of each world size: with fewer nodes a step may take many times as long."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, Rhythm] = {}
+        self._world_size: int | None = None
+
+    def next_round(self, world_size: int) -> Rhythm:
+        """Rhythm of the workers of the round that begins."""
+        rhythm = self._of.setdefault(world_size, Rhythm())
+        rhythm.is_same_size = self._world_size == world_size
+        self._world_size = world_size
+        return rhythm
+
+
+def has_warmed_up(reading: Reading) -> bool:
+    """Whether a worker has done the steps of this round that may compile or warm up."""
+    return reading.spent["step"].times >= STEPS_TO_LEARN
+
+
+class CountedTime:
+    """Time that counts: without the stretches in which the agent was held up, or the server was silent."""
+
+    def __init__(self) -> None:
+        self._pauses: list[tuple[float, float]] = []
+
+    def leave_out(self, begin: float, end: float) -> None:
+        while self._pauses and self._pauses[-1][1] >= begin:  # they overlap: one pause
+            earlier = self._pauses.pop()
+            begin, end = min(begin, earlier[0]), max(end, earlier[1])
+        self._pauses.append((begin, end))
+        del self._pauses[:-MOST_PAUSES]
+
+    def between(self, since: float, now: float) -> float:
+        counted = now - since
+        for begin, end in reversed(self._pauses):
+            if end <= since:
+                break
+            counted -= min(end, now) - max(begin, since)
+        return counted
+
+
+class HangDetector:
+    """Detector for the workers of one round, which have just been started. `gap_s`: the longest time between two
+    answers of a server that answers.
+    """
+
+    def __init__(self, options: HangOptions, ranks: range, rhythm: Rhythm, gap_s: float, now: float) -> None:
+        self._options = options
+        self._ranks = ranks
+        self._rhythm = rhythm
+        rhythm.begin()
+        self._gap_s = gap_s
+        self._started_at = self._heard_at = now
+        self._time = CountedTime()
+        self._learned_of: dict[int, int] = {}
+        """Number of the last reading of each local rank that is in the rhythm."""
+        self._limit_of: dict[int, float] = {}
+        """Longest time until the next progress of each local rank that runs."""
+        self._rules = [_RuleState(rule, ranks, now) for rule in options.log_rules]
+        self._asleep_since: dict[int, float] = {}
+        self._suspected: dict[str, tuple[int, ...]] = {}
+        self._look_at: float | None = now
+        self._is_server_silent = False
+
+    def next_deadline(self) -> float | None:
+        """Time of the next look; None while the server is silent, or if nothing is expected of the workers."""
+        return None if self._is_server_silent else self._look_at
+
+    def server_answered(self, now: float) -> None:
+        """Note that the server has answered a poll: what was decided until now has been heard."""
+        if now - self._heard_at > self._gap_s:
+            self._time.leave_out(self._heard_at, now)
+            self._look_at = now
+        self._heard_at, self._is_server_silent = now, False
+
+    def line(self, local_rank: int, match: LineMatch, now: float) -> list[Suspicion]:
+        """Take a line that a worker has written, and in which the pattern of a rule was found."""
+        state = self._rules[match.rule]
+        told = state.line(local_rank, match, now)
+        if state.rule.is_stop:
+            self.give_up_rules(range(len(self._rules)))
+        return [told] if told and self._is_new(told) else []
+
+    def lines_lost(self, now: float) -> None:
+        """Note that lines were not compared with the rules: each may have been the line that a rule waits for."""
+        for state in self._rules:
+            state.since = now
+
+    def give_up_rules(self, numbers: Iterable[int]) -> None:
+        """Expect nothing by these rules any more."""
+        for number in numbers:
+            self._rules[number].is_over = True
+
+    def look(self, signs: Signs, now: float) -> list[Suspicion]:
+        """Look at the workers: what is suspected now that was not before, and what no longer is."""
+        if self._look_at is not None and now > self._look_at + LATE_S:
+            self._time.leave_out(self._look_at, now)
+        if now - self._heard_at > self._gap_s:
+            self._is_server_silent = True
+            return []
+        if self._options.progress and (self._learn(signs) or self._limit_of.keys() != signs.last_output_at.keys()):
+            self._limit_of = {rank: self._limit(signs.readings.get(rank)) for rank in signs.last_output_at}
+        found, due = self._judge(signs, now)
+        shortest = min(self._limits(), default=inf)
+        tick_s = min(shortest / LOOKS_A_LIMIT, LONGEST_LOOK_S)
+        self._look_at = None if shortest == inf else max(now + LATE_S / 2, min(due, now + tick_s))
+        return [told for told in found if self._is_new(told)]
+
+    def _is_new(self, told: Suspicion) -> bool:
+        is_new = self._suspected.get(told.source, ()) != told.local_ranks
+        if is_new and told.local_ranks and self._suspected.get(told.source):
+            is_new = False  # more of them hang by now: what is known already
+        if is_new:
+            self._suspected[told.source] = told.local_ranks
+        return is_new
+
+    def _judge(self, signs: Signs, now: float) -> tuple[list[Suspicion], float]:
+        """A verdict of each source, and when one of them may change."""
+        found, due = [], inf
+        for source in (self._progress, self._silence, self._uninterruptible):
+            told, at = source(signs, now)
+            found += [told] if told else []
+            due = min(due, at)
+        for rule in self._rules:
+            told, at = rule.look(self._time, now, min(now, signs.lines_seen_until))
+            found += [told] if told else []
+            due = min(due, at)
+        return found, due
+
+    def _limits(self) -> Iterable[float]:
+        options = self._options
+        if options.progress:
+            now = min(self._limit_of.values(), default=inf)
+            yield now if now == inf else min(now, options.progress.step_s or inf)  # a first step may come any time
+        yield options.silence_s or inf
+        yield options.uninterruptible_s or inf
+        yield from (rule.rule.shortest_s for rule in self._rules if not rule.is_over)
+
+    # Progress.
+
+    def _progress(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
+        if self._options.progress is None:
+            return None, inf
+        late, due = [], inf
+        for rank in signs.last_output_at:
+            reading, limit_s = signs.readings.get(rank), self._limit_of[rank]
+            silent_s = self._silent_s(reading, now)
+            if silent_s >= limit_s:
+                step = reading.step if reading and reading.step is not None else -1
+                since = reading.at if reading else self._started_at
+                late.append((step, since, rank, _progress_reason(reading, silent_s, limit_s), silent_s, limit_s))
+            else:
+                due = min(due, now + limit_s - silent_s)
+        if not late:
+            return Suspicion("progress", "", ()), due
+        late.sort()  # the worker that is furthest behind goes first: the others wait for it
+        *_, reason, _, limit_s = late[0]
+        silent_s = min(each[4] for each in late)
+        return Suspicion("progress", reason, tuple(each[2] for each in late), silent_s, limit_s), due
+
+    def _silent_s(self, reading: Reading | None, now: float) -> float:
+        return self._time.between(reading.at if reading else self._started_at, now)
+
+    def _limit(self, reading: Reading | None) -> float:
+        """Longest time that may pass after this reading of a worker."""
+        limits = self._options.progress
+        assert limits
+        if reading is None:
+            return self._start_limit(limits)
+        if reading.kind == "end":
+            return inf
+        checkpoint_s = self._checkpoint_limit(limits)
+        if reading.kind == "saving":
+            return checkpoint_s
+        step_s = self._step_limit(limits, reading) if limits.step_s is None else limits.step_s
+        announces = reading.spent["saving"].times > 0
+        return step_s if announces else max(step_s, checkpoint_s)
+
+    def _start_limit(self, limits: ProgressLimits) -> float:
+        if limits.start_s is not None:
+            return limits.start_s
+        longest_s = self._rhythm.longest_s("start") if self._rhythm.knows_start else None
+        learned = UNSEEN_START_S if longest_s is None else max(SHORTEST_START_S, limits.factor * longest_s)
+        return max(learned, self._grown("start", UNSEEN_START_S))
+
+    def _checkpoint_limit(self, limits: ProgressLimits) -> float:
+        if limits.checkpoint_s is not None:
+            return limits.checkpoint_s
+        if limits.step_s is not None:  # a limit for steps only is one for checkpoints, too
+            return limits.step_s
+        return max(self._learned("checkpoint"), self._grown("checkpoint", UNSEEN_S))
+
+    def _step_limit(self, limits: ProgressLimits, reading: Reading) -> float:
+        """Limit of what may come without an announcement: a step, an evaluation, or the loading of an epoch.
+
+        Nothing tells which of them a silence is, so that all of them must have been seen.
+        """
+        knows_steps = self._rhythm.knows_start or has_warmed_up(reading)
+        learned = max(self._learned(kind, 0.0) for kind in ("step", "work")) if knows_steps else limits.unseen_s
+        return max(learned, self._learned("evaluation"), self._learned("other"), self._grown("step", UNSEEN_S))
+
+    def _learned(self, kind: str, unseen_s: float | None = None) -> float:
+        limits = self._options.progress
+        assert limits
+        longest_s = self._rhythm.longest_s(kind)
+        if longest_s is None:
+            return limits.unseen_s if unseen_s is None else unseen_s
+        return max(SHORTEST_S, limits.factor * longest_s)
+
+    def _grown(self, kind: str, most_s: float) -> float:
+        """Limit after restarts that have cut silences of this kind off: a killed round never shows their length."""
+        assert self._options.progress
+        growth = max(LEAST_GROWTH, self._options.progress.factor)
+        return min(most_s, growth * self._rhythm.cut_off_s.get(kind, 0.0))
+
+    def cut_off(self, signs: Signs, now: float) -> None:
+        """Note that the round ends now: the silences under way, suspected or not, might have ended by themselves."""
+        if self._options.progress is None:
+            return
+        self._learn(signs)
+        for rank in signs.last_output_at:
+            reading = signs.readings.get(rank)
+            kind = "start" if reading is None else "checkpoint" if reading.kind == "saving" else "step"
+            if reading is None or reading.kind != "end":
+                self._rhythm.cut_off(kind, self._silent_s(reading, now))
+
+    def _learn(self, signs: Signs) -> bool:
+        """Take the longest of each kind into the rhythm, but for time that does not count. Whether a reading is new."""
+        new = {rank: each for rank, each in signs.readings.items() if self._learned_of.get(rank) != each.number}
+        for rank, reading in new.items():
+            if rank not in self._learned_of:
+                self._learn_start(reading)
+            self._rhythm.note_reading(reading)
+            self._learned_of[rank] = reading.number
+        return bool(new)
+
+    def _learn_start(self, reading: Reading) -> None:
+        first_at = reading.at - sum(spent.total_s for spent in reading.spent.values())
+        self._rhythm.note("start", self._time.between(self._started_at, first_at))
+        if reading.number == 1 and reading.step is not None:
+            self._rhythm.note_first_step(reading.step)
+
+    # Output, and the kernel's view.
+
+    def _silence(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
+        limit_s = self._options.silence_s
+        if limit_s is None or not signs.last_output_at:
+            return None, inf
+        since = max(self._started_at, *signs.last_output_at.values())
+        silent_s = self._time.between(since, now)
+        if silent_s < limit_s:
+            return Suspicion("silence", "", ()), now + limit_s - silent_s
+        reason = words.hangs.no_output(silent_s, limit_s)
+        return Suspicion("silence", reason, tuple(signs.last_output_at), silent_s, limit_s), inf
+
+    def _uninterruptible(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
+        limit_s = self._options.uninterruptible_s
+        if limit_s is None:
+            return None, inf
+        since = self._asleep_since
+        self._asleep_since = {rank: since.get(rank, now) for rank in signs.uninterruptible}
+        late = tuple(rank for rank, at in self._asleep_since.items() if self._time.between(at, now) >= limit_s)
+        reason = words.hangs.uninterruptible(limit_s) if late else ""
+        silent_s = limit_s if late else 0.0
+        return Suspicion("uninterruptible", reason, late, silent_s), now + limit_s / LOOKS_A_LIMIT
+
+
+class _RuleState:
+    """State of one rule, as the output goes on."""
+
+    def __init__(self, rule: LogRule, ranks: range, now: float) -> None:
+        self.rule = rule
+        self._ranks = ranks
+        self.since = now
+        """Time of the last line, or of the start."""
+        self._has_matched = False
+        self._beyond: dict[int, int] = {}
+        """Numbers in a row beyond the limits, by local rank."""
+        self.is_over = False
+        self._source = f"log rule {rule.pattern}"[:SHOWN]
+
+    def line(self, local_rank: int, match: LineMatch, now: float) -> Suspicion | None:
+        rule = self.rule
+        if self.is_over or rule.is_stop:
+            return None
+        if self._ranks[local_rank] == rule.rank:
+            self.since, self._has_matched = now, True
+        if rule.is_fault:
+            return Suspicion(self._source, words.hangs.wrote_line(match.text.strip()[:SHOWN]), (local_rank,))
+        if rule.least > -inf or rule.most < inf:
+            return self._number(local_rank, match.captured)
+        return None
+
+    def look(self, time: CountedTime, now: float, seen_until: float) -> tuple[Suspicion | None, float]:
+        """Whether a line is overdue, of those that were written until `seen_until`, and when one will be."""
+        rule = self.rule
+        limit_s = rule.every_s if self._has_matched else rule.first_s
+        if self.is_over or limit_s is None or rule.rank not in self._ranks:
+            return None, inf
+        silent_s = time.between(self.since, max(self.since, seen_until))
+        if silent_s < limit_s:
+            return Suspicion(self._source, "", ()), now + limit_s - silent_s
+        reason = words.hangs.no_line(rule.pattern[:SHOWN], silent_s, limit_s)
+        return Suspicion(self._source, reason, (rule.rank - self._ranks[0],), silent_s, limit_s), inf
+
+    def _number(self, local_rank: int, text: str) -> Suspicion | None:
+        rule = self.rule
+        try:
+            value = float(text)
+        except ValueError:
+            return None
+        is_beyond = isnan(value) or not rule.least <= value <= rule.most
+        in_a_row = self._beyond[local_rank] = self._beyond.get(local_rank, 0) + 1 if is_beyond else 0
+        if in_a_row < rule.points:
+            return None
+        if isnan(value):
+            reason = words.hangs.wrote_no_number(text[:SHOWN], in_a_row)
+        elif value < rule.least:
+            reason = words.hangs.wrote_below(text[:SHOWN], in_a_row, rule.least)
+        else:
+            reason = words.hangs.wrote_above(text[:SHOWN], in_a_row, rule.most)
+        return Suspicion(self._source, reason, (local_rank,))
+
+
+def _progress_reason(reading: Reading | None, silent_s: float, limit_s: float) -> str:
+    if reading is None:
+        return words.hangs.no_first_progress(silent_s, limit_s)
+    return words.hangs.no_progress(silent_s, limit_s, reading.step)

@@ -1,0 +1,681 @@
+"""The agent's state machine: `handle(event, now)` gives the effects, `next_deadline()` says when to send `TimePassed`.
+
+    JOINING --Start--> RUNNING --all exited 0--> SUCCEEDED
+       ^                  |                          |
+       +--no worker left--+--Stop, failure, fenced---+     (STOPPING)
+    any --Drain--> DRAINING --no worker left--> exit
+    any --Finish, refusal, signal--> ENDING --no worker left--> exit
+
+While its workers stop the agent does not park polls but sends short ones, so that the connection is free for the join
+the moment the last worker is gone. A drained agent goes on polling, so that people see that its node is not empty yet,
+and leaves when it is.
+
+A node that is to be checked is checked before it joins, and again when its workers have ended: it joins when it is
+found fit, goes on telling the server meanwhile that it lives, and leaves if it is found unfit. A check holds until
+workers have run here.
+
+A join or a leave follows the report of a failure, which may take its time (`failure_reporter`). How long the agent
+goes on without the server depends on its workers (`server_outages`); when it gives up it exits by their result.
+"""
+
+from enum import Enum
+from math import inf
+from typing import Any
+
+from msgspec.structs import asdict, replace
+from rdzv_protocol.errors import AgentFenced, OutcomeUnknown, ProtocolError, RunFailed, RunSucceeded
+from rdzv_protocol.exit_codes import ExitCode
+from rdzv_protocol.flag_values import address
+from rdzv_protocol.messages import (
+    AnswerRequest,
+    Assignment,
+    Drain,
+    Failure,
+    Finish,
+    JoinRequest,
+    LeaveRequest,
+    PollRequest,
+    Reply,
+    ReportRequest,
+    RunningTime,
+    RunTime,
+    Start,
+    Stop,
+    SuspectRequest,
+    Wait,
+)
+from rdzv_protocol.queries import QueryAnswer
+from rdzv_protocol.text import clip
+from rdzv_protocol.timing import HOLDS_PER_LEASE, answer_timeout_s, hold_s
+
+from node_agent import words
+from node_agent.kernel.core import events
+from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.core.effects import (
+    WAITING,
+    Ask,
+    CheckNode,
+    Effect,
+    Exit,
+    Level,
+    Log,
+    StartWorkers,
+    StopWorkers,
+    WriteFailureReport,
+)
+from node_agent.kernel.core.failure_reporter import FailureReporter
+from node_agent.kernel.core.server_outages import QUIET_S, ServerOutages, stage_of
+
+LONGEST_REASON = 500
+CAUSE_TIMEOUT_S = 0.5
+"""Time within which the cause of a worker's end may still become known: another worker's end, or a signal that a
+scheduler sends to every process of a node."""
+NOT_STARTED = 127
+"""Exit code of a worker that could not be started, as a shell's."""
+SOONER_S = 1.0
+"""Seconds by which a drain's deadline must be sooner than the one before to make it another drain."""
+LATE_S = 1.0
+"""Seconds beyond a poll's longest silence after which it is certain that this process did not run meanwhile."""
+ANSWER_S = 1.0
+"""Time beyond a notice's deadline within which the server says that this agent may go; then it goes anyway."""
+_END = {True: (Level.ROUTINE, "run_succeeded"), False: (Level.ERROR, "run_failed")}
+
+
+class State(Enum):
+    JOINING = "joining"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    STOPPING = "stopping"
+    DRAINING = "draining"
+    ENDING = "ending"
+    EXITED = "exited"
+
+
+class AgentMachine:
+    """State of one agent. `join` is its request, whose `agent_id` is unique among all agent processes; an agent that is
+    fenced comes back under a new one. `server` names the server for people. `checks`: the node is to be checked.
+    `has_rules`: the user has rules about failures. `exits_when_excluded`: it exits, for another node to take its
+    place, instead of standing by.
+    """
+
+    def __init__(
+        self,
+        join: JoinRequest,
+        *,
+        server: str,
+        connect_timeout_s: float = inf,
+        server_lost_timeout_s: float = inf,
+        checks: bool = False,
+        has_rules: bool = False,
+        exits_when_excluded: bool = False,
+        notice_s: float | None = None,
+        stop_s: float = inf,
+    ) -> None:
+        """`notice_s`: how long to wait, when told to leave, until the workers of all nodes have saved; None: not at
+        all. `stop_s`: seconds after which this node's workers must be gone then.
+        """
+        self.state = State.JOINING
+        self.round = 0
+        """The round of the workers that were started last; 0 for none."""
+        self._join = join
+        self._server = server
+        self.outages = ServerOutages(
+            server, connect_timeout_s=connect_timeout_s, server_lost_timeout_s=server_lost_timeout_s
+        )
+        self._notice_s, self._stop_s = notice_s, stop_s
+        self._leaving: events.Signalled | None = None
+        """The signal because of which this agent leaves as soon as all workers have saved."""
+        self._leaves_at = self._stops_at = inf
+        """Times, once `_leaving` is set, at which the agent goes at the latest, and its workers must be gone."""
+        self._incarnation = 1
+        self._after_round = 0
+        self._revision = 0
+        self._attempt = 0
+        """Attempt of the run that this agent is or was part of; 0: not known."""
+        self._had_succeeded = False
+        """Whether all workers of this node had exited 0 when the agent lost its place."""
+        self._lease_s = 10.0
+        self._busy = False
+        """Whether a join or a poll is under way."""
+        self._may_join = True
+        """Whether the server expects a join: this agent is new, or was told to stop, or was fenced."""
+        self._stop_asked = False
+        self._checks = checks
+        self._exits_when_excluded = exits_when_excluded
+        self._is_checking = False
+        self._is_checked = not checks
+        """Whether this node has been found fit since workers ran here last, or need not be."""
+        self._has_failed = False
+        """Whether a worker of this node has failed since the last check."""
+        self._succeeded_at = -inf
+        """Time at which the workers' success was reported last."""
+        self._check_at_end = False
+        """Whether the run has ended because of this node's worker: then an unfit node decides the exit code."""
+        self._drains_until = inf
+        self._is_unfit = False
+        """Whether a test that the server asked for has found this node unfit."""
+        self._keep_alive_at: float | None = None
+        self._exit_code = ExitCode.FAILED
+        self._last_reason = ""
+        """Reason for waiting that was said last."""
+        self.is_member = False
+        """Whether the server counts this agent in: it takes part in a round, forming or formed, or stands by."""
+        self._reporter = FailureReporter(
+            self.report, has_rules=has_rules, fatal_exit_codes=join.settings.fatal_exit_codes or ()
+        )
+        self._warning = ""
+        """Latest warning of the server."""
+        self._asked: frozenset[int] = frozenset()
+        """Numbers of the queries that were open when the server answered last."""
+        self._handled_at: float | None = None
+        self._paused_until, self._paused_s = -inf, 0.0
+        """End and length of the latest time in which this process did not run."""
+        self._effects: list[Effect] = []
+
+    @property
+    def agent_id(self) -> str:
+        return f"{self._join.agent_id}.{self._incarnation}"
+
+    @property
+    def answer_gap_s(self) -> float:
+        """Longest time between two answers of a server that answers: polls are held for so long."""
+        return hold_s(self._lease_s) + QUIET_S
+
+    @property
+    def _has_workers(self) -> bool:
+        return self.outages.idle_since is None
+
+    def report(self, round_: int, failure: Failure | None) -> ReportRequest:
+        """Report of how the workers of the round have ended."""
+        return ReportRequest(**self._sender(), round=round_, failure=failure)
+
+    def next_deadline(self) -> float | None:
+        """Time at which `TimePassed` is due: a keep-alive while workers stop, or the end of the wait for the server."""
+        if self.state in (State.ENDING, State.EXITED):
+            return None
+        keep_alive_at = inf if self._busy or self._keep_alive_at is None else self._keep_alive_at
+        due = min(keep_alive_at, self._leaves_at, self.outages.next_deadline())
+        return None if due == inf else due
+
+    def handle(self, event: events.Event, now: float) -> list[Effect]:
+        """Apply an event and say what to do."""
+        self._effects = []
+        self._note_pause(now)
+        if self.state is not State.EXITED:
+            self._apply(event, now)
+            if self._leaving and now >= self._leaves_at and self.state is not State.ENDING:
+                self._go(self._leaving, now)
+            self._proceed(now)
+        return self._effects
+
+    def _note_pause(self, now: float) -> None:
+        """Note a time in which this process did not run: no event came, although a poll ends sooner."""
+        passed_s = 0.0 if self._handled_at is None else now - self._handled_at
+        self._handled_at = now
+        if self._busy and self.outages.failure is None and passed_s > answer_timeout_s(self._lease_s) + LATE_S:
+            self._paused_until, self._paused_s = now, passed_s
+
+    def _apply(self, event: events.Event, now: float) -> None:
+        match event:
+            case events.Answered(answer):
+                self._busy = False
+                self._log_outage(self.outages.answered(now), "server_reached")
+                if isinstance(answer, ProtocolError):
+                    self._refused(answer, now)
+                else:
+                    self._follow(answer, now)
+            case events.ConnectionFailed(error):
+                self._connection_failed(error, now)
+            case events.PollCut(cut):
+                self._log_outage(self.outages.cut(cut, hold_s(self._lease_s)), "warned")
+            case events.WorkersSucceeded(round_, interrupted):
+                self._workers_succeeded(round_, interrupted, now)
+            case events.WorkerFailed(round_, failure):
+                self._worker_failed(round_, failure)
+            case events.RulesMatched(round_, failure):
+                self._effects += self._reporter.matched(round_, failure)
+            case events.Reported(round_):
+                self._reporter.arrived(round_)
+            case events.WorkersStopped(round_):
+                self._workers_stopped(round_, now)
+            case events.NodeChecked(unfit):
+                self._checked(unfit, now)
+            case events.Suspected():
+                self._suspected(event)
+            case events.Signalled() as signalled:
+                self._signalled(signalled, now)
+            case events.GaveUp(reason, exit_code):
+                self._effects += self._reporter.forget()
+                self._give_up(reason, exit_code, is_server_lost=exit_code is ExitCode.START_AGAIN)
+            case events.Answer(number, answer):
+                self._answer(number, answer)
+            case events.Crashed(reason):
+                self._crashed(reason)
+            case events.Started():
+                self._begin(now)
+            case events.TimePassed():
+                self._time_passed(now)
+
+    # The conversation with the server.
+
+    def _follow(self, reply: Reply, now: float) -> None:
+        self._lease_s = reply.lease_s
+        if self.state is State.ENDING or reply.revision < self._revision:
+            return
+        self._revision, self._attempt = reply.revision, reply.attempt
+        if self._keep_alive_at is not None:
+            self._keep_alive_at = now + self._lease_s / HOLDS_PER_LEASE
+        if reply.warning and reply.warning != self._warning:
+            self._warning = reply.warning
+            self._log(reply.warning, Level.WARNING, "warned")
+        self.is_member = True
+        match reply.directive:
+            case Wait() as wait:
+                self._wait(wait)
+            case Start(assignment=assignment):
+                self._start(assignment)
+            case Stop(round=round_, reason=reason):
+                self._stop(round_, reason, now)
+            case Drain() as drain:
+                self._drain(drain, now)
+            case Finish() as finish:
+                self._finish(finish)
+        self._take_queries(reply)
+
+    def _take_queries(self, reply: Reply) -> None:
+        """Find out what is asked for the first time: open queries are in every reply."""
+        if self.state is not State.ENDING:
+            self._effects += [Ask(query) for query in reply.queries if query.number not in self._asked]
+            self._asked = frozenset(query.number for query in reply.queries)
+
+    def _answer(self, number: int, answer: QueryAnswer) -> None:
+        """Answer a query, unless nobody waits for that any more."""
+        if number in self._asked and self.state is not State.ENDING:
+            self._effects.append(AnswerRequest(**self._sender(), number=number, answer=answer))
+
+    def _refused(self, error: ProtocolError, now: float) -> None:
+        if self.state is State.ENDING:
+            return
+        self._effects += self._reporter.forget()
+        if isinstance(error, AgentFenced):
+            self._fenced(str(error), now)
+            return
+        if isinstance(error, OutcomeUnknown) and self._had_succeeded:
+            self._log_change(words.leaving.outcome_unknown(str(error)), Level.WARNING, "refused")
+            self._end(ExitCode.SUCCEEDED)
+            return
+        if isinstance(error, RunSucceeded | RunFailed):
+            succeeded = isinstance(error, RunSucceeded)
+            self._log_change(str(error), *_END[succeeded])
+            self._end(ExitCode.SUCCEEDED if succeeded else ExitCode.FAILED)
+        else:
+            self._log_change(words.leaving.error(str(error)), Level.ERROR, "refused")
+            self._end(ExitCode.REFUSED)
+        if not isinstance(error, RunSucceeded):
+            self._effects.append(WriteFailureReport(f"{type(error).__name__}: {error}"))
+
+    def _proceed(self, now: float) -> None:
+        """Do what the state calls for: exit, become ready for the next round, or send the next message."""
+        if self.state is State.ENDING:
+            if not self._has_workers and not self._reporter.is_matching and (not self._check_at_end or self._is_fit()):
+                self.state = State.EXITED
+                self._effects.append(Exit(self._exit_code))
+            return
+        goes = self.state is State.DRAINING or (self._leaving and self.state is State.STOPPING)
+        if goes and not self._has_workers:
+            why = words.leaving.reason_to_leave("found unfit" if self._is_unfit else "drained")
+            self._leave(self._leaving.why if self._leaving else why)
+            self._end(ExitCode.NODE_UNFIT if self._is_unfit else ExitCode.START_AGAIN)
+            self._proceed(now)
+            return
+        is_stopped = self.state is State.STOPPING and not self._has_workers and self._is_fit()
+        if is_stopped and self._may_join and not self._reporter.is_pending:
+            self.state, self._keep_alive_at = State.JOINING, None
+        if not self._busy:
+            self._send_next(now)
+
+    def _send_next(self, now: float) -> None:
+        if not self._may_join:
+            self._poll(hold=True)
+        elif self.state is State.JOINING and self._is_fit():
+            self._may_join, self._busy = False, True
+            returning = self._incarnation > 1
+            place = {"after_round": self._after_round, "attempt": self._attempt if returning else 0}
+            self._effects.append(replace(self._join, agent_id=self.agent_id, returning=returning, **place))
+        elif self._keep_alive_at is not None and now >= self._keep_alive_at:
+            self._poll(hold=False)
+
+    def _poll(self, *, hold: bool) -> None:
+        self._busy = True
+        asked = tuple(sorted(self._asked))
+        self._effects.append(PollRequest(**self._sender(), revision=self._revision, hold=hold, asked=asked))
+
+    def _leave(self, reason: str, *, unfit: bool = False, retracts_success: bool = False) -> None:
+        if self.outages.was_never_reached:
+            return
+        request = LeaveRequest(**self._sender(), reason=reason, unfit=unfit, retracts_success=retracts_success)
+        self._effects += self._reporter.leave(request)
+
+    def _sender(self) -> dict[str, Any]:
+        return {"run_id": self._join.run_id, "agent_id": self.agent_id, "secret": self._join.secret}
+
+    # The node is checked.
+
+    def _is_fit(self) -> bool:
+        """Whether this node may go on. Else a check is under way, which begins now if it has not begun."""
+        if not self._is_checked and not self._is_checking:
+            self._is_checking = True
+            self._effects.append(CheckNode(self._has_failed))
+        return self._is_checked
+
+    def _checked(self, unfit: str, now: float) -> None:
+        self._is_checking, self._is_checked, self._has_failed = False, True, False
+        if not unfit:
+            self._begin(now)
+        elif self.state is State.ENDING:
+            if self._check_at_end:
+                self._log(words.leaving.error(unfit), Level.ERROR, "node_unfit")
+                self._exit_code = ExitCode.NODE_UNFIT
+        elif self.state is not State.DRAINING:
+            evidence = clip(unfit, LONGEST_REASON)
+            if not self.outages.is_known:
+                self._effects.append(replace(self._join, agent_id=self.agent_id, unfit=evidence))
+            self._leave(evidence, unfit=True)  # also for a server that knows no unfit join, and has let it in
+            self._give_up(unfit, ExitCode.NODE_UNFIT)
+
+    # The server comes and goes.
+
+    def _begin(self, now: float) -> None:
+        """Begin to wait for the server's first answer, unless the node is checked first."""
+        if self._is_checked:
+            self.outages.expect_first_answer(now)
+
+    def _connection_failed(self, error: Unreachable | ProtocolError, now: float) -> None:
+        if self.state is State.ENDING:
+            return
+        if isinstance(error, Unreachable) and error.is_final and not self.outages.is_known:
+            text = words.connection.server_unusable(self._server, str(error), stage_of(error))
+            self._give_up(text, ExitCode.REFUSED, is_server_lost=True)
+            return
+        said = self.outages.failed(error, now)
+        if now < self.outages.gives_up_at:
+            self._log_outage(said)
+        else:
+            self._give_up(self.outages.reason_to_give_up, ExitCode.START_AGAIN, is_server_lost=True)
+
+    def _time_passed(self, now: float) -> None:
+        if self.state is State.ENDING:
+            return
+        self._log_outage(self.outages.unanswered(now))
+        if now >= self.outages.gives_up_at:
+            self._give_up(self.outages.reason_to_give_up, ExitCode.START_AGAIN, is_server_lost=True)
+
+    def _log_outage(self, text: str, event: str = "server_lost") -> None:
+        if text and self.state is not State.ENDING:
+            self._log(text, Level.WARNING, event)
+
+    # What the server says.
+
+    def _start(self, assignment: Assignment) -> None:
+        if self.state is not State.JOINING or self._may_join or assignment.round <= self._after_round:
+            return
+        self.state, self.outages.idle_since, self._is_checked = State.RUNNING, None, not self._checks
+        self.round = self._after_round = assignment.round
+        self._log_change(_started(assignment), Level.ROUTINE, "round_started")
+        self._effects.append(StartWorkers(assignment))
+
+    def _stop(self, round_: int, reason: str, now: float) -> None:
+        if round_ > self._after_round and self.state is State.JOINING:
+            self._log_change(words.progress.round_over(round_, reason), event="round_opened")
+            self._after_round, self._may_join = round_, True
+            return
+        if round_ != self._after_round or self._may_join or self.state in (State.JOINING, State.DRAINING):
+            return
+        why = "" if reason == self._reporter.said else reason
+        self._log_change(words.progress.stopping_workers(round_, why), event="round_opened")
+        self._stop_workers()
+        self.state, self._may_join = State.STOPPING, True
+        self._keep_alive_at = now  # tells the server at once that the stop has arrived
+
+    def _drain(self, drain: Drain, now: float) -> None:
+        """Empty this node. A further drain changes something only if its deadline is sooner."""
+        until, is_first = now + drain.remaining_s, self.state is not State.DRAINING
+        if not is_first and until > self._drains_until - SOONER_S:
+            return
+        if drain.unfit:
+            self._is_unfit = True
+            self._log(words.leaving.error(drain.reason), Level.ERROR, "node_unfit")
+        else:
+            told = words.leaving.drained(drain.reason, drain.remaining_s, self._has_workers)
+            self._log_change(told, event="node_drained")
+        if self._has_workers and not (is_first and self._stop_asked):
+            self._stop_asked = True
+            name = self._leaving.name if self._leaving else "SIGTERM"
+            self._effects.append(StopWorkers(name, grace_s=drain.remaining_s))
+        if is_first:
+            reason = _left_by(self._leaving) if self._leaving else drain.reason
+            self._effects.append(WriteFailureReport(reason))
+        self.state, self._may_join, self._keep_alive_at = State.DRAINING, False, None
+        self._drains_until, self._leaves_at = until, inf
+
+    def _finish(self, finish: Finish) -> None:
+        self._effects += self._reporter.forget()
+        spent = finish.time or finish.running_time
+        if spent and finish.restart_total:
+            self._log_change(_time_spent(spent), Level.ROUTINE)
+        self._log_change(_finished(finish), *_END[finish.succeeded])
+        self._end(ExitCode.SUCCEEDED if finish.succeeded else self._failed_code(finish))
+        is_undecided = self._exit_code in (ExitCode.FAILED, ExitCode.NO_PROGRESS)
+        self._check_at_end = is_undecided and self._is_own(finish.failure)
+        if not finish.succeeded:
+            self._effects.append(WriteFailureReport(finish.reason, finish))
+
+    def _fenced(self, reason: str, now: float) -> None:
+        if self._leaving:
+            self._go(self._leaving, now)
+        elif self.state is State.DRAINING:
+            self._may_join = True  # nothing is to be asked any more; it exits when its workers are gone
+        else:
+            has_slept = now - self._paused_until < self._paused_s
+            self._join_anew(words.leaving.joining_anew(reason, self._paused_s if has_slept else 0.0))
+
+    def _join_anew(self, told: str) -> None:
+        """Stop the workers and come back as a newcomer: this agent is no longer part of the run."""
+        self._log_change(told, event="fenced")
+        self._had_succeeded = self.state is State.SUCCEEDED or (self._had_succeeded and self.state is State.JOINING)
+        self._stop_workers()
+        self.state, self._may_join, self._keep_alive_at = State.STOPPING, True, None
+        self.is_member = False
+        self._incarnation += 1
+        self._after_round = self._revision = 0
+        self._asked = frozenset()
+
+    # What the workers do.
+
+    def _workers_succeeded(self, round_: int, interrupted: bool, now: float) -> None:
+        if round_ != self.round or self.state is not State.RUNNING:
+            return
+        self.outages.idle_since = now
+        # They have saved and ended, as they were told: the round turns soon. So they have, it seems, if the agent was
+        # told to leave by a signal: Slurm gives it to the workers as well, and it is no success.
+        if interrupted or (self._leaving and not self._leaving.reason):
+            self._log_change(words.leaving.WORKERS_ENDED_AFTER_NOTICE, event="noticed")
+            return
+        self.state, self._succeeded_at = State.SUCCEEDED, now
+        self._effects.append(self.report(round_, None))
+        if self.outages.failure:
+            self._log_outage(words.connection.success_not_delivered(self._server, self.outages.longest_s))
+
+    def _worker_failed(self, round_: int, failure: Failure) -> None:
+        is_first = self.state is State.RUNNING
+        is_own = round_ == self._after_round  # and not of the agent that was fenced, which this one was
+        if not is_own or not (is_first or self.state in (State.STOPPING, State.DRAINING)):
+            return
+        self._effects += self._reporter.worker_failed(round_, failure, is_late=not is_first)
+        if is_first:
+            self._stop_workers()
+            self.state, self._has_failed, self._last_reason = State.STOPPING, True, ""
+
+    def _suspected(self, event: events.Suspected) -> None:
+        if event.round == self.round and self.state is State.RUNNING and self._has_workers:
+            self._log_change(_suspected(event), Level.WARNING, "hang_suspected")
+            told = SuspectRequest(
+                **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks,
+                silent_s=event.silent_s, limit_s=event.limit_s,
+            )  # fmt: skip
+            self._effects.append(told)
+
+    def _workers_stopped(self, round_: int, now: float) -> None:
+        if round_ == self.round:
+            self.outages.idle_since, self._stop_asked = now, False
+
+    def _stop_workers(self, signal_name: str = "SIGTERM", grace_s: float | None = None) -> None:
+        if self._has_workers and not self._stop_asked:
+            self._stop_asked = True
+            self._effects.append(StopWorkers(signal_name, grace_s=grace_s))
+
+    # The end.
+
+    def _signalled(self, signalled: events.Signalled, now: float) -> None:
+        name = signalled.name
+        if self._can_give_notice():
+            self._give_notice(signalled, now)
+        elif self.state is State.SUCCEEDED and self.outages.failure and not self._retracts_success(signalled, now):
+            self._log(words.leaving.leaving_without_server(name), Level.WARNING, "node_left")
+            self._leave(name)
+            self._end(ExitCode.SUCCEEDED)
+        elif self.state is not State.ENDING:
+            self._go(signalled, now)
+        elif self._has_workers:
+            self._log_change(words.leaving.killing_workers(name), event="node_left")
+            self._effects.append(StopWorkers(name, kill=True))
+        else:
+            self._check_at_end = False
+
+    def _can_give_notice(self) -> bool:
+        """Whether the workers of all nodes can be told before this agent goes, and have not been."""
+        is_running = self.state is State.RUNNING and self._has_workers and self.is_member
+        return self._notice_s is not None and is_running and self._leaving is None and self.outages.failure is None
+
+    def _give_notice(self, signalled: events.Signalled, now: float) -> None:
+        assert self._notice_s is not None
+        why, self._leaving = signalled.why, signalled
+        self._leaves_at, self._stops_at = now + self._notice_s + ANSWER_S, now + self._stop_s
+        self._log_change(words.leaving.leaving_after_notice(why, self._notice_s), event="node_left")
+        self._effects.append(
+            LeaveRequest(**self._sender(), reason=why[:LONGEST_REASON], notice_s=self._notice_s, stop_s=self._stop_s)
+        )
+
+    def _go(self, signalled: events.Signalled, now: float) -> None:
+        """Leave the run now."""
+        name, why, told = signalled.name, signalled.why, words.leaving.leaving(signalled.why)
+        is_for_workers = self._has_workers and not self._leaving and name.startswith("SIG") and self._stop_s < inf
+        if is_for_workers:
+            told = words.leaving.leaving_with_workers(why, self._stop_s, name)
+        self._log_change(told, event="node_left")
+        self._leave(why[:LONGEST_REASON], retracts_success=self._retracts_success(signalled, now))
+        grace_s = max(0.0, self._stops_at - now) if self._leaving else None
+        if self.state is State.DRAINING and self._has_workers:
+            # Whoever signals waits less long than whoever drains.
+            self._effects.append(StopWorkers(name, grace_s=grace_s))
+        self._stop_workers(name, grace_s)
+        self._end(ExitCode.START_AGAIN)
+        self._effects.append(WriteFailureReport(_left_by(signalled)))
+
+    def _retracts_success(self, signalled: events.Signalled, now: float) -> bool:
+        """Whether the workers' success came so shortly before a signal that they may have exited 0 because of it."""
+        is_signal = signalled.name.startswith("SIG") and not signalled.reason
+        return is_signal and self.state is State.SUCCEEDED and now < self._succeeded_at + CAUSE_TIMEOUT_S
+
+    def _crashed(self, reason: str) -> None:
+        self._effects += self._reporter.forget()
+        if self.state is not State.ENDING:
+            self._log_change(words.leaving.crashed(reason), Level.ERROR, "node_left")
+            self._leave(reason[:LONGEST_REASON])
+            self._effects.append(WriteFailureReport(reason))
+        self._end(ExitCode.FAILED)
+        self._check_at_end = False
+
+    def _give_up(self, reason: str, exit_code: ExitCode, *, is_server_lost: bool = False) -> None:
+        self._log(words.leaving.error(reason), Level.ERROR, "gave_up")
+        if self.state is State.ENDING:
+            return
+        if is_server_lost and self.state is State.SUCCEEDED:
+            self._log_outage(words.leaving.WORKERS_SUCCEEDED)
+            self._end(ExitCode.SUCCEEDED)
+        else:
+            self._end(exit_code)
+            self._effects.append(WriteFailureReport(reason, is_server_lost=is_server_lost))
+
+    def _failed_code(self, finish: Finish) -> ExitCode:
+        """Exit code after a failed run: whether this node's hardware, or a worker that it could not start, ended it."""
+        root, verdict = finish.failure, ExitCode.NO_PROGRESS if finish.no_progress else ExitCode.FAILED
+        if root is None or not self._is_own(root):
+            return verdict
+        is_unfit = root.blame == "node" or (root.pid, root.exit_code) == (0, NOT_STARTED)
+        return ExitCode.NODE_UNFIT if is_unfit else verdict
+
+    def _is_own(self, root: Failure | None) -> bool:
+        return root is not None and root.node_id == self._join.node_id
+
+    def _end(self, exit_code: ExitCode) -> None:
+        self._stop_workers()
+        self.state, self._exit_code, self.is_member = State.ENDING, exit_code, False
+        self._keep_alive_at = None
+
+    # Words.
+
+    def _log_change(self, text: str, level: Level = Level.NOTICE, event: str = "") -> None:
+        """Log what has changed, after which a wait is logged again, also one for the same reason as before."""
+        self._last_reason = ""
+        self._log(text, level, event)
+
+    def _log(self, text: str, level: Level, event: str) -> None:
+        self._effects.append(Log(text, level, event))
+
+    def _wait(self, wait: Wait) -> None:
+        """Say what is waited for when it changes, not when only the time that is left does."""
+        if wait.excluded and self._exits_when_excluded and not self._has_workers:
+            self._leave(words.leaving.reason_to_leave("excluded"))
+            self._give_up(words.leaving.kept_out(wait.reason), ExitCode.NODE_UNFIT)
+            return
+        if wait.reason != self._last_reason:
+            self._log_change(wait.sentence, event=WAITING)
+            self._last_reason = wait.reason
+
+
+def _started(assignment: Assignment) -> str:
+    ranks = assignment.ranks
+    return words.progress.round_started(
+        round_=assignment.round,
+        group_rank=assignment.group_rank,
+        nodes=assignment.group_world_size,
+        first_rank=ranks[0],
+        last_rank=ranks[-1],
+        workers=assignment.world_size,
+        master=address(assignment.master_addr, assignment.master_port),
+        restarts=assignment.restart_count,
+        most_restarts=assignment.max_restarts,
+    )
+
+
+def _suspected(event: events.Suspected) -> str:
+    return words.hangs.may_hang(event.ranks, event.reason) if event.ranks else words.hangs.go_on(event.source)
+
+
+def _left_by(signalled: events.Signalled) -> str:
+    return signalled.reason or words.leaving.got_signal(signalled.name)
+
+
+def _finished(finish: Finish) -> str:
+    """End of the run in one line; the failure report has the rest."""
+    if not finish.succeeded:
+        return words.progress.run_failed(finish.reason)
+    if not finish.restart_total:
+        return words.progress.run_succeeded(finish.reason)
+    return words.progress.run_succeeded_after_restarts(finish.reason, finish.restart_total, finish.charged_restarts)
+
+
+def _time_spent(time: RunTime | RunningTime) -> str:
+    seconds = {name.removesuffix("_s"): spent for name, spent in asdict(time).items() if name != "ettr"}
+    return words.progress.run_took(seconds, time.ettr if isinstance(time, RunTime) else None)

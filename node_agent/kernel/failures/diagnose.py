@@ -1,0 +1,254 @@
+"""Diagnosis of a worker's end: its exit status in words, what it wrote last, and what a person can do about it."""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from errno import EFBIG
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
+from rdzv_protocol.evidence import LastError
+from rdzv_protocol.messages import Blame, Failure
+from rdzv_protocol.text import clip, last_lines, one_line, printable
+
+from node_agent import words
+from node_agent.kernel.failures import error_file, hints
+from node_agent.kernel.failures.error_file import ErrorFile
+from node_agent.kernel.failures.stderr_errors import LastWords, last_words
+from node_agent.kernel.output.room import is_full
+from node_agent.kernel.workers.temp_dir import FALLBACK
+
+if TYPE_CHECKING:
+    from node_agent.kernel.failures.oom import OomWatch
+    from node_agent.kernel.output.pieces import End
+    from node_agent.kernel.workers.spec import WorkerSpec
+
+LINE_BYTES = 512
+TAIL_BYTES = 8_192
+"""Size of a traceback, and of what was written last: two screenfuls, whatever the script wrote."""
+TRACEBACK_LINES, TAIL_LINES = 40, 20
+RUNNING_BYTES = 4_096
+"""Most bytes of the traceback of a worker that runs: many of them travel in one message."""
+MOST_LINES = 200
+"""Lines of a traceback that are looked at."""
+
+
+class LeftOnDisk(NamedTuple):
+    """Evidence of a worker's end that is on a disk."""
+
+    recorded: ErrorFile | None
+    """Error file of the worker; None: it has left none."""
+    why_lost: str = ""
+    """Reason why the worker's last words may be lost, and what to do; empty if they are not."""
+    is_node_full: bool = False
+    """Whether a disk of the node itself is full."""
+
+
+def look_at_disk(path: str, ends: "Sequence[End]" = ()) -> LeftOnDisk:
+    """Read a worker's error file, and look at its disk. Any thread may do so.
+
+    `ends`: the ends of the worker's files, which have been read.
+    """
+    recorded = error_file.read(path)
+    folder = os.path.dirname(path)
+    with suppress(OSError):  # there is no such folder
+        if is_full(folder):
+            return LeftOnDisk(recorded, words.failures.disk_full(folder))
+    for end in ends:
+        if end.why_full and end.why_full.errno == EFBIG:
+            why = words.failures.file_cannot_grow(end.why_full.strerror or "", words.output.RAISE_THE_LIMIT)
+            return LeftOnDisk(recorded, why)
+    return LeftOnDisk(recorded)
+
+
+def unread(problem: OSError) -> LeftOnDisk:
+    """Evidence that could not be read in time."""
+    return LeftOnDisk(ErrorFile(problem=problem.strerror or str(problem)))
+
+
+def examine(
+    spec: "WorkerSpec",
+    pid: int,
+    exit_code: int,
+    stderr: Sequence[str],
+    oom: "OomWatch | None",
+    left: LeftOnDisk | None = None,
+) -> Failure:
+    """The failure of a worker that has been reaped. Never raises, whatever the worker left behind."""
+    recorded = left.recorded if left else None
+    ended = Failure(
+        node_id=spec.node_id,
+        rank=spec.rank,
+        local_rank=spec.local_rank,
+        pid=pid,
+        exit_code=exit_code,
+        cause="",
+        error_file=spec.error_file if recorded and not recorded.problem else "",
+        failed_at=(recorded and recorded.at) or time.time(),
+    )
+    out_of_memory = oom.verdict() if oom and exit_code in _KILLED else ""
+    is_node_full = left is not None and left.is_node_full
+    failure = diagnose(ended, stderr, recorded, out_of_memory=out_of_memory, is_node_full=is_node_full)
+    if not failure.error and left and left.why_lost:
+        failure = replace(failure, hint=clip(printable(left.why_lost), LINE_BYTES))
+    return failure
+
+
+def by_timer(failure: Failure, late: str) -> Failure:
+    """Return the failure of a worker that got a signal because its timer had expired, as a sentence says."""
+    cause = words.failures.with_meaning(exit_status(failure.exit_code).status, late)
+    return replace(failure, cause=clip(printable(cause), LINE_BYTES), hint=words.failures.TIMER_EXPIRED)
+
+
+def told_by_torch(rank: int, failure: Any, node_id: str) -> Failure:
+    """The failure that a `ProcessFailure` tells of: torch's, or that of `node_agent.compat.api`."""
+    recorded = error_file.read(failure.error_file)
+    ended = Failure(
+        node_id=node_id,
+        rank=rank,
+        local_rank=failure.local_rank,
+        pid=failure.pid,
+        exit_code=failure.exitcode,
+        cause="",
+        error_file=failure.error_file if recorded and not recorded.problem else "",
+        failed_at=float(failure.timestamp),
+    )
+    return diagnose(ended, (), recorded, is_node_full=is_node_full())
+
+
+def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:
+    """Exception at the end of the stderr of a worker that runs; None if there is none."""
+    found = last_words(stderr)
+    if not found.error:
+        return None
+    advice = hints.find([found.error, *reversed(found.traceback[-MOST_LINES:])])
+    return LastError(
+        rank=rank,
+        error=clip(printable(found.error), LINE_BYTES),
+        traceback=last_lines(_fit(found.traceback, TRACEBACK_LINES), TRACEBACK_LINES, RUNNING_BYTES),
+        is_uncaught=found.is_uncaught,
+        is_consequence=bool(advice and advice.is_consequence),
+    )
+
+
+def diagnose(
+    ended: Failure,
+    stderr: Sequence[str],
+    recorded: ErrorFile | None = None,
+    *,
+    out_of_memory: str = "",
+    is_node_full: bool = False,
+) -> Failure:
+    """The failure with the evidence of a worker's end: every text is printable and of bounded size.
+
+    Its error file counts more than what stands on its stderr. `out_of_memory`: how the kernel is known to have killed
+    it, in words; empty if it is not. `is_node_full`: whether a disk of the node itself is full.
+    """
+    recorded, status = recorded or ErrorFile(), exit_status(ended.exit_code, out_of_memory)
+    found = LastWords() if status.signal in _FROM_OUTSIDE else last_words(stderr)
+    error = one_line(recorded.error.splitlines()) or found.error
+    traceback = recorded.traceback.splitlines()[-MOST_LINES:] or found.traceback
+    written = [recorded.error or found.error, *reversed(traceback or stderr)]
+    if status.signal == "SIGABRT":
+        written += reversed(stderr)  # a library says why before it aborts
+    advice = hints.find(written) if status.signal in ("", "SIGABRT") else None
+    cause = status.cause
+    if recorded.problem:
+        cause = words.failures.with_broken_error_file(cause, recorded.problem)
+    return replace(
+        ended,
+        cause=clip(printable(cause), LINE_BYTES),
+        error=clip(error, LINE_BYTES),
+        traceback=_fit(traceback, TRACEBACK_LINES),
+        stderr_tail=_fit(stderr, TAIL_LINES),
+        hint=advice.hint if advice else status.hint,
+        consequence=bool(advice and advice.is_consequence),
+        blame=_blame(advice, out_of_memory, is_node_full),
+        recurs=advice.recurs if advice else "unknown",
+    )
+
+
+def _blame(advice: hints.Advice | None, out_of_memory: str, is_node_full: bool) -> Blame:
+    """Blame for a worker's failure, the program's or the node's or unknown, by the error's advice and the disks."""
+    if advice is None:
+        return "program" if out_of_memory else "unknown"
+    return "node" if advice.is_of_disk and is_node_full else advice.blame
+
+
+def is_node_full() -> bool:
+    """Whether the root's disk or that of temporary files is full. Any thread may look."""
+    with suppress(OSError):
+        return any(map(is_full, ("/", os.environ.get("TMPDIR") or FALLBACK)))
+    return False
+
+
+class ExitStatus(NamedTuple):
+    """An exit status in words."""
+
+    signal: str
+    """Name of the signal, such as `SIGKILL`; empty where it was none."""
+    status: str
+    """The exit code or the signal, as a person reads it."""
+    meaning: str
+    """Reason that such an end usually has; empty if it tells none."""
+    hint: str
+
+    @property
+    def cause(self) -> str:
+        """The status, and the reason for it if there is one."""
+        return words.failures.with_meaning(self.status, self.meaning) if self.meaning else self.status
+
+
+def exit_status(exit_code: int, out_of_memory: str = "") -> ExitStatus:
+    """Meaning of an exit code. That of a signal is negative, as in `subprocess`, or above 128, as in a shell."""
+    status, number = words.failures.exit_code(exit_code), -exit_code if exit_code < 0 else exit_code - 128
+    if exit_code >= 0 and not 0 < number <= _LAST_SIGNAL:
+        name, meaning, hint = "", _EXIT_CODES.get(exit_code, ""), ""
+    else:
+        name = _SIGNAL_NAMES.get(number, "unknown")
+        status = (
+            words.failures.killed_by(number, name)
+            if exit_code < 0
+            else words.failures.exit_code_of_signal(exit_code, number, name)
+        )
+        meaning, hint = _SIGNALS.get(name, ("", ""))
+        if name == "SIGKILL" and out_of_memory:
+            meaning, hint = out_of_memory, words.failures.MORE_MEMORY
+    return ExitStatus(name, status, meaning, hint)
+
+
+def _fit(lines: Sequence[str], most_lines: int) -> tuple[str, ...]:
+    clipped = [clip(printable(line.rstrip()[: 4 * LINE_BYTES]), LINE_BYTES) for line in lines[-most_lines:]]
+    return last_lines(clipped, most_lines, TAIL_BYTES)
+
+
+_LAST_SIGNAL = 64
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP")
+"""Signals of others: a worker that one of them kills did not die of the exception that stands on its stderr."""
+
+_EXIT_CODES = {
+    120: words.failures.OUTPUT_NOT_WRITTEN,
+    126: words.failures.NOT_EXECUTABLE,
+    127: words.failures.PROGRAM_NOT_FOUND,
+}
+
+_SIGNALS = {
+    "SIGKILL": (words.failures.KILLED_FROM_OUTSIDE, words.failures.ASK_WHO_KILLED),
+    "SIGSEGV": (words.failures.SEGMENTATION_FAULT, words.failures.USE_FAULTHANDLER),
+    "SIGBUS": (words.failures.BUS_ERROR, words.hints.MORE_SHM),
+    "SIGABRT": (words.failures.ABORTED, words.failures.SEE_STDERR),
+    "SIGFPE": (words.failures.ARITHMETIC_ERROR, ""),
+    "SIGILL": (words.failures.ILLEGAL_INSTRUCTION, words.failures.OTHER_CPU),
+    "SIGTERM": (words.failures.TERMINATED, words.failures.ASK_WHO_SIGNALLED),
+    "SIGINT": (words.failures.INTERRUPTED, ""),
+    "SIGHUP": (words.failures.HUNG_UP, ""),
+    "SIGPIPE": (words.failures.BROKEN_PIPE, ""),
+    "SIGSYS": (words.failures.FORBIDDEN_SYSTEM_CALL, ""),
+    "SIGXCPU": (words.failures.CPU_TIME_USED_UP, words.failures.SEE_ULIMIT_T),
+    "SIGXFSZ": (words.failures.FILE_TOO_LARGE, words.output.RAISE_THE_LIMIT),
+}
+"""Meaning of a signal that ends a worker, and what to do."""

@@ -1,0 +1,46 @@
+"""Signals that make an agent leave: they come from their sender, and forwarded by the agent's supervisor.
+
+A scheduler such as Slurm signals every process of a step. The agent then gets one signal twice, in either order.
+"""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from node_agent.kernel.workers.process import to_handle
+
+_MOST_READ = 4_096
+
+
+class LeaveSignals:
+    """Tells `heard` the name of each signal once, though it came by both ways."""
+
+    def __init__(self, names: Iterable[str], heard: Callable[[str], None], forwarded: int = -1) -> None:
+        """`forwarded`: descriptor from which numbers of forwarded signals come, a byte each; -1: none."""
+        self._names, self._heard, self._descriptor = names, heard, forwarded
+        self._direct = Counter[str]()
+        self._forwarded = Counter[str]()
+
+    def listen(self) -> None:
+        """Handle the signals in the running event loop."""
+        loop = asyncio.get_running_loop()
+        for signum in to_handle(self._names):
+            loop.add_signal_handler(signum, self.come, signum.name)
+        if self._descriptor >= 0:
+            loop.add_reader(self._descriptor, self._read)
+
+    def come(self, name: str, *, is_forwarded: bool = False) -> None:
+        """Take a signal. Tell `heard` its name, unless it has come the other way before."""
+        here, there = (self._forwarded, self._direct) if is_forwarded else (self._direct, self._forwarded)
+        here[name] += 1
+        if here[name] > there[name]:
+            self._heard(name)
+
+    def _read(self) -> None:
+        numbers = os.read(self._descriptor, _MOST_READ)
+        if not numbers:  # the supervisor is gone, and the kernel ends this process
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+        for number in numbers:
+            self.come(signal.Signals(number).name, is_forwarded=True)

@@ -1,0 +1,89 @@
+"""The folder of one agent's log files and error files: `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`."""
+
+import os
+
+from node_agent import words
+from node_agent.kernel.core.log_options import LogOptions, Std
+from node_agent.kernel.workers.temp_dir import TempDir, temporary_path
+
+LONGEST_NAME = 120
+"""Longest part for the run's id, in bytes: a file name has 255 at most, and a random part follows."""
+_PLAIN = frozenset("-_.,:;+=@%~")
+
+
+class RunFolder:
+    """Folder of one agent's files, made on first use. Every method may raise `OSError`.
+
+    Without `--log-dir` it is temporary: the agent's own, unless the user asked for files, and would miss them then.
+    """
+
+    def __init__(self, options: LogOptions, run_id: str, temp_dir: TempDir) -> None:
+        self._is_temporary = options.log_dir is None
+        parent = options.log_dir or temporary_path("node-agent-logs")
+        self._kept_path = os.path.join(os.path.abspath(parent), f"{folder_name(run_id)}_{os.urandom(8).hex()}")
+        self._temp_dir = temp_dir
+        self.parent = parent
+        """The folder in which the run's folder is made, unless that is temporary."""
+        self.made = ""
+        """The run's folder; empty if it was never used."""
+        self._attempt = -1
+        self.is_kept = options.log_dir is not None or wants_files(options)
+        """Whether the folder stays when the agent is gone."""
+        self.will_have = self._kept_path if wants_files(options) else ""
+        """The folder in which there will be log files, whether it has been made or not; empty: there will be none."""
+
+    @property
+    def path(self) -> str:
+        """The run's folder; a temporary one is made anew if somebody cleared it away."""
+        if not (self.made and self.is_kept):
+            self.made = self._make() if self.is_kept else self._made_temporary()
+        return self.made
+
+    def open_attempt(self, round_: int, workers: int) -> str:
+        """Make a new folder with one for each local rank. Its number is torchrun's, which begins with 0, unless this
+        agent has used that before: rounds are counted anew by a server that has lost its memory.
+        """
+        self._attempt = max(round_ - 1, self._attempt + 1)
+        attempt = os.path.join(self.path, f"attempt_{self._attempt}")
+        os.makedirs(attempt)
+        for local_rank in range(workers):
+            os.mkdir(f"{attempt}/{local_rank}")
+        return attempt
+
+    def _made_temporary(self) -> str:
+        self._temp_dir.make()
+        return self._temp_dir.folder
+
+    def _make(self) -> str:
+        parent = os.path.dirname(self._kept_path)
+        if self._is_temporary:
+            os.mkdir(parent, mode=0o700)
+        os.makedirs(parent, exist_ok=True)
+        os.mkdir(self._kept_path)
+        return self._kept_path
+
+
+def folder_name(run_id: str) -> str:
+    """The run id as the beginning of a folder's name: readable, safe in a shell, and never a way out of the folder."""
+    name = "".join(character if character.isalnum() or character in _PLAIN else "_" for character in run_id)
+    if name.startswith((".", "-", "~")):
+        name = "_" + name[1:]
+    return name.encode()[:LONGEST_NAME].decode(errors="ignore")
+
+
+def wants_files(options: LogOptions) -> bool:
+    """Whether the user asked for a file."""
+    asked = (options.redirects, options.tee)
+    streams = (bool(ask) if isinstance(ask, Std) else any(ask.values()) for ask in asked)
+    return any(streams) or bool(options.stdout_filters or options.stderr_filters)
+
+
+def why_unusable(log_dir: str) -> str | None:
+    """Reason why no files can be written to the folder, which is made; None if they can."""
+    try:
+        os.makedirs(log_dir, exist_ok=True)
+    except FileExistsError:
+        return words.output.log_dir_is_a_file(log_dir)
+    except OSError as error:
+        return words.output.log_dir_not_made(log_dir, error.strerror or str(error))
+    return None if os.access(log_dir, os.W_OK | os.X_OK) else words.output.log_dir_not_writable(log_dir)

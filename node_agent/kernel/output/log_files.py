@@ -1,0 +1,307 @@
+"""Files that workers write straight into, and the console's reading of them while they do.
+
+A worker never waits: what the console cannot take yet is in the file. All files of an agent are looked at together,
+ever more seldom while nothing is written: a writer that is not watched pays nothing, and an idle agent next to nothing.
+A thread does all that concerns the disk: a network disk that hangs holds up what the console shows, and not the agent.
+"""
+
+import asyncio
+import os
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from errno import EDQUOT, ENOSPC
+from functools import partial
+from queue import SimpleQueue
+
+from node_agent import words
+from node_agent.kernel.output.console import PATIENCE_S, Console
+from node_agent.kernel.output.pieces import READ_BYTES, End, Piece
+from node_agent.kernel.output.room import in_words, why_full
+from node_agent.kernel.output.sinks import Sink, report_lines
+from node_agent.kernel.output.streams import Stream
+
+SHORTEST_S, LONGEST_S = 0.02, 1.5
+"""Least and longest seconds between two looks at the files."""
+SHARE = 4
+"""Output that comes after a silence is late by no more than this part of the silence."""
+DRAIN_TIMEOUT_S = 30.0
+"""Longest time for which an exiting agent goes on showing what is in the files anyway."""
+MOST_COPIED_LATE = 1 << 24
+"""Most bytes that wait to be copied to another file; more are lost."""
+
+
+def interval_s(silence_s: float) -> float:
+    """Wait before the next look after so long a silence."""
+    return min(max(silence_s / SHARE, SHORTEST_S), LONGEST_S)
+
+
+class LogFiles:
+    """All log files of an agent, also those whose worker is gone while the console is not yet done with its output.
+
+    `outlook`: said after trouble with a file, of which each kind is said once; it stops nobody. Empty: the run's.
+    """
+
+    def __init__(self, console: Console, outlook: str = "") -> None:
+        self.console = console
+        self._outlook = outlook
+        self._problems: set[str] = set()
+        self._loop = asyncio.get_running_loop()
+        self._read: set[LogFile] = set()
+        self._wrote_at = 0.0
+        self._timer: asyncio.Handle | None = None
+        self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        """Work for the thread; None ends it."""
+        self._copied_late = 0
+        self._reader: threading.Thread | None = None
+        self._is_reading = False
+
+    def report(self, path: str, problem: OSError | str, outlook: str = "") -> None:
+        """Tell the user what is wrong with a file. `outlook`: what may follow, if it is not the usual."""
+        text = in_words(problem) if isinstance(problem, OSError) else problem
+        if text not in self._problems:
+            self._problems.add(text)
+            is_full = isinstance(problem, OSError) and problem.errno in (ENOSPC, EDQUOT)
+            loses_lines = is_full and not outlook
+            outlook = outlook or self._outlook or words.output.RUN_CONTINUES
+            self.console.log(words.output.file_trouble(path, text, outlook, loses_lines))
+
+    def follow(self, file: "LogFile") -> None:
+        """Look at the file from now on."""
+        self._read.add(file)
+        self._wrote_at = self._loop.time()
+        self._look_in(SHORTEST_S)
+
+    def forget(self, file: "LogFile") -> None:
+        """Leave out a file that has been closed."""
+        self._read.discard(file)
+
+    def look(self) -> None:
+        """Look at all files, and again when it is time."""
+        if self._is_reading:
+            return
+        if pieces := [(file, piece) for file in self._read if (piece := file.next_piece())]:
+            self.do(lambda: self._read_all(pieces))
+        elif self._read:
+            self._look_in(self._interval_s())
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Let the thread do some work, after all that it has been given before. It never raises."""
+        if not self._reader:
+            self._reader = threading.Thread(target=self._work, name="log files", daemon=True)
+            self._reader.start()
+        self._asked.put(work)
+
+    def copy(self, path: str, size: int, work: Callable[[], object]) -> None:
+        """Let the thread copy so many bytes to another file. They are lost if too many wait."""
+        if self._copied_late + size > MOST_COPIED_LATE:
+            self.report(path, words.output.LINES_LOST)
+            return
+
+        def copied() -> None:
+            self._copied_late -= size
+
+        def copy_now() -> None:
+            try:
+                work()
+            except OSError as error:
+                self._tell(self.report, path, error)
+            self._tell(copied)
+
+        self._copied_late += size
+        self.do(copy_now)
+
+    def _tell(self, callback: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    def _work(self) -> None:
+        while work := self._asked.get():
+            work()
+
+    def _read_all(self, pieces: "list[tuple[LogFile, Piece]]") -> None:
+        for _, piece in pieces:
+            piece.read()
+        self._tell(self._take, pieces)
+
+    def _take(self, pieces: "list[tuple[LogFile, Piece]]") -> None:
+        self._is_reading = False
+        most = max([file.take(piece) for file, piece in pieces])
+        if most:
+            self._wrote_at = self._loop.time()
+        if self._read:
+            self._look_in(0.0 if most == READ_BYTES else self._interval_s())
+
+    def _interval_s(self) -> float:
+        return interval_s(self._loop.time() - self._wrote_at)
+
+    async def drain(self) -> int:
+        """Wait for the files whose worker is gone, as long as the console takes anything; how many bytes are left."""
+        now = moved_at = self._loop.time()
+        give_up_at, left = now + DRAIN_TIMEOUT_S, -1
+        while (behind := sum(file.behind for file in self._read)) and now < min(give_up_at, moved_at + PATIENCE_S):
+            if behind + self.console.pending != left:
+                left, moved_at = behind + self.console.pending, now
+            self.look()
+            await asyncio.sleep(SHORTEST_S)
+            now = self._loop.time()
+        return behind
+
+    def close(self) -> None:
+        """Read no more, and end the thread; one that a disk holds up is left behind."""
+        for file in list(self._read):
+            file.close()
+        if self._timer:
+            self._timer.cancel()
+        if self._reader:
+            self._asked.put(None)
+            self._reader.join(PATIENCE_S)
+
+    def _look_in(self, delay_s: float) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(delay_s, self.look)
+
+
+class OpenedFile:
+    """A file of a worker, opened at its end; made by any thread. Raises `OSError`."""
+
+    def __init__(self, path: str) -> None:
+        # A named pipe without a reader is an error, for it would hold up the agent until there is one.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self.worker_end = os.open(path, flags, 0o666)
+        os.set_blocking(self.worker_end, True)
+        self.file, self.size = -1, 0
+        """Descriptor to read the file; -1 if it is no regular file."""
+        try:
+            status = os.fstat(self.worker_end)
+            if stat.S_ISREG(status.st_mode):
+                self.file, self.size = os.open(path, os.O_RDONLY | os.O_CLOEXEC), status.st_size
+                if problem := why_full(self.file):
+                    raise problem
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close a file that no worker gets."""
+        for descriptor in (self.worker_end, self.file):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+class LogFile(Stream):
+    """A worker's own file. Raises `OSError` if it is not given as `opened`, and cannot be opened.
+
+    If there are sinks, it is followed into them; after `finish` to where it ended then. `shown`: the console is among
+    them, and sets the pace.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        make_sinks: Callable[[], Sequence[Sink]],
+        files: LogFiles,
+        *,
+        shown: bool,
+        opened: OpenedFile | None = None,
+    ) -> None:
+        self._path = path
+        self._files = files
+        self._shown = shown
+        opened = opened or OpenedFile(path)
+        super().__init__(opened.worker_end)
+        self._file, self._offset = opened.file, opened.size
+        self._last: int | None = None
+        """Offset at which to stop reading; None while the worker is there."""
+        self._end = b""
+        self._ended: End | None = None
+        self._is_ending = False
+        self._sinks: Sequence[Sink] = make_sinks() if self._file >= 0 else ()  # a plug-in may name a device or a pipe
+
+    @property
+    def behind(self) -> int:
+        """Bytes that the worker wrote and nobody has taken; only after `finish`."""
+        return max(0, self._last - self._offset) if self._last is not None else int(self._is_ending)
+
+    def started(self) -> None:
+        super().started()
+        if self._sinks:
+            self._files.follow(self)
+
+    def finish(self) -> None:
+        super().finish()
+        if self._file < 0 or self._last is not None:
+            return
+        end, self._ended, self._is_ending = self._ended or End(self._file, self._offset).read(), None, False
+        self._take(end)
+        self._last = end.size
+        if self._sinks:
+            self._files.follow(self)  # until the console has taken all of it
+            for piece in end.rest:
+                if self.next_piece():  # not while the console is full
+                    self.take(piece)
+            if not self.behind:
+                self.close()
+        else:
+            self.close()
+
+    def end(self, pid: int) -> End | None:
+        """The end of the file, to be read by any thread, before `ended`; None: there is none."""
+        if self._file < 0 or self._last is not None:
+            return None
+        self._is_ending = True
+        return End(self._file, self._offset, pid)
+
+    def ended(self, end: End, *, is_last: bool) -> None:
+        """Take the end of the file that has been read. `is_last`: `finish` follows."""
+        self._ended = end if is_last else None
+        self._is_ending = is_last
+        if not is_last:
+            self._take(end)
+
+    def tail(self) -> tuple[str, ...]:
+        return report_lines(self._end)
+
+    def next_piece(self) -> Piece | None:
+        """The piece that comes next; None if the console takes nothing now, or nothing is left."""
+        is_held_up = self._shown and self._files.console.is_full
+        return None if is_held_up or self._file < 0 else Piece(self._file, self._offset)
+
+    def take(self, piece: Piece) -> int:
+        """Take a piece that has been read, unless it has been taken meanwhile; how many bytes that were."""
+        if self._file < 0 or piece.offset != self._offset:
+            return 0
+        if piece.error:
+            self._files.report(self._path, piece.error)
+            self.close()
+            return 0
+        chunk = piece.chunk if self._last is None else piece.chunk[: max(0, self._last - piece.begin)]
+        self._offset = piece.begin + len(chunk)
+        if chunk:
+            for sink in self._sinks:
+                sink.take(chunk)
+        if self._last is not None and (not chunk or self._offset >= self._last):
+            self.close()
+        return len(chunk)
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._file >= 0:
+            self._files.do(partial(os.close, self._file))
+            self._file = -1
+            for sink in self._sinks:
+                sink.end()
+            self._files.forget(self)
+
+    def _close_worker_end(self) -> None:
+        if self._worker_end >= 0:
+            self._files.do(partial(os.close, self._worker_end))  # which writes what is in memory to a network disk
+            self._worker_end = -1
+
+    def _take(self, end: End) -> None:
+        """Keep the last lines."""
+        for problem, outlook in end.problems:
+            self._files.report(self._path, problem, outlook)
+        self._end = end.tail

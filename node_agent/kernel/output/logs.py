@@ -1,0 +1,272 @@
+"""Logs of one agent's workers, round after round: what they write to, and what becomes of it."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from errno import ETIMEDOUT
+from functools import partial
+
+from msgspec import Struct
+from rdzv_protocol.flag_values import LogStream
+from rdzv_protocol.messages import Assignment
+
+from node_agent import words
+from node_agent.kernel.config import AgentConfig
+from node_agent.kernel.core.effects import Level
+from node_agent.kernel.core.log_options import PREFIX_TEMPLATE, LogOptions
+from node_agent.kernel.output.console import ERR, OUT, Console
+from node_agent.kernel.output.folder import RunFolder, wants_files
+from node_agent.kernel.output.log_files import LogFile, LogFiles, OpenedFile
+from node_agent.kernel.output.routing import Plugin, Route, Routing, by_flags, narrowed, without_files
+from node_agent.kernel.output.sinks import AsItComes, Filtered, Lines, Sink, Tail
+from node_agent.kernel.output.streams import Relay, Stream, pipe_bytes
+from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.workers.temp_dir import TempDir
+
+OPENED_WITHIN_S = 30.0
+"""Longest time that workers wait for their files: a busy network disk takes seconds."""
+MOST_ANNOUNCED = 1_024
+"""Characters of a path that fit into a join."""
+
+
+Sinks = Callable[[int, bool], Sequence[Sink]]
+"""Gives sinks for a stream of the worker with a local rank; it is told whether the console shows the stream."""
+
+
+class RoundLogs:
+    """Streams and environment of each worker of a round, by local rank.
+
+    `prefix` makes what stands before the lines of a worker; it is told whether that is a teed stream.
+    """
+
+    def __init__(
+        self,
+        routing: Routing,
+        options: LogOptions,
+        prefix: Callable[[int, bool], str],
+        console: Console,
+        files: LogFiles,
+        further: Sinks | None = None,
+    ) -> None:
+        self._further = further
+        self._workers = routing.workers
+        self._prefix = prefix
+        self._console = console
+        self._files = files
+        self._one_is_shown = sum(worker.is_shown for worker in self._workers) == 1
+        filters = (
+            (OUT, routing.filtered_stdout, options.stdout_filters),
+            (ERR, routing.filtered_stderr, options.stderr_filters),
+        )
+        self.filtered = {fd: (path, texts) for fd, path, texts in filters if path and texts}
+        """File for lines with one of these texts, by stream."""
+        self._opened: dict[str, OpenedFile | OSError] = {}
+        """Files that have been opened, by path."""
+
+    def open_files(self) -> None:
+        """Open the workers' files, in any thread. What cannot be opened is reported when its worker starts."""
+        for worker in self._workers:
+            for path in filter(None, (worker.stdout.path, worker.stderr.path)):
+                try:
+                    self._opened[path] = OpenedFile(path)
+                except OSError as error:
+                    self._opened[path] = error
+
+    def close_files(self) -> None:
+        """Close the files that no worker has got."""
+        while self._opened:
+            _, opened = self._opened.popitem()
+            if isinstance(opened, OpenedFile):
+                opened.close()
+
+    def path_of(self, local_rank: int, stream: LogStream) -> str:
+        """File of one of the worker's streams; empty: it has none."""
+        worker = self._workers[local_rank]
+        return (worker.stdout if stream == "stdout" else worker.stderr).path
+
+    def environment(self, local_rank: int) -> Mapping[str, str]:
+        """Variables that its environment must have; TORCHELASTIC_ERROR_FILE, as a rule."""
+        return self._workers[local_rank].environment
+
+    def open_streams(self, local_rank: int) -> tuple[Stream, Stream]:
+        """Streams for a worker's stdout and stderr. Raises `OSError` without pipes left; files need none."""
+        worker = self._workers[local_rank]
+        out = self._open(local_rank, OUT, worker.stdout)
+        try:
+            return out, self._open(local_rank, ERR, worker.stderr)
+        except OSError:
+            out.finish()
+            raise
+
+    def _open(self, local_rank: int, fd: int, route: Route) -> Stream:
+        if route.path:
+            try:
+                make_sinks = partial(self._sinks, local_rank, fd, route)
+                opened = self._opened.pop(route.path, None)
+                if isinstance(opened, OSError):
+                    raise opened
+                return LogFile(route.path, make_sinks, self._files, shown=route.shown, opened=opened)
+            except OSError as error:
+                self._files.report(route.path, error)
+                route = Route(shown=True, prefixed=True)
+        sinks = self._sinks(local_rank, fd, route)
+        if fd == ERR:
+            sinks.append(Tail())
+        if not sinks:
+            return Stream()
+        return Relay(sinks, self._console if route.shown else None, pipe_bytes(len(self._workers)))
+
+    def _sinks(self, local_rank: int, fd: int, route: Route) -> list[Sink]:
+        sinks: list[Sink] = []
+        if route.shown:
+            prefix = self._prefix(local_rank, route.prefixed)
+            alone = self._one_is_shown and not prefix
+            sinks.append(AsItComes(self._console, fd, self) if alone else Lines(prefix, self._console, fd))
+        if fd in self.filtered:
+            sinks.append(Filtered(*self.filtered[fd], self._prefix(local_rank, True), self._files.copy))
+        return [*sinks, *self._further(local_rank, route.shown)] if self._further else sinks
+
+
+class ReadableLogs(Struct, frozen=True):
+    """Logs of a round that have begun, as far as they may be shown to others."""
+
+    assignment: Assignment
+    logs: RoundLogs
+    folder: str
+    """Folder of the run's files when the round began: links that a worker puts there later lead nowhere. Empty: none
+    may be shown, since a plug-in decides where they are."""
+
+
+class AgentLogs:
+    """Opens the logs of each round. Trouble with files stops no run: it is said once, and the console shows the output.
+
+    With `--logs-specs`, `on_error` gets one line if the plug-in cannot do its work. `further` gives further sinks.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        console: Console,
+        temp_dir: TempDir,
+        on_error: Callable[[str], None],
+        further: Sinks | None = None,
+    ) -> None:
+        self._further = further
+        self._config = config
+        self._options = config.logs
+        self._console = console
+        self._temp_dir = temp_dir
+        self._folder = RunFolder(config.logs, config.join.run_id, temp_dir)
+        self._files = LogFiles(console)
+        self.plugin: Plugin | None = self._start_plugin(on_error) if config.logs.plugin else None
+        """Plug-in of `--logs-specs`; if there is one, rounds are opened with `ask`."""
+        self._is_announced = False
+        self.readable_path = ""
+        """The run's folder without links in its path; empty if there is none, or if a plug-in decides about files."""
+        self._is_opening = False
+
+    @property
+    def kept_path(self) -> str:
+        """Folder of the files that stay when the agent goes; empty: there are none."""
+        return self._folder.made if self._folder.is_kept else ""
+
+    @property
+    def announced_path(self) -> str:
+        """Folder in which there will be log files, to be told to others; empty: none will be, or a plug-in knows."""
+        path = "" if self.plugin else self._folder.will_have
+        return path if len(path) <= MOST_ANNOUNCED else ""
+
+    @property
+    def keeps_error_files(self) -> bool:
+        """Whether error files are there when the agent is gone."""
+        return self._folder.is_kept
+
+    async def open(self, assignment: Assignment) -> RoundLogs:
+        """The logs of the next round's workers, as the flags say."""
+        try:
+            logs = await self._opened(lambda: self._made(assignment))
+        except OSError as error:
+            self._files.report(error.filename or self._folder.parent, error)
+            return self._round(assignment, without_files(self._options, assignment.ranks))
+        if self._folder.made and wants_files(self._options) and not self._is_announced:
+            self._is_announced = True
+            self._console.log(words.progress.logs_are_in(self._folder.made), Level.ROUTINE)
+        return logs
+
+    async def _opened(self, make: Callable[[], RoundLogs]) -> RoundLogs:
+        """Logs with open files. Raises `OSError` if there are none, also if the disk does not answer.
+
+        The same thread makes the temporary folder, which workers need for other files as well.
+        """
+
+        def open_files() -> RoundLogs:
+            try:
+                with suppress(OSError):  # workers get by without it
+                    self._temp_dir.make()
+                logs = make()
+                logs.open_files()
+                return logs
+            finally:
+                self._is_opening = False
+
+        if self._is_opening:
+            raise OSError(ETIMEDOUT, words.output.DISK_STILL_HANGS)
+        self._is_opening = True
+        return await in_thread(open_files, OPENED_WITHIN_S, RoundLogs.close_files)
+
+    def _made(self, assignment: Assignment) -> RoundLogs:
+        routing = by_flags(self._options, self._folder, assignment.round, assignment.ranks)
+        self.readable_path = os.path.realpath(self._folder.made) if self._folder.made else ""
+        return self._round(assignment, routing)
+
+    async def ask(self, assignment: Assignment, environments: Sequence[Mapping[str, str]]) -> RoundLogs:
+        """The logs of the next round's workers, as the plug-in says. Raises `PluginFailed`."""
+        assert self.plugin
+        routing = narrowed(await self.plugin.reify(environments), self._options, assignment.ranks)
+        try:
+            return await self._opened(lambda: self._round(assignment, routing))
+        except OSError as error:
+            self._files.report("--logs-specs", error)
+            return self._round(assignment, without_files(self._options, assignment.ranks))
+
+    async def close(self) -> None:
+        """Show what is still to be shown, as long as the console takes it: the workers are gone."""
+        if behind := await self._files.drain():
+            self._console.log(words.output.console_too_slow(behind, self._folder.made))
+        self._files.close()
+        if self.plugin:
+            await self.plugin.close()
+
+    def _round(self, assignment: Assignment, routing: Routing) -> RoundLogs:
+        prefix = partial(line_prefix, self._config, assignment)
+        return RoundLogs(routing, self._options, prefix, self._console, self._files, self._further)
+
+    def _start_plugin(self, on_error: Callable[[str], None]) -> Plugin:
+        from node_agent.kernel.output.logs_specs import LogsPlugin
+
+        return LogsPlugin(self._options, self._config.environment, on_error)
+
+
+def line_prefix(config: AgentConfig, assignment: Assignment, local_rank: int, teed: bool) -> str:
+    """Text before a worker's lines; empty for none.
+
+    The user's own template marks every line. Without one, teed lines alone are marked, by torchrun's template.
+    """
+    template = config.logs.prefix or (teed and config.environment.get(PREFIX_TEMPLATE))
+    if not template:
+        return default_prefix(config.join.role, local_rank) if teed else ""
+    from string import Template
+
+    return Template(template).safe_substitute(
+        role_name=config.join.role,
+        rank=assignment.first_rank + local_rank,
+        local_rank=local_rank,
+        hostname=os.uname().nodename.partition(".")[0],
+        node_id=config.join.node_id,
+        group_rank=assignment.group_rank,
+    )
+
+
+def default_prefix(role: str, local_rank: int) -> str:
+    """torchrun's prefix of a teed line."""
+    return f"[{role}{local_rank}]:"

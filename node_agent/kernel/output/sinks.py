@@ -1,0 +1,213 @@
+"""Sinks of the bytes that a worker writes: they are shown, copied to a file, or remembered for a report."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+
+from rdzv_protocol.text import printable
+
+from node_agent.kernel.output.console import Console
+
+LONGEST_LINE = 4 << 20
+"""Bytes of a line that are held back until its end has come. A longer line is shown in pieces."""
+UNFINISHED_S = 1.0
+"""Seconds after which a line without an end is shown all the same: a question, or what is being done just now."""
+LONGEST_COPY = 1 << 20
+"""Bytes of one line that are looked through together for what a filter lets through."""
+TAIL_BYTES = 1 << 16
+TAIL_LINES = 64
+TAIL_LINE_CHARACTERS = 500
+
+
+Copy = Callable[[str, int, Callable[[], object]], None]
+
+
+class Sink:
+    """Takes what a worker writes, in pieces that end anywhere."""
+
+    def take(self, chunk: bytes) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Take note that nothing more comes."""
+
+
+class AsItComes(Sink):
+    """Passes every byte on, as if the worker wrote to the console itself: for the only worker that is shown there."""
+
+    def __init__(self, console: Console, target: int, worker: object) -> None:
+        self._console = console
+        self._target = target
+        self._worker = worker
+
+    def take(self, chunk: bytes) -> None:
+        self._console.write(self._target, chunk, self._worker)
+
+
+class Lines(Sink):
+    """Passes whole lines on, each after `prefix`, so that they are never mixed with other workers'. A carriage return
+    ends one too: progress bars redraw with it.
+    """
+
+    def __init__(self, prefix: str, console: Console, target: int) -> None:
+        self._prefix = prefix.encode(errors="surrogateescape")
+        self._console = console
+        self._target = target
+        self._held: list[bytes] = []
+        """The beginning of a line, in pieces."""
+        self._held_bytes = 0
+        self._returned = False
+        """Whether what was shown last ended in a carriage return."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, chunk: bytes) -> None:
+        end = _end_of_lines(chunk)
+        if end:
+            self._show_held(chunk[:end])
+        if end < len(chunk):
+            self._hold(chunk[end:])
+
+    def end(self) -> None:
+        """Show what is held; a last line without an end gets one."""
+        if self._held:
+            self._show_held(b"\n")
+        if self._timer:
+            self._timer.cancel()
+
+    def _hold(self, rest: bytes) -> None:
+        self._held.append(rest)
+        self._held_bytes += len(rest)
+        if self._held_bytes >= LONGEST_LINE:
+            self._show_held()
+        elif self._timer is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(UNFINISHED_S, self._waited, self._held[0])
+
+    def _waited(self, waited_for: bytes) -> None:
+        """Show what is held, unless it is another line by now: then begin to wait for that."""
+        self._timer = None
+        if self._held and self._held[0] is waited_for:
+            self._show_held()
+        elif self._held:
+            self._wait()
+
+    def _show_held(self, rest: bytes = b"") -> None:
+        text = b"".join((*self._held, rest))
+        self._held, self._held_bytes = [], 0
+        self._show(text)
+
+    def _show(self, text: bytes) -> None:
+        """Show lines, the last of them perhaps unfinished. What goes on with an unfinished one has no prefix."""
+        goes_on = self._console.owns_line(self._target, self)
+        if self._returned and text.startswith(b"\n"):  # the other half of a line's end
+            as_is, lines = b"\n" if goes_on else b"", text[1:]
+        elif goes_on and not self._returned:
+            end = len(text.splitlines(keepends=True)[0])
+            as_is, lines = text[:end], text[end:]
+        else:
+            as_is, lines = b"", text
+        if shown := as_is + self._prefixed(lines):
+            self._console.write(self._target, shown, self)
+        self._returned = text.endswith(b"\r")
+
+    def _prefixed(self, lines: bytes) -> bytes:
+        if not self._prefix or not lines:
+            return lines
+        if b"\r" in lines:
+            pieces = lines.splitlines(keepends=True)
+            return b"".join(self._prefix + piece if piece not in (b"\r", b"\r\n") else piece for piece in pieces)
+        return self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + lines[-1:]
+
+
+class Filtered(Sink):
+    """Copies a worker's lines that hold one of some texts to a file of the node, each after `prefix`, as torchrun does.
+
+    The file is that of all workers, `filtered_stdout.log`, say. `copy` is given its path, a number of bytes and what
+    is to be done in order to write them: it does that at some time, in order, and takes note of an `OSError`.
+    """
+
+    def __init__(self, path: str, texts: Sequence[str], prefix: str, copy: "Copy") -> None:
+        self._path = path
+        self._texts = [text.encode(errors="surrogateescape") for text in texts]
+        self._prefix = prefix.encode(errors="surrogateescape")
+        self._do = copy
+        self._held = b""
+        self._file = -1
+        """Descriptor of the file, for `_open`, `_write` and `_close` only: perhaps another thread's."""
+        self._do(path, 0, self._open)
+
+    def take(self, chunk: bytes) -> None:
+        output = self._held + chunk
+        end = _end_of_lines(output)
+        if not end and len(output) > LONGEST_COPY:
+            end = len(output)
+        self._held = output[end:]
+        self._copy(output[:end])
+
+    def end(self) -> None:
+        self._copy(self._held)
+        self._do(self._path, 0, self._close)
+
+    def _copy(self, output: bytes) -> None:
+        if self._is_wanted(output):  # else not a single line is looked at
+            lines = b"".join(self._prefix + line + b"\n" for line in output.splitlines() if self._is_wanted(line))
+            self._do(self._path, len(lines), lambda: self._write(lines))
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # it may be a pipe
+        self._file = os.open(self._path, flags, 0o666)
+
+    def _write(self, lines: bytes) -> None:
+        if self._file >= 0:
+            os.write(self._file, lines)  # at once: other workers write to it, too
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _is_wanted(self, output: bytes) -> bool:
+        return any(text in output for text in self._texts)
+
+
+class Noticed(Sink):
+    """Tells when the worker writes for the first time."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell: Callable[[], None] | None = tell
+
+    def take(self, chunk: bytes) -> None:
+        if self._tell:
+            tell, self._tell = self._tell, None
+            tell()
+
+
+class Tail(Sink):
+    """Remembers the end of what a worker writes."""
+
+    def __init__(self) -> None:
+        self._end = b""
+
+    def take(self, chunk: bytes) -> None:
+        self._end = (self._end + chunk)[-TAIL_BYTES:]
+
+    def lines(self) -> tuple[str, ...]:
+        return report_lines(self._end)
+
+
+def report_lines(data: bytes) -> tuple[str, ...]:
+    """The last lines of an output, fit for a report: of a line that was redrawn, what one saw last."""
+    lines = data.removesuffix(b"\n").rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]
+    return tuple(map(_readable, lines)) if data else ()
+
+
+def _readable(line: bytes) -> str:
+    seen = line.rstrip(b"\r").rpartition(b"\r")[2]
+    return printable(seen.decode(errors="replace").rstrip()[:TAIL_LINE_CHARACTERS])
+
+
+def _end_of_lines(output: bytes) -> int:
+    """Offset after the last end of a line; 0 for none."""
+    return max(output.rfind(b"\n"), output.rfind(b"\r")) + 1

@@ -1,0 +1,146 @@
+"""A worker's stdout or stderr: nothing at all, or a pipe that is read whenever it has something."""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+
+from node_agent.kernel.output.console import Console
+from node_agent.kernel.output.pieces import READ_BYTES, End
+from node_agent.kernel.output.sinks import Sink, Tail
+
+USUAL_PIPE_BYTES = 1 << 16
+PIPE_BYTES = 1 << 20
+"""Largest pipe that Linux lets anybody ask for."""
+ALL_PIPES_BYTES = 16 << 20
+"""Sum over all pipes of an agent: a user has 64 MiB for every pipe of every process, the workers' own included."""
+
+
+class Stream:
+    """One of a worker's two output streams, from before its start until it is gone; this class drops the output."""
+
+    last_read_at: float | None = None
+    """Time of the stream's last output, by the event loop's clock; None: there was none."""
+    on_output: Callable[[], None] | None = None
+    """Called with each piece that is read, before it is passed on."""
+
+    def __init__(self, worker_end: int | None = None) -> None:
+        self._worker_end = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC) if worker_end is None else worker_end
+
+    def writable(self) -> int:
+        """The descriptor that the worker writes to."""
+        return self._worker_end
+
+    def started(self) -> None:
+        """Close the agent's copy of the descriptor, now that the worker has its own, and follow what it writes."""
+        self._close_worker_end()
+
+    def catch_up(self) -> None:
+        """Take what the worker wrote last. Its children may write more."""
+
+    def finish(self) -> None:
+        """Take what the worker wrote last, and close everything: it is gone, or could not be started."""
+        self._close_worker_end()
+
+    def end(self, pid: int) -> End | None:
+        """The end of the worker's file, to be read by a thread, and then given to `ended`; None: it has no file.
+
+        `pid`: the worker, which has not been reaped.
+        """
+        return None
+
+    def ended(self, end: End, *, is_last: bool) -> None:
+        """Take the end of the file that has been read. `is_last`: `finish` follows."""
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines, fit for a report."""
+        return ()
+
+    def _close_worker_end(self) -> None:
+        if self._worker_end >= 0:
+            os.close(self._worker_end)
+            self._worker_end = -1
+
+
+class Relay(Stream):
+    """Reads a pipe into its sinks. With a `console`, not while that is full: the worker then waits, as for a terminal.
+
+    `pipe_bytes`: how much the worker may be ahead of us.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], console: Console | None, pipe_bytes: int = 0) -> None:
+        self._pipe, worker_end = os.pipe()
+        super().__init__(worker_end)
+        self._sinks = sinks
+        self._console = console
+        self._capacity = _widen(self._pipe, pipe_bytes)
+        self._open = True
+        os.set_blocking(self._pipe, False)
+        self._loop = asyncio.get_running_loop()
+
+    def started(self) -> None:
+        super().started()
+        self._loop.add_reader(self._pipe, self._on_readable)
+
+    def catch_up(self) -> None:
+        left = self._capacity
+        while self._open and left > 0 and (taken := self._read()):
+            left -= taken
+
+    def finish(self) -> None:
+        """Take what it wrote last, also without a newline, and close. What a child of it writes from now on is lost."""
+        super().finish()
+        self.catch_up()
+        self._close()
+
+    def tail(self) -> tuple[str, ...]:
+        return next((sink.lines() for sink in self._sinks if isinstance(sink, Tail)), ())
+
+    def _on_readable(self) -> None:
+        self._read()
+        if self._open and self._console and self._console.is_full:
+            self._loop.remove_reader(self._pipe)
+            self._console.when_drained(self._resume)
+
+    def _resume(self) -> None:
+        if self._open:
+            self._loop.add_reader(self._pipe, self._on_readable)
+
+    def _read(self) -> int:
+        """Read a piece and pass it on; returns its bytes."""
+        try:
+            chunk = os.read(self._pipe, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if chunk:
+            self.last_read_at = self._loop.time()
+            if self.on_output:
+                self.on_output()
+            for sink in self._sinks:
+                sink.take(chunk)
+        else:
+            self._close()
+        return len(chunk)
+
+    def _close(self) -> None:
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._pipe)
+            os.close(self._pipe)
+            for sink in self._sinks:
+                sink.end()
+
+
+def pipe_bytes(workers: int) -> int:
+    """Room of each pipe of so many workers; 0: what the kernel gives it anyway."""
+    share = 1 << (ALL_PIPES_BYTES // (2 * workers)).bit_length() - 1  # the kernel rounds up to a power of two
+    return min(PIPE_BYTES, share) if share > USUAL_PIPE_BYTES else 0
+
+
+def _widen(pipe: int, size: int) -> int:
+    if size:
+        try:
+            return fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
+        except OSError:  # the user's pipes have used up what he may have
+            pass
+    return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)

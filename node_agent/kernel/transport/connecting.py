@@ -1,0 +1,196 @@
+"""Connections to a server by its name: first to the address at which it answered last, then to those of the name.
+
+So an agent whose connection broke needs no name server to come back. A look-up begins at the same time: if the server
+has moved, the next connection goes there.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.credentials import Credentials
+
+from node_agent import words
+from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.transport import name_lookup
+from node_agent.kernel.transport.name_lookup import Address
+
+CONNECT_TIMEOUT_S = 5.0
+REMEMBERED_TIMEOUT_S = 2.0
+"""Time that the address at which the server answered last may take: if it is silent, the name is looked up again."""
+HEAD_START_S = 0.25
+"""Time after which the addresses of the name are tried beside the one at which the server answered last."""
+LOOK_UP_S = 0.5
+"""Longest wait for a name server while the server may still be where it answered last."""
+SEGMENT_BYTES = 1220
+"""Most bytes that a packet of ours carries, both ways: it fits IPv6's least MTU of 1280, so that a path which swallows
+large packets without a word lets every message through."""
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Attempt = Callable[[], Coroutine[Any, Any, Streams]]
+
+_SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+
+
+class Connector:
+    """Opens connections to `host:port`, one after another."""
+
+    def __init__(self, host: str, port: int, credentials: Credentials) -> None:
+        self._host, self._port = host, port
+        self._credentials = credentials
+        self._at: Address | None = None
+        """Address of the latest connection."""
+        self._is_proven = False
+        """Whether this server is at that address for certain: its name leads there, or it has answered."""
+
+    async def open(self) -> Streams:
+        """A new connection. Raises `Unreachable`."""
+        before = name_lookup.remembered(self._host, self._port)
+        streams = await (self._open_at_name() if before is None else self._open_at_remembered(before))
+        self._at = _peer(streams)
+        self._is_proven = self._at != before
+        return streams
+
+    def answered(self) -> None:
+        """Note that this server has answered on the latest connection."""
+        if self._at:
+            name_lookup.remember(self._host, self._port, self._at)
+        self._is_proven = True
+
+    async def prove(self) -> None:
+        """Raise `Unreachable` if the latest connection leads to where the server was before it moved."""
+        if self._is_proven:
+            return
+        with suppress(TimeoutError):
+            self._is_proven = self._at in await self._resolve_soon()
+            if not self._is_proven:
+                raise Unreachable("name", words.connection.moved(self._host))
+
+    def tls_failure(self, error: Exception) -> Unreachable | None:
+        """Failure in TLS's own words; None if the error is about something else."""
+        why = self._credentials.tls and self._credentials.tls.explain(error, self._host)
+        return Unreachable("TLS", why, is_final=True) if why else None
+
+    async def _open_at_name(self) -> Streams:
+        return await self._open_any(await self._resolve(), CONNECT_TIMEOUT_S)
+
+    async def _open_at_remembered(self, at: Address) -> Streams:
+        name_lookup.start(self._host, self._port)
+        first, second = partial(self._open_any, [at], REMEMBERED_TIMEOUT_S), partial(self._open_others, at)
+        return await _race(first, second, HEAD_START_S)
+
+    async def _open_others(self, than: Address) -> Streams:
+        found = await self._resolve_soon()
+        return await self._open_any((address for address in found if address != than), CONNECT_TIMEOUT_S)
+
+    async def _open_any(self, addresses: Iterable[Address], timeout_s: float) -> Streams:
+        failure: Unreachable | None = None
+        for at in addresses:
+            where = at[1][0]
+            try:
+                async with asyncio.timeout(timeout_s):
+                    return await self._open_at(at)
+            except TimeoutError:
+                failure = Unreachable("connect", words.connection.address_silent(where, timeout_s))
+            except OSError as error:
+                failure = self.tls_failure(error) or Unreachable("connect", f"{where}: {_words(error)}")
+            except ValueError as error:  # a file of ours
+                failure = Unreachable("TLS", str(error))
+        raise failure or Unreachable("connect", words.connection.NO_ADDRESS)
+
+    async def _open_at(self, at: Address) -> Streams:
+        tls = self._credentials.context()
+        connection = await _connected(*at)
+        return await asyncio.open_connection(
+            sock=connection, limit=MAX_MESSAGE_BYTES, ssl=tls, server_hostname=self._host if tls else None
+        )
+
+    async def _resolve_soon(self) -> list[Address]:
+        async with asyncio.timeout(LOOK_UP_S):
+            return await self._resolve()
+
+    async def _resolve(self) -> list[Address]:
+        try:
+            return await name_lookup.addresses(self._host, self._port)
+        except (socket.gaierror, UnicodeError) as error:
+            raise Unreachable("name", f"{self._host}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def give_up(streams: Streams) -> None:
+    """Close a connection at once: with TLS, `close` would wait for the server's close_notify."""
+    streams[1].transport.abort()
+
+
+async def _race(first: Attempt, second: Attempt, head_start_s: float) -> Streams:
+    """Connection of the attempt that succeeds first. The second begins when the first fails, or after a head start.
+
+    Raises the first attempt's error if both fail.
+    """
+    attempts = [asyncio.create_task(first())]
+    try:
+        await asyncio.wait(attempts, timeout=head_start_s)
+        if not _has_connected(attempts[0]):
+            attempts.append(asyncio.create_task(second()))
+        while not any(map(_has_connected, attempts)) and (pending := [each for each in attempts if not each.done()]):
+            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        winner = next(filter(_has_connected, attempts), attempts[0])
+    except asyncio.CancelledError:
+        _abandon(attempts)
+        raise
+    _abandon(each for each in attempts if each is not winner)
+    return winner.result()
+
+
+def _has_connected(attempt: "asyncio.Task[Streams]") -> bool:
+    return attempt.done() and not attempt.cancelled() and attempt.exception() is None
+
+
+def _abandon(attempts: "Iterable[asyncio.Task[Streams]]") -> None:
+    for attempt in attempts:
+        attempt.cancel()
+        attempt.add_done_callback(_give_up_if_open)
+
+
+def _give_up_if_open(attempt: "asyncio.Task[Streams]") -> None:
+    if _has_connected(attempt):
+        give_up(attempt.result())
+
+
+async def _connected(family: int, address: tuple[Any, ...]) -> socket.socket:
+    """A connection to this address. A server host that vanishes is noticed also while a poll is parked."""
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        for level, option, value in _SOCKET_OPTIONS:
+            connection.setsockopt(level, option, value)
+        await asyncio.get_running_loop().sock_connect(connection, address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _peer(streams: Streams) -> Address:
+    """Address that the connection leads to. Raises `Unreachable`, with the connection closed, if it broke already."""
+    try:
+        connection = streams[1].get_extra_info("socket")
+        return connection.family, connection.getpeername()
+    except (AttributeError, OSError):  # with TLS, a connection that has broken has no socket
+        give_up(streams)
+        raise Unreachable("HTTP", words.connection.BROKE, is_cut=True) from None
+
+
+def _words(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__

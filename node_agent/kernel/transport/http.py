@@ -1,0 +1,203 @@
+"""HTTP transport to a server: HTTP/1.1 with h11 over asyncio streams, one request at a time, kept open between them.
+
+Not aiohttp: its import alone takes longer than everything else between `exec` and the first worker (see docs/adr).
+Proxies in the environment are never used: the server is a neighbour, and a proxy would hide the address by which the
+other nodes reach this one.
+"""
+
+import asyncio
+from typing import TypeVar
+
+import h11
+from rdzv_protocol import messages, paths
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.credentials import Credentials
+from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable, Unauthorized, from_code
+from rdzv_protocol.flag_values import address
+from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S, answer_timeout_s
+
+from node_agent import words
+from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.transport.connecting import Connector, Streams, give_up
+
+T = TypeVar("T")
+
+_PATHS: dict[type[messages.Request | messages.LeaderRequest], str] = {
+    messages.JoinRequest: paths.JOIN,
+    messages.PollRequest: paths.POLL,
+    messages.ReportRequest: paths.REPORT,
+    messages.SuspectRequest: paths.SUSPECT,
+    messages.LeaveRequest: paths.LEAVE,
+    messages.AnswerRequest: paths.ANSWER,
+    messages.LeaderRequest: paths.LEADER,
+}
+_TIMED_OUT = 504
+_OF_PROXIES = (502, 503, _TIMED_OUT)
+"""Statuses with which proxies answer whose server does not."""
+
+
+class HttpTransport:
+    """Transport to `host:port`."""
+
+    def __init__(self, host: str, port: int, credentials: Credentials | None) -> None:
+        self._host, self._port = host, port
+        self._credentials = credentials or Credentials()
+        self._headers = [("Host", _authority(host, port)), ("Content-Type", paths.MEDIA_TYPE)]
+        self._connector = Connector(host, port, self._credentials)
+        self._streams: Streams | None = None
+        self._silent: Streams | None = None
+        """Connection on which no answer came in time. It stays open until another one brings an answer."""
+        self._http = h11.Connection(h11.CLIENT)
+        self.answer_timeout_s = ANSWER_TIMEOUT_S
+        """Silence after which the connection is given up, by the run's lease."""
+
+    async def connect(self) -> str:
+        if self._streams and _is_over(self._streams):
+            self._drop()  # the server closed it, or it broke, while it was idle
+        if self._streams is None:
+            self._streams = await self._connector.open()
+            self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_MESSAGE_BYTES)
+        name = self._streams[1].get_extra_info("sockname")
+        if name is None:  # with TLS, a connection that has broken has none
+            self._drop()
+            raise Unreachable("HTTP", words.connection.BROKE, is_cut=True)
+        address: str = name[0]
+        return address
+
+    async def exchange(self, request: messages.Request) -> messages.Reply | messages.Ack:
+        if isinstance(request, messages.JoinRequest):
+            await self.connect()
+            await self._prove()
+        if not isinstance(request, messages.JoinRequest | messages.PollRequest):
+            return await self._ask(messages.Ack, request, self.answer_timeout_s)
+        reply = await self._ask(messages.Reply, request, self.answer_timeout_s)
+        self.answer_timeout_s = answer_timeout_s(reply.lease_s)
+        return reply
+
+    async def ask_leader(self, request: messages.LeaderRequest) -> messages.LeaderReply:
+        """Ask one of several servers who leads. Raises as `exchange` does."""
+        return await self._ask(messages.LeaderReply, request, LEADER_HOLD_S + 5.0)
+
+    async def _ask(self, kind: type[T], request: messages.Request | messages.LeaderRequest, timeout_s: float) -> T:
+        token, ask = self._credentials.token, (_PATHS[type(request)], encode(request), timeout_s)
+        status, answer = await self._post(token, *ask)
+        if status == Unauthorized.status and self._credentials.renew(token):
+            status, answer = await self._post(self._credentials.token, *ask)
+        try:
+            reply = _read(kind, status, answer)
+        except (NotLeader, ServerUnavailable):
+            raise
+        except ProtocolError:
+            await self._prove()
+            raise
+        self._connector.answered()
+        return reply
+
+    async def _prove(self) -> None:
+        """Raise `Unreachable` if this server has moved, and another one answers in its place."""
+        try:
+            await self._connector.prove()
+        except Unreachable:
+            await self.close()
+            raise
+
+    async def _post(self, token: str | None, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        await self.connect()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._request(token, path, body)
+        except TimeoutError:
+            self._close_silent()
+            self._silent, self._streams = self._streams, None
+            raise Unreachable("HTTP", words.connection.request_unanswered(timeout_s)) from None
+        except BaseException as error:
+            self._drop()
+            if isinstance(error, OSError | EOFError | h11.RemoteProtocolError):
+                broke = Unreachable("HTTP", str(error) or type(error).__name__, is_cut=True)
+                raise self._connector.tls_failure(error) or broke from None
+            raise
+
+    async def close(self) -> None:
+        self._close_silent()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Close the latest connection."""
+        if self._streams:
+            give_up(self._streams)
+            self._streams = None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether a connection is open on which no answer came in time."""
+        return self._silent is not None
+
+    def _close_silent(self) -> None:
+        if self._silent:
+            give_up(self._silent)
+            self._silent = None
+
+    async def _request(self, token: str | None, path: str, body: bytes) -> tuple[int, bytes]:
+        assert self._streams is not None
+        http, (reader, writer) = self._http, self._streams
+        headers = [*self._headers, ("Content-Length", str(len(body)))]
+        if token is not None:
+            headers.append(("Authorization", f"Bearer {token}"))
+        sent = (h11.Request(method="POST", target=path, headers=headers), h11.Data(data=body), h11.EndOfMessage())
+        writer.write(b"".join(http.send(event) or b"" for event in sent))
+        status, answer = 0, bytearray()
+        while not isinstance(event := http.next_event(), h11.EndOfMessage):
+            if event is h11.NEED_DATA:
+                received = await reader.read(65_536)
+                if not received and not status:
+                    raise EOFError(words.connection.CLOSED)
+                http.receive_data(received)
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+            elif isinstance(event, h11.Data):
+                answer += event.data
+                if len(answer) > MAX_MESSAGE_BYTES:
+                    raise EOFError(words.connection.answer_too_long(MAX_MESSAGE_BYTES))
+        if http.our_state is h11.DONE and http.their_state is h11.DONE:
+            http.start_next_cycle()
+        else:
+            self._drop()
+        self._close_silent()
+        return status, bytes(answer)
+
+
+def _is_over(streams: Streams) -> bool:
+    reader, writer = streams
+    return reader.at_eof() or reader.exception() is not None or writer.is_closing()
+
+
+def _read(kind: type[T], status: int, body: bytes) -> T:
+    """The answer. Raises the `ProtocolError` that it is, or `Unreachable` if it is none of ours."""
+    if status == 200:
+        try:
+            return decode(kind, body)
+        except ProtocolError as error:
+            raise Unreachable("HTTP", words.connection.answer_unreadable(str(error))) from None
+    try:
+        refusal = decode(messages.ErrorReply, body)
+    except ProtocolError:
+        raise _not_ours(status) from None
+    raise from_code(refusal.code, refusal.message, refusal.leader, refusal.leadership)
+
+
+def _not_ours(status: int) -> Unreachable:
+    """Failure for an answer that is none of rdzv-server's: a proxy's, or another program's."""
+    if status in _OF_PROXIES:
+        has_timed_out = status == _TIMED_OUT
+        return Unreachable("proxy", words.connection.proxy_answered(status, has_timed_out), is_cut=has_timed_out)
+    return Unreachable("another program", words.connection.other_program_answered(status))
+
+
+def _authority(host: str, port: int) -> str:
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError:
+            host = ""  # no name: looking it up says so
+    return address(host, port)

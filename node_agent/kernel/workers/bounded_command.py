@@ -1,0 +1,95 @@
+"""Commands with a time limit and bounded output, which run beside the agent's loop and never hold it up."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from node_agent.kernel.workers.process import DEVNULL, CommandProcess, own_children, signal_group
+
+TAIL_BYTES = 16_384
+"""Most bytes of a command's output that are kept."""
+_READS = 8
+"""Reads that empty a pipe, whatever still writes to it."""
+
+
+class BoundedCommand:
+    """A running command, which reads `stdin`. Raises `OSError` if it cannot be started.
+
+    `ended` is told its exit code, None if it took longer than `limit_s`, and the end of what it wrote.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        limit_s: float,
+        ended: Callable[[int | None, str], None],
+        stdin: int = DEVNULL,
+    ) -> None:
+        self._ended: Callable[[int | None, str], None] | None = ended
+        self._loop = asyncio.get_running_loop()
+        self._output = b""
+        self._pipe, theirs = os.pipe()
+        try:
+            os.set_blocking(self._pipe, False)
+            self._process = CommandProcess(command, environment, theirs, theirs, stdin=stdin)
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(theirs)
+        self._loop.add_reader(self._pipe, self._read)
+        self._loop.add_reader(self._process.fileno(), self._exited)
+        self._timer = self._loop.call_later(limit_s, self._took_too_long)
+
+    def kill(self) -> None:
+        """Kill the command, and wait for nothing: it may be in uninterruptible sleep."""
+        self._ended = None
+        self._timer.cancel()
+        signal_group(self._process.pid, signal.SIGKILL)
+        self._close_pipe()
+        self._loop.remove_reader(self._process.fileno())
+        self._process.disown()
+        own_children.discard(self._process.pid)  # whoever reaps orphans reaps it
+        with suppress(ChildProcessError):
+            os.waitpid(self._process.pid, os.WNOHANG)
+
+    def _took_too_long(self) -> None:
+        """Kill the command and say that it took too long; it is reaped when it goes, which nobody waits for."""
+        signal_group(self._process.pid, signal.SIGKILL)
+        self._read()
+        self._tell(None)
+
+    def _exited(self) -> None:
+        self._loop.remove_reader(self._process.fileno())
+        signal_group(self._process.pid, signal.SIGKILL)  # what it left behind; before the wait
+        for _ in range(_READS):
+            self._read()
+        self._close_pipe()
+        self._tell(self._process.reap())
+
+    def _tell(self, exit_code: int | None) -> None:
+        self._timer.cancel()
+        ended, self._ended = self._ended, None
+        if ended:
+            ended(exit_code, self._output.decode(errors="replace"))
+
+    def _read(self) -> None:
+        """Take what there is, a bounded part at a time: the loop has other work."""
+        if self._pipe < 0:
+            return
+        try:
+            chunk = os.read(self._pipe, TAIL_BYTES)
+        except BlockingIOError:
+            return
+        self._output = (self._output + chunk)[-TAIL_BYTES:]
+        if not chunk:
+            self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if self._pipe >= 0:
+            self._loop.remove_reader(self._pipe)
+            os.close(self._pipe)
+            self._pipe = -1

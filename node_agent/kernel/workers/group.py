@@ -1,0 +1,484 @@
+"""The local worker group: spawned, watched and stopped.
+
+Each worker leads its own session and process group, so that a signal to the group reaches its children too. Its exit is
+watched through a descriptor, never polled. The kernel kills it when the agent dies (PR_SET_PDEATHSIG).
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rdzv_protocol.messages import Failure
+
+from node_agent import words
+from node_agent.kernel.config import SIGNALS
+from node_agent.kernel.core.machine import CAUSE_TIMEOUT_S, NOT_STARTED
+from node_agent.kernel.output.pieces import End
+from node_agent.kernel.output.threads import in_thread
+from node_agent.kernel.workers.process import KILL_TIMEOUT_S, outlasts, signal_group
+from node_agent.kernel.workers.remains import Remains, Strays, in_session
+from node_agent.kernel.workers.spec import WorkerSpec
+from node_agent.kernel.workers.told import Told, rest_is_told_after_s
+
+if TYPE_CHECKING:
+    from node_agent.kernel.failures.diagnose import LeftOnDisk
+    from node_agent.kernel.failures.oom import OomWatch
+
+LEFT_S = 3.0
+"""Time that processes have, after SIGTERM, whose worker has ended by itself."""
+READ_WITHIN_S = 5.0
+"""Longest time for which the end of a worker waits for what it has left on a disk."""
+FULL_WITHIN_S = 2.0
+"""Longest time for which the end of a worker waits for the node's own disks to tell whether they are full."""
+LOOK_S = 1.0
+"""Time between two looks at a worker that writes, and before the first one at a silent one: does it handle signals?"""
+
+TOLD_TO_END = frozenset(signal.Signals[name] for name in SIGNALS)
+HANDLED = TOLD_TO_END - {signal.SIGINT}
+"""Signals whose handler is the program's own decision: every Python program catches SIGINT."""
+
+
+class Worker:
+    """A started worker. `spares` is called with its pid when it has exited, before another process can get that pid. It
+    returns whether the rest of the worker's group may run on. `on_end` is called when the worker has been reaped.
+    """
+
+    def __init__(
+        self, spec: WorkerSpec, on_end: Callable[["Worker"], None], spares: Callable[[int], bool] = lambda pid: False
+    ) -> None:
+        self.spec = spec
+        self._spares, self._on_end = spares, on_end
+        self.exit_code: int | None = None
+        """Exit code, negative for a signal; None while the worker runs."""
+        self.may_be_told = False
+        """Whether the worker was seen to handle a signal that schedulers send: then it may exit 0 because of one."""
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._left: tuple[LeftOnDisk, ...] = ()
+        """Evidence on a disk, once it has been read."""
+        self._ending: set[asyncio.Task[None]] = set()
+        self._streams = spec.open_streams()
+        try:
+            self._process = spec.start(self._streams[0].writable(), self._streams[1].writable())
+            self.pid = self._process.pid
+            self._watch()
+        except BaseException:
+            for stream in self._streams:
+                stream.finish()
+            raise
+
+    @property
+    def last_output_at(self) -> float:
+        """Time of the worker's last output, by the event loop's clock; 0: there was none."""
+        return max(stream.last_read_at or 0.0 for stream in self._streams)
+
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """Last lines of what the worker has written to stderr; empty while it writes into a file."""
+        return self._streams[1].tail()
+
+    def look(self) -> None:
+        """Look whether the worker handles signals: Python puts the defaults back before it exits."""
+        if not self.may_be_told:
+            handled = [signum for signum in HANDLED if signal.getsignal(signum) is not signal.SIG_IGN]  # as under nohup
+            self.may_be_told = outlasts(self.pid, handled)
+
+    def failure(self, oom: "OomWatch | None" = None) -> Failure:
+        """The worker's failure with its evidence, once it has exited."""
+        from node_agent.kernel.failures.diagnose import examine
+
+        assert self.exit_code is not None
+        return examine(self.spec, self.pid, self.exit_code, self.stderr_tail, oom, *self._left)
+
+    def _watch(self) -> None:
+        """Watch the worker; kill it if it cannot be watched."""
+        try:
+            for stream in self._streams:
+                stream.on_output = self._look_soon
+                stream.started()
+            asyncio.get_running_loop().add_reader(self._process.fileno(), self._reap)
+        except BaseException:
+            signal_group(self.pid, signal.SIGKILL)
+            self._process.reap()
+            raise
+
+    def _look_soon(self) -> None:
+        """Look now, unless that was a moment ago, and once more in a moment."""
+        if not self._look_timer and not self.may_be_told and self.exit_code is None:
+            self.look()
+            self._look_timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look_timer = None
+        self.look()
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._process.fileno())
+        self.look()
+        if self._look_timer:
+            self._look_timer.cancel()
+        is_spared = self._spares(self.pid)
+        if not is_spared:
+            signal_group(self.pid, signal.SIGKILL)  # before the wait, while its group id is its own
+        error_file = self.spec.error_file if self._has_failed() else ""
+        self._when_read(lambda: self._reaped(is_spared), error_file, is_last=not is_spared)
+
+    def _has_failed(self) -> bool:
+        with suppress(ChildProcessError):
+            status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            return status is None or status.si_status != 0
+        return True
+
+    def _reaped(self, is_spared: bool) -> None:
+        self.exit_code = self._process.reap()
+        if is_spared:
+            self._catch_up()
+        else:
+            self._finish()
+        self._on_end(self)
+
+    def close(self) -> None:
+        """Close the streams of a worker that has ended. What its children write from now on is lost."""
+        self._when_read(self._finish, is_last=True)
+
+    def _finish(self) -> None:
+        for stream in self._streams:
+            stream.finish()
+
+    def _when_read(self, then: Callable[[], None], error_file: str = "", *, is_last: bool) -> None:
+        """Go on when the ends of the worker's files have been read, at once if there are none."""
+        ends = [(stream, end) for stream in self._streams if (end := stream.end(self.pid))]
+        if not ends and not error_file:
+            then()
+            return
+
+        def read() -> "LeftOnDisk | None":
+            for _, end in ends:
+                end.read()
+            from node_agent.kernel.failures.diagnose import look_at_disk
+
+            return look_at_disk(error_file, [end for _, end in ends]) if error_file else None
+
+        async def go_on() -> None:
+            try:
+                left = await in_thread(read, READ_WITHIN_S)
+            except OSError as error:
+                from node_agent.kernel.failures.diagnose import unread
+
+                left = unread(error) if error_file else None
+                for at, (stream, _) in enumerate(ends):
+                    ends[at] = stream, End(-1, 0).unread(error)  # the thread still has the other one
+            if left:
+                self._left = (left._replace(is_node_full=await _is_node_full()),)
+            for stream, end in ends:
+                stream.ended(end, is_last=is_last)
+            then()
+
+        task = asyncio.get_running_loop().create_task(go_on())
+        self._ending.add(task)
+        task.add_done_callback(self._has_gone_on)
+
+    def _has_gone_on(self, task: "asyncio.Task[None]") -> None:
+        self._ending.discard(task)
+        if not task.cancelled():
+            task.result()
+
+    def _catch_up(self) -> None:
+        for stream in self._streams:
+            stream.catch_up()
+
+
+class ProcessGroup:
+    """Processes that are stopped together. What their ends mean is for the classes that are derived from it."""
+
+    def __init__(self, strays: Strays | None = None) -> None:
+        """`strays` tells what workers have left behind, for a process that adopts it.
+
+        None: what is left in their sessions counts. All of it gets time to end.
+        """
+        self._alive: dict[int, Worker] = {}
+        """Workers that have not exited, by pid, in the order of the local ranks."""
+        self._strays = strays
+        self._stopping = self._killed = False
+        self._stop_signal, self._stops_at = 0, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_call: asyncio.TimerHandle | None = None
+        self._told = Told()
+        self._remains: list[Remains] = []
+        self._exited_pids: set[int] = set()
+        """Pids of workers that have exited; the end of some may still be looked at."""
+        self._spared: list[Worker] = []
+        """Workers that have ended, and whose children may still write."""
+
+    def stop(self, signum: int, grace_s: float) -> None:
+        """Signal every worker; SIGKILL what is left after `grace_s`. May be repeated until they are killed."""
+        if self._killed:
+            return
+        loop = asyncio.get_running_loop()
+        self._stopping = True
+        self._stop_signal, self._stops_at = signum, loop.time() + grace_s
+        adopted = self._adopted()
+        for pid in self._alive:
+            self._told.tell(pid, signum, adopted)
+        self._cancel_last_call()
+        if self._is_empty():
+            loop.call_soon(self._are_gone)
+        else:
+            self._after(grace_s, self._kill)
+            self._last_call = loop.call_later(rest_is_told_after_s(grace_s), self._tell_rest)
+
+    def close(self) -> None:
+        """Close the streams of workers that have ended, and leave what they have left behind to others.
+
+        Where nobody adopts that, it is killed.
+        """
+        for remains in self._remains:
+            if not self._strays:
+                remains.kill()
+            remains.close()
+        self._remains.clear()
+        for worker in self._spared:
+            worker.close()
+        self._spared.clear()
+
+    def _ended(self, worker: Worker) -> None:
+        """Take note of a worker that has ended."""
+        raise NotImplementedError
+
+    def _all_ended(self) -> None:
+        """Take note that the last thing that workers have left is gone, and that all workers had ended before."""
+        raise NotImplementedError
+
+    def _all_stopped(self) -> None:
+        """Take note that after `stop` all workers are gone, but for those in `_alive`, which SIGKILL has not ended."""
+        raise NotImplementedError
+
+    def _start_worker(self, spec: WorkerSpec) -> Worker:
+        worker = Worker(spec, self._exited, self._spares)
+        self._alive[worker.pid] = worker
+        return worker
+
+    def _exited(self, worker: Worker) -> None:
+        del self._alive[worker.pid]
+        self._spared.append(worker)
+        self._ended(worker)
+        if self._stopping and self._is_empty():
+            self._are_gone()
+
+    def _spares(self, pid: int) -> bool:
+        """Whether the rest of an exited worker's group may run on. If not, it is killed."""
+        if self._killed or self._stop_signal == signal.SIGKILL:
+            return False
+        self._exited_pids.add(pid)
+        if not self._strays:
+            return self._leave(partial(in_session, pid), pid)
+        is_last = self._stopping and self._alive.keys() <= self._exited_pids
+        return self._leave(self._strays, None if is_last else pid)
+
+    def _leave(self, strays: Strays, session: int | None) -> bool:
+        """Let what workers have left end in what is left of the grace, or in a few seconds. False: nothing is left."""
+        within_s = self._stops_at - asyncio.get_running_loop().time() if self._stopping else LEFT_S
+        signum = self._stop_signal if self._stopping else signal.SIGTERM
+        remains = Remains(strays, session, signum, self._told, within_s, self._remains_gone)
+        if remains:
+            self._remains.append(remains)
+        return bool(remains)
+
+    def _remains_gone(self, remains: Remains) -> None:
+        self._remains.remove(remains)
+        if self._is_empty():
+            if self._stopping:
+                self._are_gone()
+            else:
+                self._all_ended()
+
+    def _is_empty(self) -> bool:
+        return not self._alive and not self._remains
+
+    def _adopted(self) -> Collection[int]:
+        return self._strays() if self._strays else ()
+
+    def _tell_rest(self) -> None:
+        """Tell what the workers have not told themselves, before it is killed."""
+        adopted = self._adopted()
+        for pid in self._alive:
+            self._told.tell_rest(pid, self._stop_signal, adopted)
+
+    def _cancel_last_call(self) -> None:
+        if self._last_call:
+            self._last_call.cancel()
+
+    def _kill(self) -> None:
+        self._killed = True
+        for pid in self._alive:
+            signal_group(pid, signal.SIGKILL)
+        self._after(KILL_TIMEOUT_S, self._are_gone)
+        for remains in list(self._remains):
+            remains.kill()
+
+    def _are_gone(self) -> None:
+        self._stopping = self._killed = False
+        if self._timer:
+            self._timer.cancel()
+        self._cancel_last_call()
+        self.close()
+        self._all_stopped()
+
+    def _after(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+class WorkerGroup(ProcessGroup):
+    """The workers of one round. Calls back once: `succeeded`, or `failed` with the first failure, or neither if it is
+    stopped before; and after `stop`, once, `stopped` with the pids of workers that could not be killed.
+
+    A failure that follows from another worker's is not called back at once: if that one is a worker of this group and
+    ends soon, it is the one to report. Nor is the end by a signal that schedulers send to all processes of a node: if
+    the agent gets it, too, whichever is first, the node leaves and no worker has failed. Nor, for the same reason, the
+    success of workers that handle such a signal: they may have exited 0 because of it.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        *,
+        succeeded: Callable[[], None],
+        failed: Callable[[Failure], None],
+        stopped: Callable[[list[int]], None],
+        exited: Callable[[int], None] = lambda pid: None,
+        strays: Strays | None = None,
+    ) -> None:
+        """`exited` is called with the pid of each worker that has exited, before it is reaped."""
+        super().__init__(strays)
+        self._exiting = exited
+        self._succeeded, self._failed, self._stopped = succeeded, failed, stopped
+        self._settled = False
+        """Whether the group has called back how it ended, or is being stopped."""
+        self._suspect: Failure | None = None
+        """The first failure that follows from another, or from a signal that the agent may be about to get, too."""
+        self._held_until = 0.0
+        """Time before which the group has not succeeded, since a worker may have been told to end."""
+        self._set_up_at = asyncio.get_running_loop().time() + LOOK_S
+        """Time before which a forked worker may still have the handlers of the process that it is a copy of."""
+        self.finished_at: dict[int, float] = {}
+        """Times, by the event loop's clock, at which workers exited 0, by local rank."""
+        self._error_files: dict[int, str] = {}
+        self._oom: OomWatch | None = None
+        for spec in specs:
+            try:
+                self._error_files[self._start_worker(spec).pid] = spec.error_file
+            except OSError as error:
+                self._settle(self._failed, _not_started(spec, error))
+                return
+        from node_agent.kernel.failures import oom
+
+        self._oom = oom.OomWatch()  # when the workers run already: it has no part in their start
+
+    @property
+    def pids(self) -> list[int]:
+        """Pids of the workers that have not exited, in the order of the local ranks."""
+        return list(self._alive)
+
+    @property
+    def by_local_rank(self) -> dict[int, int]:
+        """Pids of the workers that have not exited, by local rank."""
+        return {worker.spec.local_rank: pid for pid, worker in self._alive.items()}
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Workers that have not exited, in the order of the local ranks."""
+        return list(self._alive.values())
+
+    @property
+    def last_output_at(self) -> float | None:
+        """Time of the last output of the workers that run, by the event loop's clock; None: there was none."""
+        return max((worker.last_output_at for worker in self._alive.values()), default=0.0) or None
+
+    def error_file(self, pid: int) -> str:
+        """File to which this worker, also one that is gone, was to write its error; empty if it is not ours."""
+        return self._error_files.get(pid, "")
+
+    def look(self) -> None:
+        """Look which workers handle signals, once they are set up. To be called once in a while."""
+        if asyncio.get_running_loop().time() >= self._set_up_at:
+            for worker in self._alive.values():
+                worker.look()
+
+    def stop(self, signum: int, grace_s: float) -> None:
+        self._settled = True
+        super().stop(signum, grace_s)
+
+    def _spares(self, pid: int) -> bool:
+        self._exiting(pid)
+        return super()._spares(pid)
+
+    def _all_ended(self) -> None:
+        if not self._settled and self._suspect is None:
+            self._succeed()
+
+    def _ended(self, worker: Worker) -> None:
+        if self._settled:
+            return
+        if worker.exit_code == 0:
+            self.finished_at[worker.spec.local_rank] = asyncio.get_running_loop().time()
+        failure = worker.failure(self._oom) if worker.exit_code != 0 else None
+        if failure and not failure.consequence and not _is_told_to_end(failure):
+            self._settle(self._failed, failure)
+            return
+        is_first, self._suspect = self._suspect is None, self._suspect or failure
+        if worker.may_be_told:
+            self._held_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
+        if self._suspect is None:
+            if self._is_empty():
+                self._succeed()
+        elif not self._alive and not _is_told_to_end(self._suspect):
+            self._settle(self._failed, self._suspect)
+        elif is_first:
+            asyncio.get_running_loop().call_later(CAUSE_TIMEOUT_S, self._settle, self._failed, self._suspect)
+
+    def _succeed(self) -> None:
+        loop = asyncio.get_running_loop()
+        if (held_s := self._held_until - loop.time()) > 0:
+            loop.call_later(held_s, self._settle, self._succeeded)
+        else:
+            self._settle(self._succeeded)
+
+    def _all_stopped(self) -> None:
+        self._stopped(list(self._alive))
+
+    def _settle(self, callback: Callable[..., None], *args: Failure) -> None:
+        if not self._settled:
+            self._settled = True
+            asyncio.get_running_loop().call_soon(callback, *args)
+
+
+async def _is_node_full() -> bool:
+    """Whether a disk of the node itself is full; False if none tells in time."""
+    from node_agent.kernel.failures.diagnose import is_node_full
+
+    with suppress(OSError):
+        return await in_thread(is_node_full, FULL_WITHIN_S)
+    return False
+
+
+def _is_told_to_end(failure: Failure) -> bool:
+    """Whether the worker ended by a signal that its agent may be about to get, too."""
+    return -failure.exit_code in TOLD_TO_END
+
+
+def _not_started(spec: WorkerSpec, error: OSError) -> Failure:
+    return Failure(
+        node_id=spec.node_id,
+        rank=spec.rank,
+        local_rank=spec.local_rank,
+        pid=0,
+        exit_code=NOT_STARTED,
+        cause=words.workers.cannot_start(spec.title, error.strerror or str(error)),
+        failed_at=time.time(),
+    )

@@ -1,0 +1,64 @@
+"""Helper processes of the agent: the store's, the fork server, the guardian, the plug-in's, a server that it hosts."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+
+from node_agent.kernel.workers.process import KILL_TIMEOUT_S, ChildProcess, signal_group
+
+
+class Helper:
+    """A program of ours in a process of its own, watched by the event loop, with a socket between the two.
+
+    `start` is given the descriptor of the program's end of the socket. `ended` is called when it has exited by itself,
+    before our end is closed. Raises `OSError` if it cannot be started.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[int], ChildProcess],
+        ended: Callable[["Helper"], None],
+        kind: int = socket.SOCK_STREAM,
+    ) -> None:
+        self.exit_code: int | None = None
+        """Exit code; None while the program runs."""
+        self._ended = ended
+        self.loop = asyncio.get_running_loop()
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, kind)
+        try:
+            with theirs:
+                self._process = start(theirs.fileno())
+        except BaseException:
+            self.socket.close()
+            raise
+        self.pid = self._process.pid
+        self.loop.add_reader(self._process.fileno(), self._exited)
+
+    def kill(self) -> None:
+        """Kill the program; the loop waits for its end."""
+        signal_group(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the program, if it still runs, and wait for that, though not for ever."""
+        if self.exit_code is None:
+            self.loop.remove_reader(self._process.fileno())
+            self.exit_code = self._process.end(KILL_TIMEOUT_S)
+            self._hang_up()
+
+    def release(self) -> None:
+        """Let the program go on by itself, if it still runs: nobody here waits for it any more."""
+        if self.exit_code is None:
+            self.loop.remove_reader(self._process.fileno())
+            self._process.disown()
+            self._hang_up()
+
+    def _exited(self) -> None:
+        self.loop.remove_reader(self._process.fileno())
+        self.exit_code = self._process.reap()
+        self._ended(self)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.loop.remove_reader(self.socket)
+        self.socket.close()

@@ -1,0 +1,66 @@
+"""Runs within runs: a launcher that a worker starts is told which runs it is part of, and which variables are not its.
+
+An agent gives each worker some variables for that worker alone, such as a socket's path. A launcher that the worker
+starts inherits them; workers of its own that all had the same path would fail. So it leaves them out, unless their
+values have been changed since. It also must not join a run that it is part of: both would wait for ever.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from msgspec import Struct, json
+from rdzv_protocol.flag_values import address
+
+from node_agent.kernel.config import Endpoint
+from node_agent.kernel.workers.environment import TIMER_FILE
+
+RUNS = "NODE_AGENT_RUNS"
+"""Variable of every worker: the runs that it is part of, and its own variables, as JSON."""
+RUN_ID = "TORCHELASTIC_RUN_ID"
+_TORCHRUNS_TIMER_FILE = re.compile(r"/tmp/watchdog_timer_[0-9a-f-]{36}")
+
+
+class Outer(Struct, frozen=True):
+    """Inheritance of a process from the agents whose worker it is, or whose worker has started it."""
+
+    runs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Ids of the runs, the innermost last, each with the addresses of its servers."""
+    given: dict[str, str] = {}
+    """Variables that the innermost agent has made for one worker."""
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "Outer":
+        """Read the variable; what cannot be read tells nothing."""
+        with suppress(ValueError):
+            return json.decode(environment.get(RUNS, "{}"), type=cls)
+        return cls()
+
+
+def variables(
+    environment: Mapping[str, str], run_id: str, servers: Sequence[Endpoint], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variable for a worker. `environment`: the agent's own; `given`: what it has made for this worker."""
+    own = (run_id, tuple(address(*server) for server in servers))
+    return {RUNS: json.encode(Outer((*Outer.of(environment).runs, own), dict(given))).decode()}
+
+
+def without_outer(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that an outer agent, or torchrun, has made for its worker."""
+    given = dict(Outer.of(environment).given)
+    timer = environment.get(TIMER_FILE, "")
+    if RUN_ID in environment and _TORCHRUNS_TIMER_FILE.fullmatch(timer):
+        given[TIMER_FILE] = timer
+    return {name: value for name, value in environment.items() if given.get(name) != value}
+
+
+def is_part_of(environment: Mapping[str, str], run_id: str, servers: Sequence[Endpoint], *, is_inherited: bool) -> bool:
+    """Return whether this process is part of the run with this id at one of these servers.
+
+    torchrun tells its workers the run's id, but not where the nodes meet: then only an inherited place can be its.
+    """
+    runs, addresses = Outer.of(environment).runs, {address(*server) for server in servers}
+    if any(each == run_id and addresses & set(theirs) for each, theirs in runs):
+        return True
+    is_torchruns = not runs or runs[-1][0] != environment.get(RUN_ID)
+    return is_inherited and is_torchruns and environment.get(RUN_ID) == run_id

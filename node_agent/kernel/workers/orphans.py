@@ -1,0 +1,240 @@
+"""Orphans that workers leave behind: descendants that left their process group, such as daemons.
+
+While the agent lives it is their subreaper: the kernel makes it the parent of every descendant that loses its own, so
+that it finds them among its children, whatever session or environment they have. A guardian covers the agent's own
+sudden death: a shell that waits for the end of its stdin, then ends whatever carries the agent's mark in its
+environment or is kin of the processes in the agent's roster, and removes the agent's temporary folder. One that is
+killed is replaced.
+
+An agent may adopt processes that no worker has started. As a container's first process it adopts those of `docker
+exec`; if a shell script has become the agent (`exec node-agent`), it has the script's children. Such an agent ends an
+orphan only if it carries the mark, was in a worker's session, or was seen as a worker's descendant.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+
+from node_agent.kernel.workers import orphans_helper
+from node_agent.kernel.workers.helper import Helper
+from node_agent.kernel.workers.orphans_helper import (
+    EMPTY_LOOKS,
+    Roster,
+    began,
+    end,
+    has_ended,
+    is_marked,
+    look_at,
+    write_roster,
+)
+from node_agent.kernel.workers.process import (
+    DEVNULL,
+    KILL_TIMEOUT_S,
+    STDERR,
+    CommandProcess,
+    outlived_kill,
+    own_children,
+)
+
+MARK = "NODE_AGENT_ID"
+"""Variable in the environment of every worker, and so of whatever it starts."""
+
+REPLACEMENT_S = 0.5
+"""Wait before a guardian that was killed is replaced."""
+FIRST_LOOK_S, LOOK_S = 0.5, 10.0
+"""Least time in seconds between two looks at the workers' descendants: at first, doubling, and in the end."""
+END_S = 1.0
+"""Longest time in seconds for which killed orphans are waited for; the agent does nothing else meanwhile."""
+
+MOST_LOOKS = 20
+"""Most looks for orphans after a round: a program that starts processes without end does not hold the agent up."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_WAIT_THEN_REAP = "trap '' TERM INT HUP QUIT; read -r word; exec \"$@\""
+"""Program of the guardian. It ignores the signals that a scheduler sends to every process of a node."""
+
+
+class Orphans:
+    """Orphans of one agent, whose process is its own. `mark` is unique to it."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = {MARK: mark}
+        """Variable that the workers' environment must hold."""
+        self._entry = os.fsencode(f"{MARK}={mark}")
+        self._guardian: Helper | None = None
+        self._killed: set[int] = set()
+        self._roster = Roster({}, {})
+        self._roster_file = _new_roster()
+        self._look_at, self._pause_s = 0.0, FIRST_LOOK_S
+        """Time before which the descendants are not looked at again, and the pause that follows."""
+        self._adopts_others = os.getpid() == 1 or bool(children())
+        """Whether processes become this one's children that no worker has started."""
+        self._is_closed = False
+        self.expects: Callable[[int], bool] = lambda pid: False
+        """Tells whether an adopted child is about to become one that somebody here waits for."""
+        self._loop = asyncio.get_running_loop()
+        adopt_orphans()
+        self._loop.add_signal_handler(signal.SIGCHLD, reap)
+
+    def guard(self, environment: Mapping[str, str], folder: str) -> None:
+        """Let the agent's sudden death take its workers' descendants along, and its temporary folder."""
+        if self._guardian is not None or self._is_closed:
+            return
+        helper = (
+            sys.executable, "-IS", orphans_helper.__file__, os.fsdecode(self._entry), folder, str(self._roster_file),
+        )  # fmt: skip
+        passed = () if self._roster_file < 0 else (self._roster_file,)
+        command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", *helper)
+        with suppress(OSError):  # no descriptor is left, or there is no shell here
+            self._guardian = Helper(
+                lambda life: CommandProcess(
+                    command, environment, DEVNULL, STDERR, stdin=life, pass_fds=passed, outlives_agent=True
+                ),
+                partial(self._guardian_ended, environment, folder),
+            )
+
+    def started(self, workers: Iterable[int]) -> None:
+        """Enter the workers of a round in the roster."""
+        self._enter({pid: began(pid) for pid in workers}, {})
+        self._look_at, self._pause_s = monotonic() + FIRST_LOOK_S, FIRST_LOOK_S
+
+    def exited(self, worker: int) -> None:
+        """Take a worker that has exited, and is about to be reaped, out of the roster: its pid may be used again.
+
+        Before, what it has left in its session is entered, for an agent that could not tell afterwards.
+        """
+        workers, others = self._roster
+        if self._adopts_others:
+            others = others | {pid: began(pid) for pid in self._orphans()}
+        self._enter({pid: when for pid, when in workers.items() if pid != worker}, others)
+
+    def look(self) -> None:
+        """Enter the descendants of the workers in the roster, unless that was done a moment ago."""
+        if monotonic() >= self._look_at:
+            self._pause_s = min(2 * self._pause_s, LOOK_S)
+            self._look_at = monotonic() + self._pause_s
+            workers = self._roster.workers
+            found = family([*workers, *self._orphans()], main_children) - workers.keys() - own_children
+            self._enter(workers, {pid: began(pid) for pid in found})
+
+    def end(self) -> int:
+        """End what the round's workers, which are gone, have left behind. Return how many processes that were.
+
+        Further looks find what was started during the first one, and what killed processes have left.
+        """
+        ended: dict[int, int] = {}
+        until, empty_looks = monotonic() + END_S, 0
+        for _ in range(MOST_LOOKS):
+            found = {pid: when for pid in self.strays() if (when := began(pid)) >= 0}
+            strays = {pid: when for pid, when in found.items() if ended.get(pid) != when}
+            end(strays, until - monotonic())
+            ended |= strays
+            reap()
+            empty_looks = 0 if strays else empty_looks + 1
+            if empty_looks == EMPTY_LOOKS:
+                break
+        self._killed |= ended.keys()
+        self._enter({}, {})
+        return len(ended)
+
+    def strays(self) -> set[int]:
+        """Orphans and their descendants."""
+        return family(self._orphans()) - own_children
+
+    def _orphans(self) -> list[int]:
+        """Adopted children that workers have started, or processes that workers have started."""
+        return [pid for pid in children() - own_children if self._is_ours(pid) and not self.expects(pid)]
+
+    def _is_ours(self, orphan: int) -> bool:
+        if not self._adopts_others or is_marked(orphan, self._entry):
+            return True
+        process, (workers, others) = look_at(orphan), self._roster
+        return process is not None and (process.session in workers or others.get(orphan) == process.began)
+
+    def _enter(self, workers: dict[int, int], others: dict[int, int]) -> None:
+        self._roster = Roster(workers, others)
+        if self._roster_file >= 0:
+            with suppress(OSError):  # memory is short: the mark is left
+                write_roster(self._roster_file, self._roster)
+
+    def close(self) -> list[int]:
+        """End the guardian, for the agent ends well. Returns pids of helpers and orphans that nothing could end."""
+        self._is_closed = True
+        if self._roster_file >= 0:
+            os.close(self._roster_file)
+            self._roster_file = -1
+        self._loop.remove_signal_handler(signal.SIGCHLD)
+        if self._guardian:
+            self._guardian.close()  # killed before its stdin ends, which it would take for the agent's death
+        until = monotonic() + KILL_TIMEOUT_S
+        left = self._killed & children() - own_children
+        return [*outlived_kill, *(pid for pid in left if not has_ended(pid, until - monotonic()))]
+
+    def _guardian_ended(self, environment: Mapping[str, str], folder: str, guardian: Helper) -> None:
+        """Replace a guardian that was killed; one that gave up by itself would do so again."""
+        self._guardian = None
+        if (guardian.exit_code or 0) < 0:
+            self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder)
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of descendants that lose their own, unless a child of this process does. False: it cannot."""
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def _new_roster() -> int:
+    """File without a name that the guardian reads when the agent is gone; -1 if no descriptor is left."""
+    try:
+        return os.memfd_create("node-agent-roster", os.MFD_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def children(pid: int | str = "self") -> set[int]:
+    """The children of a process, those that it has adopted included."""
+    found: set[int] = set()
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:  # it is gone, or no descriptor is left
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children") as listed:
+                found.update(map(int, listed.read().split()))
+        except OSError:  # a thread that is gone
+            continue
+    return found
+
+
+def main_children(pid: int) -> set[int]:
+    """Children that the process's main thread has started: workers have hundreds of threads, each with a file."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as listed:
+            return set(map(int, listed.read().split()))
+    except OSError:
+        return set()
+
+
+def family(pids: Iterable[int], children_of: Callable[[int], set[int]] = children) -> set[int]:
+    """Return these processes and all their descendants."""
+    found, unseen = set[int](), list(pids)
+    while unseen:
+        if (pid := unseen.pop()) not in found:
+            found.add(pid)
+            unseen += children_of(pid)
+    return found
+
+
+def reap() -> None:
+    """Reap adopted children that have ended."""
+    for pid in children() - own_children:
+        try:
+            os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            continue

@@ -1,0 +1,195 @@
+"""Program of the guardian whose agent has died without a word: it tidies up after it.
+
+It ends every process that carries the agent's mark or that the agent's roster tells of, then removes the agent's
+temporary folder. A program of its own, started by `orphans.py` beside it; its arguments are the mark as it
+stands in the environment, the folder, and the descriptor of the roster. The workers themselves die with the agent
+(PR_SET_PDEATHSIG): this is for their descendants, in whatever session they are.
+
+A process is identified by its pid and the time at which it began, and is signalled by a pidfd. So a process that has
+got the pid of one of ours is never ended.
+"""
+
+import os
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+EMPTY_LOOKS = 2
+"""Looks in a row that find nothing, after which nothing is left: one can miss what is started while it lasts."""
+END_S = 5.0
+"""Longest time in seconds for which the processes that one look has found are waited for."""
+MOST_AT_ONCE = 200
+"""Most descriptors of processes that are open at the same time."""
+_ENTRY = struct.Struct("=qqq")
+"""Entry of the roster: a pid, the time at which that process began, and whether it is a worker."""
+
+
+class Process(NamedTuple):
+    """Process as /proc shows it. `began`: ticks of the kernel's clock since its boot."""
+
+    parent: int
+    group: int
+    session: int
+    began: int
+
+
+class Roster(NamedTuple):
+    """Processes of an agent by pid, each with the time at which it began."""
+
+    workers: dict[int, int]
+    """Workers that the agent has not reaped: until then no other process can get the pid of one, nor its session."""
+    others: dict[int, int]
+    """Descendants of the workers."""
+
+
+def main(mark: bytes, folder: bytes, roster: bytes) -> int:
+    code = end_all(mark, read_roster(int(roster)) if int(roster) >= 0 else Roster({}, {}))
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)  # it may never have been made
+    return code
+
+
+def end_all(mark: bytes, roster: Roster) -> int:
+    """Kill until `EMPTY_LOOKS` find nothing. Return 1 if a process could not be ended, which no look counts again."""
+    spared: dict[int, int] = {os.getpid(): began(os.getpid())}
+    known, looks, code = dict(roster.others), 0, 0
+    while looks < EMPTY_LOOKS:
+        found = processes()
+        known |= {pid: process.began for pid, process in found.items() if is_marked(pid, mark)}
+        ours = {pid: found[pid].began for pid in kin(found, Roster(roster.workers, known))}
+        known |= ours
+        victims = {pid: when for pid, when in ours.items() if spared.get(pid) != when}
+        left = end(victims, END_S)
+        spared |= {pid: victims[pid] for pid in left}
+        looks, code = 0 if victims else looks + 1, code or int(bool(left))
+    return code
+
+
+def kin(found: Mapping[int, Process], roster: Roster) -> set[int]:
+    """Pids of the roster's processes, of those in a worker's session, and of the descendants of all these."""
+    known = roster.others | roster.workers
+    ours = {pid for pid, process in found.items() if known.get(pid) == process.began}
+    sessions = {pid for pid, when in roster.workers.items() if pid not in found or found[pid].began == when}
+    ours |= {pid for pid, process in found.items() if process.session in sessions}
+    by_parent: dict[int, list[int]] = {}
+    for pid, process in found.items():
+        by_parent.setdefault(process.parent, []).append(pid)
+    unseen = list(ours)
+    while unseen:
+        further = [pid for pid in by_parent.get(unseen.pop(), ()) if pid not in ours]
+        ours.update(further)
+        unseen += further
+    return ours
+
+
+def end(victims: Mapping[int, int], within_s: float) -> set[int]:
+    """Kill processes, each given by its pid and when it began, and wait for their end. Return those that still run."""
+    until, left, pids = time.monotonic() + within_s, set[int](), list(victims)
+    for first in range(0, len(pids), MOST_AT_ONCE):
+        some = pids[first : first + MOST_AT_ONCE]
+        killed = {pid: descriptor for pid in some if (descriptor := _kill(pid, victims[pid])) is not None}
+        for pid, descriptor in killed.items():
+            if not becomes_readable(descriptor, until - time.monotonic()):
+                left.add(pid)
+            os.close(descriptor)
+    return left
+
+
+def _kill(pid: int, when: int) -> int | None:
+    """Kill a process. Return its pidfd, or None if it has ended before."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if began(pid) != when:  # by now the descriptor is of the process that has this pid
+        os.close(descriptor)
+        return None
+    with suppress(OSError):  # it has ended, or is another user's: which of the two, the wait tells
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    return descriptor
+
+
+# What /proc tells.
+
+
+def processes() -> dict[int, Process]:
+    """All processes by pid, without zombies."""
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: process for pid in pids if (process := look_at(pid))}
+
+
+def look_at(pid: int) -> Process | None:
+    """The process with this pid; None if it is gone, or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            state, *fields = stat.read().rpartition(b")")[2].split()
+    except (OSError, ValueError):
+        return None
+    if state in (b"Z", b"X"):
+        return None
+    return Process(int(fields[0]), group=int(fields[1]), session=int(fields[2]), began=int(fields[18]))
+
+
+def began(pid: int) -> int:
+    """Time at which the process began, which no other process with its pid has; -1 if it is gone."""
+    process = look_at(pid)
+    return process.began if process else -1
+
+
+def is_marked(pid: int, mark: bytes) -> bool:
+    """Whether the mark stands in the process's environment; of a zombie, or another user's, it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            return mark in environ.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def has_ended(pid: int, within_s: float) -> bool:
+    """Whether the process is gone in time, or a zombie."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return becomes_readable(descriptor, within_s)
+    finally:
+        os.close(descriptor)
+
+
+def becomes_readable(descriptor: int, within_s: float) -> bool:
+    """Whether the descriptor is readable in time; that of a process is when it has ended."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(1000 * max(0.0, within_s)))
+
+
+# The roster.
+
+
+def write_roster(file: int, roster: Roster) -> None:
+    """Write the roster anew. What is read if the writer is killed meanwhile is a mixture of the old and the new one."""
+    data = b"".join(
+        _ENTRY.pack(pid, when, is_worker)
+        for is_worker, those in enumerate((roster.others, roster.workers))
+        for pid, when in those.items()
+    )
+    os.pwrite(file, data, 0)
+    os.ftruncate(file, len(data))
+
+
+def read_roster(file: int) -> Roster:
+    data = os.pread(file, os.fstat(file).st_size, 0)
+    entries = list(_ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]))
+    workers = {pid: when for pid, when, is_worker in entries if is_worker}
+    return Roster(workers, {pid: when for pid, when, is_worker in entries if not is_worker})
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(os.fsencode, sys.argv[1:])))

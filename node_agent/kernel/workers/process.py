@@ -1,0 +1,191 @@
+"""Child processes: started in a session of their own, tied to the agent's life, and watched without polling."""
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from errno import EINVAL
+from typing import Protocol
+
+from node_agent import words
+from node_agent.kernel.workers.orphans_helper import becomes_readable
+
+STDERR, DEVNULL = 2, subprocess.DEVNULL
+KILL_TIMEOUT_S = 30.0
+"""Time that a child may take to go after SIGKILL: one in uninterruptible sleep may not."""
+_PR_SET_PDEATHSIG = 1
+_HANDLED = (b"SigBlk", b"SigCgt")
+"""Fields of /proc/PID/status, hexadecimal, with the signals that a process handles or waits for itself."""
+_OUTLASTED = (*_HANDLED, b"SigIgn")
+"""Fields with the signals that do not end the process."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Process(Protocol):
+    """A started child, however it was started. It leads its own process group."""
+
+    pid: int
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the child has exited."""
+
+    def reap(self) -> int:
+        """Exit code of a child that has exited, negative for a signal. Frees everything that was its own."""
+
+
+own_children: set[int] = set()
+"""Children that somebody here waits for: nobody else may reap them."""
+outlived_kill: set[int] = set()
+"""Children that SIGKILL has not ended in time, and that nobody waits for any more."""
+
+Start = Callable[[int, int], Process]
+"""Starts a child whose stdout and stderr are these descriptors. Raises `OSError` with one line that says why not."""
+
+
+class ChildProcess:
+    """A child of this process that leads its own group. Raises `OSError` if it cannot be watched: then it is killed."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:
+            signal_group(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+            raise
+        own_children.add(pid)
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def reap(self) -> int:
+        os.close(self._pidfd)
+        _, status = os.waitpid(self.pid, 0)
+        own_children.discard(self.pid)
+        return os.waitstatus_to_exitcode(status)
+
+    def end(self, within_s: float) -> int:
+        """Kill the child's group, and wait for its exit code; a child that has not gone in time is given up."""
+        signal_group(self.pid, signal.SIGKILL)
+        if becomes_readable(self._pidfd, within_s):
+            return self.reap()
+        self.disown()
+        outlived_kill.add(self.pid)
+        return -signal.SIGKILL
+
+    def disown(self) -> None:
+        """Let the child go on by itself: nobody here waits for it any more."""
+        os.close(self._pidfd)
+
+
+class CommandProcess(ChildProcess):
+    """A child that executes a command. Raises `OSError` if it cannot be started."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        cpus: Collection[int] = (),
+        stdin: int | None = None,
+        pass_fds: Collection[int] = (),
+        outlives_agent: bool = False,
+    ) -> None:
+        agent = os.getpid()
+
+        def prepare() -> None:
+            tie_to_parent(agent)
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                preexec_fn=None if outlives_agent else prepare,
+                pass_fds=pass_fds,
+            )
+        except subprocess.SubprocessError as error:
+            raise OSError(EINVAL, words.workers.no_cpu_left(cpus)) from error
+        process.returncode = 0  # its end is for `reap` alone
+        super().__init__(process.pid)
+
+
+def to_handle(names: Iterable[str]) -> list[signal.Signals]:
+    """Return the signals of these names that an agent handles: all, but for a SIGHUP that it was started to ignore.
+
+    `nohup` means that. A shell has background commands ignore SIGINT and SIGQUIT only because of the keyboard.
+    """
+    signals = [signal.Signals[name] for name in names]
+    return [each for each in signals if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
+
+
+def tie_to_parent(parent: int) -> None:
+    """Have the kernel kill this process, a child, when `parent` dies, also if that was before this call."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def signal_group(pid: int, signum: int) -> None:
+    """Signal the process group that `pid` leads."""
+    try:
+        os.killpg(pid, signum)
+    except ProcessLookupError:
+        pass
+    except PermissionError:  # every process left in the group is another user's, or a zombie on some kernels
+        pass
+
+
+def outlasts(pid: int, signums: Collection[int]) -> bool:
+    """Whether a process, also a zombie, blocks, ignores or catches one of these signals, which then need not kill it.
+
+    False if that cannot be read.
+    """
+    mask = _mask(pid, _OUTLASTED)
+    return any(mask >> (signum - 1) & 1 for signum in signums)
+
+
+def handles(pid: int, signum: int) -> bool:
+    """Whether a process catches this signal, or blocks it and so may wait for it. False if that cannot be read."""
+    return bool(_mask(pid, _HANDLED) >> (signum - 1) & 1)
+
+
+def _mask(pid: int, names: Collection[bytes]) -> int:
+    """Signals in any of these fields of /proc/PID/status, a bit for each; 0 if they cannot be read."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as status:
+            fields = dict(line.split(b":", 1) for line in status.read().splitlines())
+    except (OSError, ValueError):
+        return 0
+    mask = 0
+    for name in names:
+        mask |= int(fields.get(name, b"0"), 16)
+    return mask
+
+
+def given_up(pid: int) -> str:
+    """Line that says that a child outlives SIGKILL, and why, as far as the kernel tells."""
+    letter, place = state(pid), None
+    with suppress(OSError), open(f"/proc/{pid}/wchan") as wchan:
+        place = wchan.read()
+    if not letter or place is None:  # gone this moment, or not ours to look at
+        return words.workers.cannot_kill(pid)
+    return words.workers.outlives_kill(pid, words.workers.in_state(letter, "" if place == "0" else place))
+
+
+def state(pid: int) -> str:
+    """Letter of the state of a process's main thread, as /proc has it; empty for one that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,152 @@
+"""Specs of the workers of an assignment, ready to be started."""
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from msgspec import Struct
+from rdzv_protocol.messages import Assignment
+
+from node_agent.kernel.config import AgentConfig
+from node_agent.kernel.output.logs import RoundLogs
+from node_agent.kernel.output.streams import Stream
+from node_agent.kernel.workers import nesting
+from node_agent.kernel.workers.environment import (
+    ERROR_FILE,
+    EVIDENCE,
+    FR_BUFFER_SIZE,
+    FR_DUMP,
+    FR_ENTRIES,
+    LONGEST_SOCKET_PATH,
+    NCCL_PIPE,
+    WORKER_SERVER,
+    defaults,
+    own_device,
+)
+from node_agent.kernel.workers.process import CommandProcess, Process, Start
+from node_agent.kernel.workers.progress_files import ProgressFiles
+from node_agent.kernel.workers.temp_dir import TempDir
+
+StartWorker = Callable[[int, Mapping[str, str], Collection[int], int, int], Process]
+"""Starts the worker with this local rank, in this environment, on these CPUs (none: on any), with this stdout and this
+stderr. Raises `OSError` with one line that says why not."""
+
+
+class WorkerSpec(Struct, frozen=True, kw_only=True):
+    """One worker to start."""
+
+    node_id: str
+    rank: int
+    local_rank: int
+    title: str
+    """Name of what is executed, for a person."""
+    start: Start
+    open_streams: Callable[[], tuple[Stream, Stream]]
+    """Opens the worker's stdout and stderr; called when it is about to start."""
+    error_file: str = ""
+    """File to which torch's `@record` writes the error; empty: none."""
+    evidence: Mapping[str, str] = {}
+    """Variables of its environment that name the places where it can be asked what it does."""
+
+
+class SpecMaker:
+    """Makes the specs of one agent's workers, round after round. `start` None: they execute the command."""
+
+    def __init__(self, config: AgentConfig, temp_dir: TempDir, start: StartWorker | None = None) -> None:
+        self._config = config
+        self._start = start or self._execute
+        self._temp_dir = temp_dir
+        self._environment = dict(config.environment)
+
+    def environments(self, assignment: Assignment) -> list[dict[str, str]]:
+        """Environment of each local rank, but for what belongs to its logs: the agent's own, and the worker's place.
+
+        It is torchrun's, variable by variable (torch 2.13), so that a script sees no difference.
+        """
+        return [self._place(assignment, local_rank) for local_rank in range(assignment.local_world_size)]
+
+    def specs(
+        self,
+        assignment: Assignment,
+        logs: RoundLogs,
+        progress: ProgressFiles,
+        further: Callable[[int], Mapping[str, str]] = lambda local_rank: {},
+    ) -> list[WorkerSpec]:
+        """Specs of the workers, one for each local rank. `further`: gives variables that a worker has besides."""
+        specs = []
+        for local_rank, environment in enumerate(self.environments(assignment)):
+            environment |= logs.environment(local_rank)
+            given = {**progress.environment(local_rank), **further(local_rank)}
+            given |= self._evidence_variables(assignment, local_rank, environment[ERROR_FILE])
+            run_id, servers = self._config.join.run_id, self._config.servers
+            environment |= {**given, **nesting.variables(self._environment, run_id, servers, given)}
+            cpus = self._config.cpus[local_rank] if self._config.cpus else ()
+            spec = WorkerSpec(
+                node_id=self._config.join.node_id,
+                rank=assignment.first_rank + local_rank,
+                local_rank=local_rank,
+                title=self._config.command.title,
+                start=partial(self._start, local_rank, environment, cpus),
+                open_streams=partial(logs.open_streams, local_rank),
+                error_file=environment[ERROR_FILE],
+                evidence={name: environment[name] for name in EVIDENCE if name in environment},
+            )
+            specs.append(spec)
+        return specs
+
+    def names(self, assignment: Assignment) -> dict[str, str]:
+        """Environment of the node's first worker, as far as the assignment and the node make it."""
+        return self._place(assignment, 0)
+
+    def kept_folder(self, error_file: str) -> str:
+        """Folder of a worker's error file, if it stays when the agent goes; empty: it does not."""
+        folder = os.path.dirname(error_file)
+        return "" if folder.startswith(self._temp_dir.folder) else folder
+
+    def _place(self, assignment: Assignment, local_rank: int) -> dict[str, str]:
+        parent, own = self._environment, {"LOCAL_RANK": str(local_rank)}
+        environment = {
+            **parent,
+            **defaults(parent, assignment.local_world_size),
+            "RANK": str(assignment.first_rank + local_rank),
+            **(own_device(parent, local_rank) if self._config.virtual_local_rank else own),
+            "WORLD_SIZE": str(assignment.world_size),
+            "LOCAL_WORLD_SIZE": str(assignment.local_world_size),
+            "GROUP_RANK": str(assignment.group_rank),
+            "GROUP_WORLD_SIZE": str(assignment.group_world_size),
+            "ROLE_RANK": str(assignment.first_role_rank + local_rank),
+            "ROLE_WORLD_SIZE": str(assignment.role_world_size),
+            "ROLE_NAME": self._config.join.role,
+            "MASTER_ADDR": assignment.master_addr,
+            "MASTER_PORT": str(assignment.master_port),
+            "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
+            "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
+            "TORCHELASTIC_RUN_ID": self._config.join.run_id,
+            # Whether the store at MASTER_ADDR:MASTER_PORT is beside group rank 0's agent and every rank is its client.
+            "TORCHELASTIC_USE_AGENT_STORE": str(assignment.agent_store),
+            ERROR_FILE: "",
+        }
+        environment.update((name, environment[source]) for name, source in self._config.worker_variables.items())
+        return environment
+
+    def _evidence_variables(self, assignment: Assignment, local_rank: int, error_file: str) -> dict[str, str]:
+        """Variables by which a worker that hangs can be asked what it does; whatever the user has set himself stays.
+
+        None does anything by itself: the socket is torch's worker server's, which there is if the script uses
+        `worker_main`; the pipe and the dump are NCCL's.
+        """
+        if not self._temp_dir.is_made:
+            return {}  # a worker that cannot be asked runs all the same
+        beginning = self._temp_dir.path(f"round_{assignment.round}_")
+        rank, values = assignment.first_rank + local_rank, {}
+        if len(os.fsencode(server := f"{beginning}{rank}.server")) <= LONGEST_SOCKET_PATH:
+            values[WORKER_SERVER] = server
+        if folder := self.kept_folder(error_file):
+            values[FR_DUMP] = f"{folder}/flight_recorder_rank_"
+            values[NCCL_PIPE], values[FR_BUFFER_SIZE] = f"{beginning}nccl_", str(FR_ENTRIES)
+        return {name: value for name, value in values.items() if name not in self._environment}
+
+    def _execute(
+        self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
+    ) -> Process:
+        return CommandProcess(self._config.command.for_worker(local_rank), environment, stdout, stderr, cpus)

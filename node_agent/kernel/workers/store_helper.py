@@ -1,0 +1,75 @@
+"""The helper process beside group rank 0's agent that hosts the workers' store: see node_agent/kernel/workers/store.py.
+
+A program of its own: it loads torch, and nothing of ours. Its stdin is a socket to the agent. "open N" brings a
+listening socket, on which it serves a fresh store; it is sent back first, so that the agent knows who has the socket.
+"close" ends that store; the socket's end is the agent's end.
+
+It ends with its agent, not before: signals that ask every process of a node to end, as a scheduler's do, are for the
+workers, who may need the store for what they do last.
+"""
+
+import os
+import signal
+import socket
+import sys
+from importlib.util import find_spec, module_from_spec
+from typing import Any
+
+LONGEST_ORDER = 64
+WHOLE = "--import-torch"
+"""Argument: import all of torch."""
+TAKES_LISTENERS = (2, 8)
+"""First release of torch whose usual server takes a listening socket. Those before have an older server that does."""
+
+
+def main() -> int:
+    """Serve one store after another until the agent is gone."""
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, signal.SIG_IGN)
+    make_store = _store_type()
+    orders = socket.socket(fileno=os.dup(0))
+    store = None
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(orders, LONGEST_ORDER, maxfds=1)
+        store = None  # the old one lets go of its clients before the new one takes any
+        if not order:
+            return 0
+        if descriptors:
+            orders.send(order)
+            store = _serve(make_store, descriptors[0])  # noqa: F841 - it serves for as long as it is referred to
+
+
+def _store_type() -> Any:
+    """torch's `TCPStore`, from the compiled part of torch: all of it takes a second, and 70 MB more.
+
+    Begins anew, and imports all of it, where that part cannot be loaded by itself.
+    """
+    if WHOLE in sys.argv:
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+        return TCPStore
+    try:
+        for package in ("torch", "torch.distributed"):
+            sys.modules[package] = module_from_spec(find_spec(package))  # type: ignore[arg-type]
+        import torch._C
+
+        torch._C._c10d_init()
+        from torch._C._distributed_c10d import TCPStore
+
+        return TCPStore
+    except Exception:
+        os.execv(sys.executable, [sys.executable, "-P", __file__, WHOLE])
+
+
+def _serve(make_store: Any, listener: int) -> object:
+    from torch.version import __version__
+
+    with socket.socket(fileno=os.dup(listener)) as copy:
+        port = copy.getsockname()[1]
+    major, minor, *_ = __version__.split(".")
+    how = {} if (int(major), int(minor)) >= TAKES_LISTENERS else {"use_libuv": False}
+    return make_store("localhost", port, is_master=True, wait_for_workers=False, master_listen_fd=listener, **how)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""`--standalone`: a server within the agent's own process, for a run of one node.
+
+The agent talks to it without HTTP, so that nothing is imported or bound before the workers run. Its status page has an
+address once they have started, and is loaded when somebody connects: most runs end without, and need no memory for it.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from importlib import import_module
+
+from rdzv_protocol.messages import Ack, Reply, Request, Start
+from rdzv_protocol.paths import STATUS
+
+from node_agent import words
+from node_agent.kernel.transport.base import spawn
+from rdzv_server.server import RendezvousServer, bind
+from rdzv_server.service.rendezvous import Rendezvous
+
+ADDRESS = "127.0.0.1"
+SERVER_LOG = logging.getLogger("rdzv_server")
+
+
+class InProcessTransport:
+    """Transport to a server in the same process, and to that server a connection."""
+
+    server_addr = ADDRESS
+    is_scoped = False
+    is_closed = False
+
+    def __init__(self, rendezvous: Rendezvous, answered: Callable[[Reply | Ack], None]) -> None:
+        self._rendezvous = rendezvous
+        self._answered = answered
+
+    def held(self, seconds: float) -> None:
+        """Do nothing: nobody measures how long an answer takes."""
+
+    async def connect(self) -> str:
+        return ADDRESS
+
+    async def exchange(self, request: Request) -> Reply | Ack:
+        answer = await self._rendezvous.ask(request, self)
+        assert isinstance(answer, Reply | Ack)
+        self._answered(answer)
+        return answer
+
+    async def close(self) -> None:
+        self._rendezvous.lost(self)
+
+
+class _Warnings(logging.Handler):
+    """Handler of the server's log: what somebody should look at. What happens to the run the agent says itself."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._warn = warn
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not hasattr(record, "about"):
+            self._warn(words.hosting.server_warns(self.format(record)))
+
+
+class Standalone:
+    """The embedded server, as an async context manager. Its page, if it has one, has an address when workers run."""
+
+    def __init__(
+        self, log: Callable[[str], None], *, page: bool = True, warn: Callable[[str], None] | None = None
+    ) -> None:
+        """Embed a server. `warn` gets the warnings of its log, unless the program has a log of its own."""
+        self._log = log
+        self._warnings = None if warn is None or SERVER_LOG.hasHandlers() else _Warnings(warn)
+        self._has_page = page
+        self._server = RendezvousServer()
+        self._page: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Standalone":
+        if self._warnings:
+            SERVER_LOG.addHandler(self._warnings)
+        await self._server.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._page:
+            self._page.cancel()
+            await asyncio.gather(self._page, return_exceptions=True)
+        await self._server.__aexit__(None, None, None)
+        if self._warnings:
+            SERVER_LOG.removeHandler(self._warnings)
+
+    def transport(self) -> "InProcessTransport":
+        return InProcessTransport(self._server.rendezvous, self._answered)
+
+    def _answered(self, answer: Reply | Ack) -> None:
+        """Open the status page once the assignment has been handed out."""
+        if self._has_page and self._page is None and isinstance(answer, Reply) and isinstance(answer.directive, Start):
+            self._page = spawn(self._open_page())
+
+    async def _open_page(self) -> None:
+        with bind(ADDRESS, 0) as listener:
+            self._log(words.progress.status_page(f"http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}"))
+            await _connection_at(listener)
+            await asyncio.to_thread(import_module, "rdzv_server.http.routes")
+            await self._server.listen(listener.dup(), read_only=True)  # every user of this machine reaches it
+
+
+async def _connection_at(listener: socket.socket) -> None:
+    """Return when somebody connects."""
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(listener, came.set)
+    try:
+        await came.wait()
+    finally:
+        loop.remove_reader(listener)

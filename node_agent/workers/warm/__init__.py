@@ -1,1 +1,0 @@
-"""`--preload`: workers that are forked from a process which has imported their modules already."""

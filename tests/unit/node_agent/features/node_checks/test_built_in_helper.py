@@ -1,0 +1,152 @@
+"""Built-in checks of a node, each as the program that the agent runs, with a driver's tools that a test plays."""
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from node_agent.features.checks import checks
+from node_agent.features.node_checks import words
+from node_agent.features.node_checks.pre_join import NodeCheck, built_in
+from tests.support.programs import Program
+from tests.support.told import tells
+
+UNFIT = os.EX_OSERR
+H100 = "{}, NVIDIA H100 80GB HBM3, 81559, {}, {}"
+EIGHT = [H100.format(index, 0, 0) for index in range(8)]
+XID = "[  1.5] NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', name=<unknown>, GPU is off."
+
+
+def pretend(folder: Path, name: str, *lines: str, code: int = 0, first: str = "") -> dict[str, str]:
+    """Environment in which this program writes these lines, as the real one was recorded."""
+    program = folder / name
+    program.write_text("\n".join(["#!/bin/sh", first, "cat <<'EOF'", *lines, "EOF", f"exit {code}", ""]))
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+async def checked(*names: str, env: dict[str, str] | None = None, **more: object) -> tuple[int, list[str]]:
+    """Exit code and lines of these checks."""
+    program = await Program.start(*built_in(NodeCheck(built_in=checks(",".join(names)), **more)), env=env)
+    return await program.exit_code(), program.out
+
+
+H100_KIND = words.gpu("NVIDIA H100 80GB HBM3", "81559")
+FAILED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+LOST = "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error"
+
+
+def line_of(check: str, verdict: str, text: str) -> str:
+    """The line about a check, as a person reads it."""
+    return f"{check.partition('=')[0]:<6} {verdict:<8} {text}"
+
+
+GPUS = {  # the rows of nvidia-smi, its exit code, the check, its verdict, and what is found
+    "eight of one kind": (EIGHT, 0, "gpus", "ok", words.gpus(8, H100_KIND)),
+    "as many as asked for": (EIGHT, 0, "gpus=8", "ok", words.gpus(8, H100_KIND)),
+    "one is lost": (EIGHT[1:], 0, "gpus=8", "UNFIT", words.wrong_number(7, 8)),
+    "none": ([], 0, "gpus", "UNFIT", words.NO_GPU),
+    "of two kinds": ([*EIGHT, "8, NVIDIA A100, 40960, 0, 0"], 0, "gpus", "UNFIT",
+                     words.several_kinds([words.gpu("NVIDIA A100", "40960"), H100_KIND])),
+    "the driver is gone": ([FAILED], 9, "gpus", "UNFIT", words.driver_fails(9, FAILED)),
+    "a lost one is named": ([LOST], 0, "gpus", "UNFIT", words.driver_says(LOST)),
+    "no errors": (EIGHT, 0, "ecc", "ok", words.no_ecc_error(8)),
+    "an uncorrectable error": ([*EIGHT[1:], H100.format(0, 2, 0)], 0, "ecc", "UNFIT", words.ecc_errors("0", "2")),
+    "which may be allowed": ([*EIGHT[1:], H100.format(0, 2, 0)], 0, "ecc=2", "ok", words.no_ecc_error(8)),
+    "no spare rows": ([*EIGHT[1:], H100.format(0, 0, 1)], 0, "ecc", "UNFIT", words.not_remapped("0")),
+    "memory that counts none": ([H100.format(0, "[N/A]", "[N/A]")], 0, "ecc", "unknown", words.NO_ECC),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "code", "check", "verdict", "text"), GPUS.values(), ids=GPUS)
+async def test_gpus(rows: list[str], code: int, check: str, verdict: str, text: str, tmp_path: Path) -> None:
+    exit_code, lines = await checked(check, env=pretend(tmp_path, "nvidia-smi", *rows, code=code))
+    assert lines == [line_of(check, verdict, text)]
+    assert exit_code == (UNFIT if verdict == "UNFIT" else 0)
+
+
+async def test_a_driver_that_hangs(tmp_path: Path) -> None:
+    env = pretend(tmp_path, "nvidia-smi", first="exec sleep 60")
+    assert await checked("gpus", env=env, limit_s=0.4) == (UNFIT, [line_of("gpus", "UNFIT", words.driver_hangs(0.2))])
+
+
+async def test_a_node_without_a_driver(tmp_path: Path) -> None:
+    found = await checked("gpus", env={"PATH": str(tmp_path)})
+    assert found == (UNFIT, [line_of("gpus", "UNFIT", words.NO_DRIVER)])
+
+
+XIDS = {
+    "broken hardware": (XID.format(79), 0, "UNFIT", words.xid(79, "0000:3b:00")),
+    "a program's own fault": (XID.format(31), 0, "ok", words.no_xid(1)),
+    "a log that may not be read": ("", 1, "unknown", words.NO_DMESG),
+}
+
+
+@pytest.mark.parametrize(("text", "code", "verdict", "found"), XIDS.values(), ids=XIDS)
+async def test_xids_since_boot(text: str, code: int, verdict: str, found: str, tmp_path: Path) -> None:
+    exit_code, lines = await checked("xid", env=pretend(tmp_path, "dmesg", text, code=code))
+    assert lines == [line_of("xid", verdict, found)]
+    assert exit_code == (UNFIT if verdict == "UNFIT" else 0)
+
+
+async def test_room_for_log_files_also_in_a_folder_that_is_yet_to_be_made(tmp_path: Path) -> None:
+    folder = str(tmp_path / "logs" / "run")
+    exit_code, (line,) = await checked("disk=0", folder=folder)
+    assert (exit_code, line[:15]) == (0, "disk   ok      ")
+    assert tells(line, words.room, folder=str(tmp_path))
+    exit_code, (line,) = await checked("disk=9999999", folder=folder)
+    assert exit_code == UNFIT
+    assert tells(line, words.no_room, folder=str(tmp_path), least_gib=9999999.0, advice=words.MAKE_ROOM)
+
+
+async def test_shared_memory_and_ports() -> None:
+    exit_code, lines = await checked("shm=0", "ports=3")
+    assert (exit_code, [line.split()[:2] for line in lines]) == (0, [["shm", "ok"], ["ports", "ok"]])
+
+
+async def test_what_is_not_well_alone_is_written_for_the_agent(tmp_path: Path) -> None:
+    command = built_in(NodeCheck(built_in={"ports": None, "disk": 9999999}, folder=str(tmp_path)), is_brief=True)
+    program = await Program.start(*command)
+    assert await program.exit_code() == UNFIT
+    (line,) = program.out
+    assert line.startswith("disk: ")
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "verdict", "found"),
+    [(0, "ok", [words.clock_right(seconds) for seconds in range(1, 5)]),
+     (90, "UNFIT", [words.clock_wrong(-seconds) for seconds in (89, 90)]),
+     (-90, "UNFIT", [words.clock_wrong(seconds) for seconds in range(80, 100)])],
+    ids=["right", "behind", "ahead"],
+)  # fmt: skip
+async def test_the_clock_is_compared_with_the_servers(ahead_s: float, verdict: str, found: list[str]) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        date = formatdate(time.time() + ahead_s, usegmt=True)
+        writer.write(f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, family=socket.AF_INET)
+    async with server:
+        exit_code, (line,) = await checked("clock", server=server.sockets[0].getsockname()[:2])
+    assert line in [line_of("clock", verdict, text) for text in found]
+    assert exit_code == (UNFIT if ahead_s else 0)
+
+
+async def test_a_clock_with_nothing_to_compare_says_nothing_about_the_node() -> None:
+    assert await checked("clock") == (0, [line_of("clock", "unknown", words.NO_SERVER)])
+    exit_code, (line,) = await checked("clock", server=("127.0.0.1", 1))
+    assert exit_code == 0
+    assert tells(line, words.no_time, server="127.0.0.1:1")
+
+
+def test_the_helper_needs_no_package_of_ours() -> None:
+    command = built_in(NodeCheck(built_in={"ports": None}))
+    assert command[:2] == (sys.executable, "-IS")
+    assert msgspec.json.decode(command[-1])["built_in"] == {"ports": None}

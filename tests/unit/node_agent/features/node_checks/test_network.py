@@ -1,0 +1,111 @@
+"""The network test of two nodes, over loopback: figures, and what stops whoever else reaches the port."""
+
+import asyncio
+import socket
+from contextlib import suppress
+
+from rdzv_protocol.queries import PAIR_TEST_BYTES, PairTest, PairTested
+
+from node_agent.features.node_checks import network, words
+from node_agent.features.node_checks.network import MOST_UNAUTHENTICATED, measure
+from node_agent.kernel.workers.ports import ReservedPort
+from tests.support.told import tells
+
+NONCE = "0123456789abcdef" * 2
+LEAST = 0.1
+"""MB/s that loopback has on any machine."""
+
+
+def query(port: int, *, listens: bool, nonce: str = NONCE, limit_s: float = 30.0) -> PairTest:
+    peer = "b" if listens else "a"
+    known = {"number": 1, "round": 0, "remaining_s": limit_s, "limit_s": limit_s, "addr": "127.0.0.1"}
+    return PairTest(listens=listens, peer=peer, port=port, nonce=nonce, **known)
+
+
+async def both(port: int, least: float = LEAST, **changes) -> tuple[PairTested, PairTested]:
+    tests = (measure(query(port, listens=listens, **changes), least) for listens in (True, False))
+    listened, connected = await asyncio.gather(*tests)
+    return listened, connected
+
+
+async def test_two_nodes_measure_the_network_between_them_at_the_reserved_port() -> None:
+    reserved = ReservedPort()
+    try:
+        for _ in range(2):  # the port is free again after the test, for the workers and for a further one
+            listened, connected = await both(reserved.number)
+            assert (listened.problem, connected.problem) == ("", "")
+            assert listened.mb_per_s > LEAST and connected.mb_per_s > LEAST
+            assert 0 < connected.latency_s < 10 and listened.latency_s == 0
+        with socket.create_server(("", reserved.number)) as store:
+            assert store.getsockname()[1] == reserved.number
+    finally:
+        reserved.release()
+
+
+async def test_a_slow_network_is_given_up_when_it_can_no_longer_reach_the_limit() -> None:
+    reserved = ReservedPort()
+    listened, connected = await both(reserved.number, least=1e7)
+    reserved.release()
+    assert tells(listened.problem, words.too_little, peer="b", least_mb_per_s=1e7)
+    assert connected.problem
+
+
+async def test_nobody_comes_and_nobody_is_there() -> None:
+    reserved = ReservedPort()
+    listened = await measure(query(reserved.number, listens=True, limit_s=0.4), LEAST)
+    connected = await measure(query(reserved.number, listens=False, limit_s=0.4), LEAST)
+    reserved.release()
+    at = f"127.0.0.1:{reserved.number}"
+    assert listened.problem == words.nobody_came("b", at, 0.2)
+    assert connected.problem == words.no_answer("a", at, 0.2)
+
+
+async def test_a_peer_that_dies_amid_the_test() -> None:
+    reserved = ReservedPort()
+    listening = asyncio.create_task(measure(query(reserved.number, listens=True), LEAST))
+    reader, writer = await connected_to(reserved.number)
+    writer.write(NONCE.encode() + b"\0")
+    assert await reader.readexactly(1) == b"\0"
+    writer.close()
+    answer = await listening
+    reserved.release()
+    assert tells(answer.problem, words.broke, peer="b")
+
+
+async def connected_to(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect without knowing the nonce, as soon as somebody listens there."""
+    while True:
+        with suppress(ConnectionRefusedError):
+            return await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.sleep(0)
+
+
+async def test_who_does_not_know_the_nonce_is_dropped_and_holds_nobody_up() -> None:
+    reserved = ReservedPort()
+    listening = asyncio.create_task(measure(query(reserved.number, listens=True), LEAST))
+    unauthenticated = [await connected_to(reserved.number) for _ in range(2 * MOST_UNAUTHENTICATED)]
+    reader, writer = unauthenticated[-1]
+    writer.write(b"x" * len(NONCE))
+    assert await reader.read() == b"", "it is told nothing"
+    assert (await measure(query(reserved.number, listens=False), LEAST)).problem == ""
+    assert (await listening).problem == ""
+    for reader, writer in unauthenticated:
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+    reserved.release()
+
+
+async def test_only_the_first_connection_with_the_nonce_is_taken_and_only_so_much_is_read(monkeypatch) -> None:
+    monkeypatch.setattr(network, "NONCE_S", 5.0)
+    reserved = ReservedPort()
+    listening = asyncio.create_task(measure(query(reserved.number, listens=True), LEAST))
+    reader, writer = await connected_to(reserved.number)
+    writer.write(NONCE.encode() + bytes(network.PAIR_TEST_PINGS + PAIR_TEST_BYTES))
+    await reader.readexactly(network.PAIR_TEST_PINGS + PAIR_TEST_BYTES)
+    late = asyncio.create_task(measure(query(reserved.number, listens=False, limit_s=0.4), LEAST))
+    assert tells((await late).problem, words.no_answer, peer="a")
+    writer.write(b"\0")
+    assert (await listening).problem == ""
+    writer.close()
+    reserved.release()

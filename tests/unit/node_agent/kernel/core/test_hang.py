@@ -1,0 +1,219 @@
+"""Detectors of hangs, on a clock of their own: what they find, how soon, and that healthy workers are let alone."""
+
+from math import inf
+from typing import Any
+
+import pytest
+
+from node_agent import words
+from node_agent.kernel.core.hang import (
+    SHORTEST_S,
+    UNSEEN_S,
+    HangOptions,
+    LogRule,
+    ProgressLimits,
+    Suspicion,
+)
+from tests.unit.node_agent.kernel.core.watched_node import HOUR_S, Node
+
+
+def learned(step_s: float = 1.0, **limits: Any) -> Node:
+    """A node that has shown its rhythm: a start, steps, short evaluations and epochs, a checkpoint of three steps."""
+    node = Node(progress=ProgressLimits(**limits))
+    node.passes(20.0)
+    for step in range(20):
+        node.progress(step=step)
+        node.passes(step_s)
+    for kind in ("evaluation", "evaluation", "epoch"):
+        node.progress(kind=kind)
+        node.passes(1.0)
+    node.passes(3 * step_s - 1.0)
+    node.progress(kind="checkpoint")
+    assert node.found == []
+    return node
+
+
+@pytest.mark.parametrize("step_s", [10.0, 60.0])
+def test_a_hang_is_found_within_twice_the_longest_that_was_seen(step_s: float) -> None:
+    node = learned(step_s)
+    node.passes(step_s)
+    node.progress(0, step=20)  # rank 1 stays behind
+    began = node.now - step_s
+    while not node.found:
+        node.passes(1.0)
+    (found,) = node.found
+    assert (found.source, found.local_ranks) == ("progress", (1,)) and "limit" in found.reason
+    longest_s = 3 * step_s  # the checkpoint, which may come any time
+    assert longest_s < node.now - began <= 2 * longest_s + 2.0
+    assert found.silent_s == pytest.approx(node.now - began, abs=1.0)
+
+
+def test_a_script_that_says_when_it_saves_has_a_limit_for_steps_alone() -> None:
+    node = learned(10.0)
+    node.progress(kind="saving")
+    node.passes(30.0)
+    node.progress(kind="checkpoint")
+    assert node.passes(19.0) == []
+    (found,) = node.passes(5.0)
+    assert found.reason == words.hangs.no_progress(found.silent_s, found.limit_s, None)
+    node.progress(step=30)
+    (over,) = node.passes(2.0 * SHORTEST_S / 2)
+    assert over == Suspicion("progress", "", ()), "all is well again"
+    node.progress(kind="saving")
+    assert node.passes(50.0) == [], "a checkpoint takes thirty seconds"
+    assert len(node.passes(15.0)) == 1
+
+
+def test_what_was_never_seen_has_the_patience_of_torchs_own_time_out() -> None:
+    node = Node(progress=ProgressLimits())
+    node.progress(step=0)
+    assert node.passes(UNSEEN_S - 1) == []
+    assert len(node.passes(2.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "kinds", "limit_s"),
+    [
+        ({"start_s": 30.0}, (), 30.0),
+        ({"step_s": 7.0}, ("step",), 7.0),
+        ({"step_s": 7.0, "checkpoint_s": 40.0}, ("step",), 40.0),
+        ({"step_s": 7.0, "checkpoint_s": 40.0}, ("step", "saving", "checkpoint"), 7.0),
+        ({"step_s": 7.0, "checkpoint_s": 40.0}, ("step", "saving"), 40.0),
+    ],
+    ids=["start", "step", "either", "announced", "saving"],
+)
+def test_limits_that_are_given_hold(limits: dict[str, float], kinds: tuple[str, ...], limit_s: float) -> None:
+    node = Node(progress=ProgressLimits(**limits))
+    for kind in kinds:
+        node.progress(kind=kind)
+    assert node.passes(limit_s - 0.5) == []
+    assert len(node.passes(1.0)) == 1 and node.passes(100.0) == [], "once"
+
+
+def test_nothing_is_expected_of_workers_after_the_end_nor_of_those_that_are_gone() -> None:
+    node = Node(progress=ProgressLimits(step_s=5.0))
+    node.progress()
+    node.progress(0, kind="end")
+    del node.last_output_at[1]
+    assert node.passes(HOUR_S) == [] and node.detector.next_deadline() is None
+
+
+@pytest.mark.parametrize("paused_s", [3.0, 20.0, 1_000.0])
+def test_a_paused_agent_is_no_silence(paused_s: float) -> None:
+    node = Node(progress=ProgressLimits(step_s=10.0))
+    node.progress()
+    node.passes(4.0)
+    node.stands_still(paused_s)
+    assert node.passes(3.0) == [], "seven seconds that count"
+    assert len(node.passes(8.0)) == 1
+
+
+def test_a_stopped_server_is_no_silence() -> None:
+    node = Node(progress=ProgressLimits(step_s=60.0))
+    node.progress()
+    node.passes(30.0)
+    node.server_answers = False
+    assert node.passes(HOUR_S) == [] and node.detector.next_deadline() is None
+    node.server_answers = True
+    assert node.passes(28.0) == []
+    assert len(node.passes(20.0)) == 1
+
+
+def test_silence_is_that_of_all_workers() -> None:
+    node = Node(silence_s=60.0)
+    node.passes(50.0)
+    node.writes(1)
+    assert node.passes(59.0) == []
+    (found,) = node.passes(2.0)
+    assert (found.source, found.local_ranks) == ("silence", (0, 1))
+    assert found.silent_s == pytest.approx(60.0, abs=1.0), "since the last output, not since the start"
+    node.writes(0)
+    assert node.passes(16.0) == [Suspicion("silence", "", ())]
+
+
+def test_uninterruptible_sleep_counts_while_it_lasts_without_a_break() -> None:
+    node = Node(uninterruptible_s=8.0)
+    for _ in range(4):
+        node.uninterruptible = frozenset({1})
+        node.passes(6.0)
+        node.uninterruptible = frozenset()
+        node.passes(2.1)
+    assert node.found == []
+    node.uninterruptible = frozenset({1})
+    (found,) = node.passes(13.0)
+    assert (found.local_ranks, found.reason) == ((1,), words.hangs.uninterruptible(8.0))
+
+
+STEP = r"step (\d+)"
+
+
+@pytest.mark.parametrize(
+    ("rule", "lines", "found_of"),
+    [
+        ({"pattern": STEP, "first_s": 30.0}, [(29, 0, "hello"), (2, 0, "")], 0),
+        ({"pattern": STEP, "first_s": 30.0}, [(29, 0, "step 1"), (100, 0, "")], None),
+        ({"pattern": STEP, "every_s": 30.0}, [(100, 0, "step 1"), (29, 0, "step 2"), (31, 0, "")], 0),
+        ({"pattern": STEP, "every_s": 30.0}, [(1, 0, "step 1"), (29, 1, "step 2"), (2, 0, "")], 0),
+        ({"pattern": STEP, "every_s": 30.0, "rank": 1}, [(1, 1, "step 1"), (31, 0, "step 2")], 1),
+        ({"pattern": "NaN", "is_fault": True}, [(1, 1, "grad is NaN")], 1),
+        ({"pattern": r"loss=(\S+)", "most": 9.0}, [(1, 1, "loss=9.0"), (1, 1, "loss=nan")], 1),
+        ({"pattern": r"loss=(\S+)", "most": 9.0, "points": 2}, [(1, 1, "loss=10"), (1, 1, "loss=1")] * 3, None),
+        ({"pattern": r"loss=(\S+)", "most": 9.0, "points": 2}, [(1, 1, "loss=10"), (1, 1, "loss=inf")], 1),
+        ({"pattern": r"loss=(\S+)", "least": 0.0}, [(1, 0, "loss=-1")], 0),
+        ({"pattern": r"loss=(\S+)", "most": 9.0}, [(1, 0, "loss=none")], None),
+    ],
+)  # fmt: skip
+def test_a_log_rule(rule: dict[str, Any], lines: list[tuple[float, int, str]], found_of: int | None) -> None:
+    node = Node(log_rules=(LogRule(**rule),))
+    for seconds, rank, line in lines:
+        node.passes(seconds)
+        node.writes(rank, line)
+    assert [found.local_ranks for found in node.found if found.local_ranks] == (
+        [] if found_of is None else [(found_of,)]
+    )
+
+
+def test_a_stop_pattern_ends_all_rules() -> None:
+    rules = (LogRule(pattern=STEP, every_s=10.0), LogRule(pattern="done", is_stop=True))
+    node = Node(log_rules=rules)
+    node.writes(0, "step 1")
+    node.passes(5.0)
+    node.writes(0, "done")
+    assert node.passes(HOUR_S) == []
+
+
+def test_nothing_is_missed_while_lines_wait_to_be_looked_at() -> None:
+    node = Node(log_rules=(LogRule(pattern=STEP, every_s=10.0),))
+    node.writes(0, "step 1")
+    node.passes(5.0)
+    node.lines_seen_until = node.now
+    assert node.passes(HOUR_S) == []
+    node.lines_seen_until = inf
+    assert len(node.passes(5.0)) == 1
+
+
+def test_a_line_that_was_left_out_may_have_been_the_one() -> None:
+    node = Node(log_rules=(LogRule(pattern=STEP, first_s=10.0),))
+    node.passes(9.0)
+    node.detector.lines_lost(node.now)
+    assert node.passes(9.0) == []
+    assert len(node.passes(3.0)) == 1
+
+
+def test_a_rule_that_is_given_up_expects_nothing() -> None:
+    node = Node(log_rules=(LogRule(pattern=STEP, first_s=10.0), LogRule(pattern="NaN", is_fault=True)))
+    node.detector.give_up_rules({0})
+    assert node.passes(HOUR_S) == []
+    node.writes(0, "NaN")
+    assert len(node.found) == 1
+
+
+def test_a_rule_about_another_nodes_rank_waits_for_nothing_here() -> None:
+    node = Node(range(4, 6), log_rules=(LogRule(pattern=STEP, first_s=10.0),))
+    assert node.passes(HOUR_S) == []
+
+
+def test_no_source_no_look() -> None:
+    node = Node()
+    node.passes(HOUR_S)
+    assert node.looks <= 1 and not HangOptions().is_on

@@ -1,0 +1,166 @@
+"""Diagnosis of a worker's end."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.messages import Failure, ReportRequest
+
+from node_agent import words
+from node_agent.kernel.failures import diagnose
+from node_agent.kernel.failures.diagnose import examine, exit_status, look_at_disk
+from node_agent.kernel.failures.error_file import ErrorFile
+from node_agent.kernel.workers.spec import WorkerSpec
+
+TRACEBACK = ("Traceback (most recent call last):", '  File "train.py", line 7, in <module>', "ValueError: boom")
+WHOLE = ("All of it", "KeyError")
+ABORT = "terminate called without an active exception"
+
+
+def evidence(exit_code: int = 1, *stderr: str, recorded: ErrorFile | None = None, oom: str = "") -> Failure:
+    ended = Failure(node_id="a", rank=0, local_rank=0, pid=1, exit_code=exit_code, cause="")
+    return diagnose.diagnose(ended, stderr, recorded, out_of_memory=oom)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "status", "meaning"),
+    [
+        (1, "exit code 1", ""),
+        (3, "exit code 3", ""),
+        (120, "exit code 120", words.failures.OUTPUT_NOT_WRITTEN),
+        (126, "exit code 126", words.failures.NOT_EXECUTABLE),
+        (127, "exit code 127", words.failures.PROGRAM_NOT_FOUND),
+        (128, "exit code 128", ""),
+        (137, words.failures.exit_code_of_signal(137, 9, "SIGKILL"), words.failures.KILLED_FROM_OUTSIDE),
+        (139, words.failures.exit_code_of_signal(139, 11, "SIGSEGV"), words.failures.SEGMENTATION_FAULT),
+        (255, "exit code 255", ""),
+        (-9, "signal 9 (SIGKILL)", words.failures.KILLED_FROM_OUTSIDE),
+        (-11, "signal 11 (SIGSEGV)", words.failures.SEGMENTATION_FAULT),
+        (-7, "signal 7 (SIGBUS)", words.failures.BUS_ERROR),
+        (-6, "signal 6 (SIGABRT)", words.failures.ABORTED),
+        (-8, "signal 8 (SIGFPE)", words.failures.ARITHMETIC_ERROR),
+        (-4, "signal 4 (SIGILL)", words.failures.ILLEGAL_INSTRUCTION),
+        (-13, "signal 13 (SIGPIPE)", words.failures.BROKEN_PIPE),
+        (-15, "signal 15 (SIGTERM)", words.failures.TERMINATED),
+        (-10, "signal 10 (SIGUSR1)", ""),
+        (-35, "signal 35 (unknown)", ""),
+    ],
+)
+def test_an_exit_status_in_words(exit_code, status, meaning):
+    found = exit_status(exit_code)
+    assert (found.status, found.meaning) == (status, meaning)
+    assert found.cause == (words.failures.with_meaning(status, meaning) if meaning else status)
+
+
+@pytest.mark.parametrize("exit_code", [-9, 137])
+def test_a_kill_for_lack_of_memory_is_named_where_it_is_known(exit_code):
+    out_of_memory = words.failures.out_of_memory("2 GiB")
+    found = evidence(exit_code, oom=out_of_memory)
+    assert found.cause == words.failures.with_meaning(exit_status(exit_code).status, out_of_memory)
+    assert found.hint == words.failures.MORE_MEMORY
+    assert evidence(exit_code).hint == words.failures.ASK_WHO_KILLED
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "stderr", "recorded", "cause", "error", "traceback"),
+    [
+        (1, ("step 1", *TRACEBACK), None, "exit code 1", "ValueError: boom", TRACEBACK),
+        (3, ("no data", "giving up"), None, "exit code 3", "", ()),
+        (1, TRACEBACK, ErrorFile("KeyError: 'x'\nand", "All of it\nKeyError"), "exit code 1", "KeyError: 'x'", WHOLE),
+        (
+            1,
+            TRACEBACK,
+            ErrorFile(problem=words.failures.NOT_JSON),
+            words.failures.with_broken_error_file("exit code 1", words.failures.NOT_JSON),
+            "ValueError: boom",
+            TRACEBACK,
+        ),
+        (
+            -6,
+            (*TRACEBACK, ABORT),
+            None,
+            exit_status(-6).cause,
+            "ValueError: boom",
+            (*TRACEBACK, ABORT),
+        ),
+    ],
+    ids=[
+        "an-exception", "no-exception", "an-error-file-counts-more", "a-broken-error-file",
+        "torchs-threads-abort-an-interpreter-that-ends",
+    ],
+)  # fmt: skip
+def test_the_evidence_of_an_end(exit_code, stderr, recorded, cause, error, traceback):
+    found = evidence(exit_code, *stderr, recorded=recorded)
+    assert (found.cause, found.error, found.traceback, found.stderr_tail) == (cause, error, traceback, stderr)
+
+
+@pytest.mark.parametrize("exit_code", [-9, -15, 137, 143])
+def test_an_exception_that_was_logged_before_does_not_explain_a_kill(exit_code):
+    assert evidence(exit_code, *TRACEBACK).error == ""
+    assert evidence(exit_code, *TRACEBACK).stderr_tail == TRACEBACK
+
+
+def test_what_follows_from_another_workers_end_is_a_consequence():
+    closed = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:6058."
+    found = evidence(1, *TRACEBACK[:2], closed)
+    assert found.consequence
+    assert found.hint == words.hints.SEE_THE_OTHERS
+    assert not evidence(1, *TRACEBACK).consequence
+    assert not evidence(-9, *TRACEBACK[:2], closed).consequence, "killed is killed"
+
+
+def test_a_consequence_shows_through_what_the_script_made_of_it():
+    stack = "RuntimeError: gloo: Connection closed by peer\n\nThe above ...\n\nRuntimeError: epoch 3 failed"
+    found = evidence(1, recorded=ErrorFile("RuntimeError: epoch 3 failed", stack))
+    assert found.error == "RuntimeError: epoch 3 failed"
+    assert found.consequence
+
+
+def test_a_crash_in_native_code_after_a_consequence_is_one_all_the_same():
+    said = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(...)"
+    assert evidence(-6, said, "terminate called after throwing an instance of 'c10::DistBackendError'").consequence
+
+
+anything = st.text(st.characters(codec=None), max_size=40)
+long_texts = st.builds(lambda text, times: text * times, anything, st.sampled_from([1, 1, 1_000, 10_000]))
+
+
+@given(
+    exit_code=st.integers(-255, 255),
+    stderr=st.lists(long_texts, max_size=30),
+    recorded=st.one_of(st.none(), st.builds(ErrorFile, long_texts, long_texts, st.none(), anything)),
+    oom=long_texts,
+)
+def test_whatever_a_worker_wrote_fits_into_a_report(exit_code, stderr, recorded, oom):
+    found = evidence(exit_code, *stderr, recorded=recorded, oom=oom)
+    report = ReportRequest(run_id="run", agent_id="a", round=1, failure=found)
+    encoded = encode(report)
+    assert decode(ReportRequest, encoded) == report
+    assert len(encoded) < MAX_MESSAGE_BYTES / 8
+    shown = [found.cause, found.error, found.hint, *found.traceback, *found.stderr_tail]
+    assert all(text.isprintable() for text in shown)
+
+
+def a_spec(folder: str) -> WorkerSpec:
+    return WorkerSpec(
+        node_id="a",
+        rank=3,
+        local_rank=1,
+        title="train.py",
+        start=None,
+        open_streams=None,
+        error_file=f"{folder}/e.json",
+    )
+
+
+def test_a_full_log_disk_explains_why_there_are_no_last_words(tmp_path, monkeypatch):
+    path = str(tmp_path / "e.json")
+    assert examine(a_spec(tmp_path), 7, 3, (), None, look_at_disk(path)).hint == ""
+    full = os.statvfs_result((4096, 4096, 100, 0, 0, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    hint = examine(a_spec(tmp_path), 7, 3, (), None, look_at_disk(path)).hint
+    assert hint == words.failures.disk_full(str(tmp_path))
+    assert examine(a_spec(tmp_path), 7, 1, TRACEBACK, None, look_at_disk(path)).hint == "", "it has said why"

@@ -1,0 +1,260 @@
+"""Error files: a worker's, whatever is in it, and the agent's own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent import words
+from node_agent.kernel.core.effects import WriteFailureReport
+from node_agent.kernel.failures import error_file
+from node_agent.kernel.failures.error_file import ErrorFile
+from node_agent.kernel.workers.environment import ERROR_FILE
+from tests.support.told import tells
+from tests.unit.node_agent.story import a_failure, finish
+
+TORCHS = {
+    "message": {
+        "message": "ValueError: boom",
+        "extraInfo": {
+            "py_callstack": "Traceback (most recent call last):\nValueError: boom\n",
+            "timestamp": "1750000000",
+        },
+    }
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "error.json")
+
+
+def written(path, content) -> str:
+    text = content if isinstance(content, str | bytes) else json.dumps(content)
+    with open(path, "wb") as file:
+        file.write(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "recorded"),
+    [
+        (TORCHS, ErrorFile("ValueError: boom", TORCHS["message"]["extraInfo"]["py_callstack"], 1_750_000_000.0)),
+        ({"message": "boom", "timestamp": 7}, ErrorFile("boom", "", 7.0)),
+        ({"message": "boom\nhere\n"}, ErrorFile("boom\nhere\n", "boom\nhere\n")),
+    ],
+    ids=["torch's", "a-message-alone", "a-message-of-several-lines"],
+)
+def test_a_file_is_read(path, content, recorded):
+    assert error_file.read(written(path, content)) == recorded
+
+
+def test_no_file_is_no_evidence_and_not_passed_on(path):
+    assert error_file.read(path) is error_file.copy(path, 1) is error_file.copy("", 1) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", words.failures.EMPTY),
+        (" \n", words.failures.EMPTY),
+        ("Traceback", words.failures.NOT_JSON),
+        ('{"message": "bo', words.failures.NOT_JSON),
+        ("[" * 100_000, words.failures.NOT_JSON),
+        ("1" * 10_000, words.failures.NOT_JSON),
+        (b"\xff\xfe\x00{", words.failures.NOT_JSON),
+        ("[]", words.failures.NO_MESSAGE),
+        ("null", words.failures.NO_MESSAGE),
+        ("{}", words.failures.NO_MESSAGE),
+        ({"message": 5}, words.failures.NO_MESSAGE),
+        ({"message": ["boom"]}, words.failures.NO_MESSAGE),
+        ("x" * (error_file.MOST_BYTES + 1), words.failures.longer_than(error_file.MOST_BYTES)),
+    ],
+)
+def test_a_broken_file_is_described_and_not_passed_on(path, content, problem):
+    assert error_file.read(written(path, content)) == ErrorFile(problem=problem)
+    assert error_file.copy(path, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "recorded"),
+    [
+        ({}, ErrorFile()),
+        ({"message": None, "extraInfo": []}, ErrorFile()),
+        ({"message": "boom"}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"py_callstack": 5, "timestamp": "soon"}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": float("nan")}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": float("inf")}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": -5}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": "1e400"}}, ErrorFile("boom")),
+        ({"message": "boom", "extraInfo": {"timestamp": True}}, ErrorFile("boom", at=1.0)),
+        ({"message": "boom", "extraInfo": {"timestamp": 12.5}}, ErrorFile("boom", at=12.5)),
+    ],
+)
+def test_what_is_missing_or_of_another_kind_is_left_out(path, message, recorded):
+    assert error_file.read(written(path, {"message": message})) == recorded
+
+
+def test_a_folder_a_fifo_and_a_knot_of_links_are_described(path, tmp_path):
+    os.mkdir(path)
+    assert error_file.read(path) == ErrorFile(problem="Is a directory")
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    assert error_file.read(fifo) == ErrorFile(problem=words.failures.NOT_A_FILE), "and nobody waits for its writer"
+    loop = str(tmp_path / "loop")
+    os.symlink(loop, loop)
+    assert error_file.read(loop) == ErrorFile(problem="Too many levels of symbolic links")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["message", "extraInfo", "py_callstack", "timestamp", "errorCode"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(json_values)
+def test_any_json_is_read_or_described(tmp_path_factory, value):
+    path = str(tmp_path_factory.mktemp("any") / "error.json")
+    recorded = error_file.read(written(path, value))
+    assert isinstance(recorded, ErrorFile)
+
+
+# The agent's own.
+
+
+@pytest.mark.parametrize("content", [TORCHS, {"message": "boom"}], ids=["torch's", "a-message-alone"])
+def test_the_workers_file_is_passed_on_with_its_exit_code(path, content):
+    message = content["message"]
+    passed_on = message | {"errorCode": -11} if isinstance(message, dict) else message
+    assert error_file.copy(written(path, content), -11) == {"message": passed_on}
+
+
+def test_it_is_written_in_place_of_another_and_with_its_folders(tmp_path):
+    path = str(tmp_path / "a" / "b" / "error.json")
+    error_file.write(path, {"message": "a long one, which was there before"})
+    error_file.write(path, error_file.content("boom", "Traceback", 7.9))
+    with open(path) as file:
+        assert json.load(file) == {
+            "message": {"message": "boom", "extraInfo": {"py_callstack": "Traceback", "timestamp": "7"}}
+        }
+
+
+def test_who_reads_it_while_it_is_written_reads_the_whole_of_one(tmp_path):
+    """TorchX reads it as soon as the app has failed."""
+    path = str(tmp_path / "error.json")
+    error_file.write(path, {"message": "before"})
+    with open(path) as before:
+        error_file.write(path, {"message": "after"})
+        assert json.load(before) == {"message": "before"}
+    assert os.listdir(tmp_path) == ["error.json"]
+
+
+def test_a_file_behind_a_link_is_written_where_it_is(tmp_path):
+    path = tmp_path / "error.json"
+    path.symlink_to(tmp_path / "elsewhere.json")
+    error_file.write(str(path), {"message": "boom"})
+    assert path.is_symlink() and json.loads(path.read_text()) == {"message": "boom"}
+
+
+def test_a_path_that_cannot_be_written_raises_and_nobody_waits(tmp_path):
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    for path in (fifo, str(tmp_path), "/proc/no/such/file"):
+        with pytest.raises(OSError):
+            error_file.write(path, {"message": "boom"})
+
+
+@pytest.mark.torch
+def test_torch_writes_and_reads_the_same(path, tmp_path):
+    """torch's `@record` writes what we read, and reads what we write."""
+    script = (
+        "from torch.distributed.elastic.multiprocessing.errors import record\n"
+        "@record\ndef main(): raise ValueError('boom')\nmain()"
+    )
+    env = {**os.environ, ERROR_FILE: path}
+    subprocess.run([sys.executable, "-c", script], env=env, stderr=subprocess.DEVNULL)
+    recorded = error_file.read(path)
+    assert recorded.error == "ValueError: boom"
+    assert recorded.traceback.startswith("Traceback (most recent call last):")
+    assert recorded.at > 1_750_000_000
+
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    error_file.write(path, error_file.content("KeyError: 'x'", "Traceback", 7.0))
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=3, error_file=path)
+    assert failure.message["message"] == "KeyError: 'x'"
+    assert failure.timestamp == 7
+    assert failure.error_file_data == error_file.content("KeyError: 'x'", "Traceback", 7.0)
+
+
+def leave(tmp_path, effect: WriteFailureReport, recorded: str = "") -> dict:
+    own = tmp_path / "new" / "agent.json"
+    error_file.leave(effect.error, effect.failure, recorded, {ERROR_FILE: str(own)}, pytest.fail)
+    return dict(json.loads(own.read_text())["message"])
+
+
+def test_the_failed_workers_own_file_counts_more_than_the_evidence(tmp_path, path):
+    effect = WriteFailureReport("spent", finish(succeeded=False, failure=a_failure(exit_code=-11)))
+    assert leave(tmp_path, effect, written(path, TORCHS)) == TORCHS["message"] | {"errorCode": -11}
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (
+            a_failure(error="ValueError: boom", traceback=("Traceback", "ValueError: boom"), failed_at=7.5),
+            {
+                "message": "ValueError: boom",
+                "errorCode": 5,
+                "extraInfo": {"py_callstack": "Traceback\nValueError: boom", "timestamp": "7"},
+            },
+        ),
+        (
+            a_failure(exit_code=-9, cause="signal 9 (SIGKILL)", stderr_tail=("step 1",), failed_at=7.5),
+            {
+                "message": "signal 9 (SIGKILL)",
+                "errorCode": -9,
+                "extraInfo": {"py_callstack": "step 1", "timestamp": "7"},
+            },
+        ),
+    ],
+    ids=["an-exception", "a-signal"],
+)
+def test_without_one_it_is_made_of_the_evidence(tmp_path, failure, message):
+    assert leave(tmp_path, WriteFailureReport("spent", finish(succeeded=False, failure=failure))) == message
+
+
+def test_what_ended_the_run_is_told_and_not_what_began_it(tmp_path):
+    """torchrun does so, too: it tells of its last attempt."""
+    end = finish(succeeded=False, first_failure=a_failure(error="first"), failure=a_failure(error="last"))
+    assert leave(tmp_path, WriteFailureReport("spent", end))["message"] == "last"
+
+
+def test_an_agents_own_error_has_no_exit_code(tmp_path):
+    message = leave(tmp_path, WriteFailureReport("SettingsConflict: --nnodes is 2 here, not 3"))
+    assert message["message"] == "SettingsConflict: --nnodes is 2 here, not 3"
+    assert "errorCode" not in message
+    assert int(message["extraInfo"]["timestamp"]) > 1_700_000_000
+
+
+@pytest.mark.parametrize("environment", [{}, {ERROR_FILE: ""}])
+def test_without_the_variable_nothing_is_written(tmp_path, monkeypatch, environment):
+    monkeypatch.chdir(tmp_path)
+    error_file.leave("boom", None, "", environment, pytest.fail)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("own", ["/proc/no/such/file", "/", "nul\0"])
+def test_a_file_that_cannot_be_written_is_one_line(own):
+    said: list[str] = []
+    error_file.leave("boom", None, "", {ERROR_FILE: own}, said.append)
+    (line,) = said
+    assert tells(line, words.failures.error_file_not_written, path=own, variable=ERROR_FILE)

@@ -1,0 +1,105 @@
+"""The error in what a process wrote last."""
+
+import subprocess
+import sys
+
+import pytest
+
+from node_agent.kernel.failures.stderr_errors import LastWords, last_words
+
+HEADER = "Traceback (most recent call last):"
+
+
+def written_by(script: str, *flags: str) -> list[str]:
+    """Output of Python itself on stderr."""
+    done = subprocess.run([sys.executable, *flags, "-c", script], capture_output=True, text=True)
+    return done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "first", "last"),
+    [
+        ("def train(): raise ValueError('boom')\ntrain()", "ValueError: boom", HEADER, "ValueError: boom"),
+        (
+            "try:\n  1 / 0\nexcept ArithmeticError as e:\n  raise RuntimeError('training failed') from e",
+            "RuntimeError: training failed",
+            HEADER,
+            "RuntimeError: training failed",
+        ),
+        ("raise ValueError('boom\\nwith details\\n  and more')", "ValueError: boom", HEADER, "  and more"),
+        ("raise KeyError", "KeyError", HEADER, "KeyError"),
+        (
+            "raise ExceptionGroup('two', [ValueError('a'), TypeError('b')])",
+            "ExceptionGroup: two (2 sub-exceptions)",
+            f"  + Exception Group {HEADER}",
+            "    +------------------------------------",
+        ),
+        (
+            "x = (",
+            "SyntaxError: '(' was never closed",
+            '  File "<string>", line 1',
+            "SyntaxError: '(' was never closed",
+        ),
+        (
+            "import faulthandler; faulthandler.enable(); faulthandler._sigsegv()",
+            "Fatal Python error: Segmentation fault",
+            "Fatal Python error: Segmentation fault",
+            "",
+        ),
+    ],
+    ids=["uncaught", "chained", "several-lines", "no-message", "a-group", "a-syntax-error", "a-crash"],
+)
+def test_what_python_writes_last(script, error, first, last):
+    found = last_words(["step 1", "step 2", *written_by(script)])
+    assert found.error == error
+    assert found.traceback[0] == first
+    assert found.traceback[-1].endswith(last)
+    assert not any("ZeroDivisionError" in line for line in found.traceback), "of chained exceptions the last"
+
+
+def test_a_deep_traceback_whose_beginning_is_lost():
+    lines = written_by("def dig(n):\n  if not n: raise ValueError('boom')\n  dig(n - 1)\ndig(30)")[-12:]
+    assert last_words(lines) == LastWords("ValueError: boom", tuple(lines))
+
+
+def test_the_marks_that_torch_puts_before_the_lines_are_taken_away():
+    lines = [
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "train.py", line 7, in <module>',
+        '[rank3]:     raise ValueError("boom")',
+        "[rank3]: ValueError: boom",
+        "[rank3]: with details",
+        "terminate called without an active exception",
+        "[W1101 12:00:00.0 ProcessGroupNCCL.cpp:1496] Warning: process group has NOT been destroyed",
+    ]
+    found = last_words(lines)
+    assert found.error == "ValueError: boom"
+    assert found.traceback[0] == "Traceback (most recent call last):"
+    assert found.traceback[-1] == "with details", "what follows is not torch's"
+    assert found.is_uncaught and not last_words([line.removeprefix("[rank3]: ") for line in lines[:4]]).is_uncaught
+
+
+def test_an_uncaught_cxx_exception():
+    lines = [
+        "terminate called after throwing an instance of 'c10::Error'",
+        "  what():  [enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate memory",
+    ]
+    assert last_words(lines) == LastWords(
+        "c10::Error: [enforce fail at alloc_cpu.cpp:114] . DefaultCPUAllocator: can't allocate memory", tuple(lines)
+    )
+    assert last_words(lines[:1]).error == "c10::Error"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["step 1", "step 2"],
+        ["Traceback (most recent call last):"],
+        ["Traceback (most recent call last):", '  File "train.py", line 7, in <module>'],
+        ["where am I?", '  File "train.py", line 7, in <module>', "    here()", "going on"],
+        ["", "  ", "\t"],
+    ],
+)
+def test_where_no_error_is_to_be_seen_none_is_named(lines):
+    assert last_words(lines) == LastWords()

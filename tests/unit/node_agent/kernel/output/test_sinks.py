@@ -1,0 +1,261 @@
+"""Sinks of a worker's bytes: whole lines on the console, unfinished ones in time; copies, and a report."""
+
+import asyncio
+import errno
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent.kernel.output import sinks
+from node_agent.kernel.output.sinks import (
+    LONGEST_COPY,
+    TAIL_BYTES,
+    TAIL_LINE_CHARACTERS,
+    TAIL_LINES,
+    AsItComes,
+    Filtered,
+    Lines,
+    Tail,
+    report_lines,
+)
+from tests.support.console import FakeConsole
+
+OUT, ERR = 1, 2
+
+
+@pytest.fixture
+async def console() -> FakeConsole:
+    return FakeConsole()
+
+
+@pytest.fixture
+async def lines(console: FakeConsole) -> Iterator[Lines]:
+    lines = Lines("[a]:", console, OUT)
+    yield lines
+    lines.end()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unfinished line is shown as soon as the loop comes to it."""
+    monkeypatch.setattr(sinks, "UNFINISHED_S", 0.0)
+
+
+# Lines on the console.
+
+
+@pytest.mark.parametrize(
+    ("mark", "chunks", "shown"),
+    [
+        ("[a]:", [b"one\ntwo\n", b"\nfour\n"], b"[a]:one\n[a]:two\n[a]:\n[a]:four\n"),
+        ("[a]:", [b"ready\nhalf a ", b"line", b"\n"], b"[a]:ready\n[a]:half a line\n"),
+        ("[a]:", [b"last words"], b"[a]:last words\n"),
+        ("[a]:", [b"10%\r20%\r", b"\r 30%", b"\r\n"], b"[a]:10%\r[a]:20%\r\r[a]: 30%\r\n"),
+        ("[a]:", [b"dos\r", b"\nunix\n"], b"[a]:dos\r\n[a]:unix\n"),
+        ("", [b"one\ntw", b"o\n", b"\r\nthree\r", b"\n", b"four"], b"one\ntwo\n\r\nthree\r\nfour\n"),
+    ],
+    ids=["every-line", "a-line-in-pieces", "a-last-line-gets-an-end", "redraws", "halves-of-a-line-end", "no-mark"],
+)
+async def test_lines_are_marked_and_whole(console, mark, chunks, shown):
+    lines = Lines(mark, console, OUT)
+    for chunk in chunks:
+        lines.take(chunk)
+    lines.end()
+    assert console.text() == shown
+
+
+async def test_what_is_whole_is_shown_at_once_and_what_is_not_is_held(console, lines):
+    lines.take(b"ready\nhalf a ")
+    assert console.text() == b"[a]:ready\n"
+    lines.take(b"line\r")
+    assert console.text() == b"[a]:ready\n[a]:half a line\r"
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+async def test_a_question_is_shown_after_a_while_and_its_line_goes_on(console, lines, impatient, end):
+    lines.take(b"ready\ngo on? ")
+    await console.until(lambda: console.text() == b"[a]:ready\n[a]:go on? ")
+    lines.take(b"yes" + end + b"well\n")
+    assert console.text() == b"[a]:ready\n[a]:go on? yes" + end + b"[a]:well\n"
+
+
+async def test_a_line_that_was_broken_by_another_is_marked_again(console, lines, impatient):
+    other = Lines("[b]:", console, OUT)
+    lines.take(b"working ... ")
+    await console.until(lambda: console.text())
+    other.take(b"hello\n")
+    lines.take(b"done\n")
+    assert console.text() == b"[a]:working ... [b]:hello\n[a]:done\n", "a console puts an end after the dots"
+
+
+async def test_a_redraw_shows_up_to_its_latest_state_after_a_while(console, lines, impatient):
+    lines.take(b"\r10%")
+    await console.until(lambda: console.text() == b"\r[a]:10%")
+    lines.take(b"\r20%")
+    await console.until(lambda: console.text() == b"\r[a]:10%\r[a]:20%")
+
+
+async def test_a_line_that_is_still_being_written_is_not_shown_in_pieces(console, monkeypatch):
+    """The line's length does not matter: what counts is how long its writer has been silent in the middle of it."""
+    monkeypatch.setattr(sinks, "UNFINISHED_S", 1_000.0)
+    lines = Lines("", console, OUT)
+    for _ in range(100):
+        lines.take(b"x" * 30_000)
+    assert console.text() == b""
+    lines.take(b"\n")
+    assert console.text() == b"x" * 3_000_000 + b"\n"
+    lines.end()
+
+
+async def test_a_line_without_an_end_is_shown_in_pieces(console, lines, monkeypatch):
+    monkeypatch.setattr(sinks, "LONGEST_LINE", 1_000)
+    lines.take(b"x" * 600)
+    lines.take(b"x" * 600)
+    assert console.text() == b"[a]:" + b"x" * 1_200
+    lines.take(b"x\n")
+    assert console.text() == b"[a]:" + b"x" * 1_201 + b"\n"
+
+
+async def test_nothing_is_left_that_wakes_the_agent_up(console, impatient):
+    loop = asyncio.get_running_loop()
+    lines = Lines("", console, OUT)
+    lines.take(b"half")
+    lines.end()
+    assert all(timer.cancelled() for timer in loop._scheduled)  # type: ignore[attr-defined]
+
+
+async def test_what_one_worker_writes_alone_passes_as_it_comes(console):
+    worker = object()
+    out, err = AsItComes(console, OUT, worker), AsItComes(console, ERR, worker)
+    for chunk in (b".", b".", b"10%\r", b"name? "):
+        out.take(chunk)
+    err.take(b"\xff")
+    out.end()
+    assert console.chunks == [(OUT, b"."), (OUT, b"."), (OUT, b"10%\r"), (OUT, b"name? "), (ERR, b"\xff")]
+
+
+@given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b"long " * 20]), max_size=30), st.data())
+def test_however_it_is_cut_up_the_same_lines_are_shown(pieces: list[bytes], data: st.DataObject) -> None:
+    output = b"".join(pieces)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(output)), max_size=8)))
+    chunks = [output[start:end] for start, end in zip([0, *cuts], [*cuts, len(output)], strict=True)]
+    assert asyncio.run(_shown(chunks)) == asyncio.run(_shown([output]))
+
+
+async def _shown(chunks: list[bytes]) -> bytes:
+    console = FakeConsole()
+    lines = Lines("[a]:", console, OUT)
+    for chunk in chunks:
+        if chunk:
+            lines.take(chunk)
+    lines.end()
+    return console.text()
+
+
+# Copies of some lines.
+
+
+def at_once(path: str, size: int, work: Callable[[], object]) -> None:
+    work()
+
+
+def copied(path: Path, *chunks: bytes, texts: tuple[str, ...] = ("apple", "orange")) -> bytes:
+    sink = Filtered(str(path), texts, "[default0]:", at_once)
+    for chunk in chunks:
+        sink.take(chunk)
+    sink.end()
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ([b"an apple\na pear\norange and apple\napplepie"], [b"an apple", b"orange and apple", b"applepie"]),
+        ([b"an ap", b"p", b"le fell", b" down\nno pear\n"], [b"an apple fell down"]),
+        ([b"app\nle\n"], []),
+        ([b"pear\n\xffapple\xff\r\n"], [b"\xffapple\xff"]),
+        ([b"apple" + b"x" * LONGEST_COPY, b"y\n"], [b"apple" + b"x" * LONGEST_COPY]),
+    ],
+    ids=["whole", "in-pieces", "over-two-lines", "no-text", "without-an-end"],
+)
+def test_lines_with_one_of_the_texts_are_copied(tmp_path: Path, chunks: list[bytes], lines: list[bytes]) -> None:
+    assert copied(tmp_path / "f", *chunks) == b"".join(b"[default0]:" + line + b"\n" for line in lines)
+
+
+def test_several_workers_share_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    one, two = (Filtered(str(path), ("x",), f"[{name}]:", at_once) for name in "ab")
+    one.take(b"x1\n")
+    two.take(b"x2\n")
+    one.take(b"x3")
+    one.end()
+    two.end()
+    assert path.read_bytes() == b"[a]:x1\n[b]:x2\n[a]:x3\n"
+
+
+def test_a_file_that_cannot_be_written_is_trouble_and_no_more(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    troubles: dict[str, int | None] = {}
+
+    def take_note(path: str, size: int, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except OSError as error:
+            troubles[path] = error.errno
+
+    for path in (f"{tmp_path}/absent/f", "/dev/full", f"{tmp_path}/pipe"):
+        sink = Filtered(path, ("x",), "", take_note)
+        sink.take(b"x\nx\n")
+        sink.end()
+    assert list(troubles.values()) == [errno.ENOENT, errno.ENOSPC, errno.ENXIO], "a pipe has no reader"
+
+
+@pytest.mark.torch
+def test_it_is_what_torchrun_writes(tmp_path: Path) -> None:
+    from torch.distributed.elastic.multiprocessing.tail_log import tail_logfile
+
+    output = "an apple\na pear\r\n\norange and apple\n  indented apple\r\nlast apple\n"
+    (tmp_path / "log").write_bytes(output.encode())
+    finished, torchs = Event(), io.StringIO()
+    finished.set()
+    wanted = ("apple", "orange")
+    tail_logfile(
+        "[default0]:", str(tmp_path / "log"), torchs, finished, 0.0, lambda line: any(text in line for text in wanted)
+    )
+    assert copied(tmp_path / "f", output.encode(), texts=wanted).decode() == torchs.getvalue()
+
+
+# The last lines, for a report.
+
+
+@pytest.mark.parametrize(
+    ("output", "lines"),
+    [
+        (b"", ()),
+        (b"one\ntwo", ("one", "two")),
+        (b"\xff\xfe\x00 ok\n", ("�� " + " ok",)),
+        (b"\x1b[31mred\x07\x1b[0m\ttab\n", (" [31mred  [0m tab",)),
+        (b"begin\r\n" + b"\r10%\r99%" + b"\nTraceback\n", ("begin", "99%", "Traceback")),
+        (b"10%\r20%\r", ("20%",)),
+        (b"y" * 5_000, ("y" * TAIL_LINE_CHARACTERS,)),
+    ],
+    ids=["nothing", "no-last-newline", "no-text", "control-characters", "redraws", "a-redraw-alone", "a-long-line"],
+)
+def test_the_last_lines_are_fit_for_a_report(output: bytes, lines: tuple[str, ...]) -> None:
+    tail = Tail()
+    if output:
+        tail.take(output)
+    assert report_lines(output) == tail.lines() == lines
+
+
+def test_a_report_takes_the_last_lines_of_an_output_of_any_size() -> None:
+    tail = Tail()
+    for number in range(TAIL_BYTES):
+        tail.take(b"%07d\n" % number)
+    assert tail.lines() == tuple(f"{number:07d}" for number in range(TAIL_BYTES - TAIL_LINES, TAIL_BYTES))

@@ -1,0 +1,32 @@
+"""Signals that come directly and by way of a supervisor."""
+
+import pytest
+
+from node_agent.kernel.leave_signals import LeaveSignals
+
+
+def told(*came: tuple[str, bool]) -> list[str]:
+    """Names that are told if signals come so: their names, and whether they are forwarded."""
+    heard: list[str] = []
+    signals = LeaveSignals((), heard.append)
+    for name, is_forwarded in came:
+        signals.come(name, is_forwarded=is_forwarded)
+    return heard
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True])
+def test_a_signal_to_every_process_is_one_signal_in_either_order(is_forwarded):
+    assert told(("SIGTERM", is_forwarded), ("SIGTERM", not is_forwarded)) == ["SIGTERM"]
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True])
+def test_a_second_signal_by_the_same_way_is_another_one(is_forwarded):
+    assert told(*[("SIGTERM", is_forwarded)] * 3) == ["SIGTERM"] * 3
+
+
+def test_signals_of_other_names_are_other_signals():
+    assert told(("SIGTERM", False), ("SIGINT", True)) == ["SIGTERM", "SIGINT"]
+
+
+def test_two_signals_to_every_process_are_two_signals():
+    assert told(*(("SIGTERM", way) for way in (False, False, True, True))) == ["SIGTERM"] * 2

@@ -1,0 +1,352 @@
+"""HTTP transport, against servers of every kind."""
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+from rdzv_protocol import paths
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.credentials import Credentials
+from rdzv_protocol.errors import AgentFenced, ProtocolError, ServerUnavailable
+from rdzv_protocol.messages import Ack, ErrorReply, LeaveRequest, PollRequest, Reply, Wait
+
+from node_agent import words
+from node_agent.kernel.core.backoff import Unreachable
+from node_agent.kernel.transport import connecting, name_lookup
+from node_agent.kernel.transport.http import HttpTransport
+from tests.support.process_info import until
+from tests.support.told import pattern
+from tests.unit.node_agent.kernel.transport.http_server import HttpServer, http
+
+POLL = PollRequest(run_id="run", agent_id="a.1", revision=7)
+LEAVE = LeaveRequest(run_id="run", agent_id="a.1", reason="SIGTERM")
+REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waiting"))
+ACK = Ack(epoch="e")
+
+
+HANG_UP = b"(hang up)"
+
+
+class PlayedServer(HttpServer):
+    """Answers each request as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[bytes] = []
+        """One for each request; after one that ends with `HANG_UP` the connection is closed."""
+        self.heads: list[str] = []
+        self.bodies: list[bytes] = []
+        self.before_answer: Callable[[], Awaitable[object]] = nothing
+
+    async def answer(self, head: str, body: bytes) -> tuple[bytes, bool]:
+        self.heads.append(head)
+        self.bodies.append(body)
+        await self.before_answer()
+        answer = self.answers.pop(0)
+        return answer.removesuffix(HANG_UP), not answer.endswith(HANG_UP)
+
+    def transport(self, token: str | None = None) -> HttpTransport:
+        credentials = Credentials()
+        credentials.token = token
+        return HttpTransport(*self.endpoint, credentials)
+
+
+async def nothing() -> None:
+    pass
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[PlayedServer]:
+    server = PlayedServer()
+    await server.serve()
+    yield server
+    await server.close()
+
+
+@pytest.fixture
+async def transport(server: PlayedServer) -> AsyncIterator[HttpTransport]:
+    transport = server.transport()
+    yield transport
+    await transport.close()
+
+
+# What goes out, and what comes back.
+
+
+async def test_a_poll_is_posted_and_its_reply_comes_back(server, transport):
+    server.answers = [http(REPLY)]
+    assert await transport.exchange(POLL) == REPLY
+    assert server.heads[0].startswith(f"POST {paths.POLL} HTTP/1.1\r\n")
+    assert f"Content-Type: {paths.MEDIA_TYPE}\r\n" in server.heads[0]
+    assert decode(PollRequest, server.bodies[0]) == POLL
+
+
+async def test_requests_share_one_connection(server, transport):
+    server.answers = [http(REPLY), http(ACK), http(REPLY)]
+    assert [await transport.exchange(request) for request in (POLL, LEAVE, POLL)] == [REPLY, ACK, REPLY]
+    assert [head.split()[1] for head in server.heads] == [paths.POLL, paths.LEAVE, paths.POLL]
+    assert server.connections == 1
+
+
+CHUNKS = b"".join(b"1\r\n%c\r\n" % byte for byte in encode(REPLY)) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS,
+        b"HTTP/1.1 102 Processing\r\n\r\n" + http(REPLY),
+    ],
+    ids=["in pieces", "after an interim answer"],
+)
+async def test_an_answer_may_come(server, transport, answer):
+    server.answers = [answer]
+    assert await transport.exchange(POLL) == REPLY
+
+
+async def test_after_a_server_closed_as_it_said_it_would_the_line_is_opened_anew(server, transport):
+    server.answers = [http(REPLY, "200 OK", "Connection: close") + HANG_UP, http(ACK)]
+    assert await transport.exchange(POLL) == REPLY
+    assert await transport.exchange(LEAVE) == ACK
+    assert server.connections == 2
+
+
+async def test_packets_fit_every_path(server, transport):
+    server.answers = [http(REPLY)]
+    await transport.exchange(POLL)
+    longest_s = server.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    longest_c = transport._streams[1].get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    assert max(longest_s, longest_c) + 60 <= 1280, "IPv6's and TCP's headers included: the least MTU there is"
+
+
+@pytest.mark.parametrize("token", ["secret", None])
+async def test_the_token_is_borne(server, token):
+    transport = server.transport(token)
+    server.answers = [http(REPLY)]
+    await transport.exchange(POLL)
+    assert ("Authorization: Bearer secret\r\n" in server.heads[0]) == (token is not None)
+    assert ("Authorization" in server.heads[0]) == (token is not None)
+    await transport.close()
+
+
+@pytest.mark.parametrize(("host", "said"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
+async def test_the_host_is_named_as_http_wants_it(host, said):
+    server = PlayedServer()
+    await server.serve(host)
+    transport = server.transport()
+    server.answers = [http(REPLY)]
+    await transport.exchange(POLL)
+    assert f"Host: {said}:{server.port}\r\n" in server.heads[0]
+    assert await transport.connect() == host
+    await transport.close()
+    await server.close()
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("agent_fenced", "409 Conflict", AgentFenced),
+        ("unavailable", "503 Service Unavailable", ServerUnavailable),
+        ("from_the_future", "409 Conflict", ProtocolError),
+    ],
+)
+async def test_a_refusal_arrives_as_the_error_that_it_is(server, transport, code, status, error):
+    server.answers = [http(ErrorReply(code=code, message="not today"), status), http(REPLY)]
+    with pytest.raises(error, match="not today"):
+        await transport.exchange(POLL)
+    assert await transport.exchange(POLL) == REPLY
+    assert server.connections == 1, "a refusal is an answer"
+
+
+# What is no answer.
+
+
+async def unreachable(transport: HttpTransport, request=POLL) -> Unreachable:
+    with pytest.raises(Unreachable) as error:
+        await transport.exchange(request)
+    return error.value
+
+
+NO_ANSWERS = {
+    "closed": (HANG_UP, words.connection.CLOSED),
+    "half a head": (b"HTTP/1.1 200" + HANG_UP, words.connection.CLOSED),
+    "half a body": (http(REPLY)[:-5] + HANG_UP, "peer closed connection without sending complete message body"),
+    "another protocol": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "illegal status line"),
+    "endless": (http(b"x" * (MAX_MESSAGE_BYTES + 1)), words.connection.answer_too_long(MAX_MESSAGE_BYTES)),
+    "another message": (http(ACK), words.connection.answer_unreadable("Reply.revision is missing")),
+    "html": (http(b"<html>hello</html>"), words.connection.answer_unreadable("")),
+    "404": (http(b"<html>no</html>", "404 Not Found"), words.connection.other_program_answered(404)),
+    "redirect": (http(b"", "302 Found", "Location: /"), words.connection.other_program_answered(302)),
+}
+
+
+@pytest.mark.parametrize("name", NO_ANSWERS)
+async def test_what_is_no_answer_is_said_and_may_be_tried_again(server, transport, name):
+    answer, what = NO_ANSWERS[name]
+    server.answers = [answer]
+    error = await unreachable(transport)
+    stage = "another program" if name in ("404", "redirect") else "HTTP"
+    assert str(error).startswith(f"{stage}: {what}") and error.stage == stage
+    server.answers = [http(REPLY)]
+    assert await transport.exchange(POLL) == REPLY
+
+
+@pytest.mark.parametrize(
+    ("status", "has_timed_out"),
+    [("502 Bad Gateway", False), ("503 Service Unavailable", False), ("504 Gateway Timeout", True)],
+)
+async def test_a_proxy_that_has_no_server_is_not_taken_for_one(server, transport, status, has_timed_out):
+    server.answers = [http(b"<html>nginx</html>", status)]
+    error = await unreachable(transport)
+    assert (error.stage, error.detail) == ("proxy", words.connection.proxy_answered(int(status[:3]), has_timed_out))
+    assert error.is_cut == has_timed_out
+
+
+async def test_a_connection_that_was_closed_between_two_polls_is_opened_anew(server, transport):
+    server.answers = [http(REPLY) + HANG_UP]
+    await transport.exchange(POLL)
+    error = await unreachable(transport)
+    assert str(error) == f"HTTP: {words.connection.CLOSED}" and error.is_cut
+    server.answers = [http(REPLY)]
+    assert await transport.exchange(POLL) == REPLY
+
+
+async def test_a_tls_connection_that_was_reset_between_two_polls_is_opened_anew(authority):
+    pair = authority.issue("server")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.cert, pair.key)
+    server = PlayedServer()
+    await server.serve(tls=context)
+    transport = HttpTransport(*server.endpoint, authority.credentials())
+    server.answers = [http(REPLY), http(REPLY)]
+    await transport.exchange(POLL)
+    server.reset()
+    async with asyncio.timeout(10.0):
+        while transport._streams[0].exception() is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert await transport.exchange(POLL) == REPLY
+    assert server.connections == 2
+    await transport.close()
+    await server.close()
+
+
+async def test_a_server_that_says_nothing_is_given_up_in_time(server, transport):
+    transport.answer_timeout_s = 0.05
+    server.before_answer = asyncio.Event().wait
+    server.answers = [b"never"]
+    assert str(await unreachable(transport)) == f"HTTP: {words.connection.request_unanswered(0.05)}"
+    server.before_answer, server.answers = nothing, [http(REPLY)]
+    assert await transport.exchange(POLL) == REPLY
+    assert server.connections == 2, "a late answer must not be taken for the next one"
+
+
+async def test_a_connection_without_an_answer_stays_open_until_the_next_one_has_brought_one(server, transport):
+    """The end of one would tell the server that the agent may be gone, while its next poll is still on its way."""
+    may_answer = asyncio.Event()
+    server.answers, server.before_answer = [http(REPLY)], may_answer.wait
+    transport.answer_timeout_s = 0.05
+    await unreachable(transport)
+    await transport.connect()
+    await until(lambda: server.connections == 2)
+    assert server.open == 2
+    server.before_answer = nothing
+    await transport.exchange(POLL)
+    await until(lambda: server.open == 1)
+
+
+async def test_only_the_latest_connection_without_an_answer_stays_open_and_none_after_the_end(server, transport):
+    server.before_answer = asyncio.Event().wait
+    transport.answer_timeout_s = 0.05
+    for _ in range(3):
+        await unreachable(transport)
+    await until(lambda: (server.connections, server.open) == (3, 1))
+    await transport.close()
+    await until(lambda: server.open == 0)
+
+
+@pytest.mark.parametrize(("lease_s", "silence_s"), [(2.0, 2.0), (6.0, 4.5), (10.0, 7.5), (60.0, 15.0)])
+async def test_a_server_that_falls_silent_is_given_up_within_the_lease(server, transport, lease_s, silence_s):
+    server.answers = [http(replace(REPLY, lease_s=lease_s))]
+    await transport.exchange(POLL)
+    assert transport.answer_timeout_s == silence_s
+
+
+async def test_an_exchange_that_is_given_up_does_not_leave_its_answer_to_the_next(server, transport):
+    asked = asyncio.Event()
+
+    async def hold() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    server.before_answer, server.answers = hold, [b"never"]
+    exchange = asyncio.create_task(transport.exchange(POLL))
+    await asked.wait()
+    exchange.cancel()
+    await asyncio.gather(exchange, return_exceptions=True)
+    server.before_answer, server.answers = nothing, [http(ACK)]
+    assert await transport.exchange(LEAVE) == ACK
+    assert server.connections == 2
+
+
+# No server at all.
+
+
+async def test_nobody_listens(unused_tcp_port):
+    error = await unreachable(HttpTransport("127.0.0.1", unused_tcp_port, None))
+    assert str(error) == "connect: 127.0.0.1: Connection refused"
+    assert error.stage == "connect"
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 300, "a..b"])
+async def test_a_name_that_is_none(host):
+    error = await unreachable(HttpTransport(host, 29_400, None))
+    assert error.stage == "name"
+    assert str(error).startswith(f"name: {host}: ")
+
+
+async def test_a_host_that_does_not_answer_is_given_up_in_time(server, transport, monkeypatch):
+    async def silence(*args, **kwargs) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(connecting, "_connected", silence)
+    error = await unreachable(transport)
+    assert str(error) == f"connect: {words.connection.address_silent('127.0.0.1', 0.05)}"
+
+
+async def test_every_address_of_a_name_is_tried(server, monkeypatch):
+    """The server listens on IPv4 alone; its name has an IPv6 address too."""
+    transport = HttpTransport("both.example", server.port, None)
+
+    async def both(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+        return [(socket.AF_INET6, ("::1", server.port)), (socket.AF_INET, ("127.0.0.1", server.port))]
+
+    monkeypatch.setattr(name_lookup, "addresses", both)
+    assert await transport.connect() == "127.0.0.1"
+    await transport.close()
+
+
+async def test_a_connection_that_is_reset_as_soon_as_it_is_made_is_one_that_broke(monkeypatch):
+    opened = asyncio.open_connection
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        async def open_and_reset(**given):
+            streams = await opened(**given)
+            connection, _ = listener.accept()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+            with pytest.raises(ConnectionResetError):
+                await streams[0].read()
+            return streams
+
+        monkeypatch.setattr(asyncio, "open_connection", open_and_reset)
+        with pytest.raises(Unreachable, match=pattern(words.connection.BROKE)):
+            await HttpTransport("127.0.0.1", listener.getsockname()[1], None).connect()

@@ -1,0 +1,458 @@
+"""Real processes: how they end, how they are stopped, and that nothing of them is left."""
+
+import asyncio
+import errno
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from rdzv_protocol.messages import Failure
+
+from node_agent import words
+from node_agent.kernel.workers import group as workers
+from node_agent.kernel.workers.group import WorkerGroup
+from node_agent.kernel.workers.orphans import children
+from tests.support.console import PATIENCE_S, FakeConsole, command_spec
+from tests.support.process_info import ended, until
+
+NEVER_S = 1_000.0
+
+
+class Crew:
+    """The worker groups of one test, and what they called back."""
+
+    def __init__(self) -> None:
+        self.console = FakeConsole()
+        self.calls: list[str] = []
+        self.failures: list[Failure] = []
+        self.left: list[int] = []
+        self.error_file = ""
+        self.groups: list[WorkerGroup] = []
+        self._called = asyncio.Event()
+
+    def start(self, *commands: tuple[str, ...], **environment: str) -> WorkerGroup:
+        specs = [
+            replace(
+                command_spec(self.console, 10 + index, index, command, {**os.environ, **environment}),
+                error_file=self.error_file,
+            )
+            for index, command in enumerate(commands)
+        ]
+        group = WorkerGroup(
+            specs, succeeded=lambda: self._call("succeeded"), failed=self._failed, stopped=self._stopped
+        )
+        self.groups.append(group)
+        return group
+
+    async def calls_back(self, what: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while what not in self.calls:
+                self._called.clear()
+                await self._called.wait()
+
+    async def says(self, text: bytes) -> None:
+        await self.console.until(lambda: text in self.console.text())
+
+    async def all_reaped(self, group: WorkerGroup) -> None:
+        await until(lambda: not group.pids)
+        await asyncio.sleep(0)  # in which a callback that is not held comes
+
+    async def said(self, prefix: bytes) -> bytes:
+        """The rest of the line that begins so."""
+        await self.console.until(lambda: any(line.startswith(prefix) for line in self.console.text().splitlines()))
+        return next(line for line in self.console.text().splitlines() if line.startswith(prefix)).removeprefix(prefix)
+
+    async def end(self) -> None:
+        for group in self.groups:
+            self.calls.clear()
+            group.stop(signal.SIGKILL, 0.0)
+            await self.calls_back("stopped")
+
+    def _failed(self, failure: Failure) -> None:
+        self.failures.append(failure)
+        self._call("failed")
+
+    def _stopped(self, left: list[int]) -> None:
+        self.left = left
+        self._call("stopped")
+
+    def _call(self, what: str) -> None:
+        self.calls.append(what)
+        self._called.set()
+
+
+@pytest.fixture
+async def crew() -> AsyncIterator[Crew]:
+    crew = Crew()
+    yield crew
+    await crew.end()
+
+
+def sh(script: str) -> tuple[str, ...]:
+    return ("sh", "-c", script)
+
+
+def stubborn(signum: str = "TERM") -> tuple[str, ...]:
+    """A worker that does not go when asked to."""
+    return sh(f"trap '' {signum}; echo ready; while :; do sleep 0.05; done")
+
+
+@pytest.fixture
+def gate(tmp_path) -> "Gate":
+    return Gate(tmp_path / "gate")
+
+
+class Gate:
+    """Gate at which a worker waits until the test lets it go on: `read go < PATH`."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = path
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self.path.write_text, "go\n")
+
+
+# How a round ends.
+
+
+async def test_a_round_succeeds_once_when_its_last_worker_has(crew, gate):
+    crew.start(sh("echo pid=$$"), sh(f"read go < {gate.path}; echo last"), sh("exit 0"))
+    await ended(int(await crew.said(b"[0]:pid=")))
+    for _ in range(3):
+        await asyncio.sleep(0)  # in which its end is noticed
+    assert crew.calls == []
+    await gate.open()
+    await crew.calls_back("succeeded")
+    assert b"[1]:last\n" in crew.console.text()
+    assert crew.calls == ["succeeded"]
+
+
+async def test_the_first_failure_is_reported_with_its_evidence(crew):
+    crew.start(sh("exec sleep 1000"), sh("echo fine; echo dear me >&2; printf 'last words' >&2; exit 3"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.node_id, failure.rank, failure.local_rank) == ("a", 11, 1)
+    assert (failure.exit_code, failure.cause) == (3, "exit code 3")
+    assert failure.stderr_tail == ("dear me", "last words")
+    assert failure.pid > 0
+
+
+async def test_an_error_file_is_read(crew, tmp_path):
+    crew.error_file = str(tmp_path / "error.json")
+    content = '{"message": {"message": "KeyError: 7", "extraInfo": {"py_callstack": "all of it", "timestamp": "1000"}}}'
+    group = crew.start(sh(f"echo '{content}' > {crew.error_file}; exit 3"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert (failure.error, failure.traceback, failure.failed_at) == ("KeyError: 7", ("all of it",), 1000.0)
+    assert failure.error_file == crew.error_file
+    assert group.error_file(failure.pid) == crew.error_file
+    assert group.error_file(failure.pid + 1) == ""
+
+
+async def test_of_several_failures_one_is_reported_and_the_others_are_left_to_be_stopped(crew):
+    group = crew.start(sh("exit 1"), sh("exit 2"), sh("exec sleep 1000"))
+    await crew.calls_back("failed")
+    assert crew.calls == ["failed"]
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert (crew.calls, crew.left) == (["failed", "stopped"], [])
+
+
+# Consequences.
+
+SUFFERS = "echo pid=$$; echo 'RuntimeError: gloo: Connection closed by peer' >&2; exit 1"
+
+
+async def suffered(crew: Crew) -> None:
+    """Return when the first worker, which suffers, is gone and its end has been noticed."""
+    await ended(int(await crew.said(b"[0]:pid=")))
+    await crew.console.until(lambda: b"closed by peer" in crew.console.text(2))
+
+
+async def test_a_consequence_waits_for_its_cause(crew, gate):
+    crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; exit 3"))
+    await suffered(crew)
+    assert crew.calls == []
+    await gate.open()
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [11]
+    assert not crew.failures[0].consequence
+
+
+async def test_a_consequence_without_a_cause_is_reported_soon(crew):
+    began = asyncio.get_running_loop().time()
+    crew.start(sh(SUFFERS), sh("exec sleep 1000"))
+    await crew.calls_back("failed")
+    assert asyncio.get_running_loop().time() - began >= workers.CAUSE_TIMEOUT_S
+    assert crew.failures[0].rank == 10
+    assert crew.failures[0].consequence
+
+
+@pytest.mark.parametrize("end_of_the_other", ["exit 0", SUFFERS])
+async def test_a_consequence_waits_for_nobody_when_all_are_gone(crew, gate, end_of_the_other, monkeypatch):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    crew.start(sh(SUFFERS), sh(f"read go < {gate.path}; {end_of_the_other}"))
+    await suffered(crew)
+    await gate.open()
+    await crew.calls_back("failed")
+    assert [failure.rank for failure in crew.failures] == [10], "the first of them"
+
+
+async def test_a_stop_takes_the_place_of_a_consequence(crew, monkeypatch):
+    """Another node's failure stops this one: there is nothing more to say."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.05)
+    group = crew.start(sh(SUFFERS), sh("exec sleep 1000"))
+    await suffered(crew)
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    await asyncio.sleep(2 * workers.CAUSE_TIMEOUT_S)
+    assert crew.calls == ["stopped"]
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "QUIT"])
+async def test_workers_that_get_the_agents_signal_before_the_agent_have_not_failed(crew, monkeypatch, name):
+    """A scheduler signals every process of a node, in any order."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(sh(f"kill -{name} $$"), sh(f"kill -{name} $$"))
+    for pid in group.pids:
+        await ended(pid)
+    group.stop(signal.Signals[f"SIG{name}"], NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"]
+
+
+async def test_a_worker_that_alone_is_told_to_end_is_a_failure_soon(crew):
+    crew.start(sh("kill -TERM $$"))
+    await crew.calls_back("failed")
+    assert crew.failures[0].exit_code == -signal.SIGTERM
+
+
+HEEDS = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+PYTHON_HEEDS = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("worker", [sh(HEEDS), (sys.executable, "-c", PYTHON_HEEDS)], ids=["shell", "Python"])
+async def test_a_success_that_a_signal_may_have_caused_is_taken_back_when_the_agent_gets_the_signal(
+    crew, monkeypatch, worker
+):
+    """Python puts the default handlers back before it exits."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(worker, sh("exit 0"))
+    await crew.says(b"[0]:ready\n")
+    (pid, *_) = group.pids
+    os.kill(pid, signal.SIGTERM)
+    await crew.all_reaped(group)
+    assert crew.calls == []
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"]
+
+
+async def test_a_success_that_a_signal_may_have_caused_counts_soon(crew):
+    group = crew.start(sh(HEEDS))
+    await crew.says(b"ready\n")
+    began = asyncio.get_running_loop().time()
+    os.kill(group.pids[0], signal.SIGTERM)
+    await crew.calls_back("succeeded")
+    assert asyncio.get_running_loop().time() - began >= workers.CAUSE_TIMEOUT_S
+    await asyncio.sleep(0)
+    assert crew.calls == ["succeeded"]
+
+
+@pytest.mark.parametrize("program", ["print('ready', flush=True)", "pass"], ids=["that writes", "that is silent"])
+async def test_the_success_of_workers_that_handle_no_signal_waits_for_nothing(crew, monkeypatch, program):
+    """SIGINT proves nothing: every Python program catches it."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    crew.start((sys.executable, "-c", program))
+    await crew.calls_back("succeeded")
+
+
+async def test_a_silent_worker_is_looked_at_once_in_a_while(crew, monkeypatch, tmp_path):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    monkeypatch.setattr(workers, "LOOK_S", 0.0)
+    program = PYTHON_HEEDS.replace('print("ready", flush=True)', f'open({str(tmp_path / "ready")!r}, "w")')
+    group = crew.start((sys.executable, "-c", program))
+    await until((tmp_path / "ready").exists)
+    group.look()
+    os.kill(group.pids[0], signal.SIGTERM)
+    await crew.all_reaped(group)
+    assert crew.calls == []
+
+
+async def test_a_signal_that_the_agent_ignores_itself_says_nothing_of_its_workers(crew, monkeypatch):
+    """Under nohup all of them ignore SIGHUP."""
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        crew.start(sh("exit 0"))
+        await crew.calls_back("succeeded")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_workers_that_ended_long_ago_do_not_hold_a_success(crew, gate, monkeypatch):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.05)
+    group = crew.start(sh(HEEDS), sh(f"read go < {gate.path}"))
+    await crew.says(b"[0]:ready\n")
+    os.kill(group.pids[0], signal.SIGTERM)
+    await until(lambda: len(group.pids) == 1)
+    await asyncio.sleep(workers.CAUSE_TIMEOUT_S)
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    await gate.open()
+    await crew.calls_back("succeeded")
+
+
+# How a round is stopped.
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT"])
+async def test_workers_go_when_they_get_the_signal_that_the_agent_got(crew, name):
+    group = crew.start(
+        *[sh(f"trap '' TERM; trap 'echo bye; exit' {name}; echo ready; while :; do sleep 0.05; done")] * 2
+    )
+    await crew.says(b"[0]:ready\n")
+    await crew.says(b"[1]:ready\n")
+    group.stop(signal.Signals[f"SIG{name}"], NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.calls == ["stopped"], "their ends are nobody's success"
+    assert crew.console.text().count(b"bye\n") == 2
+
+
+@pytest.mark.parametrize("worker", [stubborn(), sh("echo ready; kill -STOP $$")], ids=["stubborn", "in a debugger"])
+async def test_a_worker_that_does_not_go_is_killed_after_the_grace_period(crew, worker):
+    group = crew.start(worker)
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, 0.1)
+    await crew.calls_back("stopped")
+    assert (crew.calls, crew.left) == (["stopped"], [])
+
+
+async def test_stopping_workers_that_have_all_gone_is_soon_done(crew):
+    group = crew.start(sh("exit 0"))
+    await crew.calls_back("succeeded")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert (crew.calls, crew.left) == (["succeeded", "stopped"], [])
+
+
+# What a worker leaves behind.
+
+
+async def test_a_stopped_workers_children_get_its_signal(crew):
+    group = crew.start(sh("(trap 'echo child gone; exit' TERM; echo ready; while :; do sleep 0.02; done) & wait; exit"))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+
+
+STAYS = """
+import os, signal
+ready, is_ready = os.pipe()
+worker_told, worker_is_told = os.pipe()
+worker = os.getpid()
+if os.fork() == 0:
+    def told(*_):
+        print("child told", flush=True)
+        os.read(worker_told, 1)
+        os.kill(worker, signal.SIGKILL)
+        os._exit(0)
+    signal.signal(signal.SIGTERM, told)
+    os.write(is_ready, b".")
+else:
+    def told(*_):
+        print("told", flush=True)
+        os.write(worker_is_told, b".")
+    os.read(ready, 1)
+    signal.signal(signal.SIGTERM, told)
+    print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+"""Handles the signal and stays. The process that it has started kills it when both are told to end."""
+
+
+async def test_a_stopped_workers_children_are_told_before_the_grace_ends(crew, monkeypatch):
+    monkeypatch.setattr(workers, "rest_is_told_after_s", lambda grace_s: 0.0)
+    group = crew.start((sys.executable, "-c", STAYS))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert sorted(line for line in crew.console.text().splitlines() if b"told" in line) == [
+        b"[0]:child told",
+        b"[0]:told",
+    ]
+
+
+SAVES = """
+import os, signal, sys
+from functools import partial
+ready, is_ready = os.pipe()
+
+def save(who, *_):
+    print(who, "saves", flush=True)
+    os._exit(0)
+
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, partial(save, "child"))
+    os.write(is_ready, b".")
+else:
+    os.read(ready, 1)
+    signal.signal(signal.SIGTERM, partial(save, "worker"))
+    print("ready", flush=True)
+    if "ends" in sys.argv:
+        os._exit(0)
+while True:
+    signal.pause()
+"""
+
+
+async def test_the_child_of_a_program_that_saves_is_told_after_it_where_nobody_adopts_it(crew):
+    group = crew.start((sys.executable, "-c", SAVES))
+    await crew.says(b"ready\n")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert crew.console.text().splitlines()[1:] == [b"[0]:worker saves", b"[0]:child saves"]
+
+
+async def test_the_child_of_a_worker_that_ended_by_itself_is_told_where_nobody_adopts_it(crew, monkeypatch):
+    monkeypatch.setattr(workers, "LEFT_S", NEVER_S)
+    crew.start((sys.executable, "-c", SAVES, "ends"))
+    await crew.calls_back("succeeded")
+    assert crew.console.text().splitlines() == [b"[0]:ready", b"[0]:child saves"]
+
+
+async def test_no_zombie_and_no_file_descriptor_is_left(crew):
+    before = len(os.listdir("/proc/self/fd"))
+    pids = crew.start(*[sh("exit 0")] * 4).pids
+    await crew.calls_back("succeeded")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(pids) == 4
+    for pid in pids:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222
+
+
+@pytest.mark.parametrize("function", ["pidfd_open", "add_reader"])
+async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_path, monkeypatch, function):
+    def fail(*args):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    here = os if function == "pidfd_open" else type(asyncio.get_running_loop())
+    before = children()
+    with monkeypatch.context() as patch:
+        patch.setattr(here, function, fail)
+        group = crew.start(sh("sleep 1000"))
+    await crew.calls_back("failed")
+    assert (group.pids, crew.failures[0].exit_code) == ([], 127)
+    assert crew.failures[0].cause == words.workers.cannot_start("sh", "Too many open files")
+    assert not children() - before

@@ -1,0 +1,116 @@
+"""Orphans in an agent's process, which a script plays in a process of its own: which it ends, and which not."""
+
+import subprocess
+import sys
+
+import pytest
+
+PRELUDE = """
+import asyncio, os, signal, subprocess
+from node_agent.kernel.workers import orphans
+from node_agent.kernel.workers.orphans import Orphans, children, family
+from node_agent.kernel.workers.orphans_helper import look_at
+
+def orphan(how="", env={}):
+    # A process whose parent is gone.
+    command = f"setsid {how} sleep 1000 >/dev/null 2>&1 & echo $!"
+    return int(subprocess.run(command, shell=True, env={**os.environ, **env}, stdout=subprocess.PIPE).stdout)
+
+async def main():
+"""
+
+
+def run(*lines: str, before: str = "") -> None:
+    """Run the lines in the event loop of a fresh process."""
+    script = PRELUDE + "\n".join(f"    {line}" for line in lines)
+    subprocess.run(
+        (sys.executable, "-c", f"{script}\n{before}\nasyncio.run(main())"),
+        check=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+MARKED, UNMARKED = "orphan(env=ours.mark)", "orphan('env -i')"
+OURS = "ours = Orphans('1234')"
+
+
+@pytest.mark.parametrize("how", [MARKED, UNMARKED])
+def test_an_orphan_is_ended_whatever_its_environment(how: str) -> None:
+    run(OURS, f"pid = {how}", "assert ours.end() == 1", "assert look_at(pid) is None and not children()")
+
+
+def test_an_orphan_goes_with_its_descendants() -> None:
+    tree = "setsid sh -c 'setsid sh -c \"sleep 1000 & sleep 1000 & wait\" & wait' >/dev/null 2>&1 &"
+    run(
+        OURS, f"subprocess.run({tree!r}, shell=True)",
+        "while len(family(children())) < 4: pass",
+        "pids = family(children())",
+        "assert ours.end() == 4",
+        "assert not any(map(look_at, pids)) and not children()",
+    )  # fmt: skip
+
+
+def test_what_a_killed_process_has_started_between_two_looks_is_found_by_the_next_one() -> None:
+    run(
+        OURS, f"first, seen, late = {MARKED}, ours.strays, []",
+        "def strays():",
+        "    found = seen()",
+        f"    if not late: late.append({UNMARKED})",
+        "    return found",
+        "ours.strays = strays",
+        "assert ours.end() == 2 and not look_at(late[0])",
+    )  # fmt: skip
+
+
+INHERITED = "child = subprocess.Popen(('sleep', '1000'))"
+
+
+def test_an_agent_that_has_the_children_of_a_shell_script_leaves_them_and_their_orphans_alone() -> None:
+    run(
+        OURS, f"alien, marked = {UNMARKED}, {MARKED}",
+        "assert ours.end() == 1",
+        "assert look_at(alien) and look_at(child.pid) and not look_at(marked)",
+        "os.kill(alien, signal.SIGKILL)", "child.kill()",
+        before=INHERITED,
+    )  # fmt: skip
+
+
+def test_even_there_a_process_that_was_seen_as_a_worker_s_descendant_is_ended_without_a_mark() -> None:
+    run(
+        "worker = subprocess.Popen('env -i setsid sleep 1000 & wait', shell=True)",
+        OURS, "orphans.own_children.add(worker.pid)", "ours.started([worker.pid])",
+        "while not children(worker.pid): pass",
+        "(daemon,) = children(worker.pid)",
+        "ours._look_at = 0.0", "ours.look()",
+        "worker.kill()", "worker.wait()", "ours.exited(worker.pid)",
+        "assert ours.end() == 1 and not look_at(daemon) and look_at(child.pid)", "child.kill()",
+        before=INHERITED,
+    )  # fmt: skip
+
+
+def test_even_there_an_orphan_in_a_worker_s_session_is_ended_without_a_mark() -> None:
+    run(
+        OURS, "script = 'env -i sleep 1000 >/dev/null & echo $!'",
+        "worker = subprocess.Popen(script, shell=True, stdout=subprocess.PIPE, start_new_session=True)",
+        "orphans.own_children.add(worker.pid)", "ours.started([worker.pid])",
+        "daemon = int(worker.stdout.readline())",
+        "os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)", "ours.exited(worker.pid)", "worker.wait()",
+        "assert ours.end() == 1 and not look_at(daemon) and look_at(child.pid)", "child.kill()",
+        before=INHERITED,
+    )  # fmt: skip
+
+
+def test_an_orphan_that_is_expected_is_left_alone() -> None:
+    run(
+        OURS, f"expected, other = {MARKED}, {MARKED}", "ours.expects = lambda pid: pid == expected",
+        "assert ours.strays() == {other} and ours.end() == 1 and look_at(expected)",
+        "os.kill(expected, signal.SIGKILL)",
+    )  # fmt: skip
+
+
+def test_a_child_that_somebody_here_waits_for_is_left_alone() -> None:
+    run(
+        OURS, "helper = subprocess.Popen(('sleep', '1000'))", "orphans.own_children.add(helper.pid)",
+        "assert ours.end() == 0 and helper.poll() is None", "helper.kill()",
+    )  # fmt: skip

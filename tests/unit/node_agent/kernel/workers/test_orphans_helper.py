@@ -1,0 +1,128 @@
+"""The guardian ends all processes of its agent, also while some end and others begin, and nothing else."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from node_agent.kernel.workers import orphans_helper
+from node_agent.kernel.workers.orphans_helper import (
+    Process,
+    Roster,
+    began,
+    end,
+    end_all,
+    kin,
+    read_roster,
+    write_roster,
+)
+
+MARK = f"NODE_AGENT_ID=unit-{os.getpid()}"
+NONE = Roster({}, {})
+
+
+@contextmanager
+def sleeping(number: int, env: dict[str, str] | None = None) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Children in sessions of their own."""
+    started = [subprocess.Popen(("sleep", "1000"), env=env, start_new_session=True) for _ in range(number)]
+    try:
+        yield started
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+
+
+def marked(number: int) -> AbstractContextManager[list[subprocess.Popen[bytes]]]:
+    return sleeping(number, {"NODE_AGENT_ID": MARK.partition("=")[2]})
+
+
+def test_processes_that_end_between_a_look_and_the_kill_save_none_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """180 daemons, and before every sixth of them a child that is gone the moment after it was seen."""
+    with marked(210) as started, sleeping(1) as others:
+        ending = {each.pid: each for each in started[::7]}
+        is_marked = orphans_helper.is_marked
+
+        def seen(pid: int, mark: bytes) -> bool:
+            found = is_marked(pid, mark)
+            if found and pid in ending:
+                ending[pid].kill()
+                ending[pid].wait()
+            return found
+
+        monkeypatch.setattr(orphans_helper, "is_marked", seen)
+        assert end_all(MARK.encode(), NONE) == 0
+        assert all(each.wait(10.0) for each in started)
+        assert others[0].poll() is None
+
+
+def test_what_is_started_while_others_are_killed_is_found_by_a_later_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    kill, late = orphans_helper.end, list[subprocess.Popen[bytes]]()
+
+    def ended(victims: dict[int, int], within_s: float) -> set[int]:
+        if not late:
+            late.append(subprocess.Popen(("sleep", "1000"), env={"NODE_AGENT_ID": MARK.partition("=")[2]}))
+        return kill(victims, within_s)
+
+    monkeypatch.setattr(orphans_helper, "end", ended)
+    with marked(1) as started:
+        end_all(MARK.encode(), NONE)
+        assert all(each.wait(10.0) for each in [*started, *late])
+
+
+def test_processes_without_the_mark_are_known_by_the_roster_and_by_their_worker_s_session() -> None:
+    with sleeping(3) as (worker, daemon, other):
+        roster = Roster({worker.pid: began(worker.pid)}, {daemon.pid: began(daemon.pid)})
+        assert end_all(b"no=mark", roster) == 0
+        assert worker.wait(10.0) and daemon.wait(10.0) and other.poll() is None
+
+
+def test_a_process_that_has_got_the_pid_of_one_of_ours_is_left_alone() -> None:
+    with sleeping(1) as (other,):
+        before = began(other.pid) - 1
+        assert end({other.pid: before}, 1.0) == set()
+        assert end_all(b"no=mark", Roster({other.pid: before}, {other.pid: before})) == 0
+        assert other.poll() is None
+
+
+FOUND = {
+    1: Process(parent=0, group=1, session=1, began=0),
+    50: Process(parent=1, group=50, session=50, began=100),  # another program, and its child
+    51: Process(parent=50, group=50, session=50, began=101),
+    60: Process(parent=1, group=60, session=60, began=110),  # one of ours, known; its child, and that one's
+    61: Process(parent=60, group=61, session=61, began=111),
+    62: Process(parent=61, group=62, session=62, began=112),
+    71: Process(parent=1, group=70, session=70, began=121),  # in the session of a worker, 70, that is gone
+    72: Process(parent=71, group=72, session=72, began=122),
+}
+
+
+@pytest.mark.parametrize(
+    ("roster", "ours"),
+    [
+        (NONE, set()),
+        (Roster({}, {60: 110}), {60, 61, 62}),
+        (Roster({}, {60: 109}), set()),
+        (Roster({70: 120}, {}), {71, 72}),
+        (Roster({}, {70: 120}), set()),
+        (Roster({50: 100}, {}), {50, 51}),
+        (Roster({50: 99}, {}), set()),
+    ],
+    ids=["nothing", "descendants", "another's pid", "session", "session of no worker", "living", "reused session"],
+)  # fmt: skip
+def test_kin_are_the_known_processes_their_workers_sessions_and_all_descendants(roster: Roster, ours: set[int]) -> None:
+    assert kin(FOUND, roster) == ours
+
+
+def test_a_roster_is_read_as_it_was_written() -> None:
+    file = os.memfd_create("roster")
+    for roster in (Roster({1: 10, 2: 20}, {3: 30}), Roster({}, {4: 40}), NONE):
+        write_roster(file, roster)
+        assert read_roster(file) == roster
+    os.pwrite(file, b"cut", 0)
+    assert read_roster(file) == NONE
+    os.close(file)

@@ -1,0 +1,38 @@
+"""Child processes: their end, also of one that does not go."""
+
+import os
+import signal
+
+import pytest
+
+from node_agent import words
+from node_agent.kernel.workers import process
+from node_agent.kernel.workers.process import DEVNULL, CommandProcess, given_up, outlived_kill, own_children, state
+from tests.support.told import pattern, tells
+
+
+@pytest.fixture
+def child() -> CommandProcess:
+    return CommandProcess(("sleep", "1000"), os.environ, DEVNULL, DEVNULL)
+
+
+def test_a_child_is_killed_and_reaped(child: CommandProcess) -> None:
+    assert child.end(10.0) == -signal.SIGKILL
+    assert state(child.pid) == "" and child.pid not in own_children
+
+
+def test_a_child_whose_cpus_are_gone_is_not_started_and_the_reason_is_told() -> None:
+    with pytest.raises(OSError, match=pattern(words.workers.no_cpu_left, cpus=[4095])):
+        CommandProcess(("sleep", "1000"), os.environ, DEVNULL, DEVNULL, cpus=[4095])
+
+
+def test_a_child_that_does_not_go_in_time_is_given_up(child: CommandProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "signal_group", lambda pid, signum: None)
+    assert child.end(0.0) == -signal.SIGKILL
+    assert child.pid in outlived_kill
+    assert tells(given_up(child.pid), words.workers.outlives_kill, pid=child.pid)  # in whatever state
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitpid(child.pid, 0)
+    outlived_kill.remove(child.pid)
+    own_children.remove(child.pid)
+    assert given_up(child.pid) == words.workers.cannot_kill(child.pid)

@@ -1,0 +1,176 @@
+"""Progress files: what workers tell with `node_agent.progress`, and what the agent makes of it."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node_agent import in_worker, words
+from node_agent.in_worker import FILE_BYTES, HEADER, MAGIC, PROGRESS_FILE
+from node_agent.kernel.workers.progress_files import ProgressFiles
+
+PATIENCE_S = 30.0
+TELL = "from node_agent import progress\nimport time\n"
+STEP_S, CHECKPOINT_S = 0.02, 0.05
+STEPS = f"""
+from types import SimpleNamespace
+from node_agent import in_worker
+now = time.monotonic() - 1.0
+in_worker.time = SimpleNamespace(monotonic=lambda: now)
+progress(step=4)
+now += {STEP_S}
+progress(step=5)
+now += {CHECKPOINT_S}
+progress(step=5, kind="checkpoint")
+"""
+ALONE = "import sys; from node_agent import progress; progress(step=1); print(*sorted({'torch', 'msgspec', 'asyncio'} "
+ALONE += "& set(sys.modules)))"
+
+
+@pytest.fixture
+def files() -> Iterator[ProgressFiles]:
+    files = ProgressFiles(7, 2)
+    yield files
+    files.close()
+
+
+@pytest.fixture
+def tell(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Function by which this process is a worker that tells something at a time."""
+    monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
+    monkeypatch.setattr(in_worker, "_is_looked_for", True)
+
+    def tell(now: float, *told: Any, **named: Any) -> None:
+        monkeypatch.setattr(in_worker, "time", SimpleNamespace(monotonic=lambda: now))
+        in_worker.progress(*told, **named)
+
+    return tell
+
+
+def run(script: str, **variables: str) -> str:
+    environment = {**os.environ, **variables}
+    done = subprocess.run(
+        (sys.executable, "-c", script), env=environment, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_the_agent_reads_what_each_worker_has_told(files: ProgressFiles) -> None:
+    assert files.summary(time.monotonic()) is None, "nothing has been told"
+    run(TELL + STEPS, **files.environment(0))
+    run(TELL + "progress(step=3)", **files.environment(1))
+    found = files.summary(time.monotonic())
+    assert found and (found.round, found.lowest_step, found.highest_step) == (7, 3, 5)
+    assert (found.checkpoint_step, found.checkpoint_s) == (5, pytest.approx(CHECKPOINT_S))
+    assert found.step_s == pytest.approx(STEP_S), "the checkpoint is no step"
+    assert found.age_s > 0
+
+
+def test_the_agent_knows_when_the_first_progress_was_told(files: ProgressFiles, tell: Callable[..., None]) -> None:
+    tell(100.0, step=1)
+    for at, kind in ((103.0, "work"), (104.0, "step"), (109.0, "checkpoint")):
+        tell(at, kind=kind)
+    found = files.summary(110.0)
+    assert found and (found.telling_s, found.age_s) == (10.0, 1.0)
+
+
+def test_workers_for_whom_no_descriptor_is_left_go_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    create = os.memfd_create
+
+    def only_one(*args: Any) -> int:
+        monkeypatch.setattr(os, "memfd_create", none_left)
+        return create(*args)
+
+    def none_left(*args: Any) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", only_one)
+    files = ProgressFiles(7, 2)
+    assert [list(files.environment(rank)) for rank in range(2)] == [[PROGRESS_FILE], []]
+    assert files.read() == {}
+    files.close()
+
+
+def test_the_longest_of_each_kind_is_remembered(files: ProgressFiles, tell: Callable[..., None]) -> None:
+    for now, kind in ((10.0, "step"), (11.0, "step"), (14.0, "step"), (15.0, "step"), (25.0, "lunch")):
+        tell(now, step=int(now), kind=kind)
+    reading = files.read()[0]
+    assert (reading.spent["step"].times, reading.spent["step"].total_s, reading.spent["step"].longest_s) == (3, 5, 3)
+    assert reading.spent["other"].longest_s == 10 and reading.at == 25.0 and reading.step == 25
+    tell(26.0)
+    assert files.read()[0].step == 25, "no other step was named"
+
+
+def test_own_work_is_a_part_of_each_step(files: ProgressFiles, tell: Callable[..., None]) -> None:
+    tell(10.0, 0, "step")
+    for step in range(1, 9):  # 2 s of work in two parts, and 1 s of waiting
+        tell(7.0 + 3.0 * step + 1.0, None, "work")
+        tell(7.0 + 3.0 * step + 2.0, None, "work")
+        if step == 5:  # the work of a step has been told, and the step has not
+            files.summary(30.0)
+        tell(7.0 + 3.0 * step + 3.0, step, "step")
+    found = files.summary(40.0)
+    assert found and found.work_s is not None and found.step_s is not None
+    assert found.work_s == pytest.approx(2.0, rel=0.2) and found.step_s == pytest.approx(3.0, rel=0.2)
+    assert found.lowest_step == 8
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/nonexistent", "/proc/1/fd/0", __file__], ids=["none", "gone", "hidden", "other"]
+)
+def test_without_an_agent_nothing_happens(path: str) -> None:
+    before = Path(__file__).read_bytes()
+    assert run(TELL + "progress(step=1); print('goes on')", **{PROGRESS_FILE: path}) == "goes on"
+    assert Path(__file__).read_bytes() == before
+
+
+@pytest.mark.parametrize("size", [len(MAGIC), FILE_BYTES, 2 * FILE_BYTES])
+def test_a_script_with_another_version_of_the_library_is_told_once(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "memory"
+    file.write_bytes(MAGIC.replace(b"2", b"3").ljust(size, b"\0"))
+    script = TELL + "progress(step=1); progress(step=2); print('goes on')"
+    done = subprocess.run(
+        (sys.executable, "-c", script), env={**os.environ, PROGRESS_FILE: str(file)}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    told = words.workers.progress_of_another_version(in_worker.__file__)
+    assert (done.stdout, done.stderr) == ("goes on\n", f"{told}\n")
+    assert file.read_bytes() == MAGIC.replace(b"2", b"3").ljust(size, b"\0")
+
+
+@pytest.mark.parametrize("closes", ["sys.stderr = None", "sys.stderr.close()", "import os; os.close(2)"])
+def test_a_script_without_stderr_goes_on_without_that_line(tmp_path: Path, closes: str) -> None:
+    file = tmp_path / "memory"
+    file.write_bytes(MAGIC.replace(b"2", b"3"))
+    script = f"import sys; {closes}\n{TELL}progress(step=1); print('goes on')"
+    assert run(script, **{PROGRESS_FILE: str(file)}) == "goes on"
+
+
+def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path) -> None:
+    """/proc/PID/fd/N is a pipe if the agent's process is another one, as in a container of the script's own."""
+    os.mkfifo(tmp_path / "pipe")
+    assert run(TELL + "progress(step=1); print('goes on')", **{PROGRESS_FILE: str(tmp_path / "pipe")}) == "goes on"
+
+
+def test_a_worker_that_was_stopped_while_it_wrote_leaves_the_record_before(files: ProgressFiles) -> None:
+    run(TELL + "progress(step=1); progress(step=2)", **files.environment(0))
+    descriptor = os.open(files.environment(0)[PROGRESS_FILE], os.O_RDWR)
+    os.pwrite(descriptor, b"\xff" * 20, in_worker.offset(3))  # the next slot, half written
+    assert files.read()[0].step == 2
+    os.pwrite(descriptor, HEADER.pack(MAGIC, 3), 0)
+    assert files.read() == {}, "a record that does not bear its number is none"
+    os.ftruncate(descriptor, FILE_BYTES // 2)
+    assert files.read() == {}, "nor is one that is cut off"
+    os.close(descriptor)
+
+
+def test_telling_costs_a_script_no_import_of_note() -> None:
+    assert run(ALONE) == ""

@@ -1,0 +1,58 @@
+"""Remains of workers: no run waits for ever for one of them."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from node_agent.kernel.workers import remains
+from node_agent.kernel.workers.orphans_helper import look_at
+from node_agent.kernel.workers.remains import Remains, Told, in_session
+
+
+@pytest.fixture
+def left() -> Iterator[int]:
+    """A process that a worker has left behind."""
+    process = subprocess.Popen(("sleep", "1000"), start_new_session=True)
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+async def gone(left: int, within_s: float) -> None:
+    """Return when the process is gone, or given up."""
+    over = asyncio.Event()
+    assert Remains(lambda: [left], left, signal.SIGTERM, Told(), within_s, lambda _: over.set())
+    await over.wait()
+
+
+def test_a_session_is_its_leaders_until_another_process_has_its_pid(left: int) -> None:
+    """Here the leader is a shell that has ended, and then one that runs."""
+    shell = subprocess.Popen(("sh", "-c", "sleep 1000 & echo $!"), stdout=subprocess.PIPE, start_new_session=True)
+    assert shell.stdout
+    pid = int(shell.stdout.readline())
+    os.waitid(os.P_PID, shell.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        assert in_session(shell.pid) == [shell.pid, pid]
+        assert in_session(left) == []
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        shell.communicate()
+
+
+async def test_a_process_that_ends_by_the_signal_is_waited_for(left: int) -> None:
+    await gone(left, 1_000.0)
+    assert look_at(left) is None
+
+
+async def test_a_process_that_no_signal_reaches_is_given_up(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of another user, or one that sleeps in the kernel, does not keep a run from succeeding."""
+    descriptors = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(remains, "_send", lambda descriptor, signum: None)
+    monkeypatch.setattr(remains, "GIVEN_UP_S", 0.0)
+    await gone(left, 0.0)
+    assert look_at(left) is not None
+    assert set(os.listdir("/proc/self/fd")) <= descriptors

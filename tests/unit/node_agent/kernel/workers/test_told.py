@@ -1,0 +1,72 @@
+"""Processes that are told to end at once: real programs, and processes as /proc would show them."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from node_agent.kernel.workers import told
+from node_agent.kernel.workers.orphans_helper import Process
+
+WAITS = "print('ready', flush=True); signal.pause()"
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("signum", "command", "is_first"),
+    [
+        (signal.SIGTERM, f"signal.signal(signal.SIGTERM, print); {WAITS}", True),
+        (signal.SIGTERM, f"signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]); {WAITS}", True),
+        (signal.SIGTERM, f"signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}", False),
+        (signal.SIGTERM, WAITS, False),
+        (signal.SIGUSR1, f"signal.signal(signal.SIGTERM, print); {WAITS}", False),
+        (signal.SIGTERM, ("sh", "-c", "trap 'exit' TERM; echo ready; read -r word"), False),
+    ],
+    ids=["handles", "waits for it", "ignores", "does nothing", "handles another", "a shell"],
+)
+def test_a_python_program_that_handles_the_signal_is_told_first(
+    signum: int, command: str | tuple[str, ...], is_first: bool, started: list[subprocess.Popen[bytes]]
+) -> None:
+    argv = command if isinstance(command, tuple) else (sys.executable, "-c", f"import signal; {command}")
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    started.append(process)
+    assert process.stdout and process.stdout.readline() == b"ready\n"
+    assert told.is_told_first(process.pid, signum) == is_first
+
+
+def test_a_process_that_is_gone_is_not_told_first() -> None:
+    process = subprocess.Popen(("true",))
+    process.wait()
+    assert not told.is_told_first(process.pid, signal.SIGTERM)
+
+
+def family_of(parents: dict[int, int]) -> dict[int, Process]:
+    return {pid: Process(parent, group=1, session=1, began=0) for pid, parent in parents.items()}
+
+
+@pytest.mark.parametrize(
+    ("signum", "later"),
+    [(signal.SIGTERM, {4, 5, 6}), (signal.SIGUSR1, {4, 5, 6}), (signal.SIGINT, set()), (signal.SIGKILL, set())],
+)
+def test_what_such_a_program_has_started_is_told_later(
+    signum: int, later: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell (1) runs another one (2) and a program (3) with processes of its own."""
+    monkeypatch.setattr(told, "is_told_first", lambda pid, signum: pid in (3, 5))
+    assert told.held(family_of({1: os.getpid(), 2: 1, 3: 1, 4: 3, 5: 3, 6: 5}), signum) == later
+
+
+@pytest.mark.parametrize(("grace_s", "after_s"), [(30.0, 27.0), (10.0, 9.0), (120.0, 117.0), (0.0, 0.0)])
+def test_the_rest_is_told_in_the_last_part_of_the_grace(grace_s: float, after_s: float) -> None:
+    assert told.rest_is_told_after_s(grace_s) == after_s
