@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -354,7 +354,7 @@ class Agent:
         progress = ProgressFiles(round_, assignment.local_world_size)
         try:
             group = WorkerGroup(
-                self._specs.specs(assignment, logs, progress, partial(self._variables, assignment)),
+                self._specs.specs(assignment, logs, progress, partial(self._variables, assignment), self._cpus),
                 succeeded=lambda: self._workers_succeeded(round_),
                 failed=lambda failure: self._worker_failed(round_, failure),
                 stopped=lambda left: self._workers_stopped(round_, left),
@@ -372,6 +372,9 @@ class Agent:
 
     def _variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
         return {k: v for each in self._features for k, v in each.variables(assignment, local_rank).items()}
+
+    def _cpus(self, local_rank: int) -> Collection[int]:
+        return next((cpus for each in self._features if (cpus := each.cpus(local_rank))), ())
 
     def _sinks(self, local_rank: int, is_shown: bool) -> Sequence[Sink]:
         return [sink for each in self._features for sink in each.sinks(local_rank, is_shown=is_shown)]

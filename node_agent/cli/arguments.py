@@ -121,9 +121,6 @@ class Arguments(Struct, frozen=True):
     role: Annotated[str, Flag("NAME", name_or_none, "name of the workers' role (default: default)")] = "default"
     virtual_local_rank: Annotated[bool, a_switch(
         "each worker has LOCAL_RANK 0 and sees its own GPU alone, as device 0")] = False
-    numa_binding: Annotated[str | None, Flag(
-        "HOW", one_of("node", "socket", "exclusive", "core-complex"), "keep each worker on the CPUs near its GPU: "
-        "node, socket, exclusive or core-complex", has_variable=False)] = None
     shutdown_timeout: Annotated[float, Flag(
         "S", seconds(), "time that workers get between SIGTERM and SIGKILL, also for a restart (default: "
         "30)", variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT")] = 30.0

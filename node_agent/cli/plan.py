@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from time import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from rdzv_protocol.credentials import Credentials, TlsFiles, TlsNames
@@ -29,6 +29,9 @@ from node_agent.kernel.core.log_options import NO_FILES, PREFIX_TEMPLATE, LogOpt
 from node_agent.kernel.output.folder import why_unusable
 from node_agent.kernel.output.routing import streams_to_files
 from node_agent.kernel.workers import nesting
+
+if TYPE_CHECKING:
+    from node_agent.kernel.workers.devices import Devices
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """Variable by which torchrun tells its workers the value of `--signals-to-handle`."""
@@ -87,7 +90,8 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
         target = rendezvous.find(arguments)
         _check_loopback(arguments, target, environment)
     command = _command(arguments, environment, use_env) if arguments.script else Command(())
-    config = _config(arguments, target, inherited, command)
+    devices = _devices(arguments, inherited)
+    config = _config(arguments, target, inherited, command, devices)
     _check_nesting(arguments, config)
     if found:
         join = replace(config.join, sort_key=config.join.sort_key or found.sort_key)
@@ -100,7 +104,8 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
     lines, complaint = _own_lines(arguments, environment)
     config = replace(config, lines=lines)
     torchruns = not rendezvous.is_our_endpoint(arguments) and not arguments.terms
-    plan = LaunchPlan(config, target, credentials(arguments, target), (*notes, *complaint), torchruns)
+    known, addresses = credentials(arguments, target), devices.pci_addresses if devices else None
+    plan = LaunchPlan(config, target, known, (*notes, *complaint), torchruns, addresses)
     return _with_features(plan, arguments)
 
 
@@ -120,8 +125,9 @@ def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
             yield words.cli.means_nothing(arguments.source(argument), given, meant)
 
 
-def _config(arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command) -> AgentConfig:
-    workers, cpus = _workers(arguments, environment)
+def _config(
+    arguments: Arguments, target: Target, environment: Mapping[str, str], command: Command, devices: "Devices | None"
+) -> AgentConfig:
     connect_timeout_s = first(arguments.connect_timeout, arguments.read_timeout, CONNECT_TIMEOUT_S)
     lost_after_s = connect_timeout_s if target.is_on_a_node else inf
     names = known_signals(arguments.signals_to_handle)
@@ -138,7 +144,7 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
             explicit_run_id=not target.has_id_of_its_own and arguments.rdzv_id not in ("", NO_RUN_ID),
             rerun=arguments.rerun,
             node_id=arguments.node_id or os.uname().nodename,
-            local_world_size=workers,
+            local_world_size=_workers(arguments, devices),
             role=arguments.role,
             node_rank=target.node_rank,
             preferred_rank=target.preferred_rank,
@@ -152,7 +158,6 @@ def _config(arguments: Arguments, target: Target, environment: Mapping[str, str]
         master_port=target.master_port,
         logs=_log_options(arguments),
         virtual_local_rank=arguments.virtual_local_rank,
-        cpus=cpus,
         signals=names,
         shutdown_timeout_s=arguments.shutdown_timeout,
         connect_timeout_s=connect_timeout_s,
@@ -222,22 +227,28 @@ def _lease_s(arguments: Arguments) -> float | None:
     return lease_s
 
 
-def _workers(arguments: Arguments, environment: Mapping[str, str]) -> tuple[int, tuple[frozenset[int], ...]]:
-    """Number of workers, and the CPUs of each if they are bound to any. Raises `UsageError`."""
-    number, binding, asked = arguments.nproc_per_node, arguments.numa_binding, "nproc_per_node"
-    if isinstance(number, int) and binding is None:
-        return number, ()
-    from node_agent.kernel.workers import devices, numa
+def _devices(arguments: Arguments, environment: Mapping[str, str]) -> "Devices | None":
+    """Accelerators that workers see; None if they need not be counted, and nothing needs their PCI addresses."""
+    addresses = any(each.needs_pci_addresses for each in arguments.features)
+    if isinstance(arguments.nproc_per_node, int) and not addresses:
+        return None
+    from node_agent.kernel.workers.devices import Devices
 
-    seen = devices.Devices(environment, partial(_tell, arguments, environment), addresses=binding is not None)
+    return Devices(environment, partial(_tell, arguments, environment), addresses=addresses)
+
+
+def _workers(arguments: Arguments, devices: "Devices | None") -> int:
+    """Number of workers. Raises `UsageError`."""
+    wanted = arguments.nproc_per_node
+    if isinstance(wanted, int):
+        return wanted
+    from node_agent.kernel.workers.devices import DeviceError
+
+    assert devices
     try:
-        workers = number if isinstance(number, int) else seen.count_workers(number)
-        if binding is None:
-            return workers, ()
-        asked = "numa_binding"
-        return workers, tuple(numa.cpu_sets(binding, seen.pci_addresses(), workers))
-    except (devices.DeviceError, numa.NumaError) as error:
-        raise UsageError(f"{arguments.source(asked)} {getattr(arguments, asked)}: {error}") from None
+        return devices.count_workers(wanted)
+    except DeviceError as error:
+        raise UsageError(f"{arguments.source('nproc_per_node')} {wanted}: {error}") from None
 
 
 def _check_devices(arguments: Arguments, config: AgentConfig) -> None:

@@ -6,6 +6,7 @@ from node_agent.features.hangs import Hangs
 from node_agent.features.log_reads import LogReads
 from node_agent.features.metrics import Metrics
 from node_agent.features.notices import Notices
+from node_agent.features.numa import NumaBinding
 from node_agent.features.preemption import Preemption
 from node_agent.features.readiness import Readiness
 from node_agent.features.rules import FailureRules
@@ -15,5 +16,6 @@ from node_agent.kernel.config import Options
 
 OPTIONS: tuple[type[Options], ...] = (
     LogReads, Metrics, Readiness, NodeChecks, Notices, Preemption, FailureRules, Hangs, Tracing, EventLog, WarmWorkers,
+    NumaBinding,
 )  # fmt: skip
 """Options of features, each with its flags."""

@@ -1,6 +1,6 @@
 """Launch plan of one agent: what its workers run, where it meets the others, and as whom."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
@@ -34,6 +34,11 @@ class Options(Struct, frozen=True, kw_only=True):
     def is_on(self) -> bool:
         """Whether the agent has the feature."""
         return self != type(self)()
+
+    @property
+    def needs_pci_addresses(self) -> bool:
+        """Whether the options cannot be completed without `LaunchPlan.pci_addresses`."""
+        return False
 
     @property
     def answers(self) -> tuple[type[Query], ...]:
@@ -76,8 +81,6 @@ class AgentConfig(Struct, frozen=True, kw_only=True):
     logs: LogOptions = field(default_factory=LogOptions)
     virtual_local_rank: bool = False
     """Whether every worker sees its own GPU alone, as device 0, and LOCAL_RANK 0."""
-    cpus: tuple[frozenset[int], ...] = ()
-    """The CPUs that each worker may use, by local rank; none: all."""
     signals: tuple[str, ...] = SIGNALS
     """Signals that make the agent leave; the workers get the same one first."""
     shutdown_timeout_s: float = 30.0
@@ -141,6 +144,11 @@ class LaunchPlan(Struct, frozen=True):
     """Lines for the user before anything happens."""
     has_torchruns_exit_codes: bool = False
     """Whether the command line is torchrun's: a script around it may know torchrun's exit codes alone."""
+    pci_addresses: Callable[[str], Sequence[str]] | None = None
+    """Gives the PCI addresses of the accelerators, by a worker's index of them; None if no options need them.
+
+    It is told what a person can do if there are no accelerators. Raises `DeviceError`.
+    """
 
 
 class UsageError(Exception):

@@ -1,6 +1,6 @@
 """Features: what each may do in an agent's life, and what it sees of the agent."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -84,8 +84,8 @@ class Kernel(Protocol):
 class Feature:
     """Feature of one agent. A hook does nothing unless it is overridden. Hooks are called in the table's order.
 
-    Of a round they are called in this order: `joining`, `answered`, `starting`, `preparing`, `variables`, `sinks`,
-    `started`, `failed`, `judged`, `stopping`, `stopped`.
+    Of a round they are called in this order: `joining`, `answered`, `starting`, `preparing`, `variables`, `cpus`,
+    `sinks`, `started`, `failed`, `judged`, `stopping`, `stopped`.
     """
 
     start_worker: StartWorker | None = None
@@ -134,6 +134,10 @@ class Feature:
     def variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
         """Return variables of a worker, which launchers that it starts do not inherit."""
         return {}
+
+    def cpus(self, local_rank: int) -> Collection[int]:
+        """Return the CPUs that a worker may use; empty: the feature binds it to none."""
+        return ()
 
     def sinks(self, local_rank: int, *, is_shown: bool) -> Sequence[Sink]:
         """Return sinks for a stream of a worker. `is_shown`: whether the console shows it."""

@@ -193,14 +193,14 @@ def cpu_sets(options: Any, environment: Environment, workers: int) -> tuple[froz
         return ()
     mode = getattr(options, "affinity_mode", options)
     mode = str(getattr(mode, "value", mode))
-    from node_agent.kernel.workers import numa
-    from node_agent.kernel.workers.devices import DeviceError, Devices
+    from node_agent.features.numa import MODES, binding
+    from node_agent.kernel.workers.devices import Devices
 
-    if mode not in numa.MODES:
-        raise ValueError(words.api.not_numa_options(numa.MODES, options))
+    if mode not in MODES:
+        raise ValueError(words.api.not_numa_options(MODES, options))
     try:
-        return tuple(numa.cpu_sets(mode, Devices(environment, addresses=True).pci_addresses(), workers))
-    except (DeviceError, numa.NumaError) as error:
+        return binding.near_gpus(mode, Devices(environment, addresses=True).pci_addresses, workers)
+    except binding.NumaError as error:
         if getattr(options, "should_fall_back_if_binding_fails", False):
             return ()
         raise ValueError(f"numa_options: {error}") from None

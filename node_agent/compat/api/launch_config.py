@@ -16,6 +16,7 @@ from node_agent.cli.plan import plan_launch
 from node_agent.compat.api.children import StartMethod
 from node_agent.compat.api.default_logs_specs import AnyLogsSpecs, DefaultLogsSpecs, LogsSpecs, understood
 from node_agent.compat.api.entrypoint import cpu_sets
+from node_agent.features.numa import NumaBinding
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.command import Command
 
@@ -118,13 +119,14 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         launch = plan_launch(arguments_of(config, specs), os.environ)
     except UsageError as error:
         raise ValueError(str(error)) from None
-    join = launch.config.join
+    join, numa_options = launch.config.join, config.numa_options
+    numa = NumaBinding(cpus=cpu_sets(numa_options, launch.config.environment, join.local_world_size))
     agent = replace(
         launch.config,
         command=Command((title,)),
         signals=(),
         join=replace(join, run_id=config.run_id or join.run_id),  # also of one node, where torchrun would name it
-        cpus=cpu_sets(config.numa_options, launch.config.environment, join.local_world_size),
+        features=tuple(numa if isinstance(each, NumaBinding) else each for each in launch.config.features),
     )
     return Plan(replace(launch, config=agent), launch.config.signals, custom, registered_events(config))
 

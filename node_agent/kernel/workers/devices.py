@@ -67,14 +67,14 @@ class Devices:
         _check(answer, wanted, self._environment, lambda: words.devices.GIVE_A_NUMBER)
         return int(answer["count"])
 
-    def pci_addresses(self) -> list[str]:
+    def pci_addresses(self, advice: str) -> list[str]:
         """PCI addresses of the devices that were counted, else of all accelerators, by the worker's index of them:
-        "0000:3b:00.0". Raises `DeviceError`.
+        "0000:3b:00.0". Raises `DeviceError`, where there are no devices with the advice.
 
         The function number is always 0, as torch writes it. MIG devices have their GPU's address.
         """
         answer = self._answer or self._ask("auto")
-        _check(answer, "auto", self._environment, lambda: words.devices.BINDING_NEEDS_ACCELERATORS)
+        _check(answer, "auto", self._environment, lambda: advice)
         addresses: list[str] = answer["addresses"]
         if not all(addresses):
             raise DeviceError(words.devices.no_pci_addresses(answer["torch"], answer["device"]))

@@ -71,8 +71,12 @@ class SpecMaker:
         logs: RoundLogs,
         progress: ProgressFiles,
         further: Callable[[int], Mapping[str, str]] = lambda local_rank: {},
+        cpus: Callable[[int], Collection[int]] = lambda local_rank: (),
     ) -> list[WorkerSpec]:
-        """Specs of the workers, one for each local rank. `further`: gives variables that a worker has besides."""
+        """Specs of the workers, one for each local rank.
+
+        `further`: gives variables that a worker has besides. `cpus`: gives the CPUs that it may use, or none for all.
+        """
         specs = []
         for local_rank, environment in enumerate(self.environments(assignment)):
             environment |= logs.environment(local_rank)
@@ -80,13 +84,12 @@ class SpecMaker:
             given |= self._evidence_variables(assignment, local_rank, environment[ERROR_FILE])
             run_id, servers = self._config.join.run_id, self._config.servers
             environment |= {**given, **nesting.variables(self._environment, run_id, servers, given)}
-            cpus = self._config.cpus[local_rank] if self._config.cpus else ()
             spec = WorkerSpec(
                 node_id=self._config.join.node_id,
                 rank=assignment.first_rank + local_rank,
                 local_rank=local_rank,
                 title=self._config.command.title,
-                start=partial(self._start, local_rank, environment, cpus),
+                start=partial(self._start, local_rank, environment, cpus(local_rank)),
                 open_streams=partial(logs.open_streams, local_rank),
                 error_file=environment[ERROR_FILE],
                 evidence={name: environment[name] for name in EVIDENCE if name in environment},

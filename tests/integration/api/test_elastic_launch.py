@@ -74,6 +74,13 @@ def test_functions_return_by_global_rank(method: str) -> None:
     assert launch(1)[0] == (1, "0"), "and it may be called again"
 
 
+def test_a_worker_runs_on_the_cpus_near_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    sets = (frozenset(cpus[:1]), frozenset(cpus[-1:]))
+    monkeypatch.setattr("node_agent.compat.api.launch_config.cpu_sets", lambda options, environment, workers: sets)
+    assert elastic_launch(alone(2, numa_options="node"), os.sched_getaffinity)(0) == dict(enumerate(sets))
+
+
 def test_workers_that_have_returned_stay_until_all_have(method: str, tmp_path: Path) -> None:
     config = alone(2, start_method=method)
     assert elastic_launch(config, functions.return_first)(str(tmp_path / "pid")) == {0: "", 1: False}

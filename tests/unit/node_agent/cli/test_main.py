@@ -14,6 +14,7 @@ from node_agent.cli import main
 from node_agent.cli.plan import SAME_NAMES
 from node_agent.features.checks import words as checks
 from node_agent.features.notices import words as notices
+from node_agent.features.numa import NumaBinding
 from node_agent.features.table import OPTIONS
 from node_agent.flags import PLACES
 from node_agent.kernel.config import AgentConfig, LaunchPlan, UsageError
@@ -53,6 +54,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("join.addr", "", ["--local-addr", ""]),
     ("master_port", None, []),
     ("virtual_local_rank", True, ["--virtual-local-rank"]),
+    ("numa_binding", None, []),
     ("cpus", (), []),
     ("signals", ("SIGTERM", "SIGUSR1"), ["--signals-to-handle", "SIGTERM,SIGUSR1"]),
     ("shutdown_timeout_s", 2.5, ["--shutdown-timeout", "2.5"]),
@@ -218,12 +220,13 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_is_started(plans, cap
 
 def test_workers_are_bound_near_their_gpus(monkeypatch):
     monkeypatch.setattr(
-        "node_agent.kernel.workers.devices.Devices.pci_addresses", lambda devices: ["0000:3b:00.0", "0000:5e:00.0"]
+        "node_agent.kernel.workers.devices.Devices.pci_addresses",
+        lambda devices, advice: ["0000:3b:00.0", "0000:5e:00.0"],
     )
     near = [frozenset({0, 1}), frozenset({2, 3})]
     asked = []
-    monkeypatch.setattr("node_agent.kernel.workers.numa.cpu_sets", lambda *what: asked.append(what) or near)
-    assert config("--numa-binding", "socket", "--nproc", "2", "train.py").cpus == tuple(near)
+    monkeypatch.setattr("node_agent.features.numa.binding.cpu_sets", lambda *what: asked.append(what) or near)
+    assert config("--numa-binding", "socket", "--nproc", "2", "train.py").options(NumaBinding).cpus == tuple(near)
     assert asked == [("socket", ["0000:3b:00.0", "0000:5e:00.0"], 2)]
 
 

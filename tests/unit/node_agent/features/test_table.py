@@ -50,6 +50,7 @@ def test_only_the_table_of_features_names_one() -> None:
     assert len(files) > 40
     for text in (file.read_text() for file in files):
         assert set(re.findall(r"node_agent\.features\.(\w+)", text)) <= {"active", "queries", "table"}
+        assert "numa" not in text.lower()
         assert not re.findall(r"config\.options\(", text)
 
 

@@ -17,9 +17,9 @@ from node_agent.compat.api.children import START_METHODS
 from node_agent.compat.api.launch_config import Plan, arguments_of, make_plan
 from node_agent.features.event_log import EventLog
 from node_agent.features.hangs import Hangs
+from node_agent.features.numa import MODES, NumaBinding
 from node_agent.flags import BACKENDS, PLACES
 from node_agent.kernel.config import AgentConfig, UsageError
-from node_agent.kernel.workers.numa import MODES
 from tests.support.told import pattern
 from tests.unit.node_agent.cli.test_arguments import GOOD
 
@@ -148,7 +148,7 @@ def test_torchs_logs_specs_are_understood(tmp_path: Path) -> None:
 def test_torchs_numa_options_are_understood() -> None:
     theirs = pytest.importorskip("torch.numa.binding")
     options = theirs.NumaOptions(theirs.AffinityMode.NODE, should_fall_back_if_binding_fails=True)
-    assert agent(1, 1, 100, numa_options=options).cpus == (), "no machine has as many GPUs"
+    assert not agent(1, 1, 100, numa_options=options).options(NumaBinding).is_on, "no machine has as many GPUs"
     with pytest.raises(ValueError, match=r"^numa_options: "):
         agent(1, 1, 100, numa_options=theirs.NumaOptions(theirs.AffinityMode.NODE))
 

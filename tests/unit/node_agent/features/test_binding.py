@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node_agent import words
-from node_agent.kernel.workers.numa import MODES, NumaError, cpu_sets, ranges
+from node_agent.features.numa import MODES, words
+from node_agent.features.numa.binding import NumaError, cpu_sets, ranges
 
 # A machine that is made up: the files in which Linux tells about CPUs, caches and NUMA nodes, below a folder.
 
@@ -188,19 +188,19 @@ def refused(attempt: Callable[[], object]) -> str:
     [
         (
             {"workers": 5},
-            words.devices.no_gpu_for_worker(5, 4),
+            words.no_gpu_for_worker(5, 4),
         ),
         (
             {"gpus": ["0000:99:00.0"]},
-            words.devices.cannot_read(
-                words.devices.node_of_gpu_unknown(0),
+            words.cannot_read(
+                words.node_of_gpu_unknown(0),
                 "{host}/sys/bus/pci/devices/0000:99:00.0/numa_node",
                 "No such file or directory",
             ),
         ),
         (
             {"allowed": range(6, 12)},
-            words.devices.no_allowed_cpus(0, "0-5,24-29", "6-11"),
+            words.no_allowed_cpus(0, "0-5,24-29", "6-11"),
         ),
     ],
     ids=["more workers than GPUs", "a GPU that sysfs does not know", "no CPU near the GPU may be used"],
@@ -211,7 +211,7 @@ def test_what_no_mode_can_bind_is_refused_with_the_reason(host, gpus, mode, aske
 
 def test_more_gpus_than_cores_cannot_be_exclusive(host, gpus):
     told = refused(lambda: sets_on(host, "exclusive", gpus, allowed={0, 24, 6, 18}))
-    assert told == words.devices.too_few_cores(gpus=2, node=0, cores=1)
+    assert told == words.too_few_cores(gpus=2, node=0, cores=1)
 
 
 CPUS = {"node/node0/cpulist": "0-1"}
@@ -221,11 +221,11 @@ CODE_CACHE = {f"cpu/cpu0/cache/index0/{name}": text for name, text in (("type", 
 @pytest.mark.parametrize(
     ("mode", "files", "what"),
     [
-        *((mode, {}, words.devices.cpus_of_node_unknown(0)) for mode in MODES),
-        ("socket", CPUS, words.devices.no_socket(0)),
-        ("exclusive", CPUS, words.devices.core_unknown(0)),
-        ("core-complex", CPUS, words.devices.caches_unknown(0)),
-        ("core-complex", CPUS | CODE_CACHE, words.devices.caches_unknown(0)),
+        *((mode, {}, words.cpus_of_node_unknown(0)) for mode in MODES),
+        ("socket", CPUS, words.no_socket(0)),
+        ("exclusive", CPUS, words.core_unknown(0)),
+        ("core-complex", CPUS, words.caches_unknown(0)),
+        ("core-complex", CPUS | CODE_CACHE, words.caches_unknown(0)),
     ],
 )
 def test_what_the_kernel_does_not_tell_is_named_with_its_place(tmp_path, mode, files, what):

@@ -13,11 +13,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from glob import glob
 from itertools import pairwise
 
-from node_agent import words
+from node_agent.features.numa import words
+from node_agent.kernel.workers.devices import DeviceError
 
 
 class NumaError(Exception):
     """The workers cannot be bound as asked. One line: what is missing, and where it was looked for."""
+
+
+def near_gpus(mode: str, pci_addresses: Callable[[str], Sequence[str]], workers: int) -> tuple[frozenset[int], ...]:
+    """The CPUs on which each worker of this node may run, by local rank. Raises `NumaError`.
+
+    `pci_addresses`: gives the PCI addresses of all GPUs that a worker sees; it is told what to do where there are none.
+    """
+    try:
+        addresses = pci_addresses(words.NEEDS_ACCELERATORS)
+    except DeviceError as error:
+        raise NumaError(str(error)) from None
+    return tuple(cpu_sets(mode, addresses, workers))
 
 
 def cpu_sets(
@@ -33,7 +46,7 @@ def cpu_sets(
     None stands for those that this process may use.
     """
     if workers > len(addresses):
-        raise NumaError(words.devices.no_gpu_for_worker(workers, len(addresses)))
+        raise NumaError(words.no_gpu_for_worker(workers, len(addresses)))
     machine = _Machine(sysfs, frozenset(os.sched_getaffinity(0) if allowed is None else allowed))
     nodes = [machine.node_of_gpu(index, address) for index, address in enumerate(addresses)]
     shares = {node: iter(_SHARES[mode](machine, node, nodes.count(node))) for node in sorted(set(nodes[:workers]))}
@@ -55,41 +68,41 @@ class _Machine:
         self._allowed = allowed
 
     def node_of_gpu(self, index: int, address: str) -> int:
-        text = self._read(f"bus/pci/devices/{address}/numa_node", lambda: words.devices.node_of_gpu_unknown(index))
+        text = self._read(f"bus/pci/devices/{address}/numa_node", lambda: words.node_of_gpu_unknown(index))
         return max(int(text), 0)  # the kernel says -1 where there is one node only
 
     def cpus_of_node(self, node: int) -> frozenset[int]:
         """CPUs of the node that this process may use; at least one."""
         path = f"devices/system/node/node{node}/cpulist"
-        cpus = self._cpus(path, lambda: words.devices.cpus_of_node_unknown(node))
+        cpus = self._cpus(path, lambda: words.cpus_of_node_unknown(node))
         if not cpus & self._allowed:
-            raise NumaError(words.devices.no_allowed_cpus(node, ranges(cpus), ranges(self._allowed)))
+            raise NumaError(words.no_allowed_cpus(node, ranges(cpus), ranges(self._allowed)))
         return cpus & self._allowed
 
     def nodes(self) -> list[int]:
-        return sorted(self._cpus("devices/system/node/possible", lambda: words.devices.NUMA_NODES_UNKNOWN))
+        return sorted(self._cpus("devices/system/node/possible", lambda: words.NUMA_NODES_UNKNOWN))
 
     def socket_of_node(self, node: int) -> int:
         cpu = min(self.cpus_of_node(node))
         path = f"devices/system/cpu/cpu{cpu}/topology/physical_package_id"
-        return int(self._read(path, lambda: words.devices.no_socket(cpu)))
+        return int(self._read(path, lambda: words.no_socket(cpu)))
 
     def core_of_cpu(self, cpu: int) -> frozenset[int]:
         path = f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        return self._cpus(path, lambda: words.devices.core_unknown(cpu))
+        return self._cpus(path, lambda: words.core_unknown(cpu))
 
     def cache_of_cpu(self, cpu: int) -> frozenset[int]:
         """CPUs that share this one's last-level cache."""
 
         def unknown() -> str:
-            return words.devices.caches_unknown(cpu)
+            return words.caches_unknown(cpu)
 
         folder, levels = f"devices/system/cpu/cpu{cpu}/cache", {}
         for index in glob("index*", root_dir=f"{self._sysfs}/{folder}"):
             if self._read(f"{folder}/{index}/type", unknown) in ("Unified", "Data"):
                 levels[int(self._read(f"{folder}/{index}/level", unknown))] = index
         if not levels:
-            raise NumaError(words.devices.no_data_cache(unknown(), f"{self._sysfs}/{folder}"))
+            raise NumaError(words.no_data_cache(unknown(), f"{self._sysfs}/{folder}"))
         return self._cpus(f"{folder}/{levels[max(levels)]}/shared_cpu_list", unknown)
 
     def _cpus(self, path: str, unknown: Callable[[], str]) -> frozenset[int]:
@@ -102,7 +115,7 @@ class _Machine:
             with open(f"{self._sysfs}/{path}", encoding="ascii") as file:
                 return file.read().strip()
         except OSError as error:
-            why = words.devices.cannot_read(unknown(), f"{self._sysfs}/{path}", error.strerror or str(error))
+            why = words.cannot_read(unknown(), f"{self._sysfs}/{path}", error.strerror or str(error))
             raise NumaError(why) from None
 
 
@@ -140,7 +153,7 @@ def _exclusive_cores(machine: _Machine, node: int, gpus: int) -> list[frozenset[
     cores = _groups(machine.cpus_of_node(node), machine.core_of_cpu)
     share, left_over = divmod(len(cores), gpus)
     if not share:
-        raise NumaError(words.devices.too_few_cores(gpus, node, len(cores)))
+        raise NumaError(words.too_few_cores(gpus, node, len(cores)))
     ends = [share * count + min(count, left_over) for count in range(gpus + 1)]
     return [frozenset().union(*cores[start:end]) for start, end in pairwise(ends)]
 
@@ -156,4 +169,3 @@ _SHARES: Mapping[str, Callable[[_Machine, int, int], list[frozenset[int]]]] = {
     "exclusive": _exclusive_cores,
     "core-complex": _one_cache,
 }
-MODES = tuple(_SHARES)
