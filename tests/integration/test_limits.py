@@ -266,8 +266,8 @@ async def test_an_idle_connection_is_closed_and_an_agents_line_survives_that(mak
     await transport.exchange(a_join("a", settings=ALONE))
     await idle.is_cut()
     async with asyncio.timeout(SOON_S):
-        assert transport._streams
-        await transport._streams[0].read()
+        assert transport._connection
+        await transport._connection.streams[0].read()
     await transport.exchange(LeaveRequest(run_id="run", agent_id="a", reason="SIGTERM"))
 
 

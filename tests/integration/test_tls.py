@@ -141,8 +141,8 @@ async def test_a_closed_transport_waits_for_no_answer_of_the_server(authority: A
     async with serving(TlsFiles(*authority.issue("server")).context()) as port:
         transport = HttpTransport("127.0.0.1", port, authority.credentials())
         await transport.connect()
-        assert transport._streams
-        own_socket = transport._streams[1].get_extra_info("socket")
+        assert transport._connection
+        own_socket = transport._connection.streams[1].get_extra_info("socket")
         await transport.close()
         await asyncio.sleep(0)
         assert own_socket.fileno() == -1

@@ -13,8 +13,8 @@ import h11
 from msgspec import Struct
 from rdzv_protocol.text import clip, printable
 
-from node_agent import words as agent_words
 from node_agent.features.preemption import words
+from node_agent.kernel.transport.http_client import FAILURES, HttpConnection
 
 CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 5.0, 75.0
 """Seconds to connect, and seconds to be answered: longer than any service may hold a question."""
@@ -168,7 +168,7 @@ class PreemptionPoll:
                 answer = await self._exchange(question)
         except TimeoutError:
             raise Unanswered(words.NO_ANSWER_IN_TIME) from None
-        except (OSError, EOFError, UnicodeError, h11.ProtocolError) as error:
+        except (*FAILURES, UnicodeError, h11.ProtocolError) as error:
             raise Unanswered(clip(printable(str(error) or type(error).__name__), 80)) from None
         if answer.status not in good:
             raise Unanswered(words.wrong_status(answer.status))
@@ -176,32 +176,16 @@ class PreemptionPoll:
 
     async def _exchange(self, question: Question) -> Answer:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(self._host, self._port)
-        try:
-            http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_BYTES)
-            for event in (self._request(question), h11.EndOfMessage()):
-                writer.write(http.send(event) or b"")
-            return await _read(http, reader)
-        finally:
-            writer.transport.abort()
-
-    def _request(self, question: Question) -> h11.Request:
+            streams = await asyncio.open_connection(self._host, self._port)
         known = {"known": self._known, "etag": self._etag}
         headers = {name: text.format(**known) for name, text in question.headers.items()}
         headers |= {"Host": self._host, "Connection": "close"}
         headers |= {"Content-Length": "0"} if question.method == "PUT" else {}
-        return h11.Request(method=question.method, target=question.path.format(**known), headers=list(headers.items()))
-
-
-async def _read(http: h11.Connection, reader: asyncio.StreamReader) -> Answer:
-    status, headers, body = 0, dict[str, str](), bytearray()
-    while not isinstance(event := http.next_event(), h11.EndOfMessage):
-        if event is h11.NEED_DATA:
-            http.receive_data(await reader.read(MOST_BYTES))
-        elif isinstance(event, h11.Response):
-            status, headers = event.status_code, {name.decode(): text.decode("latin-1") for name, text in event.headers}
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > MOST_BYTES:
-                raise EOFError(agent_words.connection.answer_too_long(MOST_BYTES))
-    return Answer(status, headers, body.decode(errors="replace"))
+        http = HttpConnection(streams, MOST_BYTES)
+        try:
+            head = await http.ask(question.method, question.path.format(**known), headers.items())
+            body = await http.body()
+        finally:
+            http.close()
+        told = {name.decode(): text.decode("latin-1") for name, text in head.headers}
+        return Answer(head.status_code, told, body.decode(errors="replace"))

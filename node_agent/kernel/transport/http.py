@@ -1,4 +1,4 @@
-"""HTTP transport to a server: HTTP/1.1 with h11 over asyncio streams, one request at a time, kept open between them.
+"""HTTP transport to a server: one request at a time over a connection that is kept open between them.
 
 Not aiohttp: its import alone takes longer than everything else between `exec` and the first worker (see docs/adr).
 Proxies in the environment are never used: the server is a neighbour, and a proxy would hide the address by which the
@@ -8,18 +8,17 @@ other nodes reach this one.
 import asyncio
 from typing import TypeVar
 
-import h11
 from rdzv_protocol import messages, paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.credentials import Credentials
 from rdzv_protocol.errors import NotLeader, ProtocolError, ServerUnavailable, Unauthorized, from_code
-from rdzv_protocol.flag_values import address
 from rdzv_protocol.timing import ANSWER_TIMEOUT_S, LEADER_HOLD_S, answer_timeout_s
 
 from node_agent import words
 from node_agent.kernel.core.backoff import Unreachable
-from node_agent.kernel.transport.connecting import Connector, Streams, give_up
+from node_agent.kernel.transport.connecting import Connector
+from node_agent.kernel.transport.http_client import FAILURES, HttpConnection, authority
 
 T = TypeVar("T")
 
@@ -43,22 +42,20 @@ class HttpTransport:
     def __init__(self, host: str, port: int, credentials: Credentials | None) -> None:
         self._host, self._port = host, port
         self._credentials = credentials or Credentials()
-        self._headers = [("Host", _authority(host, port)), ("Content-Type", paths.MEDIA_TYPE)]
+        self._headers = [("Host", authority(host, port)), ("Content-Type", paths.MEDIA_TYPE)]
         self._connector = Connector(host, port, self._credentials)
-        self._streams: Streams | None = None
-        self._silent: Streams | None = None
+        self._connection: HttpConnection | None = None
+        self._silent: HttpConnection | None = None
         """Connection on which no answer came in time. It stays open until another one brings an answer."""
-        self._http = h11.Connection(h11.CLIENT)
         self.answer_timeout_s = ANSWER_TIMEOUT_S
         """Silence after which the connection is given up, by the run's lease."""
 
     async def connect(self) -> str:
-        if self._streams and _is_over(self._streams):
+        if self._connection and self._connection.is_over:
             self._drop()  # the server closed it, or it broke, while it was idle
-        if self._streams is None:
-            self._streams = await self._connector.open()
-            self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_MESSAGE_BYTES)
-        name = self._streams[1].get_extra_info("sockname")
+        if self._connection is None:
+            self._connection = HttpConnection(await self._connector.open(), MAX_MESSAGE_BYTES)
+        name = self._connection.streams[1].get_extra_info("sockname")
         if name is None:  # with TLS, a connection that has broken has none
             self._drop()
             raise Unreachable("HTTP", words.connection.BROKE, is_cut=True)
@@ -109,11 +106,11 @@ class HttpTransport:
                 return await self._request(token, path, body)
         except TimeoutError:
             self._close_silent()
-            self._silent, self._streams = self._streams, None
+            self._silent, self._connection = self._connection, None
             raise Unreachable("HTTP", words.connection.request_unanswered(timeout_s)) from None
         except BaseException as error:
             self._drop()
-            if isinstance(error, OSError | EOFError | h11.RemoteProtocolError):
+            if isinstance(error, FAILURES):
                 broke = Unreachable("HTTP", str(error) or type(error).__name__, is_cut=True)
                 raise self._connector.tls_failure(error) or broke from None
             raise
@@ -124,9 +121,9 @@ class HttpTransport:
 
     def _drop(self) -> None:
         """Close the latest connection."""
-        if self._streams:
-            give_up(self._streams)
-            self._streams = None
+        if self._connection:
+            self._connection.close()
+            self._connection = None
 
     @property
     def is_silent(self) -> bool:
@@ -135,41 +132,21 @@ class HttpTransport:
 
     def _close_silent(self) -> None:
         if self._silent:
-            give_up(self._silent)
+            self._silent.close()
             self._silent = None
 
     async def _request(self, token: str | None, path: str, body: bytes) -> tuple[int, bytes]:
-        assert self._streams is not None
-        http, (reader, writer) = self._http, self._streams
+        connection = self._connection
+        assert connection
         headers = [*self._headers, ("Content-Length", str(len(body)))]
         if token is not None:
             headers.append(("Authorization", f"Bearer {token}"))
-        sent = (h11.Request(method="POST", target=path, headers=headers), h11.Data(data=body), h11.EndOfMessage())
-        writer.write(b"".join(http.send(event) or b"" for event in sent))
-        status, answer = 0, bytearray()
-        while not isinstance(event := http.next_event(), h11.EndOfMessage):
-            if event is h11.NEED_DATA:
-                received = await reader.read(65_536)
-                if not received and not status:
-                    raise EOFError(words.connection.CLOSED)
-                http.receive_data(received)
-            elif isinstance(event, h11.Response):
-                status = event.status_code
-            elif isinstance(event, h11.Data):
-                answer += event.data
-                if len(answer) > MAX_MESSAGE_BYTES:
-                    raise EOFError(words.connection.answer_too_long(MAX_MESSAGE_BYTES))
-        if http.our_state is h11.DONE and http.their_state is h11.DONE:
-            http.start_next_cycle()
-        else:
+        head = await connection.ask("POST", path, headers, body)
+        answer = await connection.body()
+        if not connection.is_reusable:
             self._drop()
         self._close_silent()
-        return status, bytes(answer)
-
-
-def _is_over(streams: Streams) -> bool:
-    reader, writer = streams
-    return reader.at_eof() or reader.exception() is not None or writer.is_closing()
+        return head.status_code, answer
 
 
 def _read(kind: type[T], status: int, body: bytes) -> T:
@@ -192,12 +169,3 @@ def _not_ours(status: int) -> Unreachable:
         has_timed_out = status == _TIMED_OUT
         return Unreachable("proxy", words.connection.proxy_answered(status, has_timed_out), is_cut=has_timed_out)
     return Unreachable("another program", words.connection.other_program_answered(status))
-
-
-def _authority(host: str, port: int) -> str:
-    if not host.isascii():
-        try:
-            host = host.encode("idna").decode()
-        except UnicodeError:
-            host = ""  # no name: looking it up says so
-    return address(host, port)

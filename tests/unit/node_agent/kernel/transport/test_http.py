@@ -120,7 +120,9 @@ async def test_packets_fit_every_path(server, transport):
     server.answers = [http(REPLY)]
     await transport.exchange(POLL)
     longest_s = server.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-    longest_c = transport._streams[1].get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    longest_c = (
+        transport._connection.streams[1].get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+    )
     assert max(longest_s, longest_c) + 60 <= 1280, "IPv6's and TCP's headers included: the least MTU there is"
 
 
@@ -230,7 +232,7 @@ async def test_a_tls_connection_that_was_reset_between_two_polls_is_opened_anew(
     await transport.exchange(POLL)
     server.reset()
     async with asyncio.timeout(10.0):
-        while transport._streams[0].exception() is None:  # noqa: ASYNC110
+        while transport._connection.streams[0].exception() is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert await transport.exchange(POLL) == REPLY
     assert server.connections == 2
