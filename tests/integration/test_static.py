@@ -19,7 +19,7 @@ from tests.support.told import pattern, tells, told
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
 PATIENT = ("--rdzv-conf", "join_timeout=500,last_call_timeout=500", "--shutdown-timeout", "5")
-IDLE = "from node_agent.kernel.transport import server_subprocess; server_subprocess.IDLE_S = 1"
+IDLE = "from node_agent.servers import hosted; hosted.IDLE_S = 1"
 """A server that is hosted goes on without agents for a second, not ten."""
 HOSTING = pattern(words.hosting.hosting)
 NOT_REACHED_YET = pattern(words.connection.not_reached_yet, longest_s=CONNECT_TIMEOUT_S, stage="connect")
