@@ -9,6 +9,7 @@ It adopts what the killed agent's workers have started, and ends what the agent'
 have cleared their environment and left their session.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -17,14 +18,18 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, suppress
+from importlib import import_module
 from logging import ERROR, INFO, WARNING
+from threading import Timer
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import STATUS, WATCH
 
 from node_agent import agent, words
 from node_agent.kernel.config import LaunchPlan, UsageError
+from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.workers.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
 from node_agent.kernel.workers.orphans_helper import EMPTY_LOOKS, END_S, began, end
 from node_agent.kernel.workers.process import tie_to_parent, to_handle
@@ -38,6 +43,14 @@ PATIENCE_S = 30.0
 """Time that there may be no server which knows the run."""
 RETRY_S = 0.5
 """Pause before the servers are tried again."""
+LOAD_AFTER_S = 1.0
+"""Seconds after which the modules are imported: the agent's own start comes first."""
+MODULES = (
+    "encodings.idna", "node_agent.kernel.transport.connecting", "node_agent.kernel.transport.http_client",
+    "node_agent.words.connection", "node_agent.words.supervisor", "rdzv_protocol.words.flags",
+    "rdzv_protocol.words.tls", "urllib.parse",
+)  # fmt: skip
+"""Modules that only an agent's death needs. By then the disk with the program may hang, or have another version."""
 FORGOTTEN = "forgotten"
 ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 
@@ -54,6 +67,7 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
         ours.close()
         _become_agent(plan, manager, supervisor, awaited, agents.fileno())
     agents.close()
+    _load_soon()
     code, has_forwarded = _attend(child, ours, awaited)
     if code >= 0:
         return code
@@ -95,6 +109,21 @@ def _become_agent(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(exit_code)
+
+
+def load() -> None:
+    """Import the modules. What cannot be imported now is tried again when it is needed."""
+    with suppress(OSError, ImportError):
+        for name in MODULES:
+            import_module(name)
+
+
+def _load_soon() -> None:
+    """Import the modules a moment after the agent's start, in a thread: this one waits for signals."""
+    timer = Timer(LOAD_AFTER_S, load)
+    timer.daemon = True
+    with suppress(RuntimeError):  # no thread can be started
+        timer.start()
 
 
 def _attend(child: int, agents: socket.socket, awaited: Collection[signal.Signals]) -> tuple[int, bool]:
@@ -165,7 +194,7 @@ def _verdict(plan: LaunchPlan, attempt: int) -> int | None:
                 if not 0 < attempt < latest:  # a lower one is of a server that has lost its state
                     attempt = latest
                 elif (phase := _phase_of(plan, *server, attempt)) == FORGOTTEN:
-                    _log(plan, f"run {run_id} has begun anew: how its attempt {attempt} ended cannot be told")
+                    _log(plan, words.supervisor.attempt_forgotten(run_id, attempt))
                     return None
                 if phase in ENDS:
                     _log(plan, words.supervisor.run_has_ended(run_id, phase), INFO, f"run_{phase}")
@@ -208,21 +237,26 @@ def _fields(text: bytes) -> dict[str, Any]:
 
 def _answer(plan: LaunchPlan, host: str, port: int, path: str) -> Iterator[bytes]:
     """Lines of what this server answers about the run, as they come; none if it refuses, or is not there."""
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
     from urllib.parse import quote
 
-    token = plan.credentials.token
-    with suppress(OSError, HTTPException, ValueError):
-        http = HTTPConnection(host, port, timeout=SILENCE_S)
-        if tls := plan.credentials.context():
-            http = HTTPSConnection(host, port, timeout=SILENCE_S, context=tls)
-        with closing(http):
-            headers = {"Authorization": f"Bearer {token}"} if token else {}
-            http.request("GET", f"{path}?run_id={quote(plan.config.join.run_id, safe='')}", headers=headers)
-            answer = http.getresponse()
-            if answer.status == 401:
+    from node_agent.kernel.transport.connecting import Connector
+    from node_agent.kernel.transport.http_client import FAILURES, HttpConnection, authority
+
+    token, headers = plan.credentials.token, [("Host", authority(host, port))]
+    if token:
+        headers.append(("Authorization", f"Bearer {token}"))
+    with suppress(Unreachable, *FAILURES), asyncio.Runner() as runner:
+        streams = runner.run(Connector(host, port, plan.credentials).open())
+        with closing(HttpConnection(streams, MAX_MESSAGE_BYTES)) as http:
+            asked = f"{path}?run_id={quote(plan.config.join.run_id, safe='')}"
+            head = runner.run(asyncio.wait_for(http.ask("GET", asked, headers), SILENCE_S))
+            if head.status_code == 401:
                 plan.credentials.renew(token)
-            yield from answer if answer.status == 200 else ()
+            rest = b""
+            while head.status_code == 200 and (part := runner.run(asyncio.wait_for(http.part(), SILENCE_S))):
+                *lines, rest = (rest + part).split(b"\n")
+                yield from lines
+            yield rest
 
 
 def _log(plan: LaunchPlan, text: str, level: int = WARNING, event: str = "") -> None:

@@ -15,3 +15,7 @@ def run_has_ended(run_id: str, phase: str) -> str:
 
 def run_unknown(run_id: str, within_s: float) -> str:
     return f"no server has known run {run_id} for {within_s:g} s: its outcome is unknown"
+
+
+def attempt_forgotten(run_id: str, attempt: int) -> str:
+    return f"run {run_id} has begun anew: how its attempt {attempt} ended cannot be told"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from node_agent import supervisor, words
+from tests.support.certificates import Authority
 from tests.unit.node_agent.command_lines import plan
 
 ROOT = Path(__file__).parents[3]
@@ -109,7 +111,7 @@ async def test_an_attempt_that_ends_while_it_is_watched_and_is_followed_at_once(
 
 async def test_an_attempt_that_is_forgotten_has_no_end(ends, capsys: pytest.CaptureFixture[str]) -> None:
     assert await ends(PlayedServer(stream(phase("running", 3)), status(a2="failed", a3="running")), attempt=1) is None
-    assert "run my run has begun anew: how its attempt 1 ended cannot be told" in capsys.readouterr().err
+    assert words.supervisor.attempt_forgotten("my run", 1) in capsys.readouterr().err
 
 
 async def test_a_server_that_has_lost_its_state_counts_anew(ends) -> None:
@@ -139,3 +141,58 @@ raise SystemExit(code)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (5, "")
+
+
+LATER_NOTHING_IS_IMPORTED = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+from node_agent import agent, supervisor
+from tests.unit.node_agent.command_lines import plan
+
+token, *argv = sys.argv[1:]
+plan = plan(*argv, "-m", "this")
+imported, may_be_killed = os.pipe()
+
+class Gone(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        raise OSError(24, f"Too many open files: {name}")
+
+def load(load=supervisor.load):
+    load()
+    sys.meta_path.insert(0, Gone())
+    os.unlink(token)
+    os.write(may_be_killed, b"1")
+
+def be_killed(*_):
+    os.read(imported, 1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+supervisor.load, agent.run = load, be_killed
+sys.exit(supervisor.run(plan))
+"""
+"""Program that is a supervisor which can import nothing once it has imported what its agent's death needs."""
+
+
+async def test_a_supervisor_whose_program_is_gone_still_tells_how_the_run_ends(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Another version has been installed, or no descriptor is left; the token has gone, too, and a server is down."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*authority.issue("server"))
+    played = PlayedServer(b"HTTP/1.1 401 Unknown\r\n\r\n", b"", stream(phase("failed")))
+    server = await asyncio.start_server(played.serve, "127.0.0.1", 0, family=socket.AF_INET, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    token = tmp_path / "token"
+    token.write_text("word")
+    flags = ("--endpoint", f"localhost:1,localhost:{port}", "--token-file", str(token), "--tls-ca", authority.ca)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", LATER_NOTHING_IS_IMPORTED, str(token), *flags,
+        stderr=subprocess.PIPE, cwd=ROOT,
+    )  # fmt: skip
+    _, said = await child.communicate()
+    server.close()
+    lines = said.decode().splitlines()
+    assert [child.returncode, len(lines)] == [1, 2], said.decode()
+    assert lines[0].endswith(words.supervisor.agent_killed_run_awaited("SIGKILL", "none"))
+    assert lines[1].endswith(words.supervisor.run_has_ended("none", "failed"))
+    assert len(played.heads) == 3 and "authorization: bearer word" in played.heads[0].lower()
