@@ -1,6 +1,7 @@
 """Answers of servers: JSON maps that have a value also for fields that an older server does not send."""
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rdzvctl.errors import TooOld
@@ -28,15 +29,63 @@ SAME_AS = {"largest_size": "max_nodes"}
 class Fields(dict[str, Any]):
     """JSON map in a server's answer. A field that is missing has its value from before the field was introduced.
 
+    A newer field of a run that only says what follows from older ones is derived from them.
+
     Raises `TooOld` for a missing field that has no such value.
     """
 
     def __missing__(self, name: str) -> Any:
         if name in SAME_AS:
             return self[SAME_AS[name]]
+        if name in DERIVED:
+            return DERIVED[name](self)
         if name not in UNTOLD:
             raise TooOld(name)
         return UNTOLD[name]
+
+
+# What older servers leave their readers to derive.
+
+
+def lost_in_s(run: Fields, node: Fields) -> float | None:
+    """Seconds after which a disconnected node is lost at the latest; None if it is connected, or the run waits."""
+    left_s: float | None = None
+    if "lost_in_s" in node:
+        left_s = node["lost_in_s"]
+    elif _is_absent(node) and not run["waits_for_agents"]:
+        left_s = min(node["lease_left_s"], run["settings"]["disconnect_grace_s"])
+    return left_s
+
+
+def departures_of_missing(run: Fields) -> list[Fields]:
+    """Departures of participants of the last round that a forming round misses."""
+    missing = run["missing"]
+    if not missing or "departures" in missing:
+        return missing["departures"] if missing else []
+    there = {node["node_id"] for node in run["nodes"]}
+    return [
+        gone
+        for gone in run["departures"]
+        if gone["node_id"] in missing["gone"] and gone["node_id"] not in there and gone["round"] == run["round"] - 1
+    ]
+
+
+def _is_absent(node: Fields) -> bool:
+    return not node["connected"] and node["lease_left_s"] is not None
+
+
+def _waits_for_agents(run: Fields) -> bool:
+    led = [node for node in run["nodes"] if node["lease_left_s"] is not None]
+    is_any_there = not led or not all(map(_is_absent, led)) or run["phase"] not in ("running", "finishing")
+    return run["unheard_s"] is not None or not is_any_there
+
+
+DERIVED: Mapping[str, Callable[[Fields], Any]] = {
+    "can_be_forgotten": lambda run: run["phase"] in ("succeeded", "failed", "unhealthy"),
+    "waits_for_agents": _waits_for_agents,
+    "workers_round": lambda run: run["round"] - (run["phase"] in ("forming", "restarting")),
+}
+"""Newer fields of a run, each with what makes it of older ones."""
 
 
 def decoded(text: bytes | str) -> Any:

@@ -362,7 +362,7 @@ def _run_target(action: "Action", session: Session) -> tuple[Request, str]:
     if "request_id" in given and given.get("run_id") is not None:
         return {"run_id": given["run_id"]}, rdzvctl.words.named_run(given["run_id"])
     run = session.run(is_over=action.of_ended)
-    if not (views.can_be_forgotten(run) if action.of_ended else not views.is_over(run)):
+    if not (run["can_be_forgotten"] if action.of_ended else not views.is_over(run)):
         raise Refused(rdzvctl.words.nothing_to_do(action.name, views.one_line(run)))
     return {"run_id": run["run_id"]}, views.one_line(run)
 

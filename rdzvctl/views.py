@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rdzv_protocol.text import count, printable
 
-from rdzvctl.answers import Fields
+from rdzvctl.answers import Fields, departures_of_missing, lost_in_s
 
 STYLES = {
     "unhealthy": "red",
@@ -66,10 +66,6 @@ def is_over(run: Fields) -> bool:
     return run["phase"] in ENDS
 
 
-def can_be_forgotten(run: Fields) -> bool:
-    return is_over(run) or run["phase"] == "unhealthy"
-
-
 # Tables.
 
 
@@ -118,27 +114,23 @@ def _node_counts(run: Fields) -> str:
 
 def nodes_table(run: Fields) -> Table:
     """Table of nodes by group rank, standbys after them, then the participants that are gone from this round."""
-    may_be_lost = not _waits_for_all(run)
-    rows = [_node_row(run, node, may_be_lost=may_be_lost) for node in run["nodes"]]
-    there = {node["node_id"] for node in run["nodes"]}
-    missing = run["missing"]["gone"] if run["missing"] else []
+    rows = [_node_row(run, node) for node in run["nodes"]]
     rows += [
         (
             printable(gone["node_id"]), "gone", _rank(gone["group_rank"]), "-", age(gone["age_s"]), "-",
             printable(gone["cause"]),
         )
-        for gone in run["departures"]
-        if gone["node_id"] in missing and gone["node_id"] not in there and gone["round"] == run["round"] - 1
+        for gone in departures_of_missing(run)
     ]  # fmt: skip
     return Table(("NODE", "STATE", "GROUP RANK", "RANKS", "HEARD", "ADDRESS", "NOTE"), rows)
 
 
-def _node_row(run: Fields, node: Fields, *, may_be_lost: bool) -> tuple[str, ...]:
+def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     cordon = node["cordon"]
     state = "excluded" if node["state"] == "cordoned" and cordon and cordon["excluded"] else node["state"]
     notes = [count(node["failures"], "failure")] if node["failures"] else []
-    if may_be_lost and _is_absent(node):
-        notes.append(f"disconnected: lost within {_lost_within(run, node)}")
+    if (left_s := lost_in_s(run, node)) is not None:
+        notes.append(f"disconnected: lost within {age(left_s)}")
     if node["drain_left_s"] is not None:
         notes.append(f"its workers have {age(node['drain_left_s'])} left")
     if node["slow"]:
@@ -159,23 +151,6 @@ def _cordon(cordon: Fields) -> str:
     until = f" until {strftime('%Y-%m-%d %H:%M', localtime(cordon['until']))}" if cordon["until"] else ""
     reason = f": {printable(cordon['reason'])}" if cordon["reason"] else ""
     return f"{who}{until}{reason}"
-
-
-def _waits_for_all(run: Fields) -> bool:
-    """Whether no agent of a running round is connected: then no node is lost, as nobody would gain by it."""
-    led = [node for node in run["nodes"] if node["lease_left_s"] is not None]
-    is_any_there = not led or not all(map(_is_absent, led)) or run["phase"] not in ("running", "finishing")
-    return run["unheard_s"] is not None or not is_any_there
-
-
-def _is_absent(node: Fields) -> bool:
-    """Whether the node has an agent, which is not connected."""
-    return not node["connected"] and node["lease_left_s"] is not None
-
-
-def _lost_within(run: Fields, node: Fields) -> str:
-    """Time in which a disconnected node must come back: the disconnect grace, or what is left of its lease."""
-    return age(min(node["lease_left_s"], run["settings"]["disconnect_grace_s"]))
 
 
 def _rank(rank: int | None) -> str:
@@ -262,8 +237,7 @@ def worker(run: Fields, rank: int) -> Worker | None:
     for node in run["nodes"]:
         if node["ranks"] and node["ranks"][0] <= rank <= node["ranks"][1]:
             local_rank, folder = rank - node["ranks"][0], node["log_dir"]
-            attempt = run["round"] - (2 if run["phase"] in ("forming", "restarting") else 1)
-            path = f"{folder}/attempt_{attempt}/{local_rank}" if folder else ""
+            path = f"{folder}/attempt_{run['workers_round'] - 1}/{local_rank}" if folder else ""
             return Worker(run["run_id"], rank, local_rank, node["node_id"], node["addr"], path)
     return None
 
@@ -368,15 +342,15 @@ def _finishing(found: Fields) -> str:
 
 def _absent(run: Fields) -> list[str]:
     """Sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
-    silent = [] if _waits_for_all(run) else [node for node in run["nodes"] if _is_absent(node)]
+    silent = [(node, left_s) for node in run["nodes"] if (left_s := lost_in_s(run, node)) is not None]
     told = [
         f"Node {printable(node['node_id'])} is disconnected, last heard {age(node['lease_age_s'])} ago; unless it "
-        f"comes back it is lost within {_lost_within(run, node)}."
-        for node in silent[:MOST_NAMED]
+        f"comes back it is lost within {age(left_s)}."
+        for node, left_s in silent[:MOST_NAMED]
     ]
     if len(silent) > MOST_NAMED:
         told.append(f"So it is with {count(len(silent) - MOST_NAMED, 'more node')}.")
-    if _waits_for_all(run) and run["unheard_s"] is None:
+    if run["waits_for_agents"] and run["unheard_s"] is None:
         told.append("No agent of the run is connected: the server waits for them.")
     slow = [f"{printable(node['slow'])}." for node in run["nodes"] if node["slow"]]
     told += [sentence[0].upper() + sentence[1:] for sentence in slow[:MOST_NAMED]]
@@ -425,7 +399,7 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
 
 def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     """Ways to fill seats that are free: by standbys, by nodes that are kept out, by new ones."""
-    if _waits_for_all(run):
+    if run["waits_for_agents"]:
         return [
             "Look at the nodes, and at the network between them and the server. Workers that live keep running.",
             "If the nodes are gone, start their agents again: they take the old agents' places at once.",

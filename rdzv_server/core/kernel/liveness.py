@@ -308,6 +308,16 @@ class Leases:
         renewed_at = self.renewed_at.get(agent_id)
         return None if renewed_at is None else renewed_at + self._lease_s
 
+    def lost_at(self, agent_id: str) -> float | None:
+        """Time at which the agent is lost unless it is heard before; None if it has no lease.
+
+        That is the end of its lease, or of its grace if that can decide.
+        """
+        ends_at, since = self.ends_at(agent_id), self._graces.get(agent_id)
+        if ends_at is None or since is None or not self.is_any_certain or self.is_suspect(agent_id):
+            return ends_at
+        return min(ends_at, since + self._grace_s)
+
     def missed_since(self, agent_id: str, now: float) -> float:
         """Time at which the agent's connection closed, or else at which it was heard last; now if it has no lease."""
         heard_at = self.renewed_at.get(agent_id, now)

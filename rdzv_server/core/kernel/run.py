@@ -395,6 +395,11 @@ class Run(RunState, kw_only=True):
     survivors: int = 0
     """Number of agents of the membership that are still part of the run, and are not drained."""
 
+    @property
+    def can_be_forgotten(self) -> bool:
+        """Whether an operator can have the run forgotten."""
+        return self.stage.is_end or bool(self.set_apart)
+
     def wall_clock(self, at: float) -> float:
         """Convert a time of the run to what the server's wall clock showed, in seconds since 1970."""
         since, ahead_s = self.wall_clock_ahead[-1]

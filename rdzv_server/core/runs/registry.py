@@ -159,7 +159,7 @@ class Registry:
         latest = self._latest_machine(event.run_id)
         if latest is None:
             raise UnknownRun(words.unknown_run(event.run_id))
-        if not (latest.run.stage.is_end or latest.run.set_apart):
+        if not latest.run.can_be_forgotten:
             raise RunGoesOn(words.goes_on(event.run_id, latest.run.stage))
         effects: list[Effect] = []
         for attempt in list(self._attempts[event.run_id]):

@@ -85,6 +85,23 @@ def outlook(run: Run, now: float) -> Outlook:
     return Outlook(run.end_reason)
 
 
+def waits_for_agents(run: Run) -> bool:
+    """Whether no agent of the running round is heard, or none is connected: no node is lost until one is back."""
+    if run.stage is not Stage.RUNNING or is_apart(run):
+        return False
+    return run.unheard_since is not None or (bool(run.leases.renewed_at) and run.leases.is_none_connected)
+
+
+def lost_at(run: Run, agent_id: str) -> float | None:
+    """Time at which the agent is lost unless it is heard before; None if the run has ended, or decides nothing."""
+    return None if is_apart(run) or waits_for_agents(run) else run.leases.lost_at(agent_id)
+
+
+def workers_round(run: Run) -> int:
+    """Round of the workers that were started last; 0 if there were none."""
+    return run.membership.round if run.membership else 0
+
+
 def forms_until(run: Run) -> float | None:
     """Time at which the forming round starts, or is given up; None: no round forms, or it waits for ever."""
     return completion.deadline(run) if run.stage is Stage.FORMING and not run.set_apart else None

@@ -62,20 +62,16 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     ranks: Annotated[list[int], Meta(description="first and last rank; empty without a seat")]
     lease_age_s: Duration | None
     lease_left_s: Duration | None
+    lost_in_s: Annotated[
+        Duration | None,
+        Meta(description="seconds after which it is lost unless it is heard; null: it is connected, or the run waits"),
+    ]
     failures: Count
     log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: there are none")]
     cordon: CordonStatus | None
     slow: Annotated[str, Meta(description="sentence about how much slower it is than the others; empty: it is not")]
     drain_left_s: Annotated[float | None, Meta(description="seconds that its workers have left, if it is drained")]
     progress: ProgressStatus | None
-
-
-class MissingStatus(Struct, frozen=True, kw_only=True):
-    """Nodes that a forming round waits for: stopping their workers, gone, and how many more."""
-
-    more_nodes: Count
-    stopping: list[str]
-    gone: list[str]
 
 
 class FailureStatus(Failure, frozen=True, kw_only=True):
@@ -95,6 +91,15 @@ class DepartureStatus(Struct, frozen=True, kw_only=True):
     left: Annotated[bool, Meta(description="it said so")]
     cause: str
     age_s: Duration
+
+
+class MissingStatus(Struct, frozen=True, kw_only=True):
+    """Nodes that a forming round waits for: stopping their workers, gone, and how many more."""
+
+    more_nodes: Count
+    stopping: list[str]
+    gone: list[str]
+    departures: Annotated[list[DepartureStatus], Meta(description="of the nodes that are gone")]
 
 
 class RestartStatus(Struct, frozen=True, kw_only=True):
@@ -143,6 +148,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     reason: str
     round: Round
     world_size: Annotated[int, Meta(ge=0)]
+    workers_round: Annotated[Round, Meta(description="of the workers that were started last; 0: there were none")]
     min_nodes: NodeCount
     max_nodes: NodeCount
     largest_size: Annotated[Count, Meta(description="the largest legal size: nodes beyond it stand by")]
@@ -166,6 +172,10 @@ class RunStatus(Struct, frozen=True, kw_only=True):
         float | None,
         Meta(description="seconds since an agent of the running round was heard, if none is; null: one is"),
     ]
+    waits_for_agents: Annotated[
+        bool, Meta(description="no agent of the running round is heard or connected, so no node is lost")
+    ]
+    can_be_forgotten: Annotated[bool, Meta(description="an operator can have it forgotten")]
     missing: MissingStatus | None
     broken_links: list[BrokenLinkStatus]
     nodes: list[NodeStatus]
@@ -186,6 +196,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         reason=run_view.reason(run, now),
         round=run.round,
         world_size=run_view.world_size(run),
+        workers_round=run_view.workers_round(run),
         min_nodes=run.settings.min_nodes,
         max_nodes=run.settings.max_nodes,
         largest_size=legal_sizes.largest(run.settings),
@@ -203,15 +214,15 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         hang=_hang(run, hang, now) if (hang := Hangs.of(run).hang) else None,
         finishing=_finishing(run, now),
         unheard_s=None if run.unheard_since is None else _round(now - run.unheard_since),
-        missing=_missing(run),
+        waits_for_agents=run_view.waits_for_agents(run),
+        can_be_forgotten=run.can_be_forgotten,
+        missing=_missing(run, now),
         broken_links=[BrokenLinkStatus(**link._asdict()) for link in run_view.broken_links(run)],
         nodes=list(nodes(run, now)) if has_nodes else [],
         first_failure=_failure(run.first_failure, now) if run.first_failure else None,
         end_failure=_failure(ended, now) if (ended := run_view.end_failure(run)) else None,
         failures=[_failure(record, now) for record in run.failures],
-        departures=[
-            _aged(DepartureStatus, gone, now, agent_id=run_view.short(gone.agent_id)) for gone in run.departures
-        ],
+        departures=[_departure(gone, now) for gone in run.departures],
         history=[_aged(RestartStatus, restart, now) for restart in run.ledger],
         settings=run.settings,
     )
@@ -221,10 +232,12 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
     """Status of a run of which nothing can be computed: no more than what it is made of."""
     return RunStatus(
         run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, round=run.round, world_size=0,
+        workers_round=0,
         min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes, largest_size=run.settings.max_nodes,
         next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
         restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
-        deadline_s=None, progress=None, hang=None, finishing=None, unheard_s=None, missing=None, broken_links=[],
+        deadline_s=None, progress=None, hang=None, finishing=None, unheard_s=None,
+        waits_for_agents=False, can_be_forgotten=run.can_be_forgotten, missing=None, broken_links=[],
         nodes=[], first_failure=None, end_failure=None, failures=[], departures=[], history=[], settings=run.settings,
     )  # fmt: skip
 
@@ -239,10 +252,13 @@ def _deadline_s(run: Run, now: float) -> float | None:
     return None if until is None else _round(max(0.0, until - now))
 
 
-def _missing(run: Run) -> MissingStatus | None:
+def _missing(run: Run, now: float) -> MissingStatus | None:
     found = run_view.missing(run)
     return found and MissingStatus(
-        more_nodes=found.more_nodes, stopping=found.stopping, gone=[gone.node_id for gone in found.vacated]
+        more_nodes=found.more_nodes,
+        stopping=found.stopping,
+        gone=[gone.node_id for gone in found.vacated],
+        departures=[_departure(gone, now) for gone in found.vacated],
     )
 
 
@@ -250,11 +266,13 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
     """Status of one agent of the run."""
     seat = run.seat_of(agent.agent_id)
     renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
+    is_connected = run.leases.is_connected(agent.agent_id)
+    lost_at = None if is_connected else run_view.lost_at(run, agent.agent_id)
     return NodeStatus(
         node_id=agent.node_id,
         agent_id=run_view.short(agent.agent_id),
         state=run_view.state(run, agent),
-        connected=run.leases.is_connected(agent.agent_id),
+        connected=is_connected,
         addr=agent.join.addr,
         port=agent.join.port,
         role=agent.join.role,
@@ -264,6 +282,7 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         ranks=[seat.ranks[0], seat.ranks[-1]] if seat else [],
         lease_age_s=None if renewed_at is None else _round(now - renewed_at),
         lease_left_s=None if lease_until is None else _round(max(0.0, lease_until - now)),
+        lost_in_s=None if lost_at is None else _round(max(0.0, lost_at - now)),
         failures=run.failures_by_node.get(agent.node_id, 0),
         log_dir=agent.join.log_dir,
         cordon=cordons.status(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,

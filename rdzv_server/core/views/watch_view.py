@@ -57,6 +57,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         lease_s=run.settings.lease_s,
         disconnect_grace_s=run.settings.disconnect_grace_s,
         quiet_after_s=quiet_after_s(run),
+        can_be_forgotten=run.can_be_forgotten or None,
         restarts={cause.value: times for cause, times in run.restarts.items()} or None,
         event_number=run.event_number,
         time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run, now).items()} or None,
@@ -78,7 +79,8 @@ def unreadable(run: Run, clock: Clock, why: str) -> Document:
         restart_count=run.restart_count, max_restarts=run.settings.max_restarts, created_at=created_at,
         since=created_at, ended_at=None if run.ended_at is None else clock(run.ended_at), world_size=0,
         lease_s=run.settings.lease_s, disconnect_grace_s=run.settings.disconnect_grace_s,
-        quiet_after_s=quiet_after_s(run), event_number=run.event_number, time_in="running", time_since=created_at,
+        quiet_after_s=quiet_after_s(run), can_be_forgotten=run.can_be_forgotten or None, event_number=run.event_number,
+        time_in="running", time_since=created_at,
     )  # fmt: skip
 
 
@@ -108,21 +110,28 @@ def _cordon(given: Cordon) -> Document:
 def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
     """Views of agents that are absent, or silent for longer than usual, the longest first: at most `MOST_QUIET`.
 
-    `since`: the time at which the connection closed; of a silent agent, when it was heard last.
+    `since`: the time at which the connection closed; of a silent agent, when it was heard last. `limit_s`: seconds from
+    then after which the agent is lost; absent while the run waits for its agents.
     """
     found: dict[str, Document] = {}
     renewed = run.leases.renewed_at
     for agent_id, since in run.leases.absent_since.items():
         if len(found) == MOST_QUIET:
             break
-        found[agent_id] = {"why": "disconnected", "since": clock(since), "heard_at": clock(renewed[agent_id])}
+        found[agent_id] = _quiet(run, agent_id, "disconnected", since, clock)
     after_s = quiet_after_s(run)
     for agent_id, renewed_at in renewed.items():  # in the order of renewal
         if len(found) == MOST_QUIET or now - renewed_at < after_s:
             break
-        heard_at = clock(renewed_at)
-        found.setdefault(agent_id, {"why": "silent", "since": heard_at, "heard_at": heard_at})
+        if agent_id not in found:
+            found[agent_id] = _quiet(run, agent_id, "silent", renewed_at, clock)
     return found
+
+
+def _quiet(run: Run, agent_id: str, why: str, since: float, clock: Clock) -> Document:
+    lost_at, heard_at = run_view.lost_at(run, agent_id), run.leases.renewed_at[agent_id]
+    limit_s = None if lost_at is None else round(max(0.0, lost_at - since), 3)
+    return known(why=why, since=clock(since), heard_at=clock(heard_at), limit_s=limit_s)
 
 
 def quiet_after_s(run: Run) -> float:

@@ -346,7 +346,7 @@ function drawRun() {
   document.title = `${run.phase} · ${runId} · rdzv-server`;
   document.querySelectorAll(".head button[data-path]").forEach((button) => {
     const ended = run.ended_at !== undefined;
-    button.hidden = button.dataset.ofEnded ? !ended && run.phase !== "unhealthy" : ended;
+    button.hidden = button.dataset.ofEnded ? !run.can_be_forgotten : ended;
   });
   drawFailure(run);
   drawLinks(run.broken_links || []);
@@ -368,7 +368,7 @@ function tickRun() {
     [run.ended_at === undefined ? "Age" : "Begun", since(run.created_at) + (run.ended_at === undefined ? "" : " ago")], ["Attempt", run.attempt > 1 ? run.attempt : ""],
   ]);
   drawTime(run);
-  for (const key in shown.quiet) if (cells.has(key)) fillWord(key, cells.get(key), run);
+  for (const key in shown.quiet) if (cells.has(key)) fillWord(key, cells.get(key));
   drawNode();
 }
 
@@ -415,15 +415,14 @@ function keptOut(node) {
   return node.cordon.excluded ? "excluded" : "cordoned";
 }
 
-const LIMITS = { silent: "lease_s", disconnected: "disconnect_grace_s" }; // of a run: how long a node may be so
-
-function quietFor(quiet, run) {
-  return `${since(quiet.since)} of ${limit(run[LIMITS[quiet.why]])}`;
+function quietFor(quiet) {
+  // without a limit the run waits for its nodes
+  return since(quiet.since) + (quiet.limit_s === undefined ? "" : ` of ${limit(Number(quiet.limit_s.toFixed(1)))}`);
 }
 
-function fillWord(key, cell, run) {
+function fillWord(key, cell) {
   const quiet = (shown.quiet || {})[key];
-  const first = quiet ? `${cell.word} ${quietFor(quiet, run)}` : cell.word, second = keptOut(cell.node);
+  const first = quiet ? `${cell.word} ${quietFor(quiet)}` : cell.word, second = keptOut(cell.node);
   fill(cell.children[1], second && second !== cell.word ? `${first} · ${second}` : first);
 }
 
@@ -485,7 +484,7 @@ function drawCell(key, node, run) {
   if (isFirst) cell.dataset.mark = "first";
   else delete cell.dataset.mark;
   fill(cell.children[0], seated ? `${node.group_rank} · ${node.node_id}` : node.node_id);
-  fillWord(key, cell, run);
+  fillWord(key, cell);
   fill(cell.children[2], isFirst ? "first failure" : node.failures ? plural(node.failures, "failure") : ranksOf(node));
   return moved;
 }
@@ -522,7 +521,7 @@ function drawNode() {
     ["State", word], ["Group rank", node.group_rank], ["Ranks", ranksOf(node)], ["Workers", node.local_world_size],
     ["Address", node.addr], ["Role", node.role], ["Failures", node.failures || (node.agent_id ? 0 : "")],
     ["Age of its lease", node.agent_id && run.ended_at === undefined ? `${age} of ${limit(run.lease_s)}` : ""],
-    ["Disconnected for", quiet && quiet.why === "disconnected" ? quietFor(quiet, run) : ""], ["Agent", node.agent_id],
+    ["Disconnected for", quiet && quiet.why === "disconnected" ? quietFor(quiet) : ""], ["Agent", node.agent_id],
     ["Why it is gone", node.cause], ["Gone for", node.cause && since(node.at)],
     ["Slow", node.slow], ...(node.cordon ? cordonOf(node.cordon) : []),
   ]);

@@ -195,8 +195,60 @@ def test_why_says_of_whom_nothing_is_heard() -> None:
     run = running("2", *"ab", disconnect_grace_s=5)
     run.disconnects("b")
     run.passes(2)
-    says = "Node b is disconnected, last heard 2s ago; unless it comes back it is lost within 5s."
+    says = "Node b is disconnected, last heard 2s ago; unless it comes back it is lost within 3s."
     assert says in views.why(told(run), SERVER).text
+
+
+NEWER = ("can_be_forgotten", "waits_for_agents", "workers_round")
+
+
+def as_an_older_server(run: Fields) -> Fields:
+    """The run without what its reader had to derive."""
+    nodes = [Fields({name: node[name] for name in node if name != "lost_in_s"}) for node in run["nodes"]]
+    missing = run["missing"] and Fields({name: run["missing"][name] for name in ("more_nodes", "stopping", "gone")})
+    return Fields({name: run[name] for name in run if name not in NEWER} | {"nodes": nodes, "missing": missing})
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        ("3", "join a; 10s"), ("2:3", "join a b c; lose c; join a; 2s"), ("1:2", "join a b; 30s; lose b; 3s"),
+        ("2", "join a b; 70s"), ("1:2 scale_up=manual", "join a; 30s; join b"), ("1", "join a; 5s; fail a; 9s"),
+        ("2 lease_s=10", "join a b; 42s"),
+    ],
+)  # fmt: skip
+def test_an_older_server_is_understood_as_well(story: tuple[str, str]) -> None:
+    run = told(check(story))
+    older = as_an_older_server(run)
+    assert {*NEWER} <= run.keys() and older.keys().isdisjoint(NEWER)
+    for name in NEWER:
+        assert older[name] == run[name], name
+    assert views.why(older, SERVER) == views.why(run, SERVER)
+    assert (views.runs_table([older]), views.nodes_table(older)) == (views.runs_table([run]), views.nodes_table(run))
+    assert views.worker(older, 0) == views.worker(run, 0)
+
+
+def test_a_node_that_is_gone_is_lost_within_the_whole_grace_for_an_older_server() -> None:
+    run = running("2", *"ab", disconnect_grace_s=5)
+    run.disconnects("b")
+    run.passes(2)
+    assert "it is lost within 5s." in views.why(as_an_older_server(told(run)), SERVER).text
+
+
+def test_of_nodes_that_vanish_together_none_is_promised_to_be_lost_before_its_lease_ends() -> None:
+    run = running("3", *"abc", lease_s=20, disconnect_grace_s=5)
+    run.disconnects("b")
+    run.disconnects("c")
+    assert views.why(told(run), SERVER).text.count("it is lost within 20s.") == 2
+
+
+def test_the_files_of_a_worker_are_those_of_its_round_whatever_the_run_does_now() -> None:
+    run = Scenario("2", max_restarts=1)
+    run.join("a", "b", log_dir="logs")
+    run.fails("a")
+    run.run.set_apart = "an error"
+    place = views.worker(told(run), 0)
+    assert place and place.path == "logs/attempt_0/0"
 
 
 def test_why_says_at_once_that_no_agent_is_connected_and_promises_no_loss() -> None:

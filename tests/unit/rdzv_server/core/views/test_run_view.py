@@ -1,5 +1,6 @@
 """Facts about a run that people are told: every view says the same."""
 
+import pytest
 from msgspec import to_builtins
 
 from rdzv_server.core.views import run_view, status_view, watch_view
@@ -45,3 +46,42 @@ def test_the_model_says_what_a_run_waits_for_and_what_it_is_on_its_way_to() -> N
     ended = stories()["succeeded"].run
     assert (run_view.missing(ended), run_view.forms_until(ended)) == (None, None)
     assert run_view.outlook(ended, 0.0) == Outlook(ended.end_reason)
+
+
+def test_a_disconnected_node_is_lost_when_its_grace_is_over() -> None:
+    run = running("2", "a", "b", lease_s=20, disconnect_grace_s=5)
+    run.disconnects("b")
+    assert run_view.lost_at(run.run, "b") == run.now + 5.0
+    run.passes(2)
+    (_, node) = status_view.nodes(run.run, run.now)
+    assert node.lost_in_s == 3.0
+
+
+def test_of_nodes_that_vanish_together_the_leases_decide() -> None:
+    run = running("3", "a", "b", "c", lease_s=20, disconnect_grace_s=5)
+    run.passes(4)
+    run.renews("a")
+    run.disconnects("b")
+    run.disconnects("c")
+    assert [run_view.lost_at(run.run, node_id) for node_id in "abc"] == [run.now + 20.0, run.now + 16.0, run.now + 16.0]
+    assert [node.lost_in_s for node in status_view.nodes(run.run, run.now)] == [None, 16.0, 16.0]
+
+
+def test_a_run_whose_agents_are_all_gone_waits_for_them_and_loses_none() -> None:
+    run = running("2", "a", "b", lease_s=20)
+    assert not run_view.waits_for_agents(run.run)
+    run.disconnects("a")
+    run.disconnects("b")
+    assert run_view.waits_for_agents(run.run) and run_view.lost_at(run.run, "a") is None
+    run.passes(60)
+    assert run.run.unheard_since is not None and run_view.waits_for_agents(run.run)
+    run.renews("a")
+    assert not run_view.waits_for_agents(run.run)
+
+
+@pytest.mark.parametrize(("name", "round_"), [("forming", 0), ("restarting", 1), ("running", 1), ("succeeded", 1)])
+def test_the_round_of_the_last_workers_is_told(name: str, round_: int) -> None:
+    run = stories()[name].run
+    assert run_view.workers_round(run) == round_
+    run.set_apart = "an error"
+    assert run_view.workers_round(run) == round_, "also if the server decides nothing about the run"

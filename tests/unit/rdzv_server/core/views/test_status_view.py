@@ -7,7 +7,7 @@ from msgspec import to_builtins
 from rdzv_protocol.words.run import worker_failed
 
 from rdzv_server.core.views import status_view
-from rdzv_server.words import completion, failures, finishing, runs
+from rdzv_server.words import completion, failures, finishing, losses, runs
 from tests.support.scenario import Scenario, running
 from tests.support.stories import check, until
 
@@ -24,16 +24,22 @@ def node(run, node_id):
     return found
 
 
+def missing(more_nodes, stopping="", gone=""):
+    why = {"round": 1, "group_rank": 2, "left": False, "cause": losses.not_back(1.0), "age_s": 0.0}
+    departures = [{"node_id": node_id, "agent_id": node_id, **why} for node_id in gone]
+    return {"more_nodes": more_nodes, "stopping": [*stopping], "gone": [*gone], "departures": departures}
+
+
 @pytest.mark.parametrize(
     ("nodes", "happens", "seen"),
     [
         ("3", "join a; 10s", {
-            "phase": "forming", "missing": {"more_nodes": 2, "stopping": [], "gone": []}, "deadline_s": 590.0,
+            "phase": "forming", "missing": missing(2), "deadline_s": 590.0,
             "reason": until(completion.too_few(2, 1, 3, "a"), "gives_up", 590), "world_size": 0,
         }),
-        ("1:4", "join a b", {"missing": {"more_nodes": 0, "stopping": [], "gone": []}, "deadline_s": 5.0}),
+        ("1:4", "join a b", {"missing": missing(0), "deadline_s": 5.0}),
         ("3", "join a b c; lose c; join a", {
-            "phase": "restarting", "missing": {"more_nodes": 2, "stopping": ["b"], "gone": ["c"]},
+            "phase": "restarting", "missing": missing(2, stopping="b", gone="c"),
         }),
         ("2", "join a b local_world_size=4", {
             "phase": "running", "round": 1, "world_size": 8, "reason": completion.running(1, 2), "min_nodes": 2,

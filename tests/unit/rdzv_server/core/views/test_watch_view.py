@@ -4,6 +4,7 @@ import copy
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,7 +65,25 @@ def test_who_is_not_heard_for_longer_than_a_poll_takes_is_quiet() -> None:
     renewed_at = run.now
     run.passes(1.0)
     run.disconnects("c")
+    grace_s = run.settings.disconnect_grace_s
     assert watch_view.quiet(run.run, run.now, wall) == {
-        "c": {"why": "disconnected", "since": wall(run.now), "heard_at": wall(renewed_at)},
-        "a": {"why": "silent", "since": wall(heard_at), "heard_at": wall(heard_at)},
+        "c": {"why": "disconnected", "since": wall(run.now), "heard_at": wall(renewed_at), "limit_s": grace_s},
+        "a": {"why": "silent", "since": wall(heard_at), "heard_at": wall(heard_at), "limit_s": 20.0},
     }
+
+
+def test_while_the_run_waits_for_its_agents_nobody_is_told_when_one_is_lost() -> None:
+    run = running("2", "a", "b")
+    run.disconnects("a")
+    run.disconnects("b")
+    assert ["limit_s" in each for each in watch_view.quiet(run.run, run.now, wall).values()] == [False, False]
+
+
+@pytest.mark.parametrize("end", ["succeeds", "is_apart", ""])
+def test_a_view_says_whether_the_run_can_be_forgotten(end: str) -> None:
+    run = running("1", "a")
+    if end == "succeeds":
+        run.succeeds("a")
+    elif end:
+        run.run.set_apart = "an error"
+    assert watch_view.view(run.run, run.now, wall).get("can_be_forgotten", False) is bool(end)
