@@ -21,6 +21,8 @@ from tests.support.told import pattern, tells, told
 
 NOWHERE = ("--endpoint", "127.0.0.1:1")
 UNKNOWN_NAME = ("--endpoint", "no-such-host.invalid:29400")
+OTHER_MACHINE = "224.0.0.1"
+"""Address that is never this machine's, and that the kernel refuses to connect to."""
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,13 @@ async def test_something_else_listening(unused_tcp_port: int) -> None:
     await refuses(agent, what, todo, code=ExitCode.START_AGAIN)
     host = await start_agent("--nnodes", "2", "--node-rank", "0", "--master-port", str(unused_tcp_port))
     await refuses(host, words.connection.hint("port"), code=ExitCode.FAILED)
+
+
+async def test_a_master_addr_of_another_machine(unused_tcp_port: int) -> None:
+    """Node rank 0 hosts the server, and its agent does not reach it at the address that all nodes are given."""
+    place = ("--master-addr", OTHER_MACHINE, "--master-port", str(unused_tcp_port))
+    host = await start_agent("--nnodes", "2", "--node-rank", "0", *place, "--connect-timeout", "0")
+    await refuses(host, f"(host: {OTHER_MACHINE}: ", words.connection.hint("host"), code=ExitCode.FAILED)
 
 
 async def test_a_port_that_accepts_and_says_nothing() -> None:

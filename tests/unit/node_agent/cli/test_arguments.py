@@ -133,7 +133,8 @@ MORE_BAD = [
     *(("log_rule", line, hangs.no_pattern(line, how))
       for line, how in (("most=50", "most=50"), ("most=50,points=3:", "most=50,points=3"))),
     ("log_rule", "fault: (", SAY.not_a_pattern("(", "")),
-    ("log_rule", "fault=1: x", hangs.not_a_part_of_a_rule("fault=1")),
+    *(("log_rule", line, hangs.not_a_part_of_a_rule(wrong))
+      for line, wrong in (("fault=1: x", "fault=1"), ("first=600,evry=60: step", "evry=60"))),
     ("progress_timeout", "step=0", hangs.not_progress_limits("step=0")),
     ("lease", "86401", a_time("86401", 0.1, 86_400)),
 ]
