@@ -71,10 +71,6 @@ from node_agent.servers.modes import server_of
 if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
 
-    from node_agent.kernel.core.hang import Suspicion
-
-
-LONGEST_NAME = 128
 ATTEMPT_BYTES = 8
 """Length of the attempt number that the agent sends to its supervisor."""
 ERROR_FILE_S = 2.0
@@ -466,12 +462,9 @@ class Agent:
         """The agent's machine, once the agent runs."""
         return self._runner.machine
 
-    def suspect(self, told: "Suspicion") -> None:
-        """Report that workers may hang."""
-        if self.assignment:
-            ranks = tuple(self.assignment.first_rank + rank for rank in told.local_ranks)
-            source, round_ = told.source[:LONGEST_NAME], self.assignment.round
-            self._runner.feed(Suspected(round_, source, told.reason, ranks, told.silent_s, told.limit_s))
+    def suspect(self, event: Suspected) -> None:
+        """Report that workers may hang, unless none of that round runs any more."""
+        self._runner.feed(event)
 
     def _workers_succeeded(self, round_: int) -> None:
         if self.orphans:

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
@@ -12,6 +12,7 @@ from rdzv_protocol.queries import Query, QueryAnswer
 
 from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core.effects import OwnEffect
+from node_agent.kernel.core.events import Suspected
 from node_agent.kernel.core.machine import AgentMachine
 from node_agent.kernel.core.progress import Reading
 from node_agent.kernel.output.console import Console
@@ -23,9 +24,6 @@ from node_agent.kernel.workers.ports import ReservedPort
 from node_agent.kernel.workers.progress_files import ProgressFiles
 from node_agent.kernel.workers.spec import StartWorker
 from node_agent.kernel.workers.temp_dir import TempDir
-
-if TYPE_CHECKING:
-    from node_agent.kernel.core.hang import Suspicion
 
 
 class StartedWorkers(Struct, frozen=True):
@@ -74,8 +72,8 @@ class Kernel(Protocol):
     def leave(self, signal_name: str, reason: str = "") -> None:
         """Leave the run because of this signal; each further one is more pressing."""
 
-    def suspect(self, told: "Suspicion") -> None:
-        """Report that workers may hang."""
+    def suspect(self, event: Suspected) -> None:
+        """Report that workers may hang, unless none of that round runs any more."""
 
     def fail(self, reason: str) -> None:
         """Report that the workers cannot go on, or not begin, without something that the agent does for them."""

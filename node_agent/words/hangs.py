@@ -1,19 +1,4 @@
-"""What an agent tells of workers that may hang, and by what it was noticed."""
-
-from collections.abc import Sequence
-
-
-def may_hang(ranks: Sequence[int], reason: str) -> str:
-    shown = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
-    return f"{shown} may hang: {reason}"
-
-
-def go_on(source: str) -> str:
-    """Told if a source finds no longer that workers hang."""
-    return f"the workers no longer look hung ({source})"
-
-
-# Reasons.
+"""Reasons for which an agent suspects that workers hang, by the source that has noticed it."""
 
 
 def no_first_progress(for_s: float, limit_s: float) -> str:

@@ -15,7 +15,7 @@ import pytest
 from rdzv_protocol.evidence import ProcessState
 
 from node_agent import words as agent_words
-from node_agent.features.hangs import words as rule_words
+from node_agent.features.hangs import words as hang_words
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.repeated_hangs import STANDSTILL_S
 from tests.integration.replicas import Replicas
@@ -83,7 +83,7 @@ async def test_a_fault_in_the_log_ends_the_run_or_is_told(cluster: Cluster, poli
         assert await agent.exit_code() == 1
         await agent.line(f"rank 0 on node a failed: {words.hang(re.escape(NO_NUMBER))}")
     else:
-        await cluster.agents["a"].line(pattern(agent_words.hangs.may_hang, ranks=(0,), reason=NO_NUMBER))
+        await cluster.agents["a"].line(pattern(hang_words.may_hang, ranks=(0,), reason=NO_NUMBER))
         while not (found := await events(cluster, "hang_found")):
             pass
         assert "--log-rule" in str(found[0]["reason"])
@@ -96,7 +96,7 @@ async def test_a_pattern_that_takes_for_ever_holds_no_agent_up(cluster: Cluster)
     workers = await cluster.nodes("a", "--nnodes", "1", *rules)
     await workers[0].tell(f"say {'a' * 60}!")
     agent = cluster.agents.pop("a")
-    await agent.line(pattern(rule_words.pattern_too_slow, pattern="(a+)+$", limit_s=2.0))
+    await agent.line(pattern(hang_words.pattern_too_slow, pattern="(a+)+$", limit_s=2.0))
     await workers[0].tell("say boom")
     assert await agent.exit_code() == 1
     await agent.line("rank 0 on node a failed: " + words.hang(agent_words.hangs.wrote_line("boom")))
@@ -369,4 +369,4 @@ async def test_a_first_evaluation_that_takes_long_is_no_hang(tmp_path: Path) -> 
     flags = ("--standalone", "--progress-timeout", "auto", "--on-hang", "fail")
     agent = await Program.start(sys.executable, "-m", "node_agent", *flags, str(path))
     assert await agent.exit_code() == 0
-    assert not tells(agent.err, agent_words.hangs.may_hang, ranks=(0,))
+    assert not tells(agent.err, hang_words.may_hang, ranks=(0,))

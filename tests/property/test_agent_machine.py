@@ -20,7 +20,7 @@ from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.kernel.core.backoff import Unreachable
-from node_agent.kernel.core.effects import Ask, CheckNode, Effect, Exit, MatchRules, StartWorkers, StopWorkers
+from node_agent.kernel.core.effects import Ask, CheckNode, Effect, Exit, Log, MatchRules, StartWorkers, StopWorkers
 from node_agent.kernel.core.events import (
     Answer,
     Answered,
@@ -216,7 +216,7 @@ class AgentStory(RuleBasedStateMachine):
     def workers_seem_to_hang(self, round_: int, is_back: bool) -> None:
         """The server is told of those whose round goes on, and of no others: each time once, as it was seen."""
         ranks = () if is_back else (0,)
-        effects = self.machine.handle(Suspected(round_, "progress", "stuck", ranks), self.now)
+        effects = self.machine.handle(Suspected(round_, "progress", "stuck", ranks, Log("stuck")), self.now)
         told = [(each.round, each.ranks) for each in effects if isinstance(each, SuspectRequest)]
         goes_on = self.machine.state is State.RUNNING and round_ == self.workers and not self.settled
         assert told == [(round_, ranks)] * goes_on

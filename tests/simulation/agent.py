@@ -150,7 +150,8 @@ class AgentProcess:
 
     def suspect(self, round_: int, source: str, ranks: tuple[int, ...]) -> None:
         """Let the agent suspect that its workers of the round hang; with no ranks, that they no longer do."""
-        self.host.later(0.0, lambda: self.feed(Suspected(round_, source, "no progress for 5 s", ranks)))
+        event = Suspected(round_, source, "no progress for 5 s", ranks, Log("no progress for 5 s"))
+        self.host.later(0.0, lambda: self.feed(event))
 
     def die(self, *, with_host: bool = False) -> None:
         """SIGKILL; or its whole host at once, which closes no connection."""

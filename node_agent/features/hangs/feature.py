@@ -1,15 +1,21 @@
 """Feature: workers are watched for hangs, round after round."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from rdzv_protocol.errors import ProtocolError
 from rdzv_protocol.messages import Assignment, Reply
 
 from node_agent.features import hangs
+from node_agent.features.hangs import words
 from node_agent.features.hangs.hang_watch import HangWatch
-from node_agent.kernel.core.hang import HangOptions
+from node_agent.kernel.core.effects import Level, Log
+from node_agent.kernel.core.events import Suspected
+from node_agent.kernel.core.hang import HangOptions, Suspicion
 from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.output.sinks import Sink
+
+LONGEST_SOURCE = 128
 
 
 class Hangs(Feature):
@@ -23,8 +29,8 @@ class Hangs(Feature):
             log_rules=options.log_rule,
             uninterruptible_s=options.uninterruptible_s,
         )
-        environment, warn = kernel.config.environment, kernel.console.log
-        self._watch = HangWatch(sources, kernel.workers, kernel.progress_readings, kernel.suspect, environment, warn)
+        report, environment, warn = partial(suspect, kernel), kernel.config.environment, kernel.console.log
+        self._watch = HangWatch(sources, kernel.workers, kernel.progress_readings, report, environment, warn)
 
     def sinks(self, local_rank: int, *, is_shown: bool) -> list[Sink]:
         return [self._watch.sink(local_rank)]
@@ -42,3 +48,13 @@ class Hangs(Feature):
 
     async def close(self) -> None:
         self._watch.close()
+
+
+def suspect(kernel: Kernel, found: Suspicion) -> None:
+    """Report what a source has found of the workers that run, to people and to the server."""
+    if (assignment := kernel.assignment) is None:
+        return
+    source, ranks = found.source[:LONGEST_SOURCE], tuple(assignment.first_rank + rank for rank in found.local_ranks)
+    text = words.may_hang(ranks, found.reason) if ranks else words.go_on(source)
+    log = Log(text, Level.WARNING, "hang_suspected")
+    kernel.suspect(Suspected(assignment.round, source, found.reason, ranks, log, found.silent_s, found.limit_s))

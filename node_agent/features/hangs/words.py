@@ -1,4 +1,16 @@
-"""What a person is told of the flags by which hangs are noticed, and of the patterns of `--log-rule`."""
+"""What a person is told of workers that may hang, and of the flags by which hangs are noticed."""
+
+from collections.abc import Sequence
+
+
+def may_hang(ranks: Sequence[int], reason: str) -> str:
+    shown = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
+    return f"{shown} may hang: {reason}"
+
+
+def go_on(source: str) -> str:
+    """Told if a source finds no longer that workers hang."""
+    return f"the workers no longer look hung ({source})"
 
 
 def not_progress_limits(given: str) -> str:

@@ -7,6 +7,7 @@ from rdzv_protocol.messages import Failure, Reply
 from rdzv_protocol.queries import QueryAnswer
 
 from node_agent.kernel.core.backoff import Cut, Unreachable
+from node_agent.kernel.core.effects import Log
 
 
 class Started(Struct, frozen=True):
@@ -78,6 +79,8 @@ class Suspected(Struct, frozen=True):
     source: str
     reason: str
     ranks: tuple[int, ...]
+    log: Log
+    """Line for people, which is logged if the suspicion is reported."""
     silent_s: float = 0.0
     """Seconds for which they have shown no progress."""
     limit_s: float | None = None

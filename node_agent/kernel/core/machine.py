@@ -518,7 +518,7 @@ class AgentMachine:
 
     def _suspected(self, event: events.Suspected) -> None:
         if event.round == self.round and self.state is State.RUNNING and self._has_workers:
-            self._log_change(_suspected(event), Level.WARNING, "hang_suspected")
+            self._log_change(event.log.text, event.log.level, event.log.event)
             told = SuspectRequest(
                 **self._sender(), round=event.round, source=event.source, reason=event.reason, ranks=event.ranks,
                 silent_s=event.silent_s, limit_s=event.limit_s,
@@ -657,10 +657,6 @@ def _started(assignment: Assignment) -> str:
         restarts=assignment.restart_count,
         most_restarts=assignment.max_restarts,
     )
-
-
-def _suspected(event: events.Suspected) -> str:
-    return words.hangs.may_hang(event.ranks, event.reason) if event.ranks else words.hangs.go_on(event.source)
 
 
 def _left_by(signalled: events.Signalled) -> str:

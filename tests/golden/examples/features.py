@@ -11,6 +11,7 @@ from tests.golden.examples import Examples
 EXAMPLES: Examples = {
     checks.not_a_check: [{"names": CHECKS, "given": "gpu"}],
     checks.network_tested: [{"peer": "<peer>", "mb_per_s": 1180.0, "latency_s": each} for each in (0.00012, None)],
+    hangs.may_hang: [{"ranks": each, "reason": "<reason>"} for each in ((3,), (0, 1, 2, 3))],
     hangs.not_a_rule: [{"line": "NaN"}],
     hangs.no_pattern: [{"line": "most=50", "how": "most=50"}],
     hangs.process_ended: [{"exit_code": -9}],

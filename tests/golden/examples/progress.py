@@ -27,6 +27,5 @@ EXAMPLES: Examples = {
         )
     ],
     leaving.joining_anew: [{"reason": "<reason>", "slept_s": each} for each in (60.0, 0.0)],
-    hangs.may_hang: [{"ranks": each, "reason": "<reason>"} for each in ((3,), (0, 1, 2, 3))],
     hangs.wrote_no_number: [{"value": "nan", "times": each} for each in (1, 2)],
 }

@@ -17,7 +17,7 @@ from rdzv_protocol.errors import (
     Unauthorized,
 )
 from rdzv_protocol.exit_codes import ExitCode
-from rdzv_protocol.messages import AnswerRequest, Drain, LeaveRequest, RunTime, Wait
+from rdzv_protocol.messages import AnswerRequest, Drain, LeaveRequest, RunTime, SuspectRequest, Wait
 from rdzv_protocol.queries import LogTail, TailLog
 from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.timing import HOLDS_PER_LEASE
@@ -76,6 +76,10 @@ FAILED_SAID = Log(words.progress.worker_failed(3, 1, 77, "a", "exit code 5", "")
 STOPPING_SAID = Log(words.progress.stopping_workers(1, "node b left: SIGTERM"), event="round_opened")
 SUCCEEDED_SAID = Log(words.progress.run_succeeded("all workers of 3 nodes exited 0"), Level.ROUTINE, "run_succeeded")
 WARNED = Log("look", Level.WARNING, "warned")
+STUCK = Suspected(1, "progress", "stuck", (2,), WARNED, silent_s=9.0, limit_s=8.0)
+TOLD_OF_HANG = SuspectRequest(
+    run_id="run", agent_id="a.1", round=1, source="progress", reason="stuck", ranks=(2,), silent_s=9.0, limit_s=8.0
+)
 OVER_SAID = Log("run r has already succeeded", Level.ROUTINE, "run_succeeded")
 REFUSED_SAID = Log(words.leaving.error("no"), Level.ERROR, "refused")
 ANEW = Log(words.leaving.joining_anew("gone", 0.0), event="fenced")
@@ -235,7 +239,10 @@ STORIES = {  # what happens, and what the agent does at the last of it
         ([*STOPPED, told(stop(1), revision=2)], [poll(revision=2)]),
 
     "workers that have all ended do not hang":
-        ([RUNS, happens(WorkersSucceeded(1, True)), happens(Suspected(1, "progress", "stuck", (0,)))], []),
+        ([RUNS, happens(WorkersSucceeded(1, True)), happens(STUCK)], []),
+    "those that run may, and both people and the server are told": ([RUNS, happens(STUCK)], [WARNED, TOLD_OF_HANG]),
+    "those of an earlier round are not meant":
+        ([RUNS, happens(replace(STUCK, round=0))], []),
 
     # fenced
     "a fenced agent stops its workers":
