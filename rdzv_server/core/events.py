@@ -76,11 +76,15 @@ class NodeJoined(Struct, frozen=True):
 
 
 class NodeLost(Struct, frozen=True):
-    """An agent is gone without having left; `cause` says how that is known. `is_blameless`: no node is blamed."""
+    """An agent is gone without having left; `cause` says how that is known. `is_blameless`: no node is blamed.
+
+    `is_expired`: its lease had ended. Records of older servers do not tell that.
+    """
 
     agent_id: str
     cause: str
     is_blameless: bool = False
+    is_expired: bool = False
 
 
 class ContactLost(Struct, frozen=True):

@@ -11,7 +11,6 @@ from rdzv_server.core import events
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record
 from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel.run import Cause
-from rdzv_server.words.losses import NOT_HEARD
 
 REQUEST_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Bucket bounds of requests in seconds: one takes 0.2 ms by itself, and after 10 s a peer is cut off."""
@@ -78,8 +77,8 @@ class RunMeasurements:
             match effect:
                 case Happened(event):
                     self._count(event)
-                case Record(fact=events.NodeLost(cause=cause)):
-                    self._counted.leases_expired += cause.startswith(NOT_HEARD)
+                case Record(fact=events.NodeLost(is_expired=is_expired)):
+                    self._counted.leases_expired += is_expired
                 case ForgetRun(run_id, attempt):
                     self._opened.pop((run_id, attempt), None)
 

@@ -11,12 +11,9 @@ def lost(node_id: str, cause: str) -> str:
 
 # Causes of a loss.
 
-NOT_HEARD = "not heard for"
-"""Beginning of the cause of a loss by an expired lease; no other cause begins so."""
-
 
 def not_heard(lease_s: float) -> str:
-    return f"{NOT_HEARD} {lease_s:g} s"
+    return f"not heard for {lease_s:g} s"
 
 
 def not_back(grace_s: float) -> str:

@@ -305,7 +305,7 @@ class Watch:
             return True
         overdue_at = self._server.renewed_at[agent_id] + OVERDUE * run.settings.lease_s
         vanished = (each for at, each in self._server.closings if abs(at - closed_at) < TOGETHER_S)
-        silent = (each for each in run.departures if each.cause.startswith(losses.NOT_HEARD) and each.at > overdue_at)
+        silent = (each for each in run.departures if _is_silence(run, each) and each.at > overdue_at)
         others = {self._processes[_name(each)].host.name for each in vanished} | {each.node_id for each in silent}
         return bool(others - {run.agents[agent_id].node_id})
 
@@ -347,7 +347,7 @@ class Watch:
         others = {*self._seen(run.attempt).heard, *run.agents} - {gone.agent_id}
         heard = [0.0, *(self._server.renewed_at[agent_id] for agent_id in others)]
         overdue_at = self._server.renewed_at[gone.agent_id] + OVERDUE * run.settings.lease_s
-        is_witnessed = max(heard) >= overdue_at - EPSILON or not gone.cause.startswith(losses.NOT_HEARD)
+        is_witnessed = max(heard) >= overdue_at - EPSILON or not _is_silence(run, gone)
         assert is_witnessed, f"{gone.agent_id} was lost while no other agent was heard"
 
     def _check_end(self, run: Run, seen: Seen) -> None:
@@ -521,3 +521,8 @@ def _budget_is_spent(run: Run) -> bool:
     assert run.ended_at is not None
     charged = [restart for restart in run.ledger if restart.charged and restart.cause is not apart]
     return sum(restart.at > run.ended_at - window_s for restart in charged) == most
+
+
+def _is_silence(run: Run, gone: Departure) -> bool:
+    """Whether the agent's lease had ended."""
+    return gone.cause.startswith(losses.not_heard(run.settings.lease_s))

@@ -175,7 +175,7 @@ def _who(failure: Failure) -> Iterator[Line]:
 
 
 def _why(failure: Failure) -> Iterator[Line]:
-    if failure.cause != f"exit code {failure.exit_code}":
+    if failure.cause != words.failures.exit_code(failure.exit_code):
         yield Mark.ERROR, f"  cause     : {failure.cause}"
     elif not failure.error:
         yield Mark.ERROR, f"  cause     : {failure.cause}, and no exception was seen"

@@ -93,11 +93,15 @@ class Closings:
 
 
 class Loss(Struct, frozen=True):
-    """Agent that is lost, and why. `excuse`: why that is blamed on no node; empty: it is blamed on its own."""
+    """Agent that is lost, and why. `excuse`: why that is blamed on no node; empty: it is blamed on its own.
+
+    `is_expired`: its lease has ended.
+    """
 
     agent_id: str
     cause: str
     excuse: str = ""
+    is_expired: bool = False
 
 
 class Leases:
@@ -386,7 +390,8 @@ class Leases:
             self.awaits_witness = True
             return None
         excuse = words.OTHERS_VANISHED if self.is_suspect(agent_id) else ""
-        return Loss(agent_id, words.not_heard(self._lease_s), excuse if is_witnessed else words.NOBODY_HEARD)
+        excuse = excuse if is_witnessed else words.NOBODY_HEARD
+        return Loss(agent_id, words.not_heard(self._lease_s), excuse, is_expired=True)
 
     def next_deadline(self) -> float | None:
         """Time at which the next agent is lost unless its lease is renewed before, or at which all are silent."""

@@ -301,9 +301,10 @@ class RunMachine:
 
     def _loss(self, lost: Loss, now: float) -> events.NodeLost:
         """Loss as a fact: blamed on the node unless others vanished or fell silent together with it."""
-        is_shared = lost.cause.startswith(losses.NOT_HEARD) and self._note_others(lost.agent_id, now)
+        is_shared = lost.is_expired and self._note_others(lost.agent_id, now)
         excuse = lost.excuse or (losses.OTHERS_VANISHED if is_shared else "")
-        return events.NodeLost(lost.agent_id, losses.excused(lost.cause, excuse), is_blameless=bool(excuse))
+        why = losses.excused(lost.cause, excuse)
+        return events.NodeLost(lost.agent_id, why, is_blameless=bool(excuse), is_expired=lost.is_expired)
 
     def _note_others(self, agent_id: str, now: float) -> bool:
         """Whether an agent of another node is overdue as well; the next one is noted, as it fell silent, too."""

@@ -16,6 +16,7 @@ the last, and nobody waits for it.
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from rdzv_protocol.evidence import Evidence, Frame, LastError, ProcessState, StackGroup
@@ -164,18 +165,18 @@ def summarise(
         silent={rank for ranks in silent.values() for rank in ranks},
         count=len(node_of),
     )
-    why, guilty = _verdict(facts) if hangs is not False else ("", set[int]())
+    mark, guilty = _verdict(facts) if hangs is not False else (None, set[int]())
     culprits = tuple(Culprit(rank, node_of[rank]) for rank in sorted(guilty)[:MOST_CULPRITS])
     first = next((cluster for cluster in facts.clusters if _is_meant(cluster, culprits, facts.count)), None)
-    error = facts.errors[culprits[0].rank] if culprits and why == words.HAS_RAISED else None
+    error = facts.errors[culprits[0].rank] if culprits and mark is _HAS_RAISED else None
     folder_node = _node_with_files(evidence, culprits)
-    said = _sentence(facts, guilty, why, silent, is_verdict_due=hangs is True)
+    said = _sentence(facts, guilty, mark, silent, is_verdict_due=hangs is True)
     return StackSummary(
         sentence=clip("; ".join([*said, *_of_nccl(evidence)]), SENTENCE_BYTES),
         has_stacks=bool(facts.clusters),
         culprits=culprits,
-        why=why,
-        proves_hang=bool(culprits) and why in _PROOFS,
+        why=mark.words if mark else "",
+        proves_hang=bool(culprits) and mark is not None and mark.proves_hang,
         error=printable(error.error) if error else "",
         traceback=tuple(map(printable, error.traceback)) if error else (),
         stack=_as_traceback(first.frames) if first else (),
@@ -306,12 +307,21 @@ def _short(path: str) -> str:
 # Whom the others wait for.
 
 
-def _verdict(facts: _Facts) -> tuple[str, set[int]]:
-    for why, rule in _RULES:
-        guilty = rule(facts)
+class _Mark(NamedTuple):
+    """Mark that singles ranks out."""
+
+    words: str
+    find: Callable[[_Facts], set[int]]
+    proves_hang: bool = False
+    """Whether it cannot be that of a worker that is only slow."""
+
+
+def _verdict(facts: _Facts) -> tuple[_Mark | None, set[int]]:
+    for mark in _MARKS:
+        guilty = mark.find(facts)
         if guilty and (len(guilty) < facts.count or facts.count == 1):
-            return why, guilty
-    return "", set()
+            return mark, guilty
+    return None, set()
 
 
 def _halted(facts: _Facts) -> set[int]:
@@ -378,17 +388,17 @@ def _elsewhere_than_most(facts: _Facts) -> set[int]:
     return _lesser_part(seen, facts.count) if facts.count > 2 else set()
 
 
-_RULES: tuple[tuple[str, Callable[[_Facts], set[int]]], ...] = (
-    (words.DOES_NOT_RUN, _halted),
-    (words.HAS_RAISED, _raised),
-    (words.OUTSIDE_COLLECTIVE, _elsewhere),
-    (words.IN_ANOTHER_COLLECTIVE, _in_another_collective),
-    (words.DID_NOT_ANSWER, _silent),
-    (words.FEWER_COLLECTIVES, _behind(lambda facts: facts.collectives)),
-    (words.LOWER_STEP, _behind(lambda facts: facts.steps)),
-    (words.ELSEWHERE, _elsewhere_than_most),
+_HAS_RAISED = _Mark(words.HAS_RAISED, _raised, proves_hang=True)
+_MARKS = (
+    _Mark(words.DOES_NOT_RUN, _halted, proves_hang=True),
+    _HAS_RAISED,
+    _Mark(words.OUTSIDE_COLLECTIVE, _elsewhere),
+    _Mark(words.IN_ANOTHER_COLLECTIVE, _in_another_collective),
+    _Mark(words.DID_NOT_ANSWER, _silent),
+    _Mark(words.FEWER_COLLECTIVES, _behind(lambda facts: facts.collectives)),
+    _Mark(words.LOWER_STEP, _behind(lambda facts: facts.steps)),
+    _Mark(words.ELSEWHERE, _elsewhere_than_most),
 )
-_PROOFS = (words.DOES_NOT_RUN, words.HAS_RAISED)
 
 
 def _lesser_part(clusters: Sequence[_Cluster], count: int) -> set[int]:
@@ -406,7 +416,12 @@ def _ranks(facts: _Facts, is_meant: Callable[[_Cluster], bool]) -> set[int]:
 
 
 def _sentence(
-    facts: _Facts, guilty: set[int], why: str, silent: Mapping[str, Collection[int]], *, is_verdict_due: bool
+    facts: _Facts,
+    guilty: set[int],
+    mark: _Mark | None,
+    silent: Mapping[str, Collection[int]],
+    *,
+    is_verdict_due: bool,
 ) -> list[str]:
     named = _named_clusters(facts.clusters, guilty)
     parts = [words.ranks_at(each.ranks, facts.count, each.place, each.state, each.wchan) for each in named]
@@ -416,8 +431,8 @@ def _sentence(
         parts.append(words.nothing_of(sorted(facts.silent), facts.count, clip(next(iter(silent)), 64), len(silent) - 1))
     if not parts:
         return [words.NO_EVIDENCE]
-    if facts.count > 1 and guilty and (why == words.HAS_RAISED or not _goes_without_saying(facts, guilty)):
-        parts.append(words.blame(sorted(guilty), why))
+    if mark and facts.count > 1 and (mark is _HAS_RAISED or not _goes_without_saying(facts, guilty)):
+        parts.append(words.blame(sorted(guilty), mark.words))
     elif facts.count > 1 and not guilty and is_verdict_due:
         parts.append(words.CULPRIT_UNKNOWN)
     return parts

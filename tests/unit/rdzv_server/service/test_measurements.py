@@ -2,10 +2,11 @@
 
 import gc
 
-from rdzv_server.core.events import NodeJoined
+from rdzv_server.core.effects import Record
+from rdzv_server.core.events import NodeJoined, NodeLost
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.driver import Driver
-from rdzv_server.service.measurements import Measurements
+from rdzv_server.service.measurements import Measurements, RunMeasurements
 from rdzv_server.storage.base import MemoryStore
 from tests.support.scenario import a_join, settings_of
 
@@ -33,3 +34,10 @@ async def test_nothing_is_remembered_of_runs_whose_leadership_has_moved() -> Non
         await driver.stop()
     assert footprint(measurements) - before <= 2, "the kinds of events that were counted"
     assert measurements.happened["run_created"] == 3
+
+
+def test_a_lost_agent_counts_as_expired_by_its_lease_and_not_by_words() -> None:
+    measurements = Measurements()
+    lost = NodeLost("a", "in whatever words", is_expired=True), NodeLost("b", "not heard for a while")
+    RunMeasurements(measurements).observe([Record("run", 1, 1.0, fact) for fact in lost])
+    assert measurements.leases_expired == 1

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import pytest
 from rdzv_protocol.errors import AgentFenced
 
-from rdzv_server.core.events import AgentDisconnected, WorkersFailed
+from rdzv_server.core.events import AgentDisconnected, NodeLost, WorkersFailed
 from rdzv_server.core.kernel.liveness import HoldUp, Leases
 from rdzv_server.core.kernel.run import AgentState
 from rdzv_server.words import completion
@@ -175,6 +175,19 @@ NOT_BACK = words.lost("b", words.not_back(1))
 })  # fmt: skip
 def test_a_node_is_lost(story):
     check(story)
+
+
+def test_the_record_of_a_loss_says_whether_a_lease_had_ended_whatever_the_words_are(monkeypatch):
+    monkeypatch.setattr(words, "not_heard", lambda lease_s: "in other words")
+    run = running("1:4", "a", "b", "c", "d", lease_s=10)
+    run.passes(6)
+    run.renews("a")
+    run.disconnects("b")
+    run.passes(4)
+    lost = {each.fact.agent_id: each.fact for each in run.records if isinstance(each.fact, NodeLost)}
+    assert {agent_id: (fact.is_expired, fact.is_blameless) for agent_id, fact in lost.items()} == {
+        "b": (False, False), "c": (True, True), "d": (True, True),
+    }, "c and d have fallen silent together"  # fmt: skip
 
 
 def test_a_lost_agent_that_comes_back_is_fenced():
