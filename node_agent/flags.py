@@ -11,8 +11,8 @@ from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.flag_values import checked_counts, is_host, node_counts
-from rdzv_protocol.text import did_you_mean
 from rdzv_protocol.visible import is_visible
 
 from node_agent import words
@@ -242,7 +242,9 @@ def signals(given: object) -> tuple[str, ...]:
     for each in names:
         word = each.upper()
         if each not in Signals.__members__ and (
-            meant := did_you_mean(word if word.startswith("SIG") else f"SIG{word}", Signals.__members__, 0.8)
+            meant := protocol_words.flags.did_you_mean(
+                word if word.startswith("SIG") else f"SIG{word}", Signals.__members__, 0.8
+            )
         ):
             raise ValueError(words.values.no_such_signal(each, meant))
     return tuple(dict.fromkeys(names))

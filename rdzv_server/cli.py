@@ -24,7 +24,7 @@ from rdzv_protocol.flag_values import address as address_of
 from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
-from rdzv_protocol.text import did_you_mean
+from rdzv_protocol.words import flags as flag_words
 
 from rdzv_server.auth.reload import BadTokenFile, Security
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
@@ -301,7 +301,7 @@ def _probe(config: ServerConfig) -> int:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if unknown := re.match(r"unrecognized arguments: (-[^\s=]+)", message):
-            message += did_you_mean(unknown[1].replace("_", "-"), self._option_string_actions)
+            message += flag_words.did_you_mean(unknown[1].replace("_", "-"), self._option_string_actions)
         fail(words.see_help(message))
 
 
@@ -326,7 +326,7 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
     pairs = (("tls_cert", "tls_key"), ("etcd_cert", "etcd_key"), ("webhook", "webhook_secret_file"))
     for one, other in pairs:
         if (one in given) != (other in given):
-            fail(words.belong_together(_flag(one), _flag(other)))
+            fail(flag_words.belong_together(_flag(one), _flag(other)))
     if config.exclude_after is None:
         for name in ("exclude_for_s", "on_exclude"):
             if name in given:

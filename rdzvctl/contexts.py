@@ -18,6 +18,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from rdzv_protocol import words
 from rdzv_protocol.flag_values import Endpoint, endpoints
 from rdzv_protocol.paths import DEFAULT_PORT
 
@@ -118,7 +119,7 @@ def check(source: str, fields: Mapping[str, str]) -> Place:
     try:
         found = endpoints(fields["endpoint"], DEFAULT_PORT)
     except ValueError as error:
-        raise BadInput(rdzvctl.words.bad_endpoint(source, str(error))) from None
+        raise BadInput(words.flags.bad_value(source, str(error))) from None
     return Place(tuple(found), source, **{key: value for key, value in fields.items() if key != "endpoint"})
 
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import rdzv_protocol
 from rdzv_protocol import paths
-from rdzv_protocol.text import did_you_mean
+from rdzv_protocol.words import flags
+from rdzv_protocol.words.flags import did_you_mean
 
 # The command line.
 
@@ -124,15 +125,11 @@ def written(path: str, done: str, *, comments_lost: bool) -> str:
 
 
 def pair_incomplete(source: str) -> str:
-    return f"--tls-cert and --tls-key belong together ({source})"
+    return f"{flags.belong_together('--tls-cert', '--tls-key')} ({source})"
 
 
 def no_ca(source: str) -> str:
     return f"--tls-cert needs --tls-ca, too: FILE, or system ({source})"
-
-
-def bad_endpoint(source: str, why: str) -> str:
-    return f"{source}: {why}"
 
 
 def context_of(name: str, path: str) -> str:

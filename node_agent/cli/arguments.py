@@ -13,6 +13,7 @@ from typing import Annotated, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.flag_values import LOG_FORMATS
 from rdzv_protocol.settings import OnHang, RankPolicy, ScaleUp
 
@@ -388,4 +389,4 @@ def read(argument: str, source: str, value: object) -> object:
     try:
         return ALL[argument].read(value)
     except ValueError as error:
-        raise UsageError(f"{source}: {error}") from None
+        raise UsageError(protocol_words.flags.bad_value(source, str(error))) from None

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any, NoReturn
 
 import rdzv_protocol
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.paths import DEFAULT_PORT
-from rdzv_protocol.text import did_you_mean
 
 from node_agent import words
 from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, from_variables, make
@@ -155,7 +155,7 @@ class Parser(argparse.ArgumentParser):
     def _instead_of(self, word: str) -> str:
         """The flag that was probably meant."""
         names = [name for name in self._option_string_actions if name.startswith("--") and "_" not in name]
-        return did_you_mean(word.partition("=")[0].replace("_", "-"), names, 0.75)
+        return protocol_words.flags.did_you_mean(word.partition("=")[0].replace("_", "-"), names, 0.75)
 
     def _no_script(self, flags: Sequence[str]) -> str:
         """Line about a script that is missing, perhaps since the last flag has taken it for its value."""

@@ -11,12 +11,12 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.credentials import Credentials, TlsFiles, TlsNames
 from rdzv_protocol.flag_values import address
 from rdzv_protocol.log_lines import LineFormat, lowest_level
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
-from rdzv_protocol.text import did_you_mean
 
 from node_agent import words
 from node_agent.cli import rendezvous
@@ -120,7 +120,7 @@ def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
     """Yield lines about values that count for nothing, or for less than was asked."""
     unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
     for argument, given in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
-        meant = "".join(did_you_mean(each, SETTINGS, 0.75) for each in given)
+        meant = "".join(protocol_words.flags.did_you_mean(each, SETTINGS, 0.75) for each in given)
         if given:
             yield words.cli.means_nothing(arguments.source(argument), given, meant)
 
@@ -248,7 +248,9 @@ def _workers(arguments: Arguments, devices: "Devices | None") -> int:
     try:
         return devices.count_workers(wanted)
     except DeviceError as error:
-        raise UsageError(f"{arguments.source('nproc_per_node')} {wanted}: {error}") from None
+        raise UsageError(
+            protocol_words.flags.bad_value(f"{arguments.source('nproc_per_node')} {wanted}", str(error))
+        ) from None
 
 
 def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
@@ -359,7 +361,9 @@ def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:
             words.plan.no_tls_on_a_node(first, arguments.own("rdzv_endpoint"), arguments.own("rdzv_backend"))
         )
     if (cert is None) != (key is None):
-        raise UsageError(words.plan.half_a_certificate(arguments.source("tls_cert"), arguments.source("tls_key")))
+        raise UsageError(
+            protocol_words.flags.belong_together(arguments.source("tls_cert"), arguments.source("tls_key"))
+        )
     if ca is None:
         raise UsageError(words.plan.tls_without_ca(first, arguments.own("tls_ca")))
     return TlsFiles(ca, cert, key, TlsNames(*map(arguments.source, TLS_FILES)))

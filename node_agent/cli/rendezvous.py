@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 from rdzv_protocol import flag_values
+from rdzv_protocol import words as protocol_words
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent import words
@@ -241,4 +242,4 @@ def endpoints(arguments: Arguments, default_port: int | None = None, lowest: int
     try:
         return flag_values.endpoints(arguments.rdzv_endpoint, default_port, lowest)
     except ValueError as error:
-        raise UsageError(f"{arguments.source('rdzv_endpoint')}: {error}") from None
+        raise UsageError(protocol_words.flags.bad_value(arguments.source("rdzv_endpoint"), str(error))) from None

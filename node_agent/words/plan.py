@@ -87,10 +87,6 @@ def no_tls_on_a_node(source: str, rdzv_endpoint: str, rdzv_backend: str) -> str:
     )
 
 
-def half_a_certificate(tls_cert: str, tls_key: str) -> str:
-    return f"{tls_cert} and {tls_key} belong together"
-
-
 # Output.
 
 

@@ -53,12 +53,11 @@ def one_line(texts: Iterable[str]) -> str:
     return next((line for text in texts if (line := printable(text).strip())), "")
 
 
-def did_you_mean(given: str, known: Iterable[str], least: float = 0.6) -> str:
-    """The known word that was probably meant, as the end of a sentence; empty if none is alike.
+def closest(given: str, known: Iterable[str], least: float) -> str:
+    """The known word that was probably meant; empty if none is alike.
 
     `least`: how alike, from 0 to 1 (the same), it must be.
     """
     from difflib import get_close_matches
 
-    close = get_close_matches(given, [*known], 1, least)
-    return f"; did you mean {close[0]}?" if close else ""
+    return next(iter(get_close_matches(given, [*known], 1, least)), "")

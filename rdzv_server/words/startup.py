@@ -45,10 +45,6 @@ def only_in_cluster(flag: str) -> str:
 NEVER_IDLE = "--exit-when-idle: not with --store etcd://, where several servers stand by for any run"
 
 
-def belong_together(one: str, other: str) -> str:
-    return f"{one} and {other} belong together"
-
-
 def needs_exclude_after(flag: str) -> str:
     return f"{flag} needs --exclude-after N/TIME: without it no node is kept out"
 

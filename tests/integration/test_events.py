@@ -12,8 +12,9 @@ from typing import Any
 import aiohttp
 import pytest
 from rdzv_protocol import paths
+from rdzv_protocol.words import flags
 
-from rdzv_server.words import exports, startup
+from rdzv_server.words import exports
 from tests.integration.replicas import Replicas
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.programs import PATIENCE_S, Program, Server
@@ -172,7 +173,7 @@ async def test_the_event_log_is_opened_again_when_whoever_rotates_it_says_so(hub
     [
         (("--event-log", "{}/nowhere/events"), pattern(exports.bad_event_log, why=os.strerror(errno.ENOENT))),
         (("--webhook", "ftp://x", "--webhook-secret-file", "{}/secret"), pattern(exports.BAD_URL)),
-        (("--webhook", "http://x/"), pattern(startup.belong_together, one="--webhook", other="--webhook-secret-file")),
+        (("--webhook", "http://x/"), pattern(flags.belong_together, one="--webhook", other="--webhook-secret-file")),
         (
             ("--webhook", "http://x/", "--webhook-secret-file", "{}/none"),
             pattern(exports.unreadable_secret, why=os.strerror(errno.ENOENT)),

@@ -10,6 +10,8 @@ from functools import partial
 from string import Template
 from typing import Any
 
+from rdzv_protocol import words as protocol_words
+
 from node_agent import words
 from node_agent.compat.api.children import START_METHODS, ChildSpec, FunctionProcess, StartMethod
 from node_agent.compat.api.errors import LaunchError
@@ -203,4 +205,4 @@ def cpu_sets(options: Any, environment: Environment, workers: int) -> tuple[froz
     except binding.NumaError as error:
         if getattr(options, "should_fall_back_if_binding_fails", False):
             return ()
-        raise ValueError(f"numa_options: {error}") from None
+        raise ValueError(protocol_words.flags.bad_value("numa_options", str(error))) from None

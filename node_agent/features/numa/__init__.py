@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 from msgspec.structs import replace
+from rdzv_protocol import words as protocol_words
 
 from node_agent.flags import Flag, one_of
 from node_agent.kernel.config import LaunchPlan, Options, UsageError
@@ -44,4 +45,5 @@ class NumaBinding(Options, frozen=True, kw_only=True):
                 self, cpus=near_gpus(self.numa_binding, plan.pci_addresses, plan.config.join.local_world_size)
             )
         except NumaError as error:
-            raise UsageError(f"{source('numa_binding')} {self.numa_binding}: {error}") from None
+            wanted = f"{source('numa_binding')} {self.numa_binding}"
+            raise UsageError(protocol_words.flags.bad_value(wanted, str(error))) from None

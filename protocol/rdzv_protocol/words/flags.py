@@ -1,4 +1,27 @@
-"""What is wrong with a flag's value, or with a variable's."""
+"""What is wrong with a flag, with a flag's value, or with a variable's."""
+
+from collections.abc import Iterable
+
+from rdzv_protocol.text import closest
+
+
+def did_you_mean(given: str, known: Iterable[str], least: float = 0.6) -> str:
+    """End of a sentence about a word that is not known; empty if no known word is alike.
+
+    `least`: how alike, from 0 to 1 (the same), it must be.
+    """
+    meant = closest(given, known, least)
+    return f"; did you mean {meant}?" if meant else ""
+
+
+def belong_together(one: str, other: str) -> str:
+    return f"{one} and {other} belong together"
+
+
+def bad_value(source: str, why: str) -> str:
+    """Refuses what a flag, a variable, a key or a file gave."""
+    return f"{source}: {why}"
+
 
 A_TIME = "a time such as 90s, 30m, 24h or 7d"
 

@@ -10,6 +10,7 @@ EXAMPLES: Examples = {
     codec.a_number: [{"low": 0.1, "high": 86_400}],
     codec.one_of: [{"values": ["wait", "start"]}],
     codec.a_long_text: [{"text": "x" * 100}],
+    flags.did_you_mean: [{"given": "--prot", "known": ["--port", "--host"]}],
     flags.other_setting: [
         {"flag": "--max-restarts", "theirs": 3, "asked": 0},
         {"flag": "--last-call-timeout", "theirs": None, "asked": 30.0},

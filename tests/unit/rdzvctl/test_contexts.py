@@ -60,7 +60,7 @@ def test_without_anything_it_is_this_machine(tmp_path: Path) -> None:
     ("given", "says"),
     [
         ({"context": "lap"}, words.no_context("lap", "{path}", ["lab"])),
-        ({"endpoint": "a:0"}, words.bad_endpoint("--endpoint", flags.bad_endpoint("a:0", 1))),
+        ({"endpoint": "a:0"}, flags.bad_value("--endpoint", flags.bad_endpoint("a:0", 1))),
         ({"tls_cert": "c"}, words.pair_incomplete(words.context_of("lab", "{path}"))),
         ({"tls_cert": "c", "tls_key": "k"}, words.no_ca(words.context_of("lab", "{path}"))),
     ],

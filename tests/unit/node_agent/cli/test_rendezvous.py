@@ -227,7 +227,7 @@ def test_where_they_meet_by_what_operators_set(flags, environment, target):
         *((f"--rdzv-backend {backend}", SAY.no_endpoint("--rdzv-backend", backend, "--endpoint"))
           for backend in ("etcd", "etcd-v2", "rdzv-server")),
         ("--endpoint https://h:1", words.plan.https_without_ca("--endpoint", "--tls-ca")),
-        ("--endpoint h:1 --tls-ca system --tls-cert x", words.plan.half_a_certificate("--tls-cert", "--tls-key")),
+        ("--endpoint h:1 --tls-ca system --tls-cert x", flag_words.belong_together("--tls-cert", "--tls-key")),
         ("--endpoint h:1 --tls-cert x --tls-key y", words.plan.tls_without_ca("--tls-cert", "--tls-ca")),
         ("--endpoint ftp://h:1", f"--endpoint: {flag_words.bad_endpoint('ftp://h:1', 1)}"),
         ("--endpoint ::1", f"--endpoint: {flag_words.no_port('::1', '[::1]:29400')}"),

@@ -80,7 +80,7 @@ def test_token_files(tmp_path: Path) -> None:
         ({"tls_cert": "c", "tls_key": "k"}, words.plan.tls_without_ca("--rdzv-conf: tls_cert", "--rdzv-conf: tls_ca")),
         (
             {"tls_ca": "system", "tls_key": "k"},
-            words.plan.half_a_certificate("--rdzv-conf: tls_cert", "--rdzv-conf: tls_key"),
+            flags.belong_together("--rdzv-conf: tls_cert", "--rdzv-conf: tls_key"),
         ),
         ({"tls_ca": "/nowhere"}, "--rdzv-conf: tls_ca /nowhere: No such file or directory"),
         ({"tls_ca": "system", "tls_cert": "/c", "tls_key": "/k"}, "--rdzv-conf: tls_cert /c: No such file.*"),
