@@ -248,7 +248,8 @@ def _bind_error(host: str | None, port: int, error: OSError) -> str:
         return words.port_in_use(port)
     if error.errno == errno.EACCES:
         return words.port_needs_privileges(port)
-    return words.cannot_listen(host, port, error.strerror or str(error))
+    number = error.errno or 0  # negative if it is the name's
+    return words.cannot_listen(host, port, os.strerror(number) if number > 0 else error.strerror or str(error))
 
 
 def _listens(address: str, port: int, *, is_tls: bool) -> str:

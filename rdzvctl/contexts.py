@@ -116,6 +116,8 @@ def check(source: str, fields: Mapping[str, str]) -> Place:
         raise BadInput(rdzvctl.words.pair_incomplete(source))
     if "tls_cert" in fields and "tls_ca" not in fields:
         raise BadInput(rdzvctl.words.no_ca(source))
+    if "tls_ca" not in fields and "https://" in fields["endpoint"]:
+        raise BadInput(words.flags.https_without_ca(source, "--tls-ca"))
     try:
         found = endpoints(fields["endpoint"], DEFAULT_PORT)
     except ValueError as error:

@@ -352,7 +352,9 @@ def _tls(arguments: Arguments, target: Target) -> TlsFiles | None:
     ca, cert, key = arguments.tls_ca, arguments.tls_cert, arguments.tls_key
     given = [argument for argument in TLS_FILES if getattr(arguments, argument) is not None]
     if not given and "https://" in arguments.rdzv_endpoint:
-        raise UsageError(words.plan.https_without_ca(arguments.source("rdzv_endpoint"), arguments.own("tls_ca")))
+        raise UsageError(
+            protocol_words.flags.https_without_ca(arguments.source("rdzv_endpoint"), arguments.own("tls_ca"))
+        )
     if not given:
         return None
     first = arguments.source(given[0])
@@ -452,6 +454,8 @@ def _check_module(name: str) -> None:
     from importlib.machinery import PathFinder
     from importlib.util import find_spec
 
+    if name.endswith(".py") and os.path.isfile(name) and not os.path.isdir(name.removesuffix(".py")):
+        raise UsageError(words.command.module_is_a_script(name))
     top = name.partition(".")[0]
     with suppress(ValueError, OSError):  # of a module without a spec, and a working folder that is gone
         if PathFinder.find_spec(top, [os.getcwd()]) is None and find_spec(top) is None:
@@ -521,11 +525,15 @@ def _program(name: str, environment: Mapping[str, str]) -> str:
         return found
     if os.path.isdir(name):
         raise UsageError(words.command.program_is_a_folder(name))
-    if os.path.exists(name):
-        if os.access(name, os.X_OK):
-            raise UsageError(words.command.program_not_in_path(name))
-        raise UsageError(words.command.program_not_executable(name))
-    raise UsageError(words.command.no_program(name, _folder()))
+    try:
+        os.stat(name)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(words.command.no_program(name, _folder())) from None
+    except OSError as error:  # its folder is closed to this user, or links lead round in a circle
+        raise UsageError(words.command.program_unreachable(name, error.strerror or str(error))) from None
+    if os.access(name, os.X_OK):
+        raise UsageError(words.command.program_not_in_path(name))
+    raise UsageError(words.command.program_not_executable(name))
 
 
 def _folder() -> str | None:

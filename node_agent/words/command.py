@@ -9,12 +9,20 @@ def no_module(name: str, folder: str | None) -> str:
     return f"there is no module {name} {_looked('in the places of sys.path and', folder)}"
 
 
+def module_is_a_script(name: str) -> str:
+    return f"-m {name}: a module's name has no .py: give -m {name.removesuffix('.py')}, or leave -m out"
+
+
 def no_script(script: str, folder: str | None) -> str:
     return f"there is no script {script} {_looked('in', folder)}"
 
 
 def no_program(name: str, folder: str | None) -> str:
     return f"there is no program {name} {_looked('in PATH and', folder)}"
+
+
+def program_unreachable(name: str, reason: str) -> str:
+    return f"program {name:.200} cannot be reached: {reason}"
 
 
 def no_python(name: str, folder: str | None) -> str:

@@ -137,5 +137,9 @@ def leads_no_more(server: str) -> str:
     return f"{server} leads no more"
 
 
+def names_no_interface(address: str) -> str:
+    return f"a link-local address needs its interface, as in {address}%eth0"
+
+
 def own_address_link_local(address: str) -> str:
     return f"workers cannot connect to this node's address {address}, which is link-local: {hint('address')}"

@@ -72,10 +72,6 @@ def loopback_of_several(source: str, endpoint: str, host: str, nodes: int, varia
 # Credentials.
 
 
-def https_without_ca(source: str, tls_ca: str) -> str:
-    return f"{source}: https needs {tls_ca}: a file of authorities, or system"
-
-
 def tls_without_ca(source: str, tls_ca: str) -> str:
     return f"{source} needs {tls_ca}, too: a file of authorities, or system"
 

@@ -35,6 +35,9 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
     """
     for scheme in ("http://", "https://"):
         text = text.removeprefix(scheme)
+    scheme, is_url, _ = text.partition("://")
+    if is_url:
+        raise ValueError(words.flags.bad_scheme(text, scheme))
     text = text.removesuffix("/").removesuffix(STATUS)
     host, colon, port = text.rpartition(":")
     is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # to be a part of an IPv6 address

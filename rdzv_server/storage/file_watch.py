@@ -86,6 +86,8 @@ class LastRecord:
                 text = file.read(DIGITS + 1)
         except FileNotFoundError:
             return None
+        except OSError:
+            raise StoreBroken(words.cannot_open(self.path)) from None
         return int(text) if text.strip().isdigit() else 0
 
     def _broken(self, what: str) -> StoreBroken:

@@ -98,7 +98,8 @@ def port_needs_privileges(port: int) -> str:
 
 
 def cannot_listen(host: str | None, port: int, why: str) -> str:
-    return f"cannot listen on {host or 'every address'}, port {port}: {why}"
+    named = f"; name an address of this machine with --host, not {host}, or leave --host out" if host else ""
+    return f"cannot listen on {host or 'every address'}, port {port}: {why}{named}"
 
 
 def too_few_files(most: int) -> str:

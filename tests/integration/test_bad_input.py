@@ -20,7 +20,8 @@ from tests.support.programs import WORKER, Program, Server, refuses, start_agent
 from tests.support.told import pattern, tells, told
 
 NOWHERE = ("--endpoint", "127.0.0.1:1")
-UNKNOWN_NAME = ("--endpoint", "no-such-host.invalid:29400")
+NO_HOST = "no-such-host.invalid"
+UNKNOWN_NAME = ("--endpoint", f"{NO_HOST}:29400")
 OTHER_MACHINE = "224.0.0.1"
 """Address that is never this machine's, and that the kernel refuses to connect to."""
 
@@ -51,6 +52,8 @@ async def test_a_server_that_is_not_there(flags: tuple[str, ...], says: str) -> 
 # What the parsers alone refuse is in tests/unit/node_agent/cli and tests/unit/rdzv_server/test_cli.py.
 SERVER_FLAGS = {
     ("--port", "http"): startup.other_value(startup.A_PORT, "http"),
+    ("--host", "198.51.100.7"): startup.cannot_listen("198.51.100.7", 0, os.strerror(errno.EADDRNOTAVAIL)),
+    ("--host", NO_HOST): startup.cannot_listen(NO_HOST, 0, "Name or service not known"),
     ("--listen-fd", "99"): startup.bad_listen_fd(99, os.strerror(errno.EBADF)),
     ("--listen-fd", "0"): startup.bad_listen_fd(0, os.strerror(errno.ENOTSOCK)),
     ("--max-connections", "9999999"): "--max-connections 9999999: ",

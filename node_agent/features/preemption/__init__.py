@@ -40,8 +40,10 @@ class Preemption(Options, frozen=True, kw_only=True):
 
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Preemption":
         path = self.preemption_file
-        if path is not None and not os.path.isdir(os.path.dirname(path) or "."):
+        folder = os.path.dirname(path or "") or "."
+        if path is not None and not os.access(f"{folder}/.", os.X_OK):
             from node_agent.features.preemption import words
 
-            raise UsageError(words.not_a_file(source("preemption_file"), path))
+            told = words.folder_closed if os.path.isdir(folder) else words.not_a_file
+            raise UsageError(told(source("preemption_file"), path))
         return self

@@ -10,6 +10,10 @@ def not_a_file(source: str, path: str) -> str:
     return f"{source}: the folder of {path!r} does not exist"
 
 
+def folder_closed(source: str, path: str) -> str:
+    return f"{source}: this user may not look into the folder of {path!r}: name another one"
+
+
 def not_a_cloud(clouds: Iterable[str], given: str) -> str:
     """Refuses a value of `--preemption-poll`."""
     return f"{', '.join(clouds)}, or one of them as CLOUD=http://HOST:PORT, not {given!r:.80}"

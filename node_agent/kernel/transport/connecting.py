@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from errno import EINVAL
 from functools import partial
 from typing import Any
 
@@ -105,7 +106,7 @@ class Connector:
             except TimeoutError:
                 failure = Unreachable("connect", words.connection.address_silent(where, timeout_s))
             except OSError as error:
-                failure = self.tls_failure(error) or Unreachable("connect", f"{where}: {_words(error)}")
+                failure = self.tls_failure(error) or Unreachable("connect", f"{where}: {_words(error, where)}")
             except ValueError as error:  # a file of ours
                 failure = Unreachable("TLS", str(error))
         raise failure or Unreachable("connect", words.connection.NO_ADDRESS)
@@ -192,5 +193,7 @@ def _peer(streams: Streams) -> Address:
         raise Unreachable("HTTP", words.connection.BROKE, is_cut=True) from None
 
 
-def _words(error: OSError) -> str:
+def _words(error: OSError, where: str) -> str:
+    if error.errno == EINVAL and where.startswith("fe80:"):
+        return words.connection.names_no_interface(where)
     return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__

@@ -14,6 +14,10 @@ def did_you_mean(given: str, known: Iterable[str], least: float = 0.6) -> str:
     return f"; did you mean {meant}?" if meant else ""
 
 
+def https_without_ca(source: str, tls_ca: str) -> str:
+    return f"{source}: https needs {tls_ca}: a file of authorities, or system"
+
+
 def belong_together(one: str, other: str) -> str:
     return f"{one} and {other} belong together"
 
@@ -36,6 +40,10 @@ def no_port(text: str, example: str) -> str:
 
 def bad_endpoint(text: str, lowest_port: int) -> str:
     return f"{text!r} is not HOST:PORT with a port from {lowest_port} to 65535"
+
+
+def bad_scheme(text: str, scheme: str) -> str:
+    return f"{text!r} begins with {scheme}://: give HOST:PORT, http://HOST:PORT or https://HOST:PORT"
 
 
 def bad_node_counts(text: str) -> str:

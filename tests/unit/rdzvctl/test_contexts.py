@@ -61,6 +61,8 @@ def test_without_anything_it_is_this_machine(tmp_path: Path) -> None:
     [
         ({"context": "lap"}, words.no_context("lap", "{path}", ["lab"])),
         ({"endpoint": "a:0"}, flags.bad_value("--endpoint", flags.bad_endpoint("a:0", 1))),
+        ({"endpoint": "ftp://a:1"}, flags.bad_value("--endpoint", flags.bad_scheme("ftp://a:1", "ftp"))),
+        ({"endpoint": "https://a:1"}, flags.https_without_ca("--endpoint", "--tls-ca")),
         ({"tls_cert": "c"}, words.pair_incomplete(words.context_of("lab", "{path}"))),
         ({"tls_cert": "c", "tls_key": "k"}, words.no_ca(words.context_of("lab", "{path}"))),
     ],

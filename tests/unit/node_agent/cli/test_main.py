@@ -15,6 +15,7 @@ from node_agent.cli.plan import SAME_NAMES
 from node_agent.features.checks import words as checks
 from node_agent.features.notices import words as notices
 from node_agent.features.numa import NumaBinding
+from node_agent.features.preemption import words as preemption
 from node_agent.features.table import OPTIONS
 from node_agent.flags import PLACES
 from node_agent.kernel.config import AgentConfig, LaunchPlan, UsageError
@@ -233,6 +234,13 @@ def test_workers_are_bound_near_their_gpus(monkeypatch):
 def test_a_binding_that_cannot_be_is_one_line():
     with pytest.raises(UsageError, match=r"^--numa-binding node: "):
         config("--numa-binding", "node", "--nproc", "4000", "train.py")
+
+
+def test_a_preemption_file_whose_folder_this_user_may_not_look_into(tmp_path, monkeypatch):
+    """root may look into every folder, so the system's answer is played."""
+    monkeypatch.setattr("node_agent.features.preemption.os.access", lambda path, mode: False)
+    says = preemption.folder_closed("--preemption-file", f"{tmp_path}/taken")
+    assert complaint("--standalone", "--preemption-file", f"{tmp_path}/taken", "train.py") == says
 
 
 @pytest.mark.parametrize(

@@ -226,10 +226,10 @@ def test_where_they_meet_by_what_operators_set(flags, environment, target):
         ("--nnodes 2 --rdzv-endpoint h:0", f"--rdzv-endpoint: {flag_words.bad_endpoint('h:0', 1)}"),
         *((f"--rdzv-backend {backend}", SAY.no_endpoint("--rdzv-backend", backend, "--endpoint"))
           for backend in ("etcd", "etcd-v2", "rdzv-server")),
-        ("--endpoint https://h:1", words.plan.https_without_ca("--endpoint", "--tls-ca")),
+        ("--endpoint https://h:1", flag_words.https_without_ca("--endpoint", "--tls-ca")),
         ("--endpoint h:1 --tls-ca system --tls-cert x", flag_words.belong_together("--tls-cert", "--tls-key")),
         ("--endpoint h:1 --tls-cert x --tls-key y", words.plan.tls_without_ca("--tls-cert", "--tls-ca")),
-        ("--endpoint ftp://h:1", f"--endpoint: {flag_words.bad_endpoint('ftp://h:1', 1)}"),
+        ("--endpoint ftp://h:1", f"--endpoint: {flag_words.bad_scheme('ftp://h:1', 'ftp')}"),
         ("--endpoint ::1", f"--endpoint: {flag_words.no_port('::1', '[::1]:29400')}"),
         ("--standalone --nnodes 2:3", SAY.only_one_node("--standalone", "--nnodes", "--endpoint")),
     ],

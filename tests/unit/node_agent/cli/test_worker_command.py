@@ -1,5 +1,6 @@
 """Commands that the workers execute."""
 
+import errno
 import os
 import sys
 
@@ -132,6 +133,12 @@ def test_a_script_that_may_not_be_read(tmp_path):
     assert complaint("train.py") == words.command.script_unreadable("train.py", "Permission denied")
 
 
+def test_a_program_that_cannot_be_reached(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    reason = os.strerror(errno.ELOOP)
+    assert complaint("--no-python", "./loop") == words.command.program_unreachable("./loop", reason)
+
+
 def test_a_working_folder_that_is_gone(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -145,6 +152,8 @@ def test_a_working_folder_that_is_gone(tmp_path, monkeypatch):
         (["no.py"], words.command.no_script),
         (["--run-path", "no.py"], words.command.no_script),
         (["--no-python", "no-such-program"], words.command.no_program),
+        (["--no-python", "train.py/program"], words.command.no_program),
+        (["-m", "train.py"], words.command.module_is_a_script("train.py")),
         (["-m", "--no-python", "train"], words.command.MODULE_AND_PROGRAM),
         ([], words.cli.see_help(words.cli.NO_SCRIPT)),
         ([""], words.cli.see_help(words.cli.SCRIPT_IS_EMPTY)),

@@ -192,6 +192,18 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path):
     await store.close()
 
 
+@pytest.mark.parametrize("folder", ["", "a file"])
+async def test_a_last_record_that_cannot_be_read_is_named(tmp_path, folder):
+    """Its folder may be a file, or another user's; the record may be a folder."""
+    (tmp_path / "a file").touch()
+    store = SqliteStore(str(tmp_path / folder / "state.db"))
+    if not folder:
+        (tmp_path / "state.db.last-record").mkdir()
+    with pytest.raises(StoreBroken, match=pattern(words.cannot_open, path=f"{store.path}.last-record")):
+        await store.load()
+    await store.close()
+
+
 async def test_a_full_disk_is_no_damage_and_writing_goes_on_when_there_is_room(store, first):
     await first.append(RECORDS[:1])
     (pages,) = first._file.execute("PRAGMA page_count").fetchone()

@@ -1,6 +1,7 @@
 """HTTP transport, against servers of every kind."""
 
 import asyncio
+import os
 import socket
 import ssl
 import struct
@@ -169,6 +170,12 @@ async def test_a_refusal_arrives_as_the_error_that_it_is(server, transport, code
 
 
 # What is no answer.
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="this machine has no IPv6")
+async def test_a_link_local_address_without_its_interface():
+    error = await unreachable(HttpTransport("fe80::1", 29_400, None))
+    assert str(error) == f"connect: fe80::1: {words.connection.names_no_interface('fe80::1')}"
 
 
 async def unreachable(transport: HttpTransport, request=POLL) -> Unreachable:
