@@ -10,9 +10,11 @@ from rdzv_protocol.visible import MOST_MARKS
 from rdzv_server.cli import OTHER_FILES
 from rdzv_server.config import MOST_CONNECTIONS, Limits, Rate
 from rdzv_server.core.kernel.admission import MOST_AGENTS, MOST_GRACE_S
+from rdzv_server.core.kernel.event_sizes import BLOCK_BYTES
+from rdzv_server.core.kernel.run import MOST_DEPARTED
 from rdzv_server.core.nodes.cordons import MOST_CORDONS, MOST_OF_RUN
 from rdzv_server.core.runs import registry
-from rdzv_server.core.runs.kept_events import EVENTS_KEPT, MOST_EVENTS
+from rdzv_server.core.runs.kept_events import EVENTS_KEPT, MEAN_BYTES, MOST_EVENTS
 from rdzv_server.core.runs.registry import MOST_RUNS
 from rdzv_server.http.bounds import MOST_HELD_BYTES
 from rdzv_server.http.connection import MOST_DROPPED, READ_BYTES
@@ -65,6 +67,9 @@ def test_the_table_has_the_limits_that_there_are() -> None:
         f"| agents of all runs | `--max-agents`: {registry.MOST_AGENTS:,} |",
         f"| combining marks in a row, in a name or a text | {MOST_MARKS} (",
         f"| events of all runs | `--max-events`: {MOST_EVENTS:,} |",
+        f"| {MEAN_BYTES} bytes for each of `--max-events`, {MOST_EVENTS * MEAN_BYTES >> 20} MiB, "
+        f"and {BLOCK_BYTES >> 10} KiB a run |",
+        f"| ids of agents that are gone | {MOST_DEPARTED:,} of a run, `--max-agents` of all runs |",
         f"| events of an attempt | the latest {EVENTS_KEPT:,}, ",
         f"| agents of a run | {MOST_AGENTS:,} |",
         f"| `--disconnect-grace` of a new run | {MOST_GRACE_S:,.0f} s |",

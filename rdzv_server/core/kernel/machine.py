@@ -10,6 +10,7 @@ An event that is refused raises a `ProtocolError` and changes nothing. A repeate
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from sys import getsizeof
 from typing import Any
 
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ from rdzv_server.core.kernel import (
     failed_rounds,
     final_report,
     finishing,
+    kept_failures,
     legal_sizes,
     namesakes,
     notices,
@@ -38,6 +40,7 @@ from rdzv_server.core.kernel import (
     unheard,
     worker_reports,
 )
+from rdzv_server.core.kernel.event_sizes import LONG
 from rdzv_server.core.kernel.liveness import Leases, Loss
 from rdzv_server.core.kernel.policy import Hooks, Policies, Rule
 from rdzv_server.core.kernel.run import (
@@ -103,10 +106,13 @@ class RunMachine:
         self.places = 0
         """Places that the registry counts for the attempt: its agents, or the seats of its last round if more."""
         self.events = 0
-        """Kept events that the registry counts for the attempt."""
+        """Kept events that the registry counts for the attempt, and their bytes."""
+        self.event_bytes = 0
         self.evidence = 0
         """Bytes of failures that the registry counts for the attempt, and the last failure among them."""
         self.last_failure: object = None
+        self.departed = 0
+        """Agents that are gone whose ids the registry counts for the attempt."""
         self._snapshot: list[bytes] = []
         """Parts of a snapshot, while it is replayed."""
 
@@ -381,7 +387,9 @@ class RunMachine:
         return self._rule_for(fact)[1].may_end_round
 
     def _events_dropped(self, fact: events.EventsDropped, now: float) -> None:
-        self.run.first_event = max(self.run.first_event, fact.below)
+        run = self.run
+        run.event_sizes.drop(run.first_event, fact.below, run.event_number)
+        run.first_event = max(run.first_event, fact.below)
 
     def note_steps(self, step: int | None, checkpoint_step: int | None) -> None:
         """Note the highest step, and checkpoint, that workers of the running round have told; None if none."""
@@ -659,11 +667,17 @@ class RunMachine:
     def tell(self, kind: EventKind, reason: str, now: float, **more: Any) -> None:
         run = self.run
         run.event_number += 1
+        if "failure" in more or len(reason) > LONG:
+            self._note_large_event(reason, more.get("failure"))
         event = RunEvent(
             number=run.event_number, run_id=run.run_id, attempt=run.attempt, kind=kind, reason=reason,
             at=run.wall_clock(now), **({"round": run.round} | more),
         )  # fmt: skip
         self._effects.append(Happened(event))
+
+    def _note_large_event(self, reason: str, failure: Failure | None) -> None:
+        size = getsizeof(reason) + (kept_failures.size_of(failure) if failure else 0)
+        self.run.event_sizes.add(self.run.event_number, size)
 
     def _taken(self) -> list[Effect]:
         effects, self._effects = self._effects, []

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from enum import StrEnum
+from itertools import islice
 from typing import TypeVar
 
 from msgspec import Struct, field
@@ -11,6 +12,7 @@ from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.kernel import legal_sizes
+from rdzv_server.core.kernel.event_sizes import EventSizes
 from rdzv_server.core.kernel.liveness import Leases
 from rdzv_server.core.kernel.open_queries import Queries
 from rdzv_server.words import notices as words
@@ -23,7 +25,8 @@ HISTORY = 64
 """Restarts, failures and departures that a run remembers one by one; the counters never forget."""
 MOST_DEPARTED = 10_000
 """Agents that are gone whose ids are remembered, so that a late copy of a join brings none of them back. Whatever else
-one that is forgotten asks is refused as an unknown agent's; if it lives and begins anew, it is a newcomer."""
+one that is forgotten asks is refused as an unknown agent's; if it lives and begins anew, it is a newcomer. There is a
+limit for all runs, too: see `room`."""
 
 
 T = TypeVar("T")
@@ -296,6 +299,8 @@ class RunState(Struct, kw_only=True):
     """Number of the run's last event, of an earlier attempt if this one has none yet."""
     first_event: int = 1
     """Number of the attempt's oldest event that is kept: see `kept_events`."""
+    event_sizes: EventSizes = field(default_factory=EventSizes)
+    """Sizes of the large ones among the events that are kept."""
     restart_count: int = 0
     """Number of charged restarts: TORCHELASTIC_RESTART_COUNT, bounded by the budget unless that has a window."""
     charged_at: list[float] = field(default_factory=list)
@@ -500,6 +505,10 @@ class Run(RunState, kw_only=True):
         self.finished.pop(agent_id, None)
         self.note_departed(agent_id)
 
+    def forget_departed(self, number: int) -> None:
+        """Forget the ids of so many agents that are gone, those that went first."""
+        self.departed_ids = dict.fromkeys(islice(self.departed_ids, number, None))
+
     def note_departed(self, agent_id: str) -> None:
         """Fence the id of an agent that is gone, or never had a place."""
         keep_latest(self.departed_ids, agent_id, None, MOST_DEPARTED)
@@ -515,6 +524,7 @@ class Run(RunState, kw_only=True):
         namesakes = {(node_id, agent_id) for node_id, those in self.node_ids.items() for agent_id in those}
         assert namesakes == {(agent.node_id, agent_id) for agent_id, agent in agents.items()}
         assert all(agents[agent_id].join.node_rank == rank for rank, agent_id in self.node_ranks.items())
+        assert self.event_sizes.total == self.event_sizes.open + sum(size for _, size in self.event_sizes.blocks)
         assert not self.departed_ids.keys() & agents.keys() and len(self.departed_ids) <= MOST_DEPARTED
         assert all(
             (agent.node_id in self.cordons) == (agent in self.cordoned.values())

@@ -1,23 +1,48 @@
-"""Limits of the events that are kept: of each attempt, and of all attempts together.
+"""Limits of the events that are kept: of each attempt, and of all attempts together; of large events also in bytes.
 
-If there are more, the oldest are dropped. For the total, the attempt that ended first loses its events first; if no
-ended attempt has any left, the attempts with the most events lose some. An attempt always keeps its last event, since a
+If there are more, the oldest are dropped. For a total, the attempt that ended first loses its events first; if no
+ended attempt has any left, the attempts with the most lose some. An attempt always keeps its last event, since a
 server that starts again continues with the number after it. The numbers of dropped events are never used again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, nsmallest
+from typing import NamedTuple
 
 from rdzv_server.core.events import EventsDropped
 from rdzv_server.core.kernel.run import Run
 
 MOST_EVENTS = 200_000
-"""Most events of all attempts of a server by default: 10,000 runs of 20 events each, about 40 MB."""
+"""Most events of all attempts of a server by default: 10,000 runs of 20 events each, about 100 MB."""
+MEAN_BYTES = 512
+"""Memory that the large events of all attempts may take together, divided by the largest number of events. An event
+with all evidence takes twenty times as much."""
 EVENTS_KEPT = 10_000
 """Number of the latest events of an attempt that are kept; the others are dropped beyond `MOST_OF_ATTEMPT`."""
 MOST_OF_ATTEMPT = EVENTS_KEPT + EVENTS_KEPT // 10
 ROOM = 100
-"""Divisor of the total, and of the ended attempts: a hundredth is dropped at once, as finding the oldest takes time."""
+"""Divisor of a total, and of the ended attempts: a hundredth is dropped at once, as finding the oldest takes time."""
+
+
+class _Measure(NamedTuple):
+    """Measure of what an attempt's events take."""
+
+    kept: Callable[[Run], int]
+    spare: Callable[[Run], int]
+    """What they take at most without the last one, which is kept."""
+    first_left: Callable[[Run, int], int]
+    """Number of the oldest event that is left if so much is dropped, but for the last event."""
+
+
+def _first_left_by_bytes(run: Run, dropped: int) -> int:
+    first = run.event_sizes.first_left(run.first_event, dropped, run.event_number)
+    return min(max(first, run.first_event + 1), run.event_number)
+
+
+_NUMBER = _Measure(
+    lambda run: run.events_kept, lambda run: run.events_kept - 1, lambda run, dropped: run.first_event + dropped
+)
+_BYTES = _Measure(lambda run: run.event_sizes.total, lambda run: run.event_sizes.total, _first_left_by_bytes)
 
 
 def beyond_own(run: Run) -> EventsDropped | None:
@@ -29,31 +54,39 @@ def beyond_own(run: Run) -> EventsDropped | None:
 
 def beyond_total(runs: Iterable[Run], kept: int, most: int) -> Iterator[tuple[Run, EventsDropped]]:
     """Yield drops that make room if the attempts have `kept` events and may have `most`, each of another attempt."""
-    surplus = kept - most + most // ROOM
-    having = [run for run in runs if run.events_kept > 1]
+    return _beyond(runs, kept - most + most // ROOM, _NUMBER)
+
+
+def beyond_bytes(runs: Iterable[Run], kept: int, most: int) -> Iterator[tuple[Run, EventsDropped]]:
+    """Yield drops that make room if the events take `kept` bytes and may take `most`, each of another attempt."""
+    return _beyond(runs, kept - most + most // ROOM, _BYTES)
+
+
+def _beyond(runs: Iterable[Run], surplus: int, measure: _Measure) -> Iterator[tuple[Run, EventsDropped]]:
+    having = [run for run in runs if run.events_kept > 1 and measure.spare(run) > 0]
     ended = [(run.ended_at, run.run_id, run.attempt, run) for run in having if run.ended_at is not None]
     for *_, run in nsmallest(1 + len(ended) // ROOM, ended):
         if surplus <= 0:
             return
-        dropped = min(surplus, run.events_kept - 1)
+        dropped = min(surplus, measure.spare(run))
         surplus -= dropped
-        yield run, EventsDropped(run.first_event + dropped)
+        yield run, EventsDropped(measure.first_left(run, dropped))
     if not ended:
-        yield from _of_the_longest(having, surplus)
+        yield from _of_the_largest(having, surplus, measure)
 
 
-def _of_the_longest(runs: Iterable[Run], surplus: int) -> Iterator[tuple[Run, EventsDropped]]:
-    """Yield drops of so many events together: the attempt that has the most at the time loses half of them at most."""
-    longest = [(-run.events_kept, run.run_id, run.attempt, run) for run in runs]
-    heapify(longest)
-    below: dict[tuple[str, int], tuple[Run, int]] = {}
-    while surplus > 0 and longest:
-        left, run_id, attempt, run = heappop(longest)
+def _of_the_largest(runs: Iterable[Run], surplus: int, measure: _Measure) -> Iterator[tuple[Run, EventsDropped]]:
+    """Yield drops of so much together: the attempt that has the most at the time loses half of it at most."""
+    largest = [(-measure.kept(run), run.run_id, run.attempt, run) for run in runs]
+    heapify(largest)
+    dropped_of: dict[tuple[str, int], tuple[Run, int]] = {}
+    while surplus > 0 and largest:
+        left, run_id, attempt, run = heappop(largest)
         dropped = min(surplus, -left // 2)
         surplus -= dropped
-        _, first = below.get((run_id, attempt), (run, run.first_event))
-        below[run_id, attempt] = run, first + dropped
+        _, before = dropped_of.get((run_id, attempt), (run, 0))
+        dropped_of[run_id, attempt] = run, before + dropped
         if -left - dropped > 1:
-            heappush(longest, (left + dropped, run_id, attempt, run))
-    for run, number in below.values():
-        yield run, EventsDropped(number)
+            heappush(largest, (left + dropped, run_id, attempt, run))
+    for run, dropped in dropped_of.values():
+        yield run, EventsDropped(measure.first_left(run, dropped))

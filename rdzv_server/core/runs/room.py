@@ -1,6 +1,6 @@
 """Room of a server: what its attempts take of it together, and what each may."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rdzv_protocol.errors import ServerUnavailable
 
@@ -8,26 +8,38 @@ from rdzv_server.core.events import EventsDropped
 from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel import kept_failures, unheard
 from rdzv_server.core.kernel.machine import RunMachine
-from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.kernel.run import MOST_DEPARTED, Run
 from rdzv_server.core.runs import kept_events
 from rdzv_server.words import attempts as words
 
+DEPARTED_ROOM = 10
+"""Divisor of the total of ids of agents that are gone: a tenth is forgotten at once, as finding some takes time."""
+
 
 class Room:
-    """Room for so many runs, agents, events and bytes of evidence, and what the attempts take of it."""
+    """Room for so many runs, agents, events and bytes of evidence, and what the attempts take of it.
+
+    The ids of as many agents that are gone are remembered, or of `MOST_DEPARTED` if that is more. Beyond that the
+    attempt that ended first forgets its own first; if all go on, those with the most forget half of them at most. As
+    with evidence, that is no fact: a server that starts again reads all ids, and forgets as many.
+    """
 
     def __init__(self, max_runs: int, max_agents: int, max_events: int, max_evidence: int) -> None:
         self.max_runs, self.max_agents = max_runs, max_agents
         self._max_events, self._max_evidence = max_events, max_evidence
-        self.agents = self.events = self._evidence = 0
-        """Sums of the attempts' places, events and bytes of evidence."""
+        self._max_event_bytes = max_events * kept_events.MEAN_BYTES
+        self._max_departed = max(max_agents, MOST_DEPARTED)
+        self.agents = self.events = self.event_bytes = self._evidence = self.departed = 0
+        """Sums of the attempts' places, events, bytes of large events and of failures, and ids of gone agents."""
+        self._with_departed: dict[Key, RunMachine] = {}
+        """Attempts that remember such ids."""
         self._evident: dict[Key, RunMachine] = {}
         """Attempts that keep evidence which they may drop."""
         self._asked = float("-inf"), float("-inf")
         """Times at which new runs or agents began to ask for a place, one after the other, and asked last: a sign."""
 
     def count(self, machine: RunMachine) -> bool:
-        """Count what an attempt takes now; return whether it has too many events, by itself or with the others."""
+        """Count what an attempt takes now; return whether its events are too many, by themselves or with others'."""
         run = machine.run
         if len(run.agents) != machine.places:
             self.count_places(machine)
@@ -38,6 +50,12 @@ class Room:
             self.events += kept - machine.events
             machine.events = kept
             is_beyond = is_more and (kept > kept_events.MOST_OF_ATTEMPT or self.events > self._max_events)
+        if (size := run.event_sizes.total) != machine.event_bytes:
+            self.event_bytes += size - machine.event_bytes
+            is_beyond |= size > machine.event_bytes and self.event_bytes > self._max_event_bytes
+            machine.event_bytes = size
+        if len(run.departed_ids) != machine.departed:
+            self._count_departed(machine)
         if run.failures and run.failures[-1] is not machine.last_failure:
             self._count_evidence(machine)
         return is_beyond
@@ -51,9 +69,12 @@ class Room:
         """Give back what an attempt takes."""
         self.agents -= machine.places
         self.events -= machine.events
+        self.event_bytes -= machine.event_bytes
         self._evidence -= machine.evidence
-        machine.places = machine.events = machine.evidence = 0
+        self.departed -= machine.departed
+        machine.places = machine.events = machine.event_bytes = machine.evidence = machine.departed = 0
         self._evident.pop(_key(machine), None)
+        self._with_departed.pop(_key(machine), None)
 
     def count_places(self, machine: RunMachine) -> None:
         """Count the agents of an attempt; one that goes on keeps the places of its last round.
@@ -85,11 +106,31 @@ class Room:
         else:
             self._evident.pop(_key(machine), None)
 
+    def _count_departed(self, machine: RunMachine) -> None:
+        """Count the agents of an attempt that are gone, and have some ids forgotten if there are too many."""
+        self._note_departed(machine)
+        if self.departed > self._max_departed:
+            surplus = self.departed - self._max_departed + self._max_departed // DEPARTED_ROOM
+            for each, number in _departed_to_forget(self._with_departed.values(), surplus):
+                each.run.forget_departed(number)
+                self._note_departed(each)
+
+    def _note_departed(self, machine: RunMachine) -> None:
+        number = len(machine.run.departed_ids)
+        self.departed += number - machine.departed
+        machine.departed = number
+        if number:
+            self._with_departed[_key(machine)] = machine
+        else:
+            self._with_departed.pop(_key(machine), None)
+
     def surplus(self, runs: Iterable[Run]) -> list[tuple[Run, EventsDropped]]:
         """Runs of which events have to be dropped, each with the fact that drops them, while there are too many."""
-        if self.events <= self._max_events:
-            return []
-        return list(kept_events.beyond_total(runs, self.events, self._max_events))
+        if self.events > self._max_events:
+            return list(kept_events.beyond_total(runs, self.events, self._max_events))
+        if self.event_bytes > self._max_event_bytes:
+            return list(kept_events.beyond_bytes(runs, self.event_bytes, self._max_event_bytes))
+        return []
 
     @property
     def is_full_of_agents(self) -> bool:
@@ -139,6 +180,21 @@ def silent(machines: Iterable[RunMachine], now: float) -> list[RunMachine]:
     """Attempts that may give their places, the one that has been silent for longest first."""
     those = [machine for machine in machines if unheard.may_give_place(machine.run, now)]
     return sorted(those, key=lambda machine: machine.run.unheard_since or 0.0)
+
+
+def _departed_to_forget(machines: Iterable[RunMachine], surplus: int) -> Iterator[tuple[RunMachine, int]]:
+    """Yield attempts that forget ids of agents that are gone, each with the number of ids."""
+
+    def order(machine: RunMachine) -> tuple[bool, float]:
+        ended_at = machine.run.ended_at
+        return ended_at is None, -machine.departed if ended_at is None else ended_at
+
+    for machine in sorted(machines, key=order):
+        if surplus <= 0:
+            return
+        most = machine.departed if machine.run.ended_at is not None else -(-machine.departed // 2)
+        surplus -= (number := min(surplus, most))
+        yield machine, number
 
 
 def _key(machine: RunMachine) -> Key:

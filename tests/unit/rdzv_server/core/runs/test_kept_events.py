@@ -5,7 +5,7 @@ from rdzv_protocol.messages import Finish
 
 from rdzv_server.core.effects import Happened
 from rdzv_server.core.events import LeaseRenewed
-from rdzv_server.core.runs.kept_events import EVENTS_KEPT, MOST_OF_ATTEMPT
+from rdzv_server.core.runs.kept_events import EVENTS_KEPT, MEAN_BYTES, MOST_OF_ATTEMPT
 from rdzv_server.core.runs.registry import Registry
 from tests.support.scenario import RETENTION_S, ManyRuns, settings_of
 
@@ -125,3 +125,63 @@ def test_a_run_that_is_set_apart_counts_once(server, monkeypatch):
         runs = server.registry.runs()
         assert server.registry._room.events == sum(run.events_kept for run in runs)
     assert kept(server)["one"][1] == 4, "the warning that it is set apart"
+
+
+# Bytes.
+
+MOST = 100
+EVIDENCE = {"traceback": ("x" * 190,) * 40, "stderr_tail": ("y" * 190,) * 32}
+
+
+def with_evidence(server: ManyRuns, run_id: str, times: int) -> None:
+    server.join("a", run_id, settings=EVER)
+    for round in range(1, times + 1):
+        server.fails("a", run_id, round, **EVIDENCE)
+        server.join("a", run_id, settings=EVER, after_round=round)
+
+
+def bytes_of(server: ManyRuns) -> int:
+    """Bytes that all events take, as the server counts them."""
+    total = sum(run.event_sizes.total for run in server.registry.runs())
+    assert server.registry._room.event_bytes == total
+    return total
+
+
+def test_events_with_evidence_are_bounded_in_bytes_and_ended_runs_lose_theirs_first() -> None:
+    server = ManyRuns()
+    server.registry = Registry(RETENTION_S, max_events=MOST)
+    with_evidence(server, "ended", 3)
+    server.succeeds("a", "ended", round=4)
+    for number in range(4):
+        with_evidence(server, f"later {number}", 6)
+        assert bytes_of(server) <= MOST * MEAN_BYTES
+        assert sum(last - first + 1 for first, last in kept(server).values()) < MOST, "there are not too many"
+    first, last = kept(server)["ended"]
+    assert first == last, "it keeps its last event"
+    assert kept(server)["later 3"][0] > 1 and server.registry.runs()[-1].event_sizes.total > 0
+
+
+def test_while_no_run_has_ended_the_one_with_the_largest_events_loses_some() -> None:
+    server = ManyRuns()
+    server.registry = Registry(RETENTION_S, max_events=MOST)
+    server.join("a", "small", settings=ALONE)
+    with_evidence(server, "large", 30)
+    assert bytes_of(server) <= MOST * MEAN_BYTES
+    assert kept(server)["small"] == (1, 3)
+    assert kept(server)["large"][0] > 1
+
+
+def test_a_server_that_starts_again_counts_the_same_bytes() -> None:
+    server = ManyRuns()
+    server.registry = Registry(RETENTION_S, max_events=MOST)
+    with_evidence(server, "one", 30)
+    before = bytes_of(server)
+    again = Registry(RETENTION_S, max_events=MOST)
+    for record in server.records:
+        again.replay(record)
+    assert again._room.event_bytes == before and again.runs()[0].first_event > 1
+    snapshot = again.snapshot(("one", 1), server.now)
+    third = Registry(RETENTION_S, max_events=MOST)
+    for record in snapshot:
+        third.replay(record)
+    assert third._room.event_bytes == again._room.event_bytes
