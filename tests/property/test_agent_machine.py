@@ -128,14 +128,17 @@ class AgentStory(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(really=st.integers(0, 3))
     def the_node_is_excluded(self, really: int) -> None:
-        """An excluded node stands by or makes room for another one, but minds its running workers first."""
+        """An excluded node stands by or makes room for another one, but minds its running workers first.
+
+        It also waits for the verdict on a failure, which is to be reported.
+        """
         if really:
             return
         goes_on = self.machine.state not in (State.ENDING, State.EXITED)
         has_workers = bool(self.workers)
         self.answer(Wait(reason="standing by: node a is excluded: why", excluded=True), 1)
         if goes_on and self.makes_room and not has_workers:
-            assert self.machine.state is State.EXITED or self.checking
+            assert self.machine.state is State.EXITED or self.checking or self.matching
             assert not self.exits or self.exits[-1] is ExitCode.NODE_UNFIT
         elif goes_on:
             assert not self.exits or self.goes_until is not None
