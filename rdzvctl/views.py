@@ -134,7 +134,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
     if node["drain_left_s"] is not None:
         notes.append(f"its workers have {age(node['drain_left_s'])} left")
     if node["slow"]:
-        notes.append(printable(node["slow"]).partition(" is ")[2])
+        notes.append(printable(node["slow"].removeprefix(f"node {node['node_id']} is ")))  # the row names the node
     if cordon:
         notes.append(_cordon(cordon))
     ranks = node["ranks"]

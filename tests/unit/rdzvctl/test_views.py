@@ -6,6 +6,7 @@ import pytest
 from msgspec import json
 
 from rdzv_server.core.events import EXCLUDER, NodeCordoned
+from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views import status_view
 from rdzv_server.words import completion
@@ -326,6 +327,14 @@ def test_a_node_says_who_keeps_it_out_and_what_its_workers_have_left() -> None:
     (row, _) = views.nodes_table(run).rows
     assert row[1] == "draining"
     assert row[-1] == "its workers have 1m30s left; cordoned by admin 10.0.0.1: ECC errors"
+
+
+def test_a_slow_node_is_not_named_twice_whatever_its_name_is() -> None:
+    run = told(running("2", "a", "b"))
+    sentence = policy_words.slow("who is it", True, 1.3, 2.0, 0.65)
+    run["nodes"][0] |= {"node_id": "who is it", "slow": sentence}
+    (row, _) = views.nodes_table(run).rows
+    assert row[0] == "who is it" and row[-1].startswith("slow: ") and sentence.endswith(row[-1])
 
 
 def test_servers_and_the_nodes_that_they_keep_out() -> None:
