@@ -168,6 +168,8 @@ class SqliteStore:
     def _unavailable(self, error: sqlite3.OperationalError) -> Exception:
         if "locked" in str(error):
             return StoreBroken(words.in_use(self.path))
+        if os.path.isdir(self.path):
+            return StoreBroken(words.is_a_folder(self.path))
         if "unable to open" in str(error):
             return StoreBroken(words.cannot_open(self.path))
         return StoreUnavailable(words.cannot_write(self.path, error))

@@ -79,6 +79,10 @@ def cannot_open(path: str) -> str:
     return f"cannot open {path}: is its folder there, and may this user write to it?"
 
 
+def is_a_folder(path: str) -> str:
+    return f"{path} is a folder: name a file in it with --store"
+
+
 def cannot_write(path: str, why: object) -> str:
     return f"cannot write to {path}: {why}"
 

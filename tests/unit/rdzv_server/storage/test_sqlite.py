@@ -192,6 +192,13 @@ async def test_a_folder_that_is_not_there_is_named(tmp_path):
     await store.close()
 
 
+async def test_a_folder_in_place_of_the_file_is_named(tmp_path):
+    store = SqliteStore(str(tmp_path))
+    with pytest.raises(StoreBroken, match=pattern(words.is_a_folder, path=str(tmp_path))):
+        await store.load()
+    await store.close()
+
+
 @pytest.mark.parametrize("folder", ["", "a file"])
 async def test_a_last_record_that_cannot_be_read_is_named(tmp_path, folder):
     """Its folder may be a file, or another user's; the record may be a folder."""
