@@ -1,4 +1,4 @@
-"""Connections that have been accepted and from which nothing has been read: most of a crowd of strangers are such."""
+"""Connections that have been accepted and from which nothing has been read."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ class Opening:
     Until then the connection takes 2 kB. Its transport, its protocol and what they read take ten times as much.
     """
 
-    __slots__ = ("_accepted", "_gone", "_loop", "_peer", "_ready", "_task", "waits_for_turn")
+    __slots__ = ("_accepted", "_first", "_gone", "_loop", "_peer", "_ready", "_task", "waits_for_turn")
 
     def __init__(
         self, accepted: socket.socket, peer: str, ready: Callable[[bytes], None], gone: Callable[[], None]
@@ -23,13 +23,16 @@ class Opening:
         self._accepted, self._peer, self._ready, self._gone = accepted, peer, ready, gone
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
+        self._first: bytes | None = None
+        """First byte that has come; empty if there will be none."""
         self.waits_for_turn = False
         """Whether the peer has sent something, and it is for the server to read it."""
 
     def begin(self) -> None:
-        """Wait for the first byte."""
+        """Wait for the first byte. As a rule it is there: the system holds connections back until it is."""
         self._accepted.setblocking(False)
-        if self._first_byte() is None:
+        self._first = self._first_byte()
+        if self._first is None:
             self._loop.add_reader(self._accepted.fileno(), self._readable)
         else:
             self._wait_for_turn()
@@ -53,6 +56,7 @@ class Opening:
 
     def _readable(self) -> None:
         self._loop.remove_reader(self._accepted.fileno())
+        self._first = self._first_byte()
         self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
@@ -64,8 +68,8 @@ class Opening:
         self.waits_for_turn = False
         if self._accepted.fileno() < 0:
             return
-        if first := self._first_byte():
-            self._ready(first)
+        if self._first:
+            self._ready(self._first)
         else:
             self._end()
 

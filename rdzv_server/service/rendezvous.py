@@ -51,7 +51,7 @@ log = logging.getLogger("rdzv_server")
 
 FIRST_HOLD_S = 1.0
 """Seconds after which a join that waits is first answered, so that a person soon reads what it waits for."""
-FIRST_HOLD_A_NODE_S = 0.5e-3
+FIRST_HOLD_A_NODE_S = 1e-3
 """Seconds for each expected node after which a join is first answered, if that is longer than `FIRST_HOLD_S`: else many
 nodes would be answered while others still arrive."""
 _Told = messages.ReportRequest | messages.SuspectRequest | messages.LeaveRequest | messages.AnswerRequest
