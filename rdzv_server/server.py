@@ -162,7 +162,7 @@ def _prepared(listener: socket.socket) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, 9_000), (socket.TCP_DEFER_ACCEPT, 1),
+        (socket.TCP_USER_TIMEOUT, 9_000),
     ):  # fmt: skip
         listener.setsockopt(socket.IPPROTO_TCP, option, value)
     return listener

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from rdzv_server.http.garbage import GarbageCollector
+from rdzv_server.service.fair_scheduler import FairScheduler
+from rdzv_server.service.operator_scheduler import OperatorScheduler
 from rdzv_server.service.timeouts import Timeouts
 
 Holder = TypeVar("Holder", bound=Hashable)
@@ -67,3 +69,6 @@ class Bounds(Generic[Holder]):
     held: HeldMemory[Holder]
     garbage: GarbageCollector
     """Collector that is told of requests."""
+    turns: FairScheduler
+    looks: OperatorScheduler
+    """Scheduler of operators' looks."""

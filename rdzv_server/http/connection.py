@@ -12,8 +12,6 @@ from rdzv_server.auth.authorization import Permit
 from rdzv_server.http.bounds import Bounds
 from rdzv_server.http.heads import RequestHandler
 from rdzv_server.http.opening import Opening
-from rdzv_server.service.fair_scheduler import scheduler
-from rdzv_server.service.operator_scheduler import operator_scheduler
 
 LOOKS, PROBES = ("GET", "HEAD"), (paths.HEALTHZ, paths.READYZ, paths.LEADERZ)
 """Methods of requests that wait until agents leave time for them; paths of probes, which do not wait."""
@@ -55,6 +53,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Authorization header with which the last request was let in; None: no request has been yet."""
         self.opening: Opening | None = None
         """Opening of the connection, until the first byte and TLS's handshake have come; None once it is made."""
+        self.received = b""
+        """What was received before the connection was made, in a turn of the peer."""
         self.lacks_tls = False
         """Whether the peer speaks no TLS to a server that requires it."""
         self.held_s = 0.0
@@ -137,6 +137,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._bounds.arriving.start(self)
         self.http = self._make_http()
         self.http.connection_made(transport)
+        if self.received:
+            received, self.received = self.received, b""
+            self._take(received, has_turn=True)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _BUFFER  # for all connections: what is read into it is copied at once
@@ -145,33 +148,41 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.data_received(bytes(_BUFFER[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Pass data on in its turn. It may be an operator's look, which waits for its slice."""
+        self._take(data, has_turn=False)
+
+    def _take(self, data: bytes, *, has_turn: bool) -> None:
+        """Pass data on in its turn, which it may have. It may be an operator's look, which waits for its slice."""
         if self.http.drops_rest:
             self._drop(len(data))
             return
         self._bounds.garbage.request_arrived()
         if not self._is_answering:
             self._bounds.arriving.start(self)
-        if self.credential is None:
-            self._bounds.held.add(self.peer, self, len(data))  # also while it waits for its turn
         is_look = _is_look(data)
+        at_once = has_turn and not is_look
+        is_counted = self.credential is None and not at_once
+        if is_counted:
+            self._bounds.held.add(self.peer, self, len(data))  # also while it waits for its turn
         if not is_look:
-            operator_scheduler().give_way()
+            self._bounds.looks.give_way()
         elif data.endswith(b"\r\n\r\n"):
             self._bounds.arriving.stop(self)  # all of it is here, and that it waits for its slice is our doing
-        self._pass_on(partial(self._receive, data), is_look)
+        self._pass_on(partial(self._receive, data, is_counted), is_look, at_once)
         if len(self._waiting) >= MOST_WAITING and self._transport:
             self._transport.pause_reading()
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes, is_counted: bool) -> None:
         head, rest = (data, b"") if self.credential is not None else _first_head(data)
         self.http.data_received(head)
         is_last = self.http.drops_rest or (self.is_closed and self.http.is_whole)
         if rest and not is_last:
-            self._waiting.insert(1, (False, partial(self._receive, rest)))  # it has a turn of its own
+            if not is_counted and self.credential is None:
+                is_counted = True
+                self._bounds.held.add(self.peer, self, len(rest))
+            self._waiting.insert(1, (False, partial(self._receive, rest, is_counted)))  # it has a turn of its own
         if self.http.drops_rest:
             self._bounds.held.remove(self)
-        elif self.credential is not None and not self.http.is_whole:
+        elif not self.http.is_whole and not is_counted:
             self._bounds.held.add(self.peer, self, len(data))
 
     def _drop(self, size: int) -> None:
@@ -180,7 +191,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport and not self.is_closed:
             self._transport.pause_reading()
             if self._dropped <= MOST_DROPPED:
-                scheduler().ask(self.peer, self._read_on, is_stranger=True)
+                self._bounds.turns.ask(self.peer, self._read_on, is_stranger=True)
 
     def eof_received(self) -> bool | None:
         self.http.eof_received()
@@ -212,18 +223,20 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.http.connection_lost(error)
         self._gone(self)
 
-    def _pass_on(self, what: Callable[[], None], is_look: bool) -> None:
-        """Call `what` in its turn, after everything that came before."""
+    def _pass_on(self, what: Callable[[], None], is_look: bool, at_once: bool = False) -> None:
+        """Call `what` in its turn, after everything that came before. `at_once`: it is its turn."""
         self._waiting.append((is_look, what))
-        if len(self._waiting) == 1:
+        if at_once:
+            self._pass()
+        elif len(self._waiting) == 1:
             self._wait_for_turn()
 
     def _wait_for_turn(self) -> None:
         is_look, _ = self._waiting[0]
         if is_look:
-            operator_scheduler().ask(self.run, self._pass)
+            self._bounds.looks.ask(self.run, self._pass)
         else:
-            scheduler().ask(self.run, self._pass, is_stranger=self.credential is None)
+            self._bounds.turns.ask(self.run, self._pass, is_stranger=self.credential is None)
 
     def _pass(self) -> None:
         if not self._waiting:

@@ -18,12 +18,14 @@ from rdzv_protocol.errors import TooManyRequests
 
 from rdzv_server.config import Limits
 from rdzv_server.http.bounds import MOST_HELD_BYTES, Bounds, HeldMemory
-from rdzv_server.http.connection import HttpConnection
+from rdzv_server.http.connection import READ_BYTES, HttpConnection
 from rdzv_server.http.garbage import GarbageCollector
 from rdzv_server.http.heads import RequestHandler
 from rdzv_server.http.limits import RefusalLog, peer_of
-from rdzv_server.http.opening import Opening
+from rdzv_server.http.opening import Opening, Silent
 from rdzv_server.http.tls import Places, shake_hands
+from rdzv_server.service.fair_scheduler import scheduler
+from rdzv_server.service.operator_scheduler import operator_scheduler
 from rdzv_server.service.timeouts import Timeouts
 from rdzv_server.storage.outage import Outage
 from rdzv_server.words import http as words
@@ -71,9 +73,12 @@ class Listener:
             unread=Timeouts(limits.unread_s, partial(self._close_for, "unread_answer")),
             held=HeldMemory(MOST_HELD_BYTES, self._refuse_held),
             garbage=self._garbage,
+            turns=scheduler(),
+            looks=operator_scheduler(),
         )
         self._silent = Timeouts(limits.handshake_s, partial(self._close_for, "slow_request"))
         """Time limits of TLS connections to their first byte."""
+        self._unheard = Silent(self._bounds.turns)
         self._connections: set[HttpConnection] = set()
         self._unauthenticated: dict[HttpConnection, None] = {}
         self._unauthenticated_of = defaultdict[str, dict[HttpConnection, None]](dict)
@@ -102,6 +107,7 @@ class Listener:
         openings = [connection.opening for connection in self._connections if connection.opening]
         for opening in openings:
             opening.cancel()  # which ends those alone that have no transport yet
+        self._unheard.close()
         await asyncio.gather(*(opening.task for opening in openings if opening.task), return_exceptions=True)
 
     def _accept(self) -> None:
@@ -137,8 +143,9 @@ class Listener:
         self._connections.add(connection)
         self._unauthenticated[connection] = self._unauthenticated_of[peer][connection] = None
         connection.opening = Opening(
-            accepted, peer, partial(self._connect, accepted, connection), partial(self._gone, connection)
-        )
+            accepted, peer, self._unheard, _read if self.tls is None else _first_byte,
+            partial(self._connect, accepted, connection, self.tls), partial(self._gone, connection),
+        )  # fmt: skip
         (self._bounds.arriving if self.tls is None else self._silent).start(connection)
         connection.opening.begin()
 
@@ -192,15 +199,18 @@ class Listener:
     def _note(self, connection: HttpConnection, problem: str) -> None:
         self._refusals.note(connection.peer, TooManyRequests(problem), self._loop.time())
 
-    def _connect(self, accepted: socket.socket, connection: HttpConnection, first: bytes) -> None:
-        """Open the connection in which this first byte has come, by TLS once there is a place for it."""
+    def _connect(
+        self, accepted: socket.socket, connection: HttpConnection, tls: ssl.SSLContext | None, received: bytes
+    ) -> None:
+        """Open the connection in which this has come first, by TLS once there is a place for it."""
         self._silent.stop(connection)
-        connection.lacks_tls = self.tls is not None and first != HANDSHAKE
-        if self.tls is None or connection.lacks_tls:
+        connection.lacks_tls = tls is not None and received != HANDSHAKE
+        if tls is None or connection.lacks_tls:
+            connection.received = received if tls is None else b""
             self._open(connection, partial(self._loop.connect_accepted_socket, lambda: connection, accepted))
         else:
             self._bounds.arriving.start(connection)
-            self._places.enter(connection.peer, connection, partial(self._shake_hands, accepted, connection, self.tls))
+            self._places.enter(connection.peer, connection, partial(self._shake_hands, accepted, connection, tls))
 
     def _shake_hands(self, accepted: socket.socket, connection: HttpConnection, tls: ssl.SSLContext) -> None:
         self._bounds.arriving.stop(connection)
@@ -237,3 +247,12 @@ class Listener:
             self._garbage.connection_closed()
             self._authenticated(connection)
             self._closed(connection)
+
+
+def _read(accepted: socket.socket) -> bytes:
+    return accepted.recv(READ_BYTES)
+
+
+def _first_byte(accepted: socket.socket) -> bytes:
+    """First byte, left for TLS to read."""
+    return accepted.recv(1, socket.MSG_PEEK)

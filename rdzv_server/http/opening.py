@@ -1,11 +1,50 @@
-"""Connections that have been accepted and from which nothing has been read."""
+"""Connections that have been accepted and have no transport yet: most of a crowd of strangers are such."""
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from rdzv_server.service.fair_scheduler import scheduler
+from rdzv_server.service.fair_scheduler import FairScheduler
+
+AT_ONCE = 64
+"""Most peers that are found to have sent something before anything else in the event loop runs."""
+
+
+class Silent:
+    """Accepted connections whose peers have sent nothing yet.
+
+    They share one epoll set, which is one file of the event loop: waiting costs each of them a few microseconds.
+    """
+
+    def __init__(self, turns: FairScheduler) -> None:
+        """`turns`: in which they are opened once they have been heard."""
+        self.turns = turns
+        self._loop = asyncio.get_running_loop()
+        self._epoll = select.epoll()
+        self._heard: dict[int, Callable[[], None]] = {}
+        self._loop.add_reader(self._epoll, self._look)
+
+    def wait(self, accepted: socket.socket, heard: Callable[[], None]) -> None:
+        """Call `heard`, once, when the peer has sent something or has left."""
+        self._heard[accepted.fileno()] = heard
+        self._epoll.register(accepted, select.EPOLLIN)
+
+    def forget(self, accepted: socket.socket) -> None:
+        """Wait for this one no longer, if it does."""
+        if self._heard.pop(accepted.fileno(), None):
+            self._epoll.unregister(accepted)
+
+    def close(self) -> None:
+        if not self._epoll.closed:
+            self._loop.remove_reader(self._epoll)
+            self._epoll.close()
+
+    def _look(self) -> None:
+        for fd, _ in self._epoll.poll(0, AT_ONCE):
+            self._epoll.unregister(fd)
+            self._heard.pop(fd)()
 
 
 class Opening:
@@ -14,39 +53,34 @@ class Opening:
     Until then the connection takes 2 kB. Its transport, its protocol and what they read take ten times as much.
     """
 
-    __slots__ = ("_accepted", "_first", "_gone", "_loop", "_peer", "_ready", "_task", "waits_for_turn")
+    __slots__ = ("_accepted", "_gone", "_peer", "_read", "_ready", "_silent", "_task", "waits_for_turn")
 
     def __init__(
-        self, accepted: socket.socket, peer: str, ready: Callable[[bytes], None], gone: Callable[[], None]
+        self, accepted: socket.socket, peer: str, silent: Silent, read: Callable[[socket.socket], bytes],
+        ready: Callable[[bytes], None], gone: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`ready` is called with the first byte, which is not read yet. `gone` is called if the opening ends."""
-        self._accepted, self._peer, self._ready, self._gone = accepted, peer, ready, gone
-        self._loop = asyncio.get_running_loop()
+        """`ready` is called with what `read` returns, in the peer's turn. `gone` is called if the opening ends."""
+        self._accepted, self._peer, self._silent = accepted, peer, silent
+        self._read, self._ready, self._gone = read, ready, gone
         self._task: asyncio.Task[None] | None = None
-        self._first: bytes | None = None
-        """First byte that has come; empty if there will be none."""
         self.waits_for_turn = False
         """Whether the peer has sent something, and it is for the server to read it."""
 
     def begin(self) -> None:
-        """Wait for the first byte. As a rule it is there: the system holds connections back until it is."""
+        """Wait for what the peer sends."""
         self._accepted.setblocking(False)
-        self._first = self._first_byte()
-        if self._first is None:
-            self._loop.add_reader(self._accepted.fileno(), self._readable)
-        else:
-            self._wait_for_turn()
+        self._silent.wait(self._accepted, self._wait_for_turn)
 
     def run(self, task: Coroutine[Any, Any, None]) -> None:
         """Open the connection by this task."""
-        self._task = self._loop.create_task(task)
+        self._task = asyncio.get_running_loop().create_task(task)
 
     def cancel(self) -> None:
         """End the opening, and with it the connection if it has no transport yet."""
         if self._task:
             self._task.cancel()
         elif self._accepted.fileno() >= 0:
-            self._loop.remove_reader(self._accepted.fileno())
+            self._silent.forget(self._accepted)
             self._end()
 
     @property
@@ -54,33 +88,23 @@ class Opening:
         """Task that opens the connection; None before it has its turn."""
         return self._task
 
-    def _readable(self) -> None:
-        self._loop.remove_reader(self._accepted.fileno())
-        self._first = self._first_byte()
-        self._wait_for_turn()
-
     def _wait_for_turn(self) -> None:
         """Ask for a turn, beside those of the peer's open connections: as many are opened as are served."""
         self.waits_for_turn = True
-        scheduler().ask(f"new {self._peer}", self._take_turn, is_stranger=True)
+        self._silent.turns.ask(f"new {self._peer}", self._take_turn, is_stranger=True)
 
     def _take_turn(self) -> None:
         self.waits_for_turn = False
         if self._accepted.fileno() < 0:
             return
-        if self._first:
-            self._ready(self._first)
+        try:
+            received = self._read(self._accepted)
+        except OSError:
+            received = b""
+        if received:
+            self._ready(received)
         else:
             self._end()
-
-    def _first_byte(self) -> bytes | None:
-        """First byte that the peer has sent; None if there is none yet, empty if there will be none."""
-        try:
-            return self._accepted.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
 
     def _end(self) -> None:
         self._accepted.close()

@@ -5,8 +5,8 @@ it is a sign only if the connection has survived an answer before. A proxy may c
 or have other agents' requests on it.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from msgspec import Struct
 from rdzv_protocol.errors import ServerUnavailable
@@ -23,6 +23,13 @@ class _Path(Struct):
     requests: int = 0
     """Requests of the agent that this connection has carried."""
     is_parked: bool = False
+
+    def __enter__(self) -> None:
+        """Park a poll on it."""
+        self.is_parked = True
+
+    def __exit__(self, *ignored: object) -> None:
+        self.is_parked = False
 
 
 class Connections:
@@ -68,17 +75,10 @@ class Connections:
             self.changed(len(self._agents))
         self._pop(key, connection)
 
-    @contextmanager
-    def parked(self, connection: Connection, key: Key) -> Iterator[None]:
+    def parked(self, connection: Connection, key: Key) -> AbstractContextManager[None]:
         """Note that the agent's poll is parked on this connection meanwhile."""
         path = self._paths.get(key)
-        if path is not None and path.connection is connection:
-            path.is_parked = True
-        try:
-            yield
-        finally:
-            if path is not None:
-                path.is_parked = False
+        return path if path is not None and path.connection is connection else _Path(connection)
 
     def lost(self, connection: Connection) -> None:
         """Note that a connection closed: agents whose latest requests it has carried may be disconnected."""

@@ -32,6 +32,7 @@ from rdzv_server.core.policies.hangs.examination import StacksAsked
 from rdzv_server.core.runs import set_apart
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.service.clock import Clock
+from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.inbox import Done, Inbox, Pending, Result
 from rdzv_server.service.long_polls import Key, LongPolls
 from rdzv_server.service.measurements import Measurements, RunMeasurements
@@ -52,6 +53,8 @@ RETRY_S = 0.5
 """Seconds until a failed write to the store is tried again."""
 MOST_AT_ONCE = 128
 """Most events in a batch: those of other runs wait meanwhile."""
+GATHER_S = 0.01
+"""Seconds for which a batch grows while a crowd of agents is read, at most."""
 TURNS_TO_READ = 10
 """Turns of the event loop in which a request that has come in is read, until it is in the inbox."""
 LATE_S = 0.05
@@ -285,6 +288,7 @@ class Driver:
             await self._called.wait()
             self._called.clear()
             await self._read_on()
+            await self._gather()
             if self.may_decide():
                 await self._take_batch()
             # Whoever was answered reads the directive now, before the next batch changes it unwritten.
@@ -296,6 +300,13 @@ class Driver:
         if at is not None and self._clock.now() > at + LATE_S:
             for _ in range(TURNS_TO_READ):
                 await asyncio.sleep(0)
+
+    async def _gather(self) -> None:
+        """Let the batch grow while a crowd of agents is read: each batch is a transaction of the store."""
+        clock, turns = asyncio.get_running_loop().time, scheduler()
+        over_at = clock() + GATHER_S
+        while turns.agents_wait and clock() < over_at:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
     async def _take_batch(self) -> None:
         effects: list[Effect] = []

@@ -77,8 +77,6 @@ async def two_running(site: Site) -> tuple[Agent, Agent]:
 
 # Connections.
 
-GET_METRICS = b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-
 
 async def test_an_agent_is_not_lost_that_has_come_back_while_the_server_stood_still(site):
     """The request lies unread in the kernel when the grace is over."""
@@ -131,16 +129,6 @@ async def test_an_agent_that_comes_back_over_a_new_connection_is_not_missed(site
     await older.close()
     await the_grace_to_run_out()
     assert isinstance((await a.poll(hold=False)).directive, Start)
-
-
-async def test_a_connection_is_accepted_once_its_peer_has_sent_something(site):
-    with socket.create_connection(("127.0.0.1", site.port)) as silent:
-        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
-        writer.write(GET_METRICS)
-        assert b'connections{state="unauthenticated"} 0.0' in await reader.read(), "not even accepted"
-        writer.close()
-        silent.sendall(GET_METRICS)
-        assert await asyncio.to_thread(silent.recv, 12) == b"HTTP/1.1 200"
 
 
 async def test_the_close_of_a_line_that_carries_reports_alone_is_nobodys_loss(site):

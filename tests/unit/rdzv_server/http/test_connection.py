@@ -6,7 +6,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from rdzv_server.http import connection
 from rdzv_server.http.connection import MOST_WAITING, HttpConnection
 
 REQUEST = b"POST /v1/agent/poll HTTP/1.1\r\n"
@@ -24,23 +23,29 @@ class Http(asyncio.Protocol):
         self.received += data
 
 
+class Turns(list[Callable[[], None]]):
+    """Calls that wait for their turn: a scheduler of requests and of looks."""
+
+    def ask(self, of: str, do: Callable[[], None], **ignored: bool) -> None:
+        self.append(do)
+
+    def give_way(self) -> None: ...
+
+
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """Calls that wait for their turn."""
-    waiting: list[Callable[[], None]] = []
-    scheduler = Mock(ask=lambda of, do, **_: waiting.append(do))
-    for name in ("scheduler", "operator_scheduler"):
-        monkeypatch.setattr(connection, name, lambda: scheduler)
-    return waiting
+def turns() -> Turns:
+    return Turns()
+
+
+def bounds(turns: Turns, held: Mock | None = None) -> Mock:
+    return Mock(turns=turns, looks=turns, held=held or Mock())
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_reading_goes_on_when_there_is_room_unless_aiohttp_has_stopped_it(
-    is_full: bool, turns: list[Callable[[], None]]
-) -> None:
+def test_reading_goes_on_when_there_is_room_unless_aiohttp_has_stopped_it(is_full: bool, turns: Turns) -> None:
     http, transport = Http(is_full), Mock(spec=asyncio.Transport)
     transport.is_closing.return_value = False
-    line = HttpConnection(lambda: http, "peer", Mock(), Mock(), Mock())  # type: ignore[arg-type, return-value]
+    line = HttpConnection(lambda: http, "peer", bounds(turns), Mock(), Mock())  # type: ignore[arg-type, return-value]
     line.connection_made(transport)
     for _ in range(MOST_WAITING):
         assert not transport.pause_reading.called
@@ -52,20 +57,20 @@ def test_reading_goes_on_when_there_is_room_unless_aiohttp_has_stopped_it(
     assert transport.resume_reading.called is not is_full
 
 
-def stranger_at(http: Http, held: Mock) -> tuple[HttpConnection, Mock]:
+def stranger_at(http: Http, turns: Turns, held: Mock) -> tuple[HttpConnection, Mock]:
     """A connection that no request has been let in from, with its transport."""
     transport = Mock(spec=asyncio.Transport)
     transport.is_closing.return_value = False
-    line = HttpConnection(lambda: http, "peer", Mock(held=held), Mock(), Mock())  # type: ignore[arg-type, return-value]
+    line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())  # type: ignore[arg-type, return-value]
     line.connection_made(transport)
     return line, transport
 
 
 def test_each_request_of_a_stranger_takes_a_turn_and_its_memory_counts_until_then(
-    turns: list[Callable[[], None]],
+    turns: Turns,
 ) -> None:
     http, held = Http(is_full=False), Mock()
-    line, _ = stranger_at(http, held)
+    line, _ = stranger_at(http, turns, held)
     request = REQUEST + b"\r\n"
     line.data_received(3 * request)
     held.add.assert_called_once_with("peer", line, 3 * len(request))
@@ -89,10 +94,10 @@ def test_each_request_of_a_stranger_takes_a_turn_and_its_memory_counts_until_the
     ],
 )
 def test_a_strangers_request_that_is_one_piece_with_its_body_takes_one_turn(
-    head: bytes, body: bytes, turns_taken: int, turns: list[Callable[[], None]]
+    head: bytes, body: bytes, turns_taken: int, turns: Turns
 ) -> None:
     http = Http(is_full=False)
-    line, _ = stranger_at(http, Mock())
+    line, _ = stranger_at(http, turns, Mock())
     line.data_received(REQUEST + head + b"\r\n" + body)
     taken = 0
     while turns:
@@ -102,9 +107,9 @@ def test_a_strangers_request_that_is_one_piece_with_its_body_takes_one_turn(
     assert http.received == REQUEST + head + b"\r\n" + body
 
 
-def test_what_follows_a_refused_head_is_read_in_turns_and_not_kept(turns: list[Callable[[], None]]) -> None:
+def test_what_follows_a_refused_head_is_read_in_turns_and_not_kept(turns: Turns) -> None:
     http, held = Http(is_full=False), Mock()
-    line, transport = stranger_at(http, held)
+    line, transport = stranger_at(http, turns, held)
     line.data_received(REQUEST + b"\r\n" + b"x" * 1_000)
     http.drops_rest = True
     turns.pop()()
@@ -114,3 +119,23 @@ def test_what_follows_a_refused_head_is_read_in_turns_and_not_kept(turns: list[C
     assert transport.pause_reading.called and not transport.resume_reading.called
     turns.pop()()
     assert transport.resume_reading.called
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_what_was_read_with_the_opening_needs_no_other_turn_unless_it_is_a_look(method: str, turns: Turns) -> None:
+    http, held = Http(is_full=False), Mock()
+    line = HttpConnection(lambda: http, "peer", bounds(turns, held), Mock(), Mock())  # type: ignore[arg-type, return-value]
+    head = f"{method} /v1/status HTTP/1.1\r\n\r\n".encode()
+    line.received = 2 * head
+    transport = Mock(spec=asyncio.Transport)
+    transport.is_closing.return_value = False
+    line.connection_made(transport)
+    if method == "GET":
+        held.add.assert_called_once_with("peer", line, 2 * len(head))
+        assert not http.received
+        turns.pop()()
+    else:
+        held.add.assert_called_once_with("peer", line, len(head))  # the second has a turn of its own
+    assert http.received == head
+    turns.pop()()
+    assert http.received == 2 * head and not turns

@@ -7,8 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from rdzv_server.http import opening
-from rdzv_server.http.opening import Opening
+from rdzv_server.http.opening import Opening, Silent
 
 PATIENCE_S = 20.0
 
@@ -21,7 +20,8 @@ class Accepted:
         self.peer, self.accepted = socket.socketpair()
         self.first: list[bytes] = []
         self.gone = 0
-        self.opening = Opening(self.accepted, "peer", self.first.append, self._gone)
+        self.silent = Silent(Mock(ask=lambda of, do, **_: turns.put_nowait((of, do))))
+        self.opening = Opening(self.accepted, "peer", self.silent, _peek, self.first.append, self._gone)
         self.opening.begin()
 
     def _gone(self) -> None:
@@ -34,13 +34,15 @@ class Accepted:
         take()
 
 
+def _peek(accepted: socket.socket) -> bytes:
+    return accepted.recv(1, socket.MSG_PEEK)
+
+
 @pytest.fixture
-async def accepted(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Accepted]:
-    turns: asyncio.Queue[tuple[str, Callable[[], None]]] = asyncio.Queue()
-    scheduler = Mock(ask=lambda of, do, **_: turns.put_nowait((of, do)))
-    monkeypatch.setattr(opening, "scheduler", lambda: scheduler)
-    accepted = Accepted(turns)
+async def accepted() -> AsyncIterator[Accepted]:
+    accepted = Accepted(asyncio.Queue())
     yield accepted
+    accepted.silent.close()
     accepted.peer.close()
     accepted.accepted.close()
 
@@ -68,3 +70,19 @@ async def test_one_that_is_cancelled_while_it_waits_is_gone_at_once(accepted: Ac
     assert (accepted.gone, accepted.accepted.fileno()) == (1, -1)
     take()
     assert (accepted.gone, accepted.first) == (1, [])
+
+
+async def test_one_that_is_cancelled_while_its_peer_is_silent_leaves_its_file_to_others(
+    accepted: Accepted,
+) -> None:
+    number = accepted.accepted.fileno()
+    accepted.opening.cancel()
+    assert (accepted.gone, accepted.accepted.fileno()) == (1, -1)
+    other = Accepted(accepted.turns)
+    assert number in (other.peer.fileno(), other.accepted.fileno())
+    other.peer.send(b"G")
+    await other.take_turn()
+    assert other.first == [b"G"]
+    other.silent.close()
+    other.peer.close()
+    other.accepted.close()
