@@ -111,6 +111,7 @@ def test_the_schema_lets_in_what_the_codec_lets_in(kind: Any) -> None:
     @given(values(kind), st.data())
     def agree(message: Any, data: st.DataObject) -> None:
         body = msgpack.unpackb(encode(message))
+        assert fits(body)
         name = data.draw(st.sampled_from(sorted(kind.__struct_fields__)))
         body[name] = data.draw(anything | st.just(body[name]) if name in body else anything)
         try:
@@ -122,7 +123,7 @@ def test_the_schema_lets_in_what_the_codec_lets_in(kind: Any) -> None:
         seen.add(is_taken)
 
     agree()
-    assert seen == {True, False}
+    assert False in seen
 
 
 # The document and a real server.
