@@ -286,7 +286,7 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
     """
     cause = [f"It restarts because of this: {printable(opened)}."] if opened else []
     sentences = [*([unhealthy_reason] if unhealthy_reason else []), _state(run), *cause, *_absent(run)]
-    failure = run["first_failure"] or run["end_failure"]
+    failure = run["first_failure"]
     if failure:
         what = _sentence_of(failure)
         when = f"{age(failure['age_s'])} ago in round {failure['round']}"

@@ -525,6 +525,7 @@ class Run(RunState, kw_only=True):
         assert namesakes == {(agent.node_id, agent_id) for agent_id, agent in agents.items()}
         assert all(agents[agent_id].join.node_rank == rank for rank, agent_id in self.node_ranks.items())
         assert self.event_sizes.total == self.event_sizes.open + sum(size for _, size in self.event_sizes.blocks)
+        assert self.first_failure or not self.first_of_round
         assert not self.departed_ids.keys() & agents.keys() and len(self.departed_ids) <= MOST_DEPARTED
         assert all(
             (agent.node_id in self.cordons) == (agent in self.cordoned.values())

@@ -373,14 +373,14 @@ function tickRun() {
 }
 
 function drawFailure(run) {
-  const told = run.first_failure || run.end_failure;
+  const told = run.first_failure;
   byId("failure").hidden = !told;
   if (!told) return;
   const failure = told.failure;
   fill(byId("failure-sentence"), told.sentence);
   fill(byId("failure-hint"), failure.hint || "");
   byId("failure-hint").hidden = !failure.hint;
-  const isEnd = run.end_failure && run.first_failure && run.end_failure.at !== run.first_failure.at;
+  const isEnd = run.end_failure && run.end_failure.at !== told.at;
   facts(byId("failure-facts"), [
     ["Round", told.round], ["At", clock(told.at)], ["Node", failure.singled_out ? failure.node_id : ""],
     ["Rank", failure.singled_out ? `${failure.rank} (local ${failure.local_rank})` : "cannot be told"], ["How it ended", failure.cause], ["Process", failure.pid],
