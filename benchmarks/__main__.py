@@ -30,7 +30,7 @@ DEFAULTS = Plan(repeat=10)
 Measure = Callable[[Plan], list[Row]]
 MEASUREMENTS: dict[str, tuple[str, Measure]] = {
     "floors": ("a bare interpreter, a TCP round trip, import torch", floors.measure),
-    "launch": ("one node, exec to all workers' first line", single_node.measure),
+    "launch": ("one node of 2 and of 8 workers, exec to all workers' first line", single_node.measure),
     "memory": ("the most that an agent's process has held", single_node.measure_memory),
     "idle": ("how often an agent wakes up while nothing happens", single_node.measure_idle),
     "crowd": ("eight agents started together, exec to all workers' first line", recoveries.CROWD.measure),

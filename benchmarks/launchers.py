@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from benchmarks.stage import FOLDER
+
 NPROC = 2
 MAX_RESTARTS = "1000"
 ADDRESS = "127.0.0.1"
@@ -30,9 +32,13 @@ class NodeAgent:
     """The command as the user types it: the script beside the interpreter."""
     module: tuple[str, ...] = (sys.executable, "-m", "node_agent")
     """The same as a module of the interpreter, which starts without the script's few milliseconds."""
-    standalone: tuple[str, ...] = ("--standalone", "--nproc", str(NPROC))
-    """The arguments for one node of `NPROC` workers; none where a server is needed even then."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    nproc: int = NPROC
+
+    @property
+    def standalone(self) -> tuple[str, ...]:
+        """The arguments for one node; none where a server is needed even then."""
+        return ("--standalone", "--nproc", str(self.nproc))
 
     def server(self, port: int, folder: str) -> list[str]:
         """The rendezvous server, if it is a program of its own. It keeps its state in `folder`."""
@@ -40,12 +46,12 @@ class NodeAgent:
         return [sys.executable, "-m", "rdzv_server", "--host", ADDRESS, "--port", str(port), "--store", store]
 
     def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
-        """An agent, counted from 0, of a run with `NPROC` workers a node. `last_call_s`: where not the default."""
+        """An agent, counted from 0, of a run with `nproc` workers a node. `last_call_s`: where not the default."""
         last_call = [] if last_call_s is None else ["--last-call-timeout", str(last_call_s)]
         return [
             *self.module,
             *("--endpoint", f"{ADDRESS}:{port}", "--run-id", RUN_ID, "--node-id", f"node{number}"),
-            *("--nnodes", nnodes, "--nproc", str(NPROC), "--max-restarts", MAX_RESTARTS),
+            *("--nnodes", nnodes, "--nproc", str(self.nproc), "--max-restarts", MAX_RESTARTS),
             *(*last_call, *self.flags),
         ]
 
@@ -101,7 +107,25 @@ class TorchrunWithEtcd(Torchrun):
         return self._agent("etcd-v2", nnodes, port, last_call_s, {"protocol": "http"})
 
 
-Launcher = NodeAgent | Torchrun
+@dataclass(frozen=True, slots=True)
+class PlainAgent:
+    """Launcher without features, at a server that decides nothing: the floor of a launch and of an agent's memory."""
+
+    name: str = "a launcher without features"
+    nproc: int = NPROC
+    installed: tuple[str, ...] = (sys.executable, os.path.join(FOLDER, "plain_agent.py"))
+    module: tuple[str, ...] = installed
+    standalone: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def server(self, port: int, folder: str) -> list[str]:
+        return [sys.executable, "-m", "benchmarks.bare_server", str(port), "1"]
+
+    def agent(self, number: int, nnodes: str, port: int, last_call_s: int | None = None) -> list[str]:
+        return [*self.module, str(port), str(self.nproc)]
+
+
+Launcher = NodeAgent | Torchrun | PlainAgent
 
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Each round of torchrun has a store of its own, in which nothing of the round before is left."""

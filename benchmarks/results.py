@@ -78,6 +78,11 @@ class Row:
         return f"> {figure(self.cap or value, self.unit)}" if value == NEVER else figure(value, self.unit)
 
 
+def times(samples: Sequence[float], floor: Sequence[float]) -> list[float]:
+    """How many times of the floor each sample is. Both were taken in the same turn, so a busy moment hits both."""
+    return [each / least for each, least in zip(samples, floor, strict=False)]
+
+
 def note(text: str) -> None:
     """Say how far a benchmark is, on stderr."""
     print(f"benchmarks: {text}", file=sys.stderr, flush=True)

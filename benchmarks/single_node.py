@@ -1,13 +1,14 @@
 """One node alone: its launch, and the memory and wake-ups of its idle agent."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from benchmarks.floors import bare, bare_memory_mb
-from benchmarks.launchers import NPROC, OURS, Launcher, NodeAgent, Plan
+from benchmarks.launchers import NPROC, OURS, Launcher, NodeAgent, PlainAgent, Plan
 from benchmarks.machine import peak_rss_mb, wake_ups
-from benchmarks.results import FLOOR, Row
+from benchmarks.results import FLOOR, Row, times
 from benchmarks.scenario import Subject, Taken, once, rows, take_turns
 from benchmarks.stage import Program, Stage, free_port, last
 
@@ -18,11 +19,12 @@ WITH_SERVER = "node-agent, rdzv-server"
 StartAgent = Callable[[Stage], Program]
 
 
-def agents(plan: Plan, *, installed: bool = False) -> dict[str, StartAgent]:
+def agents(plan: Plan, nproc: int = NPROC, *, installed: bool = False) -> dict[str, StartAgent]:
     """Functions that start an agent, by subject: `--standalone` where there is such; ours also at a running server."""
+    ours = NodeAgent(nproc=nproc)
     return {
-        OURS: partial(_standalone, NodeAgent(), installed),
-        WITH_SERVER: partial(_with_server, NodeAgent(), installed),
+        OURS: partial(_standalone, ours, installed),
+        WITH_SERVER: partial(_with_server, ours, installed),
         **{
             launcher.name: partial(_standalone if launcher.standalone else _with_server, launcher, installed)
             for launcher in plan.torchruns()
@@ -51,28 +53,55 @@ def _with_server(launcher: Launcher, installed: bool, stage: Stage) -> Program:
     return stage.start([*start, *command[len(launcher.module) :], *stage.worker], launcher.environment)
 
 
-MEASUREMENT = f"launch, {NPROC} workers"
-BAR_S = 0.12
+PLAIN = FLOOR + PlainAgent().name
+
+
+def beside_plain(
+    plan: Plan, measurement: str, unit: str, taken: Mapping[str, Taken], bars: Mapping[str, float], times_bar: float
+) -> list[Row]:
+    """Rows of all subjects, and of how many times ours is what a launcher without features takes."""
+    line, plain = f"{measurement}, times that of a launcher without features", taken[PLAIN]
+    return [
+        *rows(plan, measurement, unit, {name: each for name, each in taken.items() if name != PLAIN}, bars),
+        *(
+            Row(
+                measurement=line, subject=name, unit="times", samples=times(taken[name].samples, plain.samples),
+                bar=times_bar,
+            )
+            for name in (OURS, WITH_SERVER)
+        ),
+        Row(measurement=line, subject=PLAIN, unit=unit, samples=plain.samples, trouble=plain.trouble),
+    ]  # fmt: skip
+
+
+LAUNCH_BARS_S = {NPROC: {OURS: 0.12}, 8: {}}
+"""Bars of a launch in seconds, by the number of workers."""
+PLAIN_LAUNCH_BAR = 1.5
 TORCHRUN_REPEAT = 4
 
 
 def measure(plan: Plan) -> list[Row]:
-    """Measure the launch of the command as the user types it, and the floor: as many bare workers."""
+    """Measure the launch of the command as the user types it, and the floors. torchrun has one number of workers."""
+    alone = replace(plan, torchrun=False)
+    return [row for nproc in LAUNCH_BARS_S for row in _launches(plan if nproc == NPROC else alone, nproc)]
+
+
+def _launches(plan: Plan, nproc: int) -> list[Row]:
     fewer = {launcher.name: min(plan.repeat, TORCHRUN_REPEAT) for launcher in plan.torchruns()}
-    subjects = [
-        Subject(name, once(partial(_launch, start)), fewer.get(name, plan.repeat))
-        for name, start in agents(plan, installed=True).items()
-    ]
-    floor = bare(NPROC)
-    subjects.append(Subject(FLOOR + floor.name, once(floor.sample), plan.repeat))
-    return rows(plan, MEASUREMENT, "s", take_turns(subjects, warm_up=True), {OURS: BAR_S})
+    starts = {**agents(plan, nproc, installed=True), PLAIN: partial(_with_server, PlainAgent(nproc=nproc), True)}
+    samples = {name: partial(_launch, start, nproc) for name, start in starts.items()}
+    floor = bare(nproc)
+    samples[FLOOR + floor.name] = floor.sample
+    subjects = [Subject(name, once(sample), fewer.get(name, plan.repeat)) for name, sample in samples.items()]
+    taken = take_turns(subjects, warm_up=True)
+    return beside_plain(plan, f"launch, {nproc} workers", "s", taken, LAUNCH_BARS_S[nproc], PLAIN_LAUNCH_BAR)
 
 
-def _launch(start: StartAgent) -> float:
+def _launch(start: StartAgent, nproc: int) -> float:
     with Stage() as stage:
         time.sleep(SETTLE_S)
         began_s = start(stage).started_s
-        return last(stage.first_lines(NPROC, began_s)) - began_s
+        return last(stage.first_lines(nproc, began_s)) - began_s
 
 
 BAR_MB = 32
@@ -82,12 +111,16 @@ MEMORY_SETTLE_S = 2.0
 """Time after which what the agent loads late has been loaded, too."""
 
 
+PLAIN_MEMORY_BAR = 1.25
+
+
 def measure_memory(plan: Plan) -> list[Row]:
     """Measure VmHWM, once everything has been loaded. The floor is that of an interpreter that does nothing."""
-    samples: dict[str, Callable[[], float]] = {name: partial(_peak, start) for name, start in agents(plan).items()}
+    starts = {**agents(plan), PLAIN: partial(_with_server, PlainAgent(), False)}
+    samples: dict[str, Callable[[], float]] = {name: partial(_peak, start) for name, start in starts.items()}
     samples[f"{FLOOR}a bare worker"] = bare_memory_mb
-    subjects = [Subject(name, once(sample), min(plan.repeat, REPEAT)) for name, sample in samples.items()]
-    return rows(plan, "memory of an agent", "MB", take_turns(subjects), bars(BAR_MB))
+    taken = take_turns([Subject(name, once(sample), min(plan.repeat, REPEAT)) for name, sample in samples.items()])
+    return beside_plain(plan, "memory of an agent", "MB", taken, bars(BAR_MB), PLAIN_MEMORY_BAR)
 
 
 def _peak(start: StartAgent) -> float:

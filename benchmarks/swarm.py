@@ -1,9 +1,11 @@
 """Many nodes at a real server, over real sockets: how long a round takes, and what an idle node costs.
 
-The server has one core, and the nodes, which are a few lines in one process, have another.
+The server has one core, and the nodes, which are a few lines in one process, have another. In turns with it they meet
+at a server that decides nothing, which is the floor of a round.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,11 +27,14 @@ from rdzv_protocol.messages import (
 from rdzv_protocol.settings import RequestedSettings
 
 from benchmarks import machine
+from benchmarks.framing import Exchange, framed
 from benchmarks.launchers import NodeAgent, Plan
-from benchmarks.results import Row
+from benchmarks.results import FLOOR, Row, times
 from benchmarks.stage import Broken, Program, Stage, free_port
 
 ROUND_BARS_S = {256: 0.1, 1_000: 0.3, 10_000: 3.0}
+FLOOR_BARS = {10_000: 1.6}
+"""Times of the floor that a round may take."""
 MEMORY_BAR_KB = 20
 IDLE_NODES, IDLE_BAR_PERCENT, IDLE_S = 10_000, 25, 20.0
 ADDRESSES = 50
@@ -38,6 +43,8 @@ REPEAT = 3
 CAP_S = 120.0
 RUN_ID = "benchmark"
 SERVER_CPU, NODES_CPU = 0, 1
+GROUP = 32
+"""Nodes that connect together. Each one sends its join as soon as it is connected, as on a machine of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +62,12 @@ def measure(plan: Plan) -> list[Row]:
     """Measure swarms: smaller ones are repeated as often as asked, the largest a few times."""
     rows: list[Row] = []
     for nodes, bar_s in ROUND_BARS_S.items():
-        samples = [_run(nodes, nodes == IDLE_NODES) for _ in range(min(plan.repeat, REPEAT))]
+        turns = [(_run(nodes, nodes == IDLE_NODES), _bare_s(nodes)) for _ in range(min(plan.repeat, REPEAT))]
+        samples, floor_s = [sample for sample, _ in turns], [bare_s for _, bare_s in turns]
+        over_floor = times([each.round_s for each in samples], floor_s)
         figures = [
             ("swarm round", "s", [each.round_s for each in samples], bar_s),
+            ("swarm round, times the floor", "times", over_floor, FLOOR_BARS.get(nodes)),
             ("swarm round, server", "µs", [each.round_cpu_us for each in samples], None),
             ("swarm restart", "s", [each.restart_s for each in samples], None),
             ("swarm memory, a node", "kB", [each.memory_kb for each in samples], MEMORY_BAR_KB),
@@ -69,7 +79,15 @@ def measure(plan: Plan) -> list[Row]:
             for name, unit, values, bar in figures
             if values
         ]
+        rows.append(
+            Row(measurement=round_line(nodes), subject=f"{FLOOR}as many bare connections", unit="s", samples=floor_s)
+        )
     return rows
+
+
+def round_line(nodes: int) -> str:
+    """Name of the table's line in which a round of ours stands."""
+    return f"swarm round: {nodes} nodes"
 
 
 def _run(nodes: int, with_idle: bool) -> Sample:
@@ -82,13 +100,34 @@ def _run(nodes: int, with_idle: bool) -> Sample:
         return asyncio.run(_measure(Swarm(nodes, port), server, with_idle))
 
 
+def _bare_s(nodes: int) -> float:
+    """Seconds of a round at a server that decides nothing: as many connections, requests and answers."""
+    with Stage() as stage, machine.on_cpu(NODES_CPU):
+        port = free_port()
+        with machine.on_cpu(SERVER_CPU):
+            stage.start([sys.executable, "-m", "benchmarks.bare_server", str(port), str(nodes)])
+        stage.wait_for_port(port)
+        return asyncio.run(_bare_round_s(Swarm(nodes, port)))
+
+
+async def _bare_round_s(swarm: "Swarm") -> float:
+    async with asyncio.timeout(CAP_S):
+        took_s = await _round_s(swarm)
+    swarm.close()
+    return took_s
+
+
+async def _round_s(swarm: "Swarm") -> float:
+    began_s = time.monotonic()
+    await swarm.join()
+    return time.monotonic() - began_s
+
+
 async def _measure(swarm: "Swarm", server: Program, with_idle: bool) -> Sample:
     before_kb = machine.rss_kb(server.pid)
     cpu_before_us = 1e6 * machine.cpu_s(server.pid) / len(swarm)
     async with asyncio.timeout(CAP_S):
-        began_s = time.monotonic()
-        await swarm.join()
-        round_s = time.monotonic() - began_s
+        round_s = await _round_s(swarm)
         cpu_us = 1e6 * machine.cpu_s(server.pid) / len(swarm) - cpu_before_us
         memory_kb = (machine.rss_kb(server.pid) - before_kb) / len(swarm)
         idle = await _idle(server) if with_idle else None
@@ -123,18 +162,8 @@ class Swarm:
     async def join(self) -> None:
         """Connect and join; returns when every node has its assignment."""
         self._expect_all()
-        loop = asyncio.get_running_loop()
-        await asyncio.gather(
-            *(
-                loop.create_connection(
-                    lambda node=node: node,
-                    "127.0.0.1",
-                    self._port,
-                    local_addr=(f"127.0.1.{number % self._addresses + 1}", 0),
-                )
-                for number, node in enumerate(self._nodes)
-            )
-        )
+        for first in range(0, len(self._nodes), GROUP):
+            await asyncio.gather(*map(self._connect, range(first, min(first + GROUP, len(self._nodes)))))
         await self._all_started()
 
     async def restart(self) -> None:
@@ -142,6 +171,14 @@ class Swarm:
         self._expect_all()
         await _tell(self._port, self._nodes[0].failure())
         await self._all_started()
+
+    async def _connect(self, number: int) -> None:
+        await asyncio.get_running_loop().create_connection(
+            lambda: self._nodes[number],
+            "127.0.0.1",
+            self._port,
+            local_addr=(f"127.0.1.{number % self._addresses + 1}", 0),
+        )
 
     async def _all_started(self) -> None:
         await self._settled.wait()
@@ -169,7 +206,7 @@ class Swarm:
         self._settled.set()
 
 
-class Node(asyncio.Protocol):
+class Node(Exchange):
     """An agent that does as it is told at once. It has no workers."""
 
     def __init__(
@@ -185,7 +222,6 @@ class Node(asyncio.Protocol):
         self._number, self._settings, self._started, self._refused = number, settings, started, refused
         self._ids = {"run_id": run_id, "agent_id": f"node-{number}-0123456789ab.1"}
         self._round = self._revision = self._first_rank = 0
-        self._received = b""
         self._line: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -193,15 +229,11 @@ class Node(asyncio.Protocol):
         self._line = transport
         self._join()
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, separator, body = self._received.partition(b"\r\n\r\n")
-        if separator and len(body) >= _length(head):
-            self._received = b""
-            if head.startswith(b"HTTP/1.1 200 "):
-                self._obey(decode(Reply, body))
-            else:
-                self._refused(f"a node was refused: {decode(ErrorReply, body).message}")
+    def received(self, head: bytes, body: bytes) -> None:
+        if head.startswith(b"HTTP/1.1 200 "):
+            self._obey(decode(Reply, body))
+        else:
+            self._refused(f"a node was refused: {decode(ErrorReply, body).message}")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._refused(f"the connection of node-{self._number} is closed ({error or 'by the server'})")
@@ -254,15 +286,8 @@ class Node(asyncio.Protocol):
 
 
 def _request(path: str, message: object, token: str) -> bytes:
-    body = encode(message)
-    bears = f"Authorization: Bearer {token}\r\n" if token else ""
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {paths.MEDIA_TYPE}\r\n{bears}"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def _length(head: bytes) -> int:
-    _, _, rest = head.lower().partition(b"content-length: ")
-    return int(rest.split(b"\r\n", 1)[0])
+    bears = f"\r\nAuthorization: Bearer {token}" if token else ""
+    return framed(f"POST {path} HTTP/1.1\r\nHost: localhost{bears}", encode(message))
 
 
 async def _tell(port: int, request: bytes) -> None:

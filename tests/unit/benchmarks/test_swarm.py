@@ -4,8 +4,11 @@ import asyncio
 
 import pytest
 
+from benchmarks.bare_server import Crowd, Seat
 from benchmarks.stage import Broken
-from benchmarks.swarm import Swarm
+from benchmarks.swarm import GROUP, Swarm
+
+NODES = 10 * GROUP
 
 
 async def test_a_swarm_whose_server_goes_away_says_so_and_does_not_wait() -> None:
@@ -18,5 +21,30 @@ async def test_a_swarm_whose_server_goes_away_says_so_and_does_not_wait() -> Non
     with pytest.raises(Broken, match=r"the connection of node-[01] is closed"):
         async with asyncio.timeout(10):
             await swarm.join()
+    swarm.close()
+    server.close()
+
+
+async def test_a_node_sends_its_join_before_the_last_ones_begin_to_connect(monkeypatch) -> None:
+    began, begun_at_join = [], []
+    loop = asyncio.get_running_loop()
+    connect = loop.create_connection
+
+    def count(*arguments, **more):
+        began.append(arguments)
+        return connect(*arguments, **more)
+
+    class NotingSeat(Seat):
+        def received(self, head: bytes, body: bytes) -> None:
+            begun_at_join.append(len(began))
+            super().received(head, body)
+
+    crowd = Crowd(NODES)
+    server = await loop.create_server(lambda: NotingSeat(crowd), "127.0.0.1", 0)
+    monkeypatch.setattr(loop, "create_connection", count)
+    swarm = Swarm(NODES, server.sockets[0].getsockname()[1])
+    async with asyncio.timeout(30):
+        await swarm.join()
+    assert begun_at_join[0] < NODES == len(began)
     swarm.close()
     server.close()
