@@ -7,7 +7,8 @@ has moved, the next connection goes there.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from errno import EINVAL
 from functools import partial
@@ -25,7 +26,8 @@ CONNECT_TIMEOUT_S = 5.0
 REMEMBERED_TIMEOUT_S = 2.0
 """Time that the address at which the server answered last may take: if it is silent, the name is looked up again."""
 HEAD_START_S = 0.25
-"""Time after which the addresses of the name are tried beside the one at which the server answered last."""
+"""Time after which the next address is tried beside one that is silent (RFC 8305), and the addresses of the name beside
+the one at which the server answered last."""
 LOOK_UP_S = 0.5
 """Longest wait for a name server while the server may still be where it answered last."""
 SEGMENT_BYTES = 1220
@@ -85,31 +87,34 @@ class Connector:
         return Unreachable("TLS", why, is_final=True) if why else None
 
     async def _open_at_name(self) -> Streams:
-        return await self._open_any(await self._resolve(), CONNECT_TIMEOUT_S)
+        return await self._open_any(await self._resolve())
 
     async def _open_at_remembered(self, at: Address) -> Streams:
         name_lookup.start(self._host, self._port)
-        first, second = partial(self._open_any, [at], REMEMBERED_TIMEOUT_S), partial(self._open_others, at)
-        return await _race(first, second, HEAD_START_S)
+        return await _race([partial(self._open_one, at, REMEMBERED_TIMEOUT_S), partial(self._open_others, at)])
 
     async def _open_others(self, than: Address) -> Streams:
         found = await self._resolve_soon()
-        return await self._open_any((address for address in found if address != than), CONNECT_TIMEOUT_S)
+        return await self._open_any(address for address in found if address != than)
 
-    async def _open_any(self, addresses: Iterable[Address], timeout_s: float) -> Streams:
-        failure: Unreachable | None = None
-        for at in addresses:
-            where = at[1][0]
-            try:
-                async with asyncio.timeout(timeout_s):
-                    return await self._open_at(at)
-            except TimeoutError:
-                failure = Unreachable("connect", words.connection.address_silent(where, timeout_s))
-            except OSError as error:
-                failure = self.tls_failure(error) or Unreachable("connect", f"{where}: {_words(error, where)}")
-            except ValueError as error:  # a file of ours
-                failure = Unreachable("TLS", str(error))
-        raise failure or Unreachable("connect", words.connection.NO_ADDRESS)
+    async def _open_any(self, addresses: Iterable[Address]) -> Streams:
+        attempts = [partial(self._open_one, at, CONNECT_TIMEOUT_S) for at in addresses]
+        if not attempts:
+            raise Unreachable("connect", words.connection.NO_ADDRESS)
+        return await _race(attempts)
+
+    async def _open_one(self, at: Address, timeout_s: float) -> Streams:
+        where = at[1][0]
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._open_at(at)
+        except TimeoutError:
+            raise Unreachable("connect", words.connection.address_silent(where, timeout_s)) from None
+        except OSError as error:
+            why = self.tls_failure(error) or Unreachable("connect", f"{where}: {_words(error, where)}")
+            raise why from None
+        except ValueError as error:  # a file of ours
+            raise Unreachable("TLS", str(error)) from None
 
     async def _open_at(self, at: Address) -> Streams:
         tls = self._credentials.context()
@@ -134,23 +139,25 @@ def give_up(streams: Streams) -> None:
     streams[1].transport.abort()
 
 
-async def _race(first: Attempt, second: Attempt, head_start_s: float) -> Streams:
-    """Connection of the attempt that succeeds first. The second begins when the first fails, or after a head start.
+async def _race(attempts: Sequence[Attempt]) -> Streams:
+    """Connection of the attempt that succeeds first. Each begins when the one before fails, or after its head start.
 
-    Raises the first attempt's error if both fail.
+    Raises the first attempt's error if all fail.
     """
-    attempts = [asyncio.create_task(first())]
+    later = deque(attempts)
+    begun: list[asyncio.Task[Streams]] = []
     try:
-        await asyncio.wait(attempts, timeout=head_start_s)
-        if not _has_connected(attempts[0]):
-            attempts.append(asyncio.create_task(second()))
-        while not any(map(_has_connected, attempts)) and (pending := [each for each in attempts if not each.done()]):
-            await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        winner = next(filter(_has_connected, attempts), attempts[0])
+        while not any(map(_has_connected, begun)):
+            if later:
+                begun.append(asyncio.create_task(later.popleft()()))
+            if not (pending := [each for each in begun if not each.done()]):
+                break
+            await asyncio.wait(pending, timeout=HEAD_START_S if later else None, return_when=asyncio.FIRST_COMPLETED)
+        winner = next(filter(_has_connected, begun), begun[0])
     except asyncio.CancelledError:
-        _abandon(attempts)
+        _abandon(begun)
         raise
-    _abandon(each for each in attempts if each is not winner)
+    _abandon(each for each in begun if each is not winner)
     return winner.result()
 
 

@@ -343,6 +343,27 @@ async def test_every_address_of_a_name_is_tried(server, monkeypatch):
     await transport.close()
 
 
+async def test_an_address_that_is_silent_holds_the_others_of_its_name_up_for_a_moment_only(server, monkeypatch):
+    """As an IPv6 address is whose packets a firewall drops."""
+    connected = connecting._connected
+
+    async def both(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+        return [(socket.AF_INET, (host, server.port)) for host in ("127.0.0.9", "127.0.0.8", "127.0.0.1")]
+
+    async def silent(family: int, address: tuple[str, int]) -> socket.socket:
+        if address[0] == "127.0.0.9":
+            await asyncio.Event().wait()
+        return await connected(family, address)
+
+    monkeypatch.setattr(name_lookup, "addresses", both)
+    monkeypatch.setattr(connecting, "_connected", silent)
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT_S", 1_000.0)
+    transport = HttpTransport("three.example", server.port, None)
+    async with asyncio.timeout(30):
+        assert await transport.connect() == "127.0.0.1"
+    await transport.close()
+
+
 async def test_a_connection_that_is_reset_as_soon_as_it_is_made_is_one_that_broke(monkeypatch):
     opened = asyncio.open_connection
     with socket.create_server(("127.0.0.1", 0)) as listener:
