@@ -232,7 +232,7 @@ def choose(run: Run) -> list[Agent]:
     seats = legal_sizes.fitting(run.settings, len(run.waiting))
     taken = run.seats
     old = [agent for agent_id, agent in run.waiting.items() if agent_id in taken] if taken else []
-    new = (agent for agent_id, agent in run.waiting.items() if agent_id not in taken)
+    new = (agent for agent_id, agent in run.waiting.items() if agent_id not in taken) if taken else run.waiting.values()
     if len(old) > seats:  # resized, or not enough for a larger legal size: who has the first ranks keeps them
         old.sort(key=lambda agent: taken[agent.agent_id].group_rank)
     chosen = old[:seats]

@@ -63,9 +63,9 @@ def _backs_off(run: Run, now: float) -> bool:
 
 
 def _all_there(run: Run) -> str | None:
-    joined, low, high = len(run.waiting), legal_sizes.smallest(run.settings), legal_sizes.largest(run.settings)
-    if run.stopping or joined < low or admission.is_uncertain(run):
+    if run.opening.min_since is None or run.stopping or admission.is_uncertain(run):
         return None
+    joined, high = len(run.waiting), legal_sizes.largest(run.settings)
     if joined > high:
         return words.more_than_seats(joined, high)
     if joined == high:

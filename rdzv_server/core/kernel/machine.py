@@ -218,7 +218,7 @@ class RunMachine:
         """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
         agent = self.agent(agent_id)
         directive = agent.directive or self._implied(agent, now)
-        if isinstance(directive, Drain):
+        if type(directive) is Drain:
             directive = replace(directive, remaining_s=max(0.0, agent.drain_until - now))
         return agent.revision, directive
 
@@ -404,7 +404,8 @@ class RunMachine:
 
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
-        run.is_scoped = run.is_scoped or fact.is_scoped  # before anything is blamed on its word
+        if fact.is_scoped:  # before anything is blamed on its word
+            run.is_scoped = True
         for agent_id in fact.replaces:  # before the newcomer counts
             why, is_blameless = losses.REPLACED, run.leases.is_suspect(agent_id)
             self.depart(self.agent(agent_id), Cause.NODE_LOST, why, now, is_blameless=is_blameless)
@@ -421,18 +422,19 @@ class RunMachine:
                 self.tell("warning", warning, now, node_id=join.node_id)
             self.tell("node_joined", runs.joined(join.node_id), now, node_id=join.node_id)
             run.unfit.pop(join.node_id, None)
-        agent.join, agent.server_addr = join, fact.server_addr
+        else:
+            agent.join, agent.server_addr = join, fact.server_addr
         if fact.cordon:
             operations.keep_out(self, fact.cordon)
-        if agent.node_id in run.cordons:
+        if join.node_id in run.cordons:
             run.move(agent, AgentState.CORDONED)
         else:
             run.move(agent, AgentState.WAITING)
             run.opening.joined_at = now
-        run.leases.renew(agent.agent_id, now)
+        run.leases.renew(join.agent_id, now)
         if run.leases.spared:
             unheard.newcomer(run)
-        self._note_directive(agent, None)
+        self._note_directives([agent], None)
 
     def _told_of_unfit(self, join: JoinRequest, now: float) -> None:
         """Remember a node that takes no part because its own check found it unfit before it joined."""
@@ -649,13 +651,14 @@ class RunMachine:
 
     def direct(self, agents: Collection[Agent], directive: Directive | None) -> None:
         """Tell agents what to do; None: what their state says."""
-        for agent in agents:
-            self._note_directive(agent, directive)
+        self._note_directives(agents, directive)
         self.wake(agents)
 
-    def _note_directive(self, agent: Agent, directive: Directive | None) -> None:
-        self.run.revision += 1
-        agent.directive, agent.revision = directive, self.run.revision
+    def _note_directives(self, agents: Collection[Agent], directive: Directive | None) -> None:
+        before = self.run.revision
+        for revision, agent in enumerate(agents, before + 1):
+            agent.directive, agent.revision = directive, revision
+        self.run.revision = before + len(agents)
 
     def emit(self, effect: Effect) -> None:
         """Add an effect to those of the present event."""
@@ -669,9 +672,10 @@ class RunMachine:
         run.event_number += 1
         if "failure" in more or len(reason) > LONG:
             self._note_large_event(reason, more.get("failure"))
+        more.setdefault("round", run.round)
         event = RunEvent(
             number=run.event_number, run_id=run.run_id, attempt=run.attempt, kind=kind, reason=reason,
-            at=run.wall_clock(now), **({"round": run.round} | more),
+            at=run.wall_clock(now), **more,
         )  # fmt: skip
         self._effects.append(Happened(event))
 

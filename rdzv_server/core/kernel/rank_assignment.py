@@ -24,21 +24,21 @@ def order(run: Run, chosen: list[Agent]) -> list[Agent]:
     policy = run.settings.rank_policy
     keys = {agent.join.agent_id: agent.join.node_rank for agent in chosen if agent.join.node_rank is not None}
     taken = set(keys.values())
-    seats = run.seats
-    for agent in chosen if seats and policy != "topology" else ():
+    ranks = {agent_id: seat.group_rank for agent_id, seat in run.seats.items()}
+    for agent in chosen if ranks and policy != "topology" else ():
         agent_id = agent.join.agent_id
-        seat = None if agent_id in keys else seats.get(agent_id)
-        if seat and seat.group_rank not in taken:
-            keys[agent_id] = seat.group_rank
-            taken.add(seat.group_rank)
+        rank = None if agent_id in keys else ranks.get(agent_id)
+        if rank is not None and rank not in taken:
+            keys[agent_id] = rank
+            taken.add(rank)
     for agent in chosen:
         wish = agent.join.preferred_rank
         if wish is not None and wish not in taken and agent.join.agent_id not in keys:
             keys[agent.join.agent_id] = wish
             taken.add(wish)
     newcomers = sorted(
-        (agent for agent in chosen if agent.join.agent_id not in keys),
-        key=lambda agent: (agent.join.sort_key, _last_rank(seats, agent)),
+        [agent for agent in chosen if agent.join.agent_id not in keys],
+        key=lambda agent: (agent.join.sort_key, ranks.get(agent.join.agent_id, inf)),
     )
     if not keys:
         return newcomers
@@ -47,12 +47,6 @@ def order(run: Run, chosen: list[Agent]) -> list[Agent]:
     if policy == "fill-gaps":
         _fill_gaps(keys, chosen)
     return sorted(chosen, key=lambda agent: keys[agent.join.agent_id])
-
-
-def _last_rank(seats: dict[str, Seat], agent: Agent) -> float:
-    """Group rank of the agent in the round before; infinite for one that had none."""
-    seat = seats.get(agent.join.agent_id)
-    return seat.group_rank if seat else inf
 
 
 def _fill_gaps(keys: dict[str, int], chosen: list[Agent]) -> None:

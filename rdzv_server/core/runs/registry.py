@@ -72,9 +72,9 @@ class Registry:
         self._retention_s = retention_s
         self._room = Room(max_runs, max_agents, max_events, max_evidence)
         self._machines: dict[Key, RunMachine] = {}
-        self._attempts: dict[str, list[int]] = {}
-        """Numbers of the attempts of each run that are remembered, in their order: the first is forgotten first, and
-        the last has the run's highest numbers."""
+        self._attempts: dict[str, list[RunMachine]] = {}
+        """Attempts of each run that are remembered, in their order: the first is forgotten first, and the last has the
+        run's highest numbers."""
         self._used = UsedNumbers()
         self.unread_since = float("inf")
         """Arrival of the oldest message that the server has not read: see `Leases`."""
@@ -92,7 +92,7 @@ class Registry:
 
     def attempts_of(self, run_id: str) -> list[Run]:
         """The attempts of a run that are remembered, oldest first."""
-        return [self._machines[run_id, attempt].run for attempt in self._attempts.get(run_id, ())]
+        return [machine.run for machine in self._attempts.get(run_id, ())]
 
     def handle(self, run_id: str | None, event: Event, now: float) -> tuple[RunMachine | None, list[Effect]]:
         """Apply an event; return its effects, and the machine that took it if it is about one run.
@@ -100,15 +100,15 @@ class Registry:
         `run_id`: None for an action on a node. The last effect of an operator's action is its answer. Raises
         `ProtocolError`, with nothing changed, if it is refused.
         """
-        if isinstance(event, events.Operation):
-            return self._operate(run_id, event, now)
-        assert run_id is not None
-        if isinstance(event, NodeJoined):
+        if type(event) is NodeJoined:
             machine, effects = self._machine_to_join(event, now)
             if event.join.node_id in self.nodes.state.cordons:
                 event = self.nodes.with_cordon(event, machine.run)
             effects += self.tell(machine, event, now)
+        elif isinstance(event, events.Operation):
+            return self._operate(run_id, event, now)
         else:
+            assert run_id is not None
             machine = self._machine_for(run_id, event)
             effects = self.tell(machine, event, now)
         return machine, effects + self._judge(now) if self.nodes.suspects else effects
@@ -162,8 +162,8 @@ class Registry:
         if not latest.run.can_be_forgotten:
             raise RunGoesOn(words.goes_on(event.run_id, latest.run.stage))
         effects: list[Effect] = []
-        for attempt in list(self._attempts[event.run_id]):
-            effects += self.tell(self._machines[event.run_id, attempt], event, now)
+        for machine in list(self._attempts[event.run_id]):
+            effects += self.tell(machine, event, now)
         return effects + self.nodes.forgotten(event, now)
 
     def tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
@@ -180,7 +180,7 @@ class Registry:
             self.set_apart(machine, error)
             happened = []
         run = machine.run
-        is_beyond = self._room.count(machine)
+        is_beyond = bool(happened) and self._room.count(machine)  # nothing has changed with most polls
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
             self._deadlines.arm((run.run_id, run.attempt), machine.deadline)
         else:
@@ -427,7 +427,7 @@ class Registry:
         machine.is_judged = self.nodes.excludes
         machine.run.leases.all_closings = self._closings
         self._machines[created.run_id, created.attempt] = machine
-        self._attempts.setdefault(created.run_id, []).append(created.attempt)
+        self._attempts.setdefault(created.run_id, []).append(machine)
         return machine
 
     def _machine_for(self, run_id: str, event: Event) -> RunMachine:
@@ -439,19 +439,18 @@ class Registry:
 
     def _machine_with(self, run_id: str, agent_id: str) -> RunMachine | None:
         """Attempt that the agent is, or was, part of: the latest, or one whose end it has not seen yet."""
-        for attempt in reversed(self._attempts.get(run_id, ())):
-            machine = self._machines[run_id, attempt]
+        for machine in reversed(self._attempts.get(run_id, ())):
             if agent_id in machine.run.agents or agent_id in machine.run.departed_ids:
                 return machine
         return None
 
     def _latest_machine(self, run_id: str) -> RunMachine | None:
         attempts = self._attempts.get(run_id)
-        return self._machines[run_id, attempts[-1]] if attempts else None
+        return attempts[-1] if attempts else None
 
     def _is_first(self, run: Run) -> bool:
         """Whether no earlier attempt is remembered."""
-        return run.attempt == self._attempts[run.run_id][0]
+        return run.attempt == self._attempts[run.run_id][0].run.attempt
 
     def _forget(self, run: Run, now: float) -> list[Effect]:
         """Forget the first attempt of a run that is remembered, and keep its numbers if there is no other one."""
@@ -471,7 +470,7 @@ class Registry:
             used = events.NumbersUsed(last, unended=unended, deserted=deserted)
             self._used.apply(used)
             return [Record(*journals.NUMBERS, now, used), ForgetRun(*key)]
-        if (then := self._machines[run_id, attempts[0]]).run.stage.is_end:  # it may have waited for this one
+        if (then := attempts[0]).run.stage.is_end:  # it may have waited for this one
             self._deadlines.arm(_key(then), then.deadline)
         return [ForgetRun(*key)]
 
