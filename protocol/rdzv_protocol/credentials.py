@@ -1,9 +1,11 @@
 """Credentials of an agent for its server: a token, and TLS files. None of them reaches a worker."""
 
-import ssl
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rdzv_protocol import words
+
+if TYPE_CHECKING:
+    import ssl
 
 SYSTEM = "system"
 """Value of `TlsFiles.ca` that stands for the authorities which the operating system trusts."""
@@ -29,8 +31,10 @@ class TlsFiles(NamedTuple):
     key: str | None = None
     names: TlsNames = TlsNames()
 
-    def context(self) -> ssl.SSLContext:
+    def context(self) -> "ssl.SSLContext":
         """Context of a new connection. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        import ssl  # it takes five megabytes, which plain HTTP does without
+
         from rdzv_protocol.certificates import load_authorities, load_own
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -45,6 +49,8 @@ class TlsFiles(NamedTuple):
 
     def explain(self, error: Exception, host: str) -> str | None:
         """Reason why a connection to `host` failed, if TLS is to blame, so that the next try fails too; else None."""
+        import ssl
+
         if isinstance(error, ssl.SSLCertVerificationError):
             return self._bad_certificate(error, host)
         if not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
@@ -58,7 +64,7 @@ class TlsFiles(NamedTuple):
         why = last.replace("_", " ").lower()
         return words.tls.refused(why, self.names.cert) if is_alert else words.tls.fails(why)
 
-    def _bad_certificate(self, error: ssl.SSLCertVerificationError, host: str) -> str:
+    def _bad_certificate(self, error: "ssl.SSLCertVerificationError", host: str) -> str:
         code = error.verify_code
         if code == _NOT_YET_VALID:
             return words.tls.NOT_YET_VALID
@@ -92,7 +98,7 @@ class Credentials:
                 return False
         return self.token != refused
 
-    def context(self) -> ssl.SSLContext | None:
+    def context(self) -> "ssl.SSLContext | None":
         """TLS context of a new connection, from the files as they are now; None: plain HTTP. Raises `ValueError`."""
         return self.tls.context() if self.tls else None
 
