@@ -46,7 +46,7 @@ _names: WeakKeyDictionary[asyncio.AbstractEventLoop, _Names] = WeakKeyDictionary
 async def addresses(host: str, port: int) -> list[Address]:
     """Addresses of a host. Raises `socket.gaierror` if its name is not known, `UnicodeError` if it is no name."""
     if _is_numeric(host):
-        return _addresses(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        return _addresses(socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM))
     task = start(host, port)
     try:
         return await asyncio.shield(task)
@@ -97,7 +97,7 @@ async def _look_up(names: _Names, host: str, port: int) -> list[Address]:
 
 async def _first_answer(host: str, port: int) -> list[Any]:
     """First answer of the resolver. Raises its error once each question has brought one."""
-    name = host.encode() if host.isascii() else host  # text has Python load a codec
+    name = _plain(host)
     asked: set[asyncio.Task[list[Any]]] = set()
     left = 1 + len(AGAIN_AFTER_S)
     try:
@@ -113,6 +113,11 @@ async def _first_answer(host: str, port: int) -> list[Any]:
     finally:
         for question in asked:
             question.cancel()
+
+
+def _plain(host: str) -> bytes | str:
+    """The host as bytes where possible: for text Python loads a codec, also for an address."""
+    return host.encode() if host.isascii() else host
 
 
 def _addresses(found: list[Any]) -> list[Address]:

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -331,3 +333,16 @@ async def test_a_name_that_is_unknown_is_not_asked_for_again(
     with pytest.raises(socket.gaierror, match="not known"):
         await name_lookup.addresses("unknown", 1)
     assert resolver.asked == ["unknown"]
+
+
+LOOKS_AN_ADDRESS_UP = """
+import asyncio, sys
+from node_agent.kernel.transport.name_lookup import addresses
+print(asyncio.run(addresses("127.0.0.1", 80)), "encodings.idna" in sys.modules)
+"""
+
+
+def test_an_address_loads_no_codec_of_international_names() -> None:
+    done = subprocess.run([sys.executable, "-c", LOOKS_AN_ADDRESS_UP], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "False"
+    assert "('127.0.0.1', 80)" in done.stdout
