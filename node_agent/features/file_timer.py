@@ -79,8 +79,8 @@ class WorkerTimers(Feature):
 
     def expired(self, pid: int, reason: str) -> None:
         """Suspect the worker of this process, unless that is gone, because its timer has expired."""
+        from node_agent.features.hangs.detector import Suspicion
         from node_agent.features.hangs.feature import suspect
-        from node_agent.kernel.core.hang import Suspicion
 
         if (local_rank := self._local_rank(pid)) is not None:
             suspect(self.kernel, Suspicion("timer", reason, (local_rank,)))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from node_agent.words import connection as connection
     from node_agent.words import devices as devices
     from node_agent.words import failures as failures
-    from node_agent.words import hangs as hangs
     from node_agent.words import hints as hints
     from node_agent.words import hosting as hosting
     from node_agent.words import leaving as leaving

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rdzv_protocol.evidence import ProcessState
 
-from node_agent import words as agent_words
+from node_agent.features.hangs import words as agent_words
 from node_agent.features.hangs import words as hang_words
 from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.repeated_hangs import STANDSTILL_S
@@ -28,8 +28,8 @@ from tests.support.worker_hub import Worker, restart_count
 
 LIMITS = ("--progress-timeout", "start=60,step=3")
 STOPS_SOON = ("--shutdown-timeout", "2")
-STUCK = pattern(agent_words.hangs.no_progress, limit_s=3.0, step=7)
-NO_NUMBER = agent_words.hangs.wrote_no_number("NaN", 2)
+STUCK = pattern(agent_words.no_progress, limit_s=3.0, step=7)
+NO_NUMBER = agent_words.wrote_no_number("NaN", 2)
 
 
 async def steps(workers: list[Worker], step: int) -> None:
@@ -99,7 +99,7 @@ async def test_a_pattern_that_takes_for_ever_holds_no_agent_up(cluster: Cluster)
     await agent.line(pattern(hang_words.pattern_too_slow, pattern="(a+)+$", limit_s=2.0))
     await workers[0].tell("say boom")
     assert await agent.exit_code() == 1
-    await agent.line("rank 0 on node a failed: " + words.hang(agent_words.hangs.wrote_line("boom")))
+    await agent.line("rank 0 on node a failed: " + words.hang(agent_words.wrote_line("boom")))
 
 
 async def test_silence_of_every_node_is_a_hang_and_that_of_one_is_none(cluster: Cluster) -> None:
@@ -214,7 +214,7 @@ async def test_a_worker_in_uninterruptible_sleep_is_found_and_the_run_restarts(c
     second = await cluster.hub.group(2)
     (restart,) = (await cluster.server.run())["history"]
     assert restart["cause"] == "hang"
-    hang = words.hang(agent_words.hangs.uninterruptible(2.0))
+    hang = words.hang(agent_words.uninterruptible(2.0))
     assert f"rank 1 on node a failed: {hang}" in restart["reason"]
     where = words.ranks_at([1], 2, ".*sleep_uninterruptibly", ProcessState.UNINTERRUPTIBLE)
     assert re.search(f"; {where}", restart["reason"])
@@ -356,7 +356,7 @@ async def test_a_script_that_hangs_once_is_done_in_the_end(
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     agent = await Program.start(sys.executable, "-m", "node_agent", *flags, *limits, str(path), env=variables)
     try:
-        stuck = pattern(agent_words.hangs.no_progress, limit_s=3.0, step=4)
+        stuck = pattern(agent_words.no_progress, limit_s=3.0, step=4)
         await agent.line(words.hang(stuck) + found, TORCH_S)
         assert await agent.exit_code(TORCH_S) == 0
     finally:

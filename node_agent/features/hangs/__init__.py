@@ -13,7 +13,7 @@ from node_agent.kernel.config import LaunchPlan, Options
 from node_agent.kernel.workers.environment import UNINTERRUPTIBLE
 
 if TYPE_CHECKING:
-    from node_agent.kernel.core.hang import LogRule, ProgressLimits
+    from node_agent.features.hangs.detector import LogRule, ProgressLimits
 
 SHORTEST_SILENCE_S = 1.0
 _LIMITS = {
@@ -39,7 +39,7 @@ _RULE_KEYS: dict[str, tuple[str, Read]] = {
 
 def progress_limits(given: object) -> "ProgressLimits":
     """Seconds for every phase, `auto`, or some of start, step, checkpoint, unseen and factor."""
-    from node_agent.kernel.core.hang import ProgressLimits
+    from node_agent.features.hangs.detector import ProgressLimits
 
     if given == "auto":
         return ProgressLimits()
@@ -81,7 +81,7 @@ def _log_rule(line: str) -> "LogRule":
             from node_agent.features.hangs import words
 
             raise ValueError(words.bad_value_in_rule(key, line, str(error))) from None
-    from node_agent.kernel.core.hang import LogRule
+    from node_agent.features.hangs.detector import LogRule
 
     return LogRule(**found)  # type: ignore[arg-type]
 

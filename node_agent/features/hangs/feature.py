@@ -8,10 +8,10 @@ from rdzv_protocol.messages import Assignment, Reply
 
 from node_agent.features import hangs
 from node_agent.features.hangs import words
+from node_agent.features.hangs.detector import HangOptions, Suspicion
 from node_agent.features.hangs.hang_watch import HangWatch
 from node_agent.kernel.core.effects import Level, Log
 from node_agent.kernel.core.events import Suspected
-from node_agent.kernel.core.hang import HangOptions, Suspicion
 from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.output.sinks import Sink
 

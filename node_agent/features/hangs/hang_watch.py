@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from math import inf
 
+from node_agent.features.hangs.detector import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
 from node_agent.features.hangs.log_rules import Line, LineMatcher
-from node_agent.kernel.core.hang import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
 from node_agent.kernel.core.progress import Reading
 from node_agent.kernel.output.sinks import Sink
 from node_agent.kernel.workers.process import state

@@ -1,6 +1,7 @@
 """Fields of the messages about rounds, the run's end and workers that hang."""
 
-from node_agent.words import hangs, leaving, progress
+from node_agent.features.hangs import words as hangs
+from node_agent.words import leaving, progress
 from tests.golden.examples import Examples
 
 _PLACE = {"round_": 7, "group_rank": 1, "nodes": 3, "workers": 10, "master": "10.0.0.1:40007"}

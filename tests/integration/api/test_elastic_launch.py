@@ -32,6 +32,7 @@ from node_agent import (
 )
 from node_agent.features.checks import CHECKS
 from node_agent.features.checks import words as check_words
+from node_agent.features.hangs import words as hang_words
 from rdzv_server.words import completion
 from tests.integration.api import functions
 from tests.integration.api.line import PATIENCE_S, Line
@@ -206,7 +207,7 @@ def test_flags_of_node_agent_protect_a_programs_run(monkeypatch: pytest.MonkeyPa
         elastic_launch(config, ["sh", "-c", command, starts])()
     assert len(starts.read_text().splitlines()) == 1
     monkeypatch.setenv("PET_SILENCE_TIMEOUT", "1")
-    with pytest.raises(ChildFailedError, match=f"hang: {pattern(words.hangs.no_output, limit_s=1.0)}"):
+    with pytest.raises(ChildFailedError, match=f"hang: {pattern(hang_words.no_output, limit_s=1.0)}"):
         elastic_launch(alone(1, rdzv_configs={"on_hang": "fail", "metrics_port": 0}), ["sleep", "1000"])()
 
 

@@ -13,6 +13,7 @@ from node_agent import words
 from node_agent.cli import main
 from node_agent.cli.plan import SAME_NAMES
 from node_agent.features.checks import words as checks
+from node_agent.features.hangs.detector import LogRule, ProgressLimits
 from node_agent.features.notices import words as notices
 from node_agent.features.numa import NumaBinding
 from node_agent.features.preemption import words as preemption
@@ -20,7 +21,6 @@ from node_agent.features.table import OPTIONS
 from node_agent.flags import PLACES
 from node_agent.kernel.config import AgentConfig, LaunchPlan, UsageError
 from node_agent.kernel.core.command import Command
-from node_agent.kernel.core.hang import LogRule, ProgressLimits
 from node_agent.kernel.core.log_options import LogOptions, Std
 from tests.unit.node_agent.command_lines import complaint, plan
 

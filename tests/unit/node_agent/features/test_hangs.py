@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from node_agent.features.hangs import words
+from node_agent.features.hangs.detector import Suspicion
 from node_agent.features.hangs.feature import LONGEST_SOURCE, suspect
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.core.events import Suspected
-from node_agent.kernel.core.hang import Suspicion
 from tests.unit.node_agent.story import an_assignment
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from node_agent import words
-from node_agent.kernel.core.hang import (
+from node_agent.features.hangs import words
+from node_agent.features.hangs.detector import (
     SHORTEST_S,
     UNSEEN_S,
     HangOptions,
@@ -14,7 +14,7 @@ from node_agent.kernel.core.hang import (
     ProgressLimits,
     Suspicion,
 )
-from tests.unit.node_agent.kernel.core.watched_node import HOUR_S, Node
+from tests.unit.node_agent.features.hangs.watched_node import HOUR_S, Node
 
 
 def learned(step_s: float = 1.0, **limits: Any) -> Node:
@@ -55,7 +55,7 @@ def test_a_script_that_says_when_it_saves_has_a_limit_for_steps_alone() -> None:
     node.progress(kind="checkpoint")
     assert node.passes(19.0) == []
     (found,) = node.passes(5.0)
-    assert found.reason == words.hangs.no_progress(found.silent_s, found.limit_s, None)
+    assert found.reason == words.no_progress(found.silent_s, found.limit_s, None)
     node.progress(step=30)
     (over,) = node.passes(2.0 * SHORTEST_S / 2)
     assert over == Suspicion("progress", "", ()), "all is well again"
@@ -141,7 +141,7 @@ def test_uninterruptible_sleep_counts_while_it_lasts_without_a_break() -> None:
     assert node.found == []
     node.uninterruptible = frozenset({1})
     (found,) = node.passes(13.0)
-    assert (found.local_ranks, found.reason) == ((1,), words.hangs.uninterruptible(8.0))
+    assert (found.local_ranks, found.reason) == ((1,), words.uninterruptible(8.0))
 
 
 STEP = r"step (\d+)"

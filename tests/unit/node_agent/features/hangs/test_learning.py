@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from node_agent.kernel.core.hang import (
+from node_agent.features.hangs.detector import (
     SHORTEST_S,
     SHORTEST_START_S,
     STEPS_TO_LEARN,
@@ -20,7 +20,7 @@ from node_agent.kernel.core.hang import (
     UNSEEN_START_S,
     ProgressLimits,
 )
-from tests.unit.node_agent.kernel.core.watched_node import HOUR_S, Node
+from tests.unit.node_agent.features.hangs.watched_node import HOUR_S, Node
 
 LOOK_S = 2.0
 """Seconds after a limit within which the detector has looked."""

@@ -4,8 +4,8 @@ import re
 from math import inf
 from typing import Any
 
+from node_agent.features.hangs.detector import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
 from node_agent.in_worker import KINDS
-from node_agent.kernel.core.hang import HangDetector, HangOptions, LineMatch, Rhythms, Signs, Suspicion
 from node_agent.kernel.core.progress import Reading, Spent
 
 POLL_S = 10.0

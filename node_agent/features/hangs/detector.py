@@ -12,7 +12,7 @@ from math import inf, isnan
 
 from msgspec import Struct
 
-from node_agent import words
+from node_agent.features.hangs import words
 from node_agent.kernel.core.progress import Reading
 
 UNSEEN_S = 600.0
@@ -431,7 +431,7 @@ class HangDetector:
         silent_s = self._time.between(since, now)
         if silent_s < limit_s:
             return Suspicion("silence", "", ()), now + limit_s - silent_s
-        reason = words.hangs.no_output(silent_s, limit_s)
+        reason = words.no_output(silent_s, limit_s)
         return Suspicion("silence", reason, tuple(signs.last_output_at), silent_s, limit_s), inf
 
     def _uninterruptible(self, signs: Signs, now: float) -> tuple[Suspicion | None, float]:
@@ -441,7 +441,7 @@ class HangDetector:
         since = self._asleep_since
         self._asleep_since = {rank: since.get(rank, now) for rank in signs.uninterruptible}
         late = tuple(rank for rank, at in self._asleep_since.items() if self._time.between(at, now) >= limit_s)
-        reason = words.hangs.uninterruptible(limit_s) if late else ""
+        reason = words.uninterruptible(limit_s) if late else ""
         silent_s = limit_s if late else 0.0
         return Suspicion("uninterruptible", reason, late, silent_s), now + limit_s / LOOKS_A_LIMIT
 
@@ -467,7 +467,7 @@ class _RuleState:
         if self._ranks[local_rank] == rule.rank:
             self.since, self._has_matched = now, True
         if rule.is_fault:
-            return Suspicion(self._source, words.hangs.wrote_line(match.text.strip()[:SHOWN]), (local_rank,))
+            return Suspicion(self._source, words.wrote_line(match.text.strip()[:SHOWN]), (local_rank,))
         if rule.least > -inf or rule.most < inf:
             return self._number(local_rank, match.captured)
         return None
@@ -481,7 +481,7 @@ class _RuleState:
         silent_s = time.between(self.since, max(self.since, seen_until))
         if silent_s < limit_s:
             return Suspicion(self._source, "", ()), now + limit_s - silent_s
-        reason = words.hangs.no_line(rule.pattern[:SHOWN], silent_s, limit_s)
+        reason = words.no_line(rule.pattern[:SHOWN], silent_s, limit_s)
         return Suspicion(self._source, reason, (rule.rank - self._ranks[0],), silent_s, limit_s), inf
 
     def _number(self, local_rank: int, text: str) -> Suspicion | None:
@@ -495,15 +495,15 @@ class _RuleState:
         if in_a_row < rule.points:
             return None
         if isnan(value):
-            reason = words.hangs.wrote_no_number(text[:SHOWN], in_a_row)
+            reason = words.wrote_no_number(text[:SHOWN], in_a_row)
         elif value < rule.least:
-            reason = words.hangs.wrote_below(text[:SHOWN], in_a_row, rule.least)
+            reason = words.wrote_below(text[:SHOWN], in_a_row, rule.least)
         else:
-            reason = words.hangs.wrote_above(text[:SHOWN], in_a_row, rule.most)
+            reason = words.wrote_above(text[:SHOWN], in_a_row, rule.most)
         return Suspicion(self._source, reason, (local_rank,))
 
 
 def _progress_reason(reading: Reading | None, silent_s: float, limit_s: float) -> str:
     if reading is None:
-        return words.hangs.no_first_progress(silent_s, limit_s)
-    return words.hangs.no_progress(silent_s, limit_s, reading.step)
+        return words.no_first_progress(silent_s, limit_s)
+    return words.no_progress(silent_s, limit_s, reading.step)
