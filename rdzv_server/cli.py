@@ -24,6 +24,7 @@ from rdzv_protocol.flag_values import address as address_of
 from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
+from rdzv_protocol.settings import flag_of
 from rdzv_protocol.words import flags as flag_words
 
 from rdzv_server.auth.reload import BadTokenFile, Security
@@ -321,17 +322,17 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         raise SystemExit(_probe(config))
     for field in fields(ServerConfig):
         if field.name in given and field.metadata["group"] == CLUSTER and not config.is_one_of_several:
-            fail(words.only_in_cluster(_flag(field.name)))
+            fail(words.only_in_cluster(flag_of(field.name)))
     if config.is_one_of_several and config.exit_when_idle_s is not None:
         fail(words.NEVER_IDLE)
     pairs = (("tls_cert", "tls_key"), ("etcd_cert", "etcd_key"), ("webhook", "webhook_secret_file"))
     for one, other in pairs:
         if (one in given) != (other in given):
-            fail(flag_words.belong_together(_flag(one), _flag(other)))
+            fail(flag_words.belong_together(flag_of(one), flag_of(other)))
     if config.exclude_after is None:
         for name in ("exclude_for_s", "on_exclude"):
             if name in given:
-                fail(words.needs_exclude_after(_flag(name)))
+                fail(words.needs_exclude_after(flag_of(name)))
     program = (config.on_exclude or "").split(" ", 1)[0]
     if "/" in program and not os.access(program, os.X_OK):
         fail(words.not_executable(program))
@@ -339,7 +340,7 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
         fail(words.NO_OWN_CERTIFICATE)
     for name in ("read_token_file", "admin_token_file"):
         if name in given and config.token_file is None:
-            fail(words.needs_token_file(_flag(name)))
+            fail(words.needs_token_file(flag_of(name)))
     if config.otel:
         from rdzv_protocol.tracing import missing
 
@@ -366,10 +367,5 @@ def make_parser() -> argparse.ArgumentParser:
         title = field.metadata["group"]
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        groups[title].add_argument(_flag(field.name), dest=field.name, **field.metadata["flag"])
+        groups[title].add_argument(flag_of(field.name), dest=field.name, **field.metadata["flag"])
     return parser
-
-
-def _flag(name: str) -> str:
-    """Name of the flag of a field of `ServerConfig`."""
-    return "--" + name.removesuffix("_s").replace("_", "-")

@@ -136,5 +136,5 @@ def _differences(asked: dict[str, Any], run: RunSettings) -> list[str]:
 
 
 def flag_of(name: str) -> str:
-    """Name of the agent's flag that sets this; without the unit, of which seconds are the usual."""
+    """Name of the flag for a field of settings: without the unit if that is seconds."""
     return "--" + name.removesuffix("_s").replace("_", "-")

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -118,3 +119,9 @@ class Footprint:
     def of(cls, pid: int) -> "Footprint":
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return cls(round(pages * PAGE_BYTES / 1e6, 1), len(list(Path(f"/proc/{pid}/fd").iterdir())))
+
+
+def kill_unnoticed(pid: int) -> None:
+    """Kill a child; the event loop has not yet seen it when this returns."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

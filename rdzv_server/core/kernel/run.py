@@ -11,6 +11,7 @@ from rdzv_protocol.queries import Noticed
 from rdzv_protocol.settings import RunSettings
 
 from rdzv_server.core.events import Cordon
+from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel import legal_sizes
 from rdzv_server.core.kernel.event_sizes import EventSizes
 from rdzv_server.core.kernel.liveness import Leases
@@ -399,6 +400,10 @@ class Run(RunState, kw_only=True):
     """Sentence about the last error over which the run could not be shown to people. Empty if there was none."""
     survivors: int = 0
     """Number of agents of the membership that are still part of the run, and are not drained."""
+
+    @property
+    def key(self) -> Key:
+        return self.run_id, self.attempt
 
     @property
     def can_be_forgotten(self) -> bool:

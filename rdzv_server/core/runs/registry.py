@@ -182,7 +182,7 @@ class Registry:
         run = machine.run
         is_beyond = bool(happened) and self._room.count(machine)  # nothing has changed with most polls
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
-            self._deadlines.arm((run.run_id, run.attempt), machine.deadline)
+            self._deadlines.arm(run.key, machine.deadline)
         else:
             happened = [effect for effect in happened if not isinstance(effect, ForgetRun)]
             happened += self._forget(run, now) if self._is_first(run) else []
@@ -195,7 +195,7 @@ class Registry:
         self._room.leave(machine)
         set_apart.set_apart(machine, error)
         assert isinstance(machine, SetApart)
-        self._deadlines.disarm(_key(machine))
+        self._deadlines.disarm(machine.run.key)
         self._newly_apart.append((machine, error))
         self._apart.append(machine)
 
@@ -214,7 +214,7 @@ class Registry:
         self._room.leave(machine)
         effects = machine.rebuild(records, last_event, now)
         self._room.recount(machine)
-        self._deadlines.arm(_key(machine), machine.deadline)
+        self._deadlines.arm(machine.run.key, machine.deadline)
         return effects
 
     @property
@@ -299,7 +299,7 @@ class Registry:
         for machine in self._machines.values():
             try:
                 machine.restart(now)
-                self._deadlines.arm(_key(machine), machine.next_deadline())
+                self._deadlines.arm(machine.run.key, machine.next_deadline())
             except Exception as error:
                 self.set_apart(machine, error)
 
@@ -385,7 +385,7 @@ class Registry:
     def _forgettable(self, now: float) -> list[tuple[bool, float, Key]]:
         """Ended attempts whose agents can have heard of the end, each with what they are forgotten in the order of."""
         return [
-            (run.membership is not None, run.ended_at, (run.run_id, run.attempt))
+            (run.membership is not None, run.ended_at, run.key)
             for run in self.runs()
             if run.ended_at is not None
             and not run.gave_place
@@ -404,7 +404,7 @@ class Registry:
             effects += self.tell(machine, dropped, now)
         while drops := self._room.surplus(self.runs()):
             for run, dropped in drops:
-                if other := self._machines.get((run.run_id, run.attempt)):
+                if other := self._machines.get(run.key):
                     effects += self.tell(other, dropped, now)
         return effects
 
@@ -454,12 +454,12 @@ class Registry:
 
     def _forget(self, run: Run, now: float) -> list[Effect]:
         """Forget the first attempt of a run that is remembered, and keep its numbers if there is no other one."""
-        run_id, key = run.run_id, (run.run_id, run.attempt)
+        run_id, key = run.run_id, run.key
         self._deadlines.disarm(key)
         machine = self._machines.pop(key)
         self._room.leave(machine)
         is_unended = machine.is_unended
-        self._apart = [machine for machine in self._apart if _key(machine) != key]
+        self._apart = [machine for machine in self._apart if machine.run.key != key]
         attempts = self._attempts[run_id]
         del attempts[0]
         if not attempts:
@@ -471,12 +471,8 @@ class Registry:
             self._used.apply(used)
             return [Record(*journals.NUMBERS, now, used), ForgetRun(*key)]
         if (then := attempts[0]).run.stage.is_end:  # it may have waited for this one
-            self._deadlines.arm(_key(then), then.deadline)
+            self._deadlines.arm(then.run.key, then.deadline)
         return [ForgetRun(*key)]
-
-
-def _key(machine: RunMachine) -> Key:
-    return machine.run.run_id, machine.run.attempt
 
 
 def _settings_of(join: JoinRequest) -> RunSettings:

@@ -73,8 +73,8 @@ class Room:
         self._evidence -= machine.evidence
         self.departed -= machine.departed
         machine.places = machine.events = machine.event_bytes = machine.evidence = machine.departed = 0
-        self._evident.pop(_key(machine), None)
-        self._with_departed.pop(_key(machine), None)
+        self._evident.pop(machine.run.key, None)
+        self._with_departed.pop(machine.run.key, None)
 
     def count_places(self, machine: RunMachine) -> None:
         """Count the agents of an attempt; one that goes on keeps the places of its last round.
@@ -94,7 +94,7 @@ class Room:
             keeping = [(each.run, each.evidence) for each in self._evident.values()]
             for run in kept_failures.to_drop(keeping, self._evidence, self._max_evidence):
                 kept_failures.drop_evidence(run)
-                self._weigh(self._evident[run.run_id, run.attempt])
+                self._weigh(self._evident[run.key])
 
     def _weigh(self, machine: RunMachine) -> None:
         run, size = machine.run, kept_failures.size(machine.run)
@@ -102,9 +102,9 @@ class Room:
         self._evidence += size - machine.evidence
         machine.evidence = size
         if size > kept_failures.LEAST_BYTES:
-            self._evident[_key(machine)] = machine
+            self._evident[machine.run.key] = machine
         else:
-            self._evident.pop(_key(machine), None)
+            self._evident.pop(machine.run.key, None)
 
     def _count_departed(self, machine: RunMachine) -> None:
         """Count the agents of an attempt that are gone, and have some ids forgotten if there are too many."""
@@ -120,9 +120,9 @@ class Room:
         self.departed += number - machine.departed
         machine.departed = number
         if number:
-            self._with_departed[_key(machine)] = machine
+            self._with_departed[machine.run.key] = machine
         else:
-            self._with_departed.pop(_key(machine), None)
+            self._with_departed.pop(machine.run.key, None)
 
     def surplus(self, runs: Iterable[Run]) -> list[tuple[Run, EventsDropped]]:
         """Runs of which events have to be dropped, each with the fact that drops them, while there are too many."""
@@ -195,7 +195,3 @@ def _departed_to_forget(machines: Iterable[RunMachine], surplus: int) -> Iterato
         most = machine.departed if machine.run.ended_at is not None else -(-machine.departed // 2)
         surplus -= (number := min(surplus, most))
         yield machine, number
-
-
-def _key(machine: RunMachine) -> Key:
-    return machine.run.run_id, machine.run.attempt

@@ -19,7 +19,7 @@ from node_agent.kernel.core.command import Command
 from node_agent.kernel.workers.orphans import children, reap
 from node_agent.kernel.workers.process import CommandProcess, Process, own_children
 from tests.support.console import PATIENCE_S
-from tests.support.process_info import subreaper, until
+from tests.support.process_info import kill_unnoticed, subreaper, until
 from tests.support.told import tells
 
 COMMAND = (sys.executable, "-c", "import sys; sys.exit(3)")
@@ -68,12 +68,6 @@ def start(pool: WarmPool, kind: type[Process] = WarmProcess) -> int:
     process = pool.start_worker(0, os.environ, (), 1, 2)
     assert type(process) is kind
     return process.reap()
-
-
-def kill_unnoticed(pid: int) -> None:
-    """The process is dead, and the loop has not yet seen it."""
-    os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 async def test_a_process_that_has_not_told_its_pid_yet_is_expected(

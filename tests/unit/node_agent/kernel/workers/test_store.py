@@ -15,6 +15,7 @@ from node_agent import words
 from node_agent.kernel.workers import store
 from node_agent.kernel.workers.store import StoreHost
 from tests.support.console import PATIENCE_S
+from tests.support.process_info import kill_unnoticed
 from tests.support.told import tells
 
 HELPER = """
@@ -83,12 +84,6 @@ class Client:
 
 def has_helper(host: Host) -> bool:
     return host.host._helper is not None
-
-
-def kill_unnoticed(pid: int) -> None:
-    """The process is dead, and the loop has not yet seen it."""
-    os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 async def test_nothing_is_started_while_nobody_needs_the_store(host):
