@@ -62,6 +62,8 @@ from rdzv_server.words import operations as operation_words
 WALL_CLOCK_SLACK_S = 0.5
 """Seconds by which the wall clock must have been set for the server to notice, and as many for a run to follow: times
 that people are told are right to a second."""
+_FORMING, _RUNNING = Stage.FORMING, Stage.RUNNING
+"""Stages that every event is compared with, as constants: looking a member of an enumeration up is slow."""
 DUE_AT_ONCE = 500
 """Most agents that are lost in one go when many leases end together: other runs wait meanwhile."""
 
@@ -229,7 +231,7 @@ class RunMachine:
             return self._forget_at(run.ended_at)
         if run.unheard_since is not None:
             return unheard.deadline(run)
-        is_forming = run.stage is Stage.FORMING and not run.held
+        is_forming = run.stage is _FORMING and not run.held
         own = completion.deadline(run) if is_forming else run.scale_up_at
         if run.verdict_at is not None and not worker_reports.awaits_loss(run):
             own = run.verdict_at
@@ -269,7 +271,7 @@ class RunMachine:
     @property
     def _may_complete(self) -> bool:
         run = self.run
-        is_forming = run.stage is Stage.FORMING and not run.held
+        is_forming = run.stage is _FORMING and not run.held
         return is_forming and not self.awaits_verdict
 
     def _forget_at(self, ended_at: float) -> float:
@@ -280,7 +282,7 @@ class RunMachine:
         run = self.run
         if run.stage.is_end:
             return None
-        is_running = run.stage is Stage.RUNNING
+        is_running = run.stage is _RUNNING
         if lost := run.leases.expired(now, needs_witness=is_running):
             return self._loss(lost, now)
         if is_running and (found := unheard.due(run, now)):
@@ -366,7 +368,7 @@ class RunMachine:
     # Facts are recorded, applied, and draw their conclusions.
 
     def _apply(self, fact: events.Fact, now: float) -> None:
-        if self.run.stage is Stage.RUNNING and self._may_end_round(fact):
+        if self.run.stage is _RUNNING and self._may_end_round(fact):
             for before_round_ends in self._hooks.before_round_ends:
                 if before := before_round_ends(fact, now):
                     self._transit(before, now)
@@ -521,7 +523,7 @@ class RunMachine:
         if was is AgentState.RUNNING or notices.has_lost_its_reason(run):
             self.open_round(cause, reason, now)
             run.opening.lost_at = now
-        elif run.stage is Stage.FORMING and run.seat_of(agent.agent_id):
+        elif run.stage is _FORMING and run.seat_of(agent.agent_id):
             restart_budget.reclassify(run.opening, cause, reason)
             run.opening.lost_at = now
 
@@ -551,13 +553,13 @@ class RunMachine:
     def _settle(self, now: float) -> None:
         """Draw the conclusions of whatever has just changed."""
         run = self.run
-        if run.leaving and run.stage is not Stage.RUNNING:
+        if run.leaving and run.stage is not _RUNNING:
             notices.release(self, now)
-        if run.stage is Stage.FORMING:
+        if run.stage is _FORMING:
             self._watch_minimum(now)
             if run.settings.fixed_nodes is not None and (why := completion.too_few_fit(run, run.settings.fixed_nodes)):
                 self.end(Stage.FAILED, why, None, now)
-        elif run.stage is Stage.RUNNING:
+        elif run.stage is _RUNNING:
             if len(run.succeeded) == len(run.seats):
                 self.end(Stage.SUCCEEDED, runs.succeeded(len(run.succeeded)), None, now)
             elif run.verdict_at is None:
@@ -630,7 +632,7 @@ class RunMachine:
     def _implied(self, agent: Agent, now: float) -> Directive:
         """Directive that the state of an agent implies, for one that was given none."""
         if agent.state is AgentState.WAITING:
-            forming = self.run.stage is Stage.FORMING
+            forming = self.run.stage is _FORMING
             return completion.wait(self.run, now) if forming else completion.standby(self.run, now)
         if agent.state is AgentState.CORDONED:
             return completion.cordoned(self.run, agent.node_id, now)
