@@ -114,14 +114,14 @@ class Scenario:
 
 def rows(
     plan: Plan, measurement: str, unit: str, taken: Mapping[str, Taken], bars: Mapping[str, float],
-    cap: float | None = None, *, at_least: bool = False,
+    cap: float | None = None,
 ) -> list[Row]:  # fmt: skip
     """Rows, one for each subject, also for what cannot run here. `bars`: by subject."""
     missing = {TORCHRUN_ETCD.name: Taken(trouble=plan.no_etcd)} if plan.torchrun and plan.no_etcd else {}
     return [
         Row(
             measurement=measurement, subject=subject, unit=unit, samples=each.samples, bar=bars.get(subject),
-            at_least=at_least, cap=cap, trouble=each.trouble, is_absent=subject in missing,
+            cap=cap, trouble=each.trouble, is_absent=subject in missing,
         )
         for subject, each in {**taken, **missing}.items()
     ]  # fmt: skip

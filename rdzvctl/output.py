@@ -41,9 +41,9 @@ class Output:
         """Write one line for people on stderr, beside the output."""
         print(f"rdzvctl: {text}", file=sys.stderr)  # noqa: T201
 
-    def paragraph(self, text: str, indent: str = "") -> None:
+    def paragraph(self, text: str) -> None:
         """Write the text, wrapped to a terminal's width; in a pipe on one line."""
-        self.line(self.wrapped(text, indent))
+        self.line(self.wrapped(text))
 
     def wrapped(self, text: str, indent: str = "") -> str:
         if not self.is_terminal:

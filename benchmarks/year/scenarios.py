@@ -147,8 +147,8 @@ def play(scenario: Scenario) -> Outcome:
     return _outcome(scenario, [play_part(scenario, number) for number in range(scenario.parts)])
 
 
-def play_part(scenario: Scenario, number: int, told: Callable[[float], None] = lambda day: None) -> Part:
-    """Let one part pass. `told`: what is to be called each day. Raises `Violation` when an invariant does not hold."""
+def play_part(scenario: Scenario, number: int) -> Part:
+    """Let one part pass. Raises `Violation` when an invariant does not hold."""
     gc.set_threshold(*COLLECT_AFTER)  # as in the server: 10,000 agents are many objects that stay
     began_s, nodes, policy = time.process_time(), scenario.nodes, scenario.policy
     pool, days = nodes + round(nodes * policy.spares), scenario.days / scenario.parts
@@ -156,7 +156,7 @@ def play_part(scenario: Scenario, number: int, told: Callable[[float], None] = l
     year: Year | TorchrunYear
     if isinstance(policy, Policy):
         assert pool == pool_size(nodes, policy)
-        year = Simulation(nodes, faults, policy, COSTS, seed=scenario.seed + number, days=days).play(told)
+        year = Simulation(nodes, faults, policy, COSTS, seed=scenario.seed + number, days=days).play()
     else:
         year = TorchrunYear(nodes, faults, policy, COSTS, days).play()
     return Part(year=year, took_s=time.process_time() - began_s)

@@ -98,18 +98,14 @@ class Simulation:
         self._faults = Faults(self)
         self._faults.plan(faults)
 
-    def play(self, told: Callable[[float], None] = lambda day: None) -> Year:
-        """Let the year pass. Raises `Violation`. `told`: what is to be called each day."""
+    def play(self) -> Year:
+        """Let the year pass. Raises `Violation`."""
         for node in self.pool:
             self.at(node.down_until + SERVICE_RESTART_S if node.down_until else 0.0, self._start_agent, node)
-        next_day = DAY_S
         while self._times and self._times[0] <= self._end_s:
             at_s = heappop(self._times)
             if at_s - self.now > QUIET_S:
                 self._check_quiet()
-            if at_s >= next_day:
-                told(next_day / DAY_S)
-                next_day += DAY_S
             self.now = at_s
             self._agents.pass_time(at_s)
             for call, args in self._due[at_s]:  # and what is added meanwhile

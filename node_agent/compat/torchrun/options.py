@@ -11,7 +11,7 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from node_agent import words
 from node_agent.cli.arguments import FLAGS, SETTINGS, make
-from node_agent.cli.plan import CONNECT_TIMEOUT_S, first, settings
+from node_agent.cli.plan import CONNECT_TIMEOUT_S, NO_RUN_ID, first, settings
 from node_agent.cli.plan import credentials as read_credentials
 from node_agent.cli.rendezvous import endpoints
 from node_agent.kernel.config import AgentConfig, Endpoint, Target, UsageError
@@ -29,8 +29,6 @@ NO_RESTARTS_LEFT = -255
 """An exit code that no process has: a torchrun whose own budget is spent ends the run with it."""
 ENDPOINT = "PET_RDZV_ENDPOINT"
 """Variable that torchrun reads where the flag is left out, and that its workers inherit."""
-NO_RUN_ID = "none"
-"""Default of `--rdzv-id`; torchrun's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

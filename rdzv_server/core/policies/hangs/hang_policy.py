@@ -42,7 +42,6 @@ _SURE = ("uninterruptible", "timer", "log rule")
 """Beginnings of the names of sources that tell of a worker itself, not of what it waits for."""
 HUNG = 1
 """Exit code of the failure that stands for a hang: the worker has none."""
-REASON_BYTES = 240
 CAUSE_BYTES = 900
 HINT_BYTES = 900
 ERROR_BYTES = 512
@@ -123,7 +122,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         if is_wanted and signs.examined is None and now >= signs.examinations.again_at:
             assert hang
             examined = signs.examined = Examined()
-            reason = clip(printable(_guilty(self.run, hang).reason), REASON_BYTES)
+            reason = clip(printable(_guilty(self.run, hang).reason), examination.REASON_BYTES)
             within_s, done = examination.EXAMINED_WITHIN_S, partial(_examined, examined)
             examined.asked = examination.begin(self.kernel, reason, within_s, done, now)
             if examined.summary is None:  # else there was nobody to ask, which costs nothing
@@ -297,7 +296,7 @@ def _order(run: Run, suspicion: Suspicion) -> tuple[bool, int, float, int]:
 
 
 def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary: StackSummary, now: float) -> Failure:
-    reason = clip(printable(guilty.reason), REASON_BYTES)
+    reason = clip(printable(guilty.reason), examination.REASON_BYTES)
     evidence = printable(summary.sentence) if summary.has_stacks else ""
     is_first = bool(summary.culprits) and summary.culprits[0].rank == rank
     return Failure(
