@@ -138,8 +138,7 @@ class RendezvousServer(HttpServer):
 def bind(host: str | None, port: int) -> socket.socket:
     """Bind a socket for `listen`. `host` None: every address, IPv6 and IPv4. Raises `OSError`.
 
-    A peer that vanishes without a word is found by TCP keep-alive within 9 s, also when nothing is sent. The system
-    holds a connection back for a second until its peer has sent something.
+    A peer that vanishes without a word is found by TCP keep-alive within 9 s, also when nothing is sent.
     """
     if host is None and socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
@@ -147,7 +146,7 @@ def bind(host: str | None, port: int) -> socket.socket:
         name = host.encode() if host and host.isascii() else host  # text has Python load a codec
         family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host or "", port), family=family, backlog=4096)
-    return _prepared(listener)
+    return _watching_peers(listener)
 
 
 def adopt(descriptor: int) -> socket.socket:
@@ -155,14 +154,13 @@ def adopt(descriptor: int) -> socket.socket:
     listener = socket.socket(fileno=descriptor)
     if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise OSError(errno.EINVAL, words.NOT_LISTENING)
-    return _prepared(listener)
+    return _watching_peers(listener)
 
 
-def _prepared(listener: socket.socket) -> socket.socket:
+def _watching_peers(listener: socket.socket) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
-        (socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, 9_000),
+        (socket.TCP_KEEPIDLE, 3), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3), (socket.TCP_USER_TIMEOUT, 9_000)
     ):  # fmt: skip
         listener.setsockopt(socket.IPPROTO_TCP, option, value)
     return listener

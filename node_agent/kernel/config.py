@@ -147,7 +147,7 @@ class LaunchPlan(Struct, frozen=True):
     pci_addresses: Callable[[str], Sequence[str]] | None = None
     """Gives the PCI addresses of the accelerators, by a worker's index of them; None if no options need them.
 
-    It is told what a person can do if there are no accelerators. Raises `DeviceError`.
+    Its argument is the advice in the error if there are no accelerators. Raises `DeviceError`.
     """
 
 

@@ -1,4 +1,4 @@
-"""What a person is told when workers cannot get the accelerators that were asked for."""
+"""Messages about workers that cannot get the accelerators that were asked for."""
 
 from collections.abc import Mapping
 

@@ -144,7 +144,7 @@ class Listener:
         self._unauthenticated[connection] = self._unauthenticated_of[peer][connection] = None
         connection.opening = Opening(
             accepted, peer, self._unheard, _read if self.tls is None else _first_byte,
-            partial(self._connect, accepted, connection, self.tls), partial(self._gone, connection),
+            partial(self._connect, accepted, connection), partial(self._gone, connection),
         )  # fmt: skip
         (self._bounds.arriving if self.tls is None else self._silent).start(connection)
         connection.opening.begin()
@@ -199,18 +199,16 @@ class Listener:
     def _note(self, connection: HttpConnection, problem: str) -> None:
         self._refusals.note(connection.peer, TooManyRequests(problem), self._loop.time())
 
-    def _connect(
-        self, accepted: socket.socket, connection: HttpConnection, tls: ssl.SSLContext | None, received: bytes
-    ) -> None:
-        """Open the connection in which this has come first, by TLS once there is a place for it."""
+    def _connect(self, accepted: socket.socket, connection: HttpConnection, received: bytes) -> None:
+        """Open the connection, by TLS once there is a place for it. `received`: what came first."""
         self._silent.stop(connection)
-        connection.lacks_tls = tls is not None and received != HANDSHAKE
-        if tls is None or connection.lacks_tls:
-            connection.received = received if tls is None else b""
+        connection.lacks_tls = self.tls is not None and received != HANDSHAKE
+        if self.tls is None or connection.lacks_tls:
+            connection.received = received if self.tls is None else b""
             self._open(connection, partial(self._loop.connect_accepted_socket, lambda: connection, accepted))
         else:
             self._bounds.arriving.start(connection)
-            self._places.enter(connection.peer, connection, partial(self._shake_hands, accepted, connection, tls))
+            self._places.enter(connection.peer, connection, partial(self._shake_hands, accepted, connection, self.tls))
 
     def _shake_hands(self, accepted: socket.socket, connection: HttpConnection, tls: ssl.SSLContext) -> None:
         self._bounds.arriving.stop(connection)

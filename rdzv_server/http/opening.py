@@ -43,8 +43,9 @@ class Silent:
 
     def _look(self) -> None:
         for fd, _ in self._epoll.poll(0, AT_ONCE):
-            self._epoll.unregister(fd)
-            self._heard.pop(fd)()
+            if heard := self._heard.pop(fd, None):  # else one that came before has ended this one
+                self._epoll.unregister(fd)
+                heard()
 
 
 class Opening:

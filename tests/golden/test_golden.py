@@ -1,5 +1,6 @@
 """Messages are data: each is made in one place, shown in one reviewed file, and quoted nowhere else."""
 
+import re
 import sys
 from collections import Counter
 
@@ -8,6 +9,10 @@ import pytest
 from tests.golden.help_pages import HELP_FILE, help_text
 from tests.golden.makers import FILE, makers, messages, modules, text
 from tests.golden.quotes import TESTS, quotes
+
+ROOT = TESTS.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FIELD = re.compile(r"<[^<>]*>|\d[\d.]*")
 
 
 def test_the_file_shows_every_message_as_it_is_today():
@@ -34,6 +39,25 @@ def test_no_two_kinds_of_a_package_say_the_same():
         for message in messages(maker)
     )
     assert [message for message, number in of_each.items() if number > 1] == []
+
+
+def test_what_pages_quote_is_what_is_said():
+    """A line of a block that begins as a message does, with four words or more, has to go on as it does."""
+    messages: dict[str, list[re.Pattern[str]]] = {}
+    for message in (line.strip() for line in FILE.read_text().splitlines() if line.startswith("    ")):
+        parts = FIELD.split(message)
+        if len(parts[0].split()) >= 4:
+            messages.setdefault(parts[0], []).append(re.compile(".*?".join(map(re.escape, parts))))
+    quoted = [
+        (page.name, line[line.index(beginning) :], messages[beginning])
+        for page in PAGES
+        for block in re.findall(r"^```.*?\n(.*?)^```", page.read_text(), re.M | re.S)
+        for line in block.splitlines()
+        for beginning in messages
+        if beginning in line and "…" not in line
+    ]
+    assert len(quoted) > 20
+    assert [(page, text) for page, text, kinds in quoted if not any(kind.match(text) for kind in kinds)] == []
 
 
 def test_no_test_quotes_a_message():

@@ -1,4 +1,4 @@
-"""What a person is told of workers that may hang, and of the flags by which hangs are noticed."""
+"""Messages about workers that may hang, and about the flags of hang detection."""
 
 from collections.abc import Sequence
 

@@ -24,7 +24,8 @@ class NumaError(Exception):
 def near_gpus(mode: str, pci_addresses: Callable[[str], Sequence[str]], workers: int) -> tuple[frozenset[int], ...]:
     """The CPUs on which each worker of this node may run, by local rank. Raises `NumaError`.
 
-    `pci_addresses`: gives the PCI addresses of all GPUs that a worker sees; it is told what to do where there are none.
+    `pci_addresses`: returns the PCI addresses of all GPUs that a worker sees. Its argument is the advice in the error
+    if there are none.
     """
     try:
         addresses = pci_addresses(words.NEEDS_ACCELERATORS)

@@ -1,4 +1,4 @@
-"""What a person is told when workers cannot be bound to the CPUs near their accelerators."""
+"""Messages about workers that cannot be bound to the CPUs near their accelerators."""
 
 NEEDS_ACCELERATORS = "only workers with accelerators can be bound to the CPUs near them"
 

@@ -1,4 +1,4 @@
-"""Sizes of the large events that an attempt keeps: how many bytes they take together, and which hold so many bytes.
+"""Sizes of the large events that an attempt keeps: their bytes together, and which events to drop for so many bytes.
 
 An event is large if it has evidence of a failure, or a long sentence. The others are limited by their number alone:
 none takes more than about a kilobyte, most take half of it, and counting their bytes would cost each join something.
@@ -23,7 +23,7 @@ class EventSizes(Struct):
     total: int = 0
     """Bytes of all of them, as far as they are known: a snapshot of an older server does not tell."""
     open: int = 0
-    """Bytes of the last block, which goes on."""
+    """Bytes of the last block, which is not full yet."""
     blocks: list[tuple[int, int]] = field(default_factory=list)
     """Number of the last event of each other block, and the bytes of the block."""
 

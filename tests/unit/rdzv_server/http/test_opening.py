@@ -86,3 +86,27 @@ async def test_one_that_is_cancelled_while_its_peer_is_silent_leaves_its_file_to
     other.silent.close()
     other.peer.close()
     other.accepted.close()
+
+
+async def test_one_that_is_given_up_for_another_of_the_same_look_is_not_heard_and_the_others_are() -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    silent, heard = Silent(Mock()), list[int]()
+    everyone_else, errors = asyncio.Event(), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context))
+
+    def hear(number: int) -> None:
+        if not heard:  # the first that is heard costs the next one its place
+            silent.forget(pairs[(number + 1) % 3][1])
+        heard.append(number)
+        if len(heard) == 2:
+            everyone_else.set()
+
+    for number, (peer, accepted) in enumerate(pairs):
+        silent.wait(accepted, lambda number=number: hear(number))  # type: ignore[misc]
+        peer.send(b"G")
+    async with asyncio.timeout(PATIENCE_S):
+        await everyone_else.wait()
+    assert (heard[0] + 1) % 3 not in heard and not errors
+    silent.close()
+    for end in (end for pair in pairs for end in pair):
+        end.close()
