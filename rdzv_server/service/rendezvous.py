@@ -1,8 +1,6 @@
 """Answers to the requests of agents and operators, as messages in and messages out."""
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import os
 import time
@@ -25,7 +23,7 @@ from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core import events
 from rdzv_server.core.effects import QueryClosed
-from rdzv_server.core.kernel import admission, namesakes, operations
+from rdzv_server.core.kernel import admission, agent_secrets, namesakes, operations
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, StacksAsked
@@ -103,7 +101,7 @@ class Rendezvous:
     async def _join(self, request: messages.JoinRequest, connection: Connection) -> messages.Reply:
         """Answer a join with the assignment when the round completes, or with what the round waits for."""
         key = (request.run_id, request.agent_id)
-        join = structs.replace(request, secret=digest(request.secret))
+        join = structs.replace(request, secret=agent_secrets.digest(request.secret))
         with self._bound(key, connection):
             joined = events.NodeJoined(join, connection.server_addr, is_scoped=connection.is_scoped)
             machine = await self._enter(joined)
@@ -315,7 +313,7 @@ class Rendezvous:
         except AgentFenced:
             return None  # unless its join is on the way, the driver says the same
         agent = machine.run.agents.get(request.agent_id)
-        if agent and not hmac.compare_digest(agent.join.secret, digest(request.secret)):
+        if agent and not agent_secrets.is_same(agent_secrets.digest(request.secret), agent.join.secret):
             raise AgentFenced(admission_words.other_secret(request.agent_id, request.run_id))
         return machine
 
@@ -344,11 +342,6 @@ def _event(request: _Told) -> events.Event:
             return events.NodeLeft(request.agent_id, reason, request.unfit, request.retracts_success)
         case messages.AnswerRequest():
             return events.QueryAnswered(request.agent_id, request.number, request.answer)
-
-
-def digest(secret: str) -> str:
-    """Hash of an agent's secret, which is random and long: all that the server keeps of it. Empty for none."""
-    return hashlib.sha256(secret.encode()).hexdigest() if secret else ""
 
 
 def _warning(run: Run, agent_id: str, directive: messages.Directive) -> str:

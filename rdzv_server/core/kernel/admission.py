@@ -8,7 +8,6 @@ newcomer. Agents of one node id that join together live: those of one machine ha
 
 import re
 from collections.abc import Collection
-from hmac import compare_digest
 from itertools import islice
 from math import inf
 
@@ -20,7 +19,7 @@ from rdzv_protocol.settings import SCALE_UP_NOTICE_S, RequestedSettings, RunSett
 from rdzv_protocol.timing import HOLDS_PER_LEASE
 
 from rdzv_server.core.events import NodeJoined
-from rdzv_server.core.kernel import legal_sizes
+from rdzv_server.core.kernel import agent_secrets, legal_sizes
 from rdzv_server.core.kernel.protocols import Machine
 from rdzv_server.core.kernel.run import Agent, AgentState, Run
 from rdzv_server.words import admission as words
@@ -113,7 +112,7 @@ def note_join(machine: Machine, event: NodeJoined, now: float) -> None:
 def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None:
     """Raise the refusal that this join deserves, if any. `agreed`: settings that are known to agree with the run's."""
     if agent := run.agents.get(join.agent_id):
-        if not compare_digest(join.secret, agent.join.secret):
+        if not agent_secrets.is_same(join.secret, agent.join.secret):
             raise AgentFenced(words.other_secret(agent.agent_id, run.run_id))
         if (join.node_id, join.node_rank) != (agent.node_id, agent.join.node_rank):
             raise MalformedMessage(words.other_node(agent.agent_id, agent.node_id))

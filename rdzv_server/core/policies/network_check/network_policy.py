@@ -8,8 +8,6 @@ for what is under way by then.
 
 from collections.abc import Iterator
 from functools import partial
-from hashlib import sha256
-from hmac import new as hmac
 from itertools import islice
 from typing import ClassVar
 
@@ -18,7 +16,7 @@ from rdzv_protocol.queries import PairTest, PairTested, Query, QueryAnswer, Refu
 from rdzv_protocol.text import clip, printable
 
 from rdzv_server.core.events import PolicyFact
-from rdzv_server.core.kernel import admission, completion, queries, rank_assignment
+from rdzv_server.core.kernel import admission, agent_secrets, completion, queries, rank_assignment
 from rdzv_server.core.kernel.policy import AT_ONCE, Policy, Rule, Rules
 from rdzv_server.core.kernel.protocols import Kernel
 from rdzv_server.core.kernel.run import Agent, Cause, PolicyState, Run
@@ -238,7 +236,7 @@ def _able(run: Run) -> list[str]:
 
 def _nonce(listener: Agent, other: Agent, now: float) -> str:
     """Nonce with which the connection of this test begins: nobody can guess it."""
-    return hmac(listener.join.secret.encode(), f"{other.agent_id} {now}".encode(), sha256).hexdigest()[:32]
+    return agent_secrets.nonce(listener.join.secret, f"{other.agent_id} {now}")
 
 
 # Words.
