@@ -23,6 +23,7 @@ FIND_THE_KERNEL = (
     "run with CUDA_LAUNCH_BLOCKING=1 to see the kernel that failed; often an index or a label out of range"
 )
 FEWER_GPUS = "more workers than GPUs: compare --nproc with CUDA_VISIBLE_DEVICES and nvidia-smi"
+ONE_GPU_EACH = "two workers use one GPU: call torch.cuda.set_device(LOCAL_RANK), and start --nproc gpu of them"
 NCCL_FAILED = "run with NCCL_DEBUG=INFO; often the wrong network interface (NCCL_SOCKET_IFNAME) or two ranks on one GPU"
 GLOO_LOOPBACK = (
     "gloo has chosen a loopback address, which other nodes cannot reach: on every node set GLOO_SOCKET_IFNAME to "

@@ -32,15 +32,25 @@ class Advice(Struct, frozen=True):
     `at_step`, if it comes at a step at which it has come before."""
     is_of_disk: bool = False
     """Whether the error tells of a full disk: the node is to blame if it is its own, not a shared one."""
+    is_general: bool = False
+    """Whether the phrase names a library alone: a line that says what was wrong counts for more, wherever it stands."""
 
 
 def find(texts: Iterable[str]) -> Advice | None:
-    """Advice on the first text that any phrase fits; of several phrases the first in the table."""
+    """Advice on the first text that any phrase fits; of several phrases the first in the table.
+
+    After a general one, the first text with a phrase that is neither general nor a consequence counts, if there is one.
+    """
+    general: Advice | None = None
     for text in texts:
         for advice in TABLE:
+            if general and (advice.is_general or advice.is_consequence):
+                continue
             if re.search(advice.phrase, text[:LONGEST_TEXT], re.IGNORECASE):
-                return advice
-    return None
+                if not advice.is_general:
+                    return advice
+                general = advice
+    return general
 
 
 TABLE = (
@@ -111,8 +121,13 @@ TABLE = (
         words.hints.FEWER_GPUS,
     ),
     Advice(
+        r"duplicate GPU detected",
+        words.hints.ONE_GPU_EACH,
+    ),
+    Advice(
         r"NCCL (error|WARN)|nccl(System|Internal|UnhandledCuda|InvalidUsage)Error",
         words.hints.NCCL_FAILED,
+        is_general=True,
     ),
     Advice(
         r"gloo.{0,200}remote=\[(127\.|::1\])",

@@ -1,8 +1,9 @@
 """Count of workers that `--nproc-per-node auto|gpu|xpu` means, and PCI addresses of the accelerators.
 
-Torch is asked, in a process of its own, in the workers' environment and with their interpreter: what MIG and variables
-such as CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and ZE_AFFINITY_MASK leave, it knows best. That takes an import of
-torch. A number of workers, and cpu, ask nobody.
+A process of its own asks, in the workers' environment and with their interpreter. It asks NVIDIA's driver, if the torch
+there is built for CUDA, and else torch itself. They know best what MIG and variables such as CUDA_VISIBLE_DEVICES,
+HIP_VISIBLE_DEVICES and ZE_AFFINITY_MASK leave. The driver answers at once; the import of torch takes seconds. A number
+of workers, and cpu, ask nobody.
 """
 
 import json

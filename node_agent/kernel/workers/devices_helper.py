@@ -1,6 +1,7 @@
 """Tells what accelerators torch sees: see node_agent/kernel/workers/devices.py.
 
-A program of its own, run by the workers' interpreter in their environment: it imports torch, and nothing of ours.
+A program of its own, run by the workers' interpreter in their environment. It asks NVIDIA's driver, by which a torch
+built for CUDA counts, and imports torch only where that gives no answer. It imports nothing of ours.
 Arguments: gpu, xpu or auto, and whether the PCI addresses are wanted. The last line of its output is a map in JSON.
 """
 
@@ -10,24 +11,79 @@ import sys
 if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
     del sys.path[0]  # our files are nobody's modules
 
+import ctypes
+import importlib.util
 import json
+import runpy
 import warnings
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+
+PCI_ADDRESS_BYTES = 32
+"""Room for a PCI address in a call of NVIDIA's driver."""
 
 
 def main(kind: str, addresses: str) -> None:
-    try:
-        import torch
-    except ImportError as error:
-        answer: dict[str, Any] = {"missing": str(error), "count": 0}
-    else:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            answer = _look(torch, kind, wants_addresses=addresses == "addresses")
-        answer["warnings"] = [str(warning.message) for warning in warned]
+    wants_addresses = addresses == "addresses"
+    driver: Any = None
+    with suppress(OSError):
+        driver = ctypes.CDLL("libcuda.so.1")
+    answer = ask_driver(driver, *_versions(), wants_addresses=wants_addresses) if driver and kind != "xpu" else None
+    if answer is None:
+        answer = _ask_torch(kind, wants_addresses=wants_addresses)
     sys.stdout.write(f"\n{json.dumps(answer)}\n")
     sys.stdout.flush()
     os._exit(0)  # whatever torch would write as it ends is no part of the answer
+
+
+def ask_driver(driver: Any, torch: str, cuda: str, *, wants_addresses: bool) -> dict[str, Any] | None:
+    """What NVIDIA's driver sees, in the order in which it numbers the devices of a process.
+
+    `torch` is the version of torch, `cuda` that of the CUDA it was built for; empty: for none. None: torch has to be
+    asked, since it counts by something else, or will say what is wrong: the driver is older than torch needs, does not
+    answer, or sees no device. CUDA_VISIBLE_DEVICES and MIG are the driver's own matter.
+    """
+    version, count = ctypes.c_int(), ctypes.c_int()
+    if not cuda or driver.cuDriverGetVersion(ctypes.byref(version)) or version.value < int(cuda.split(".")[0]) * 1000:
+        return None
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+        return None
+    answer: dict[str, Any] = {"torch": torch, "device": "cuda", "count": count.value, "warnings": []}
+    if wants_addresses:
+        answer["addresses"] = [_pci_address(driver, index) for index in range(count.value)]
+    return answer
+
+
+def _pci_address(driver: Any, index: int) -> str:
+    """Address as sysfs writes it; empty where the driver does not tell."""
+    device, text = ctypes.c_int(), ctypes.create_string_buffer(PCI_ADDRESS_BYTES)
+    if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetPCIBusId(text, PCI_ADDRESS_BYTES, device):
+        return ""
+    return text.value.decode().lower()
+
+
+def _versions() -> tuple[str, str]:
+    """Versions of the installed torch and of its CUDA, without its import; empty where they cannot be told."""
+    spec = importlib.util.find_spec("torch")
+    folders = spec.submodule_search_locations if spec else None
+    try:
+        values = runpy.run_path(str(Path(next(iter(folders or ())), "version.py")))
+    except (StopIteration, OSError, SyntaxError):
+        return "", ""
+    return str(values.get("__version__") or ""), str(values.get("cuda") or "")
+
+
+def _ask_torch(kind: str, *, wants_addresses: bool) -> dict[str, Any]:
+    try:
+        import torch
+    except ImportError as error:
+        return {"missing": str(error), "count": 0}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        answer = _look(torch, kind, wants_addresses=wants_addresses)
+    answer["warnings"] = [str(warning.message) for warning in warned]
+    return answer
 
 
 def _look(torch: Any, kind: str, *, wants_addresses: bool) -> dict[str, Any]:

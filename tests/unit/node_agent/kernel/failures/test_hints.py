@@ -57,6 +57,11 @@ CAUSES = {
         "RuntimeError: CUDA error: invalid device ordinal",
         "RuntimeError: No CUDA GPUs are available",
     ],
+    words.hints.ONE_GPU_EACH: [
+        "torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.cpp:93, invalid usage\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60",
+    ],
     words.hints.NCCL_FAILED: [
         "torch.distributed.DistBackendError: NCCL error in: /pytorch/ProcessGroupNCCL.cpp:94, unhandled system error"
     ],
@@ -112,6 +117,14 @@ def test_no_advice_where_nothing_is_certain(message):
 def test_the_first_text_that_fits_counts():
     advice = hints.find(["CUDA out of memory", "ncclRemoteError"])
     assert advice is not None and not advice.is_consequence
+
+
+def test_a_line_that_says_what_was_wrong_counts_for_more_than_the_name_of_a_library():
+    general = "torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.cpp:93, invalid usage"
+    nobody, particular = hints.find([general]), hints.find([general, "Duplicate GPU detected : rank 1 and rank 0 both"])
+    assert nobody is not None and nobody.hint == words.hints.NCCL_FAILED
+    assert particular is not None and particular.hint == words.hints.ONE_GPU_EACH
+    assert hints.find([general, "NCCL communicator was aborted"]) is nobody
 
 
 def test_a_text_of_any_length_is_looked_at_in_no_time():
