@@ -167,6 +167,8 @@ class Agent:
         )
         self._signals.listen()
         spawn(self._warn_of_tmpdir())
+        if self.config.join.addr:
+            spawn(self._warn_of_address(self.config.join.addr))
         if self._manager:
             self._manager.watch(loop.call_later)
         for feature in self._features:
@@ -202,6 +204,13 @@ class Agent:
     async def _warn_of_tmpdir(self) -> None:
         if warning := await in_thread(temp_dir.warning):
             self.console.log(warning)
+
+    async def _warn_of_address(self, addr: str) -> None:
+        """Warn if the address that other nodes are given of this one is a name that nobody can look up here."""
+        from node_agent.kernel.transport import name_lookup
+
+        if why := await name_lookup.why_unknown(addr):
+            self.console.log(words.connection.own_name_unknown(addr, why))
 
     def leave(self, signal_name: str, reason: str = "") -> None:
         """Leave the run because of this signal; each further one is more pressing."""

@@ -109,19 +109,31 @@ class _Parser(argparse.ArgumentParser):
         raise BadInput(rdzvctl.words.see_help(message, self.prog))
 
 
+class _CommandParser(_Parser):
+    """Parser of what follows a command. It refuses words that it does not know, so that its own help is named."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, surplus = super().parse_known_args(args, namespace)
+        if surplus and surplus[0].startswith("--"):
+            self.error(rdzvctl.words.no_flag(surplus[0].partition("=")[0], list(self._option_string_actions)))
+        if surplus:
+            self.error(rdzvctl.words.surplus(surplus))
+        return found, surplus
+
+
 def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Parser of all commands, whose namespace has what was given, and no defaults.
 
     If the command in this `line` is no action, the parser lacks the actions, whose table takes long to import.
     """
-    common = _common()
+    common: Any = _common()
     parser = _Parser(
         prog="rdzvctl", description=DESCRIPTION, epilog=EPILOG, parents=[common], argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("-V", "--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}")
     add_print_completion(parser, completion.PREAMBLE)
-    words = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    words = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser)
     for command in (*QUESTIONS, CONFIG) if _is_no_action(line) else all_commands():
         each = words.add_parser(
             command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}.",

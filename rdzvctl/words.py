@@ -22,6 +22,10 @@ def no_flag(flag: str, known: Sequence[str]) -> str:
     return f"no flag {flag}{did_you_mean(flag, known)}"
 
 
+def surplus(arguments: Sequence[str]) -> str:
+    return f"unrecognized arguments: {' '.join(arguments)}"
+
+
 def no_command(command: str, known: Sequence[str]) -> str:
     return f"no command {command!r}{did_you_mean(command, known)}"
 

@@ -1,8 +1,10 @@
 """Program `node-agent`: a command line in, an exit code out."""
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rdzv_protocol.exit_codes import ExitCode
@@ -24,8 +26,9 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
     manager = _service_manager()  # first: its variables are not the workers'
     words = sys.argv[1:] if argv is None else argv
     try:
-        arguments = read(words, os.environ)
-        plan = plan_launch(arguments, os.environ, use_env=use_env)
+        with _ended_by_ctrl_c():
+            arguments = read(words, os.environ)
+            plan = plan_launch(arguments, os.environ, use_env=use_env)
         for options in plan.config.features:
             if (code := options.run_instead(plan.config)) is not None:
                 return code
@@ -44,6 +47,19 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:  # before the signal handlers stood
         return ExitCode.FAILED
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C end the process at once: msgspec crashes if a handler raises while it prepares a type."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _service_manager() -> "ServiceManager | None":

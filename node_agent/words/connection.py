@@ -29,6 +29,13 @@ def hint(stage: Stage) -> str:
     return _HINTS[stage]
 
 
+# This node.
+
+
+def own_name_unknown(name: str, why: str) -> str:
+    return f"other nodes are to reach this one at {name}, which is no known name here ({why}): check --local-addr"
+
+
 # The server is out of reach, or back.
 
 

@@ -44,6 +44,15 @@ async def test_an_agent_that_is_told_to_leave_is_to_be_started_again(cluster: Cl
     assert await agent.exit_code() == ExitCode.START_AGAIN
 
 
+async def test_an_agent_that_never_hears_how_the_run_ended_has_its_own_workers_verdict(cluster: Cluster) -> None:
+    workers = await cluster.nodes("ab", "--nnodes", "2", "--server-lost-timeout", "1", nproc=1)
+    succeeds, runs_on = (worker.agent_pid for worker in workers)
+    await cluster.server.kill()
+    workers[0].order_exit(0)
+    ends = {agent.pid: await agent.exit_code() for agent in map(cluster.agents.pop, "ab")}
+    assert (ends[succeeds], ends[runs_on]) == (ExitCode.SUCCEEDED, ExitCode.START_AGAIN)
+
+
 async def test_a_node_that_cannot_start_its_worker(cluster: Cluster, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF of another machine")

@@ -138,6 +138,17 @@ async def test_the_last_line_of_a_killed_worker_is_everywhere(tmp_path: Path) ->
 # Trouble.
 
 
+@pytest.mark.parametrize(
+    "wrapper", [pytest.param("", id="by itself"), pytest.param('"$0" "$@"; exit $?', id="in a shell")]
+)
+async def test_what_a_program_wrote_before_it_was_killed_is_shown_though_nobody_passes_u(wrapper: str) -> None:
+    """Python keeps a block back if its output is a pipe: `-u` does not reach a program behind a wrapper."""
+    program = "import os, signal; print('last words'); os.kill(os.getpid(), signal.SIGKILL)"
+    shell = ("sh", "-c", wrapper) if wrapper else ()
+    command = (sys.executable, "-m", "node_agent", *ONE, "--no-python", *shell, sys.executable, "-c", program)
+    assert "last words" in (await run_to_end(await Program.start(*command), code=1)).out
+
+
 async def test_a_log_dir_that_vanishes_loses_no_run(hub: WorkerHub, tmp_path: Path) -> None:
     log_dir = tmp_path / "logs"
     agent = await start_agent(*ONE, "--max-restarts", "1", "-t", "1", "--log-dir", str(log_dir), env=hub.env)

@@ -450,6 +450,11 @@ async def test_a_misspelt_run_and_a_misspelt_command_and_limits_in_the_wrong_ord
     assert done.code == ExitCode.BAD_INPUT and ctl.no_command("stauts", ["status"]) in done.err[0]
     done = await rdzvctl("--endpiont", cluster.endpoint, "status")
     assert done.code == ExitCode.BAD_INPUT and ctl.no_flag("--endpiont", ["--endpoint"]) in done.err[0]
+    done = await rdzvctl("stop", "training", "other", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.BAD_INPUT
+    assert done.err == [f"rdzvctl: error: {ctl.see_help(ctl.surplus(['other']), 'rdzvctl stop')}"]
+    done = await rdzvctl("stop", "--resaon", "why", endpoint=cluster.endpoint)
+    assert ctl.see_help(ctl.no_flag("--resaon", ["--reason"]), "rdzvctl stop") in done.err[0]
     done = await rdzvctl("resize", "training", "3:1", endpoint=cluster.endpoint)
     assert done.code == ExitCode.BAD_INPUT and flag_words.min_above_max("3:1", 3, 1) in done.err[0]
 

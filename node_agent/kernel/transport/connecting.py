@@ -131,7 +131,7 @@ class Connector:
         try:
             return await name_lookup.addresses(self._host, self._port)
         except (socket.gaierror, UnicodeError) as error:
-            raise Unreachable("name", f"{self._host}: {getattr(error, 'strerror', None) or error}") from None
+            raise Unreachable("name", f"{self._host}: {name_lookup.in_words(error)}") from None
 
 
 def give_up(streams: Streams) -> None:

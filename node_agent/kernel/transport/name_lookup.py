@@ -55,6 +55,20 @@ async def addresses(host: str, port: int) -> list[Address]:
             _forget(_known().look_ups, (host, port), task)
 
 
+async def why_unknown(host: str) -> str:
+    """Reason in words why a host's name leads to no address; empty if it leads to one, or is one."""
+    try:
+        await addresses(host, 0)
+    except (socket.gaierror, UnicodeError) as error:
+        return in_words(error)
+    return ""
+
+
+def in_words(error: socket.gaierror | UnicodeError) -> str:
+    """Reason of a failed look-up, without its number."""
+    return str(getattr(error, "strerror", None) or error)
+
+
 def start(host: str, port: int) -> LookUp:
     """Begin to look the name up, unless a look-up is under way."""
     names = _known()

@@ -8,6 +8,7 @@ _TRIED = {"failures": {"gpu1:29400": "connection refused", "gpu2:29400": "no ans
 
 EXAMPLES: Examples = {
     words.no_flag: [{"flag": "--endpiont", "known": ["--endpoint"]}],
+    words.surplus: [{"arguments": ["other", "runs"]}],
     words.no_command: [{"command": "stauts", "known": ["status"]}],
     words.no_context: [{"name": "lap", "path": "<path>", "known": _KNOWN}],
     words.add_context: [{"name": "lap", "known": known} for known in (_KNOWN, ())],

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import AbstractAsyncContextManager
@@ -36,7 +37,7 @@ from node_agent.kernel.workers.process import own_children
 from tests.support.process_info import until
 from tests.support.told import tells
 from tests.unit.node_agent.rig import Rig, rig
-from tests.unit.node_agent.story import finish, start, stop
+from tests.unit.node_agent.story import finish, join, start, stop
 
 
 def one_worker(round: int = 1, restart_count: int = 0):
@@ -93,6 +94,15 @@ async def test_a_run_from_the_join_to_the_exit_code():
         assert (await agent.server.hears(ReportRequest)).failure is None
         await agent.server.answers(finish())
         assert await agent.exit_code() == 0
+
+
+async def test_an_address_of_its_own_that_is_no_known_name_is_warned_of(monkeypatch: pytest.MonkeyPatch):
+    def unknown(host: bytes, *args: object, **kwargs: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, f"no {host.decode()}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    async with rig(join=join(addr="gpu7")) as agent:
+        await until(lambda: words.connection.own_name_unknown("gpu7", "no gpu7") in agent.console.lines)
 
 
 async def test_each_round_has_a_port_of_its_own():

@@ -1,10 +1,13 @@
 """Meaning of the command line, and what is done with it."""
 
 import os
+import signal
+import subprocess
 import sys
 from operator import attrgetter
 
 import pytest
+from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.messages import JoinRequest
 from rdzv_protocol.settings import RequestedSettings
@@ -234,6 +237,32 @@ def test_workers_are_bound_near_their_gpus(monkeypatch):
 def test_a_binding_that_cannot_be_is_one_line():
     with pytest.raises(UsageError, match=r"^--numa-binding node: "):
         config("--numa-binding", "node", "--nproc", "4000", "train.py")
+
+
+def test_ctrl_c_while_the_plan_is_made_ends_the_process_at_once():
+    """msgspec crashes if a signal's handler raises while it prepares a type."""
+    program = """
+import os, signal, sys
+from node_agent.cli import main
+
+def interrupted(*_, **__):
+    os.kill(os.getpid(), signal.SIGINT)
+    raise AssertionError("it runs on")
+
+main.plan_launch = interrupted
+sys.exit(main.main(["--standalone", "train.py"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_ctrl_c_is_pythons_again_when_the_plan_is_made(monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main.main(["--no-such-flag"]) == ExitCode.BAD_INPUT
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_preemption_file_whose_folder_this_user_may_not_look_into(tmp_path, monkeypatch):
