@@ -6,6 +6,9 @@ import sys
 def main() -> int:
     """Run the program, and return its exit code, also if Ctrl-C comes while it is imported."""
     try:
+        from node_agent.kernel import late_imports
+
+        late_imports.import_msgspec()  # before our modules do
         from node_agent.cli.main import main
 
         return main()

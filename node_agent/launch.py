@@ -5,11 +5,14 @@ The same as `node-agent`, but that scripts get `--local-rank=N` as their first a
 
 import sys
 
-from node_agent.cli import main as cli
+from node_agent.kernel import late_imports
 
 
 def main() -> int:
     """Run the program, and return its exit code."""
+    late_imports.import_msgspec()  # before our modules do
+    from node_agent.cli import main as cli
+
     return cli.main(use_env=False)
 
 

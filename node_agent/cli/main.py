@@ -11,7 +11,7 @@ from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent.cli.parser import read
 from node_agent.cli.plan import plan_launch
-from node_agent.kernel import late_tls
+from node_agent.kernel import late_imports
 from node_agent.kernel.config import PROGRAM, UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         for options in plan.config.features:
             if (code := options.run_instead(plan.config)) is not None:
                 return code
-        late_tls.import_asyncio()
+        late_imports.import_asyncio()
         if arguments.exit_with_run:
             from node_agent import supervisor
 

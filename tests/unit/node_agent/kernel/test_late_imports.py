@@ -1,0 +1,112 @@
+"""Libraries that load TLS and other modules when they are used."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+from node_agent.kernel import late_imports
+
+late_imports.import_asyncio()
+import asyncio, socket
+{more}
+
+async def echo(reader, writer):
+    writer.write(await reader.read(1000))
+    writer.close()
+
+async def main():
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    line = socket.socket()
+    line.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(line, address)
+    reader, writer = await asyncio.open_connection(sock=line)
+    writer.write(b"plain")
+    print(await reader.read(), "ssl" in sys.modules, "_ssl" in sys.modules)
+    writer.close()
+    try:
+        await asyncio.open_connection(*address, ssl=True)
+    except OSError as error:
+        print(type(error).__module__, error)
+    server.close()
+
+asyncio.run(main())
+import ssl
+from asyncio import base_events, sslproto
+print(ssl.SSLSocket is base_events.ssl.SSLSocket, sslproto.SSLProtocol is base_events.sslproto.SSLProtocol)
+"""
+
+
+def _says(more: str = "") -> list[str]:
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(more=more)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_plain_connection_loads_no_tls_and_one_by_tls_loads_it() -> None:
+    plain, refused, same = _says()
+    assert plain == "b'plain' False False"
+    assert refused.startswith("ssl ")
+    assert same == "True True"
+
+
+def test_who_loads_tls_before_has_all_of_it() -> None:
+    assert _says("import ssl")[0] == "b'plain' True True"
+
+
+HANDLERS = """
+import sys
+from node_agent.kernel import late_imports
+
+late_imports.import_asyncio()
+import asyncio, signal
+
+async def handler():
+    pass
+
+async def main():
+    loop = asyncio.get_running_loop()
+    for number in signal.SIGINT, signal.SIGTERM:
+        loop.add_signal_handler(number, loop.stop)
+    try:
+        loop.add_signal_handler(signal.SIGTERM, handler)
+    except TypeError as error:
+        print(error, "inspect" in sys.modules)
+
+asyncio.run(main())
+import inspect
+from asyncio import coroutines
+print(coroutines.inspect.signature(main), inspect.signature(main))
+"""
+
+
+def test_handlers_of_signals_are_checked_without_inspect() -> None:
+    done = subprocess.run([sys.executable, "-c", HANDLERS], capture_output=True, text=True)
+    refused, signatures = done.stdout.splitlines()
+    assert refused == "coroutines cannot be used with add_signal_handler() False"
+    assert signatures == "() ()"
+
+
+MESSAGES = """
+import sys
+from node_agent.kernel import late_imports
+
+late_imports.import_msgspec()
+import msgspec
+from typing import NotRequired, TypedDict
+
+class Given(TypedDict):
+    one: int
+    other: NotRequired[int]
+
+print("platform" in sys.modules, "typing_extensions" in sys.modules)
+import platform, uuid
+print(msgspec.json.decode(b'{"one": 1}', type=Given), msgspec.convert(str(uuid.UUID(int=7)), uuid.UUID).int)
+print(platform.system(), uuid.platform.system(), uuid.platform.machine() == platform.machine())
+"""
+
+
+def test_messages_are_read_without_typing_extensions() -> None:
+    done = subprocess.run([sys.executable, "-c", MESSAGES], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["False False", "{'one': 1} 7", "Linux Linux True"], done.stderr
