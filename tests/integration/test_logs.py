@@ -145,7 +145,8 @@ async def test_what_a_program_wrote_before_it_was_killed_is_shown_though_nobody_
     """Python keeps a block back if its output is a pipe: `-u` does not reach a program behind a wrapper."""
     program = "import os, signal; print('last words'); os.kill(os.getpid(), signal.SIGKILL)"
     shell = ("sh", "-c", wrapper) if wrapper else ()
-    command = (sys.executable, "-m", "node_agent", *ONE, "--no-python", *shell, sys.executable, "-c", program)
+    agent = ("env", "-u", "PYTHONUNBUFFERED", sys.executable, "-m", "node_agent", *ONE)
+    command = (*agent, "--no-python", *shell, sys.executable, "-c", program)
     assert "last words" in (await run_to_end(await Program.start(*command), code=1)).out
 
 
