@@ -3,8 +3,11 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from node_agent.words.connection import Stage
 
 ROOT = Path(__file__).parents[3]
 FOLDERS = ("rdzv_server", "node_agent", "rdzvctl", "protocol", "tests", "benchmarks", "examples", "deploy", "docs")
@@ -60,6 +63,18 @@ def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> Non
 def test_contributing_names_every_folder_of_tests() -> None:
     folders = {f"tests/{folder.name}/" for folder in (ROOT / "tests").iterdir() if any(folder.glob("*.py"))}
     assert folders - set(NAMED.findall((ROOT / "CONTRIBUTING.md").read_text())) == set()
+
+
+def test_contributing_names_the_number_of_tests_that_run_at_a_time() -> None:
+    number = {"4": "four", "5": "five", "6": "six", "8": "eight"}
+    (workers,) = re.findall(r"^WORKERS \?= (\d+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert f"{number[workers]} tests at a time" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_the_stages_of_a_connection_that_the_operations_page_names_are_those_that_agents_log() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    (named,) = re.findall(r"The word before the colon says how far the agent got: (.+?)\. ", page)
+    assert set(re.findall("`([^`]+)`", named)) <= set(get_args(Stage))
 
 
 def test_decision_records_are_numbered_in_a_row_by_name_and_heading() -> None:
