@@ -8,7 +8,7 @@ def main() -> int:
     try:
         from node_agent.kernel import late_imports
 
-        late_imports.import_msgspec()  # before our modules do
+        late_imports.begin()
         from node_agent.cli.main import main
 
         return main()

@@ -10,7 +10,7 @@ from node_agent.kernel import late_imports
 
 def main() -> int:
     """Run the program, and return its exit code."""
-    late_imports.import_msgspec()  # before our modules do
+    late_imports.begin()
     from node_agent.cli import main as cli
 
     return cli.main(use_env=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rdzv_protocol.exit_codes import ExitCode
 
-from node_agent.cli.parser import read
+from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
 from node_agent.kernel import late_imports
 from node_agent.kernel.config import PROGRAM, UsageError
@@ -34,12 +34,11 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
                 return code
         late_imports.import_asyncio()
         if arguments.exit_with_run:
-            from node_agent import supervisor
-
-            return supervisor.run(plan, manager)
-        from node_agent import agent  # when the command line is good
-
-        return agent.run(plan, manager)
+            from node_agent.supervisor import run
+        else:
+            from node_agent.agent import run  # when the command line is good
+        late_imports.end()
+        return run(plan, manager)
     except UsageError as error:
         from rdzv_protocol.log_lines import complaint
 

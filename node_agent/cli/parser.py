@@ -1,7 +1,7 @@
-"""Parser of the command line: words, also shortened, and variables to `Arguments`."""
+"""Parser of all command lines, with shortened flags, and the text of --help."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
@@ -12,7 +12,7 @@ from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent import words
-from node_agent.cli.arguments import FLAGS, HEADINGS, Arguments, from_variables, make
+from node_agent.cli.arguments import FLAGS, HEADINGS, Given
 from node_agent.kernel.config import UsageError
 
 DESCRIPTION = """\
@@ -42,13 +42,6 @@ no server; 77 the server refused it."""
 
 MOST_COLUMNS = 120
 TORCHRUNS = {spelling for flag in FLAGS.values() for spelling in flag.torchruns}
-
-
-def read(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
-    """The arguments of a command line. Raises `UsageError`; `SystemExit` after --help and the like."""
-    given = vars(Parser().read(argv))
-    script, args = given.pop("script") or "", given.pop("args")
-    return make({**from_variables(environment, FLAGS), **given}, script, args)
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -94,21 +87,24 @@ class Parser(argparse.ArgumentParser):
         rest = group.add_argument("args", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
         rest.required = False
 
-    def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The flags that are given, each with the spelling and the text; `script` and `args`. Raises `UsageError`."""
+    def read(self, argv: Sequence[str]) -> tuple[Given, list[str]]:
+        """The flags that are given, each with the spelling and the text, and SCRIPT with all that follows.
+
+        Raises `UsageError`; `SystemExit` after --help and the like.
+        """
         flags, command = self._split(argv)
         try:
             namespace = self.parse_args(flags)
         except argparse.ArgumentError as error:
             names = (error.argument_name or "").split("/")
-            given = [name for word in flags if (name := word.partition("=")[0]) in names]
-            self.error(f"{[*given, *names][0]}: {error.message}")
-        if not command and all(FLAGS[name].needs_script for name in FLAGS.keys() & vars(namespace)):
+            spelled = [name for word in flags if (name := word.partition("=")[0]) in names]
+            self.error(f"{[*spelled, *names][0]}: {error.message}")
+        given = {name: value for name, value in vars(namespace).items() if name in FLAGS}
+        if not command and all(FLAGS[name].needs_script for name in given):
             self.error(self._no_script(flags))
         if command and not command[0]:
             self.error(words.cli.SCRIPT_IS_EMPTY)
-        namespace.script, namespace.args = (command[0], tuple(command[1:])) if command else (None, ())
-        return namespace
+        return given, command
 
     def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
         """The flags with their values, spelled out; and SCRIPT with all that follows, whatever it looks like.

@@ -1,5 +1,6 @@
 """Libraries without what they import and an agent hardly uses, such as TLS: it is loaded when it is used."""
 
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,18 @@ from typing import Any
 
 _CO_COROUTINE = 0x80
 """`inspect.CO_COROUTINE`."""
+
+
+def begin() -> None:
+    """Begin with the imports of a program. They make no garbage, and each collection would look at all of them."""
+    gc.disable()
+    import_msgspec()
+
+
+def end() -> None:
+    """Collect garbage again. What has been imported is not looked at any more."""
+    gc.freeze()
+    gc.enable()
 
 
 def import_asyncio() -> None:

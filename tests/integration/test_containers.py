@@ -13,7 +13,7 @@ import pytest
 import yaml
 from uv import find_uv_bin
 
-from node_agent.cli.parser import read
+from node_agent.cli.command_line import read
 from node_agent.flags import Nodes
 from rdzv_server.cli import parse
 from tests.support.certificates import Authority

@@ -10,7 +10,7 @@ import pytest
 from rdzv_protocol.exit_codes import ExitCode
 
 from node_agent import supervisor, words
-from node_agent.cli.parser import read
+from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
 from node_agent.features.metrics import words as metrics
 from node_agent.kernel.workers.orphans import MARK

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from node_agent.cli.parser import read
+from node_agent.cli.command_line import read
 from node_agent.cli.plan import plan_launch
 from node_agent.kernel.config import LaunchPlan, UsageError
 

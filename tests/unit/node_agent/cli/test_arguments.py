@@ -12,7 +12,7 @@ from rdzv_protocol.words import flags as flag_words
 from node_agent import flags as values
 from node_agent import words
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments, make
-from node_agent.cli.parser import read
+from node_agent.cli.command_line import read
 from node_agent.cli.plan import SAME_NAMES, settings
 from node_agent.features.checks import CHECKS
 from node_agent.features.checks import words as checks

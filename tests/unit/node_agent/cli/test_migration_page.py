@@ -11,7 +11,8 @@ import pytest
 
 from node_agent.cli import rendezvous
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments
-from node_agent.cli.parser import Parser, read
+from node_agent.cli.command_line import read
+from node_agent.cli.parser import Parser
 from node_agent.flags import BACKENDS, Nodes
 from rdzv_server.cli import make_parser
 

@@ -72,8 +72,10 @@ def test_nothing_after_the_script_is_read_whatever_it_looks_like(before):
     parser = Parser()
     for word in sorted(words):
         is_dropped = word == "--" and "--" not in before
-        assert parser.read([*before, word]).args == (() if is_dropped else (word,))
-        assert parser.read([*before, "--lr", "1", word, "16"]).args == ("--lr", "1", word, "16")
+        _, (_, *alone) = parser.read([*before, word])
+        _, (_, *args) = parser.read([*before, "--lr", "1", word, "16"])
+        assert alone == ([] if is_dropped else [word])
+        assert args == ["--lr", "1", word, "16"]
 
 
 def test_a_script_that_is_not_there_fails_the_run_if_somebody_waits_for_its_end(tmp_path):

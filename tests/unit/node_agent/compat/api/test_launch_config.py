@@ -12,7 +12,7 @@ from rdzv_protocol.words import tls as tls_words
 
 from node_agent import DefaultLogsSpecs, LaunchConfig, Std, elastic_launch, words
 from node_agent.cli.arguments import FLAGS, SETTINGS
-from node_agent.cli.parser import read
+from node_agent.cli.command_line import read
 from node_agent.compat.api.children import START_METHODS
 from node_agent.compat.api.launch_config import Plan, arguments_of, make_plan
 from node_agent.features.event_log import EventLog

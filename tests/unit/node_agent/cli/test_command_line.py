@@ -1,0 +1,53 @@
+"""Command lines that are read without the parser."""
+
+import subprocess
+import sys
+
+import pytest
+
+from node_agent.cli.arguments import FLAGS
+from node_agent.cli.command_line import parsed, plain
+
+SPELLINGS = [(spelling, flag) for flag in FLAGS.values() for spelling in flag.spellings]
+PLAIN = (
+    ["train.py"],
+    ["train.py", "--lr", "0.1", "--", "-x"],
+    ["train.py", "--", "--depth", "20"],
+    ["--standalone", "--nproc", "2", "train.py"],
+    ["--nnodes=2", "--nproc-per-node=4", "--standalone", "-m", "package.train"],
+    ["--run-id", "a", "--run_id", "b", "--rdzv-conf", "a=1,b=2", "train.py"],
+    ["-r", "3", "-t", "0:1", "train.py"],
+)
+OTHERS = (
+    [], [""], ["--", "train.py"], ["-"], ["--nproc"], ["--nproc", "2"], ["--nproc", "-1", "train.py"],
+    ["--nproc=", "train.py"], ["--nproc", "", "train.py"], ["--standalone=1", "train.py"], ["-r3", "train.py"],
+    ["--nproc_per-node", "2", "train.py"], ["--nod", "1", "train.py"], ["--zeus", "train.py"], ["-h"], ["--version"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("argv", PLAIN)
+def test_a_plain_command_line_is_read_as_the_parser_does(argv) -> None:
+    assert plain(argv) == parsed(argv)
+
+
+@pytest.mark.parametrize(("spelling", "flag"), SPELLINGS, ids=[spelling for spelling, _ in SPELLINGS])
+def test_every_flag_is_plain_in_each_spelling(spelling, flag) -> None:
+    once = [spelling, "1"] if flag.metavar else [spelling]
+    for argv in [[*once, "train.py"], [*once, *once, "train.py", "-x"]]:
+        assert plain(argv) == parsed(argv)
+
+
+@pytest.mark.parametrize("argv", OTHERS)
+def test_what_is_not_plain_is_left_to_the_parser(argv) -> None:
+    assert plain(argv) is None
+
+
+def test_a_plain_command_line_loads_no_parser() -> None:
+    program = """
+import sys
+from node_agent.cli.command_line import read
+read(["--nproc", "2", "train.py"], {})
+print("argparse" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
