@@ -11,9 +11,9 @@ LEADER_HOLD_S = 60.0
 """Longest wait of an agent that asks a server for a later leader. Nothing depends on how often it asks."""
 
 
-def hold_s(lease_s: float) -> float:
+def hold_s(lease_s: float, holds_per_lease: float = HOLDS_PER_LEASE) -> float:
     """Longest time that a poll is parked, so that a live agent renews a lease of `lease_s` in time."""
-    return min(lease_s / HOLDS_PER_LEASE, LONGEST_HOLD_S)
+    return min(lease_s / holds_per_lease, LONGEST_HOLD_S)
 
 
 def answer_timeout_s(lease_s: float) -> float:

@@ -86,11 +86,11 @@ class Inbox:
 
     def leave(self, pending: Pending, caller: Done) -> None:
         """Note that a caller no longer waits, and drop the event if nothing else depends on it."""
-        queue = self._queues.get(pending.run_id)
-        if queue is None or pending not in queue:
+        if not pending.waits:
             return
         pending.callers.remove(caller)
         if not pending.callers and isinstance(pending.event, _DROPPED):
+            queue = self._queues[pending.run_id]
             del queue[pending]
             if not queue:
                 del self._queues[pending.run_id]

@@ -17,7 +17,7 @@ from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import REQUESTS
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.server import RendezvousServer
-from rdzv_server.service import rendezvous
+from rdzv_server.service import fair_scheduler, rendezvous
 from rdzv_server.service.interface import OperatorRequest
 from rdzv_server.words import admission as words
 from rdzv_server.words import losses
@@ -110,6 +110,28 @@ async def test_agents_of_one_machine_form_without_waiting_for_a_hold(monkeypatch
 
 
 # A server that is slow.
+
+
+@pytest.mark.parametrize(("is_crowd", "held_s"), [(False, 5.0), (True, 10.0 / 1.5)])
+async def test_a_join_in_a_crowd_is_held_longer_but_not_until_its_agent_gives_up(monkeypatch, is_crowd, held_s):
+    held = []
+
+    async def park(key, hold_s):
+        held.append(hold_s)
+
+    async def enter(event):
+        machine = await entered(event)
+        for _ in range(fair_scheduler.AT_ONCE + 1 if is_crowd else 0):
+            fair_scheduler.scheduler().ask("another run", lambda: None)
+        return machine
+
+    async with RendezvousServer() as server:
+        entered = server.rendezvous._enter
+        monkeypatch.setattr(server.rendezvous, "_enter", enter)
+        monkeypatch.setattr(server.rendezvous._long_polls, "park", park)
+        await server.rendezvous.ask(a_join("a", settings=settings_of("10000", lease_s=10.0)), Connection("a"))
+    assert held == [pytest.approx(held_s)]
+    assert held_s < timing.answer_timeout_s(10.0)
 
 
 @pytest.mark.parametrize(("took_s", "held_s"), [(0.4, 10.0), (3.4, 7.0), (30.0, 0.0)])
