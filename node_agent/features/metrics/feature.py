@@ -24,6 +24,7 @@ from node_agent.features.metrics import words
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
+from node_agent.kernel.output.threads import in_thread
 
 MOST_CONNECTIONS = 8
 """Most connections at a time; further ones are closed at once."""
@@ -75,7 +76,7 @@ class AgentMetrics(Feature):
 
     async def open(self) -> None:
         """Begin to answer scrapes. Raises `UsageError` if the port cannot be had."""
-        self._socket = _bind(*self._place)
+        self._socket = await in_thread(partial(_bind, *self._place), undo=socket.socket.close)  # its host may be a name
         self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEADER_BYTES)
         host, port = self._socket.getsockname()[:2]
         self._log(words.place(f"http://{address(host, port)}{PATH}"), Level.ROUTINE)
