@@ -7,6 +7,7 @@ import sys
 from operator import attrgetter
 
 import pytest
+import rdzv_protocol
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.log_lines import LineFormat
 from rdzv_protocol.messages import JoinRequest
@@ -237,6 +238,13 @@ def test_workers_are_bound_near_their_gpus(monkeypatch):
 def test_a_binding_that_cannot_be_is_one_line():
     with pytest.raises(UsageError, match=r"^--numa-binding node: "):
         config("--numa-binding", "node", "--nproc", "4000", "train.py")
+
+
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_the_version_needs_no_script(flag, capsys):
+    with pytest.raises(SystemExit, match="^0$"):
+        main.main([flag])
+    assert capsys.readouterr().out == f"node-agent {rdzv_protocol.VERSION}\n"
 
 
 def test_ctrl_c_while_the_plan_is_made_ends_the_process_at_once():
