@@ -242,7 +242,7 @@ def test_a_binding_that_cannot_be_is_one_line():
 
 @pytest.mark.parametrize("flag", ["-V", "--version"])
 def test_the_version_needs_no_script(flag, capsys):
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match="0"):
         main.main([flag])
     assert capsys.readouterr().out == f"node-agent {rdzv_protocol.VERSION}\n"
 
