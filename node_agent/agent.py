@@ -21,6 +21,7 @@ from rdzv_protocol.messages import Assignment, Failure, FinishedWorkers, Progres
 from node_agent import words
 from node_agent.features.active import Features
 from node_agent.features.queries import Queries
+from node_agent.kernel import late_imports
 from node_agent.kernel.config import AgentConfig, LaunchPlan
 from node_agent.kernel.core.effects import (
     Ask,
@@ -97,6 +98,7 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None", supervisor: i
     try:
         await agent.open()
         async with server_of(plan, console, page=plan.config.status_page) as (make_transport, where):
+            late_imports.end()
             return await agent.run(make_transport, where)
     finally:
         await agent.close()

@@ -28,6 +28,7 @@ from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.paths import STATUS, WATCH
 
 from node_agent import agent, words
+from node_agent.kernel import late_imports
 from node_agent.kernel.config import LaunchPlan, UsageError
 from node_agent.kernel.core.backoff import Unreachable
 from node_agent.kernel.workers.orphans import MARK, MOST_LOOKS, adopt_orphans, children, family, reap
@@ -67,6 +68,7 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
         ours.close()
         _become_agent(plan, manager, supervisor, awaited, agents.fileno())
     agents.close()
+    late_imports.end()
     _load_soon()
     code, has_forwarded = _attend(child, ours, awaited)
     if code >= 0:

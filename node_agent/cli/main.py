@@ -37,7 +37,6 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
             from node_agent.supervisor import run
         else:
             from node_agent.agent import run  # when the command line is good
-        late_imports.end()
         return run(plan, manager)
     except UsageError as error:
         from rdzv_protocol.log_lines import complaint

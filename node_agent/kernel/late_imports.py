@@ -19,9 +19,10 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Collect garbage again. What has been imported is not looked at any more."""
-    gc.freeze()
-    gc.enable()
+    """Collect garbage again, if this program has begun with imports, but do not look at what has been imported."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 def import_asyncio() -> None:

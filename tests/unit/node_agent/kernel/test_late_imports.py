@@ -1,7 +1,12 @@
 """Libraries that load TLS and other modules when they are used."""
 
+import gc
 import subprocess
 import sys
+
+import pytest
+
+from node_agent.kernel import late_imports
 
 PROGRAM = """
 import sys
@@ -110,3 +115,31 @@ print(platform.system(), uuid.platform.system(), uuid.platform.machine() == plat
 def test_messages_are_read_without_typing_extensions() -> None:
     done = subprocess.run([sys.executable, "-c", MESSAGES], capture_output=True, text=True)
     assert done.stdout.splitlines() == ["False False", "{'one': 1} 7", "Linux Linux True"], done.stderr
+
+
+COLLECTS = """
+import gc, runpy, sys
+from node_agent.kernel import late_imports
+
+def end(end=late_imports.end):
+    print(gc.isenabled())
+    end()
+    print(gc.isenabled())
+
+late_imports.end = end
+sys.argv = ["node-agent", *sys.argv[1:], "--standalone", "--no-python", "true"]
+runpy.run_module("node_agent", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--exit-with-run"]])
+def test_garbage_is_collected_once_everything_is_imported(flags) -> None:
+    done = subprocess.run([sys.executable, "-uc", COLLECTS, *flags], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["False", "True"] * (2 if flags else 1), done.stderr
+
+
+def test_a_program_that_has_not_begun_keeps_its_garbage_collector() -> None:
+    before = gc.get_freeze_count()
+    late_imports.end()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == before
