@@ -80,8 +80,17 @@ def _waits_for_agents(run: Fields) -> bool:
     return run["unheard_s"] is not None or not is_any_there
 
 
+def _present(run: Fields) -> int:
+    """Number of nodes of the running round that are not drained, or of those that wait for the forming one."""
+    if run["phase"] in ("forming", "restarting"):
+        return sum(node["state"] == "waiting" for node in run["nodes"])
+    return sum(node["group_rank"] is not None and node["drain_left_s"] is None for node in run["nodes"])
+
+
 DERIVED: Mapping[str, Callable[[Fields], Any]] = {
     "can_be_forgotten": lambda run: run["phase"] in ("succeeded", "failed", "unhealthy"),
+    "present": _present,
+    "standbys": lambda run: sum(node["state"] == "standby" for node in run["nodes"]),
     "waits_for_agents": _waits_for_agents,
     "workers_round": lambda run: run["round"] - (run["phase"] in ("forming", "restarting")),
 }

@@ -106,10 +106,9 @@ def _run_row(run: Fields) -> tuple[str, ...]:
 
 def _node_counts(run: Fields) -> str:
     """Number of nodes that take part, and of nodes wanted: 3 of 2:4; with standbys 3+1 of 2:4."""
-    standing_by = sum(node["state"] == "standby" for node in run["nodes"])
     low, high = run["min_nodes"], run["max_nodes"]
-    spare = f"+{standing_by}" if standing_by else ""
-    return f"{len(run['nodes']) - standing_by}{spare} of {low if low == high else f'{low}:{high}'}"
+    spare = f"+{run['standbys']}" if run["standbys"] else ""
+    return f"{run['present']}{spare} of {low if low == high else f'{low}:{high}'}"
 
 
 def nodes_table(run: Fields) -> Table:
@@ -419,8 +418,7 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
             "then for a bad link.",
             f"If the workers hang, restart them, which tests the network again: rdzvctl restart {run_id}",
         ]
-    states = [node["state"] for node in run["nodes"]]
-    running, there = states.count("running"), states.count("running") + states.count("standby")
+    running, there = run["present"], run["present"] + run["standbys"]
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
         return ["Nothing: it runs."]
     steps = [f"Nothing must be done: it runs, on {running} of {count(largest)} that it takes."]

@@ -15,7 +15,7 @@ import rdzv_protocol
 from rdzv_protocol.exposition import Histogram, Kind, Metric, Sample, exposition, of_process
 
 from rdzv_server.core.events import EXCLUDER
-from rdzv_server.core.kernel import finishing, restart_budget
+from rdzv_server.core.kernel import restart_budget
 from rdzv_server.core.kernel.run import AgentState, Cause, Run
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.stragglers import Stragglers
@@ -288,9 +288,8 @@ class _Survey:
         for name, seconds in time_ledger.counted(run, now).items():
             yield Sample(RUN_UNPRODUCTIVE, round(seconds, 3), (label, name))
         yield Sample(RUN_STANDSTILL, time_ledger.standstill_s(run, now), (label,))
-        finished_at = finishing.finished_at(run)
-        yield Sample(RUN_FINISHING, 0.0 if finished_at is None else max(0.0, now - finished_at), (label,))
-        yield Sample(RUN_UNHEARD, 0.0 if run.unheard_since is None else now - run.unheard_since, (label,))
+        yield Sample(RUN_FINISHING, run_view.finishing_s(run, now) or 0.0, (label,))
+        yield Sample(RUN_UNHEARD, run_view.unheard_s(run, now) or 0.0, (label,))
         if spent.ettr is not None:
             yield Sample(RUN_ETTR, spent.ettr, (label,))
         for cause in RESTART_CAUSES:

@@ -119,6 +119,16 @@ def forming_s(run: Run, now: float) -> float:
     return max(0.0, now - since(run)) if run.stage is Stage.FORMING else 0.0
 
 
+def finishing_s(run: Run, now: float) -> float | None:
+    """Seconds since a worker last finished while others still run; None: the run is not `finishing`."""
+    return None if (at := finishing.finished_at(run)) is None else max(0.0, now - at)
+
+
+def unheard_s(run: Run, now: float) -> float | None:
+    """Seconds since an agent of the running round was last heard, if none is heard; None: one is."""
+    return None if run.unheard_since is None else now - run.unheard_since
+
+
 def missing(run: Run) -> Missing | None:
     """Nodes that a forming round waits for; None: no round forms."""
     if run.stage is not Stage.FORMING:

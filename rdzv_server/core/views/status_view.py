@@ -148,6 +148,8 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     reason: str
     round: Round
     world_size: Annotated[int, Meta(ge=0)]
+    present: Annotated[Count, Meta(description="nodes of the running round, or those that wait for the forming one")]
+    standbys: Annotated[Count, Meta(description="nodes that stand by, beside a running round")]
     workers_round: Annotated[Round, Meta(description="of the workers that were started last; 0: there were none")]
     min_nodes: NodeCount
     max_nodes: NodeCount
@@ -196,6 +198,8 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         reason=run_view.reason(run, now),
         round=run.round,
         world_size=run_view.world_size(run),
+        present=run_view.present(run),
+        standbys=run_view.standbys(run),
         workers_round=run_view.workers_round(run),
         min_nodes=run.settings.min_nodes,
         max_nodes=run.settings.max_nodes,
@@ -213,7 +217,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         progress=_progress(run.progress.values(), now),
         hang=_hang(run, hang, now) if (hang := Hangs.of(run).hang) else None,
         finishing=_finishing(run, now),
-        unheard_s=None if run.unheard_since is None else _round(now - run.unheard_since),
+        unheard_s=None if (unheard_s := run_view.unheard_s(run, now)) is None else _round(unheard_s),
         waits_for_agents=run_view.waits_for_agents(run),
         can_be_forgotten=run.can_be_forgotten,
         missing=_missing(run, now),
@@ -232,7 +236,7 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
     """Status of a run of which nothing can be computed: no more than what it is made of."""
     return RunStatus(
         run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, round=run.round, world_size=0,
-        workers_round=0,
+        present=len(run.agents), standbys=0, workers_round=0,
         min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes, largest_size=run.settings.max_nodes,
         next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
         restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
@@ -309,7 +313,7 @@ def _finishing(run: Run, now: float) -> FinishingStatus | None:
     if found is None:
         return None
     return FinishingStatus(
-        age_s=_round(max(0.0, now - found.at)),
+        age_s=_round(run_view.finishing_s(run, now) or 0.0),
         finished=found.finished,
         still_running=found.still_running,
         warned=bool(run.still_running),

@@ -200,7 +200,7 @@ def test_why_says_of_whom_nothing_is_heard() -> None:
     assert says in views.why(told(run), SERVER).text
 
 
-NEWER = ("can_be_forgotten", "waits_for_agents", "workers_round")
+NEWER = ("can_be_forgotten", "present", "standbys", "waits_for_agents", "workers_round")
 
 
 def as_an_older_server(run: Fields) -> Fields:
@@ -215,7 +215,8 @@ def as_an_older_server(run: Fields) -> Fields:
     [
         ("3", "join a; 10s"), ("2:3", "join a b c; lose c; join a; 2s"), ("1:2", "join a b; 30s; lose b; 3s"),
         ("2", "join a b; 70s"), ("1:2 scale_up=manual", "join a; 30s; join b"), ("1", "join a; 5s; fail a; 9s"),
-        ("2 lease_s=10", "join a b; 42s"),
+        ("2 lease_s=10", "join a b; 42s"), ("2 max_restarts=1", "join a b; fail a; join a"),
+        ("1:3", "join a b c; drain b"), ("2", "join a b; 60s; succeed a; 70s"), ("2", "join a b; succeed a b"),
     ],
 )  # fmt: skip
 def test_an_older_server_is_understood_as_well(story: tuple[str, str]) -> None:

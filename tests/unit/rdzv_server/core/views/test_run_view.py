@@ -1,12 +1,15 @@
 """Facts about a run that people are told: every view says the same."""
 
 import pytest
-from msgspec import to_builtins
+from msgspec import json, to_builtins
 
 from rdzv_server.core.views import run_view, status_view, watch_view
 from rdzv_server.core.views.run_view import Missing, Outlook
-from rdzv_server.http.metrics import RUN_NODES, RUN_WORLD_SIZE, _Survey
+from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT, RUN_UNHEARD, RUN_WORLD_SIZE, _Survey
+from rdzvctl import views as rdzvctl_views
+from rdzvctl.answers import decoded
 from tests.support.scenario import Scenario, running
+from tests.support.stories import check
 
 
 def stories() -> dict[str, Scenario]:
@@ -35,6 +38,41 @@ def test_status_watch_and_metrics_are_made_of_one_model() -> None:
             assert samples[RUN_WORLD_SIZE,] == status["world_size"]
             states = [node["state"] for node in status["nodes"]]
             assert all(samples[RUN_NODES, state] == states.count(state) for state in states)
+
+
+@pytest.mark.parametrize(
+    ("story", "nodes"),
+    [
+        (("3", "join a"), "1 of 3"),
+        (("2:3", "join a b c; lose c; join a"), "1 of 2:3"),
+        (("2 max_restarts=1", "join a b; fail a; join a"), "1 of 2"),
+        (("1:2 scale_up=manual", "join a b c; 30s"), "2+1 of 1:2"),
+        (("1:2 scale_up=manual", "join a; 30s; join b"), "1+1 of 1:2"),
+        (("1:3", "join a b c; 30s; drain b"), "0 of 1:3"),
+        (("2:3", "join a b c; 30s; disconnect b"), "3 of 2:3"),
+        (("2", "join a b; 60s; succeed a; 70s"), "2 of 2"),
+        (("1:2", "join a b; 30s; succeed a b"), "2 of 1:2"),
+        (("1", "join a; 5s; fail a"), "1 of 1"),
+    ],
+    ids=["forming", "restarting", "stopping", "full", "standing by", "draining", "disconnected", "finishing",
+         "succeeded", "failed"],
+)  # fmt: skip
+def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_in_rdzvctl(
+    story: tuple[str, str], nodes: str
+) -> None:
+    """A node that still stops its workers, or is drained, does not take part: it has no place in the next round."""
+    happened = check(story)
+    run, now = happened.run, happened.now
+    status, watched = status_view.view(run, now), watch_view.view(run, now, lambda at: at)
+    assert (status.present, status.standbys) == (watched["nodes"], watched.get("standbys", 0))
+    (row,) = rdzvctl_views.runs_table([decoded(json.encode(status))]).rows
+    assert row[4] == nodes
+    if not run.stage.is_end:
+        samples = {each.metric: each.value for each in _Survey().samples_of(run, now, is_listed=True)}
+        assert samples[RUN_FINISHING] == (status.finishing.age_s if status.finishing else 0.0)
+        assert samples[RUN_UNHEARD] == (status.unheard_s or 0.0)
+        assert samples[RUN_RESTARTS_LEFT] == status.restarts_left
+        assert watched["restarts"] == status.restarts if "restarts" in watched else not any(status.restarts.values())
 
 
 def test_the_model_says_what_a_run_waits_for_and_what_it_is_on_its_way_to() -> None:
