@@ -26,7 +26,7 @@ from tests.support.worker_hub import WorkerHub
 
 pytest_plugins = ("tests.support.dead_workers",)
 
-for profile, examples in (("ci", 250), ("quick", 50)):
+for profile, examples in (("ci", 100), ("quick", 50)):
     settings.register_profile(profile, derandomize=True, max_examples=examples, stateful_step_count=40, deadline=None)
 settings.register_profile(
     "thorough",
@@ -47,6 +47,7 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
+UNIT_TESTS = Path(__file__).with_name("unit")
 TORCH_S = 300.0
 """Limit of a test with torch, which is imported several times: each waits for long on a machine that has other work."""
 
@@ -59,10 +60,14 @@ def servers_of_this_process_never_wait_for_a_processor() -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items if config.getoption("timeout") is None else ():
-        if item.get_closest_marker("torch") and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(TORCH_S))
+    for item in items:
+        if item.get_closest_marker("torch"):
+            if UNIT_TESTS in item.path.parents:
+                item.add_marker(pytest.mark.xdist_group("torch"))  # one process imports it for all of them
+            if config.getoption("timeout") is None and not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(TORCH_S))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,6 @@
 """Debian's Chromium, driven by Playwright, and the promise that it has nothing to complain of.
 
-One browser serves all tests of a process: so these and their fixtures share one event loop.
+One browser serves all tests, in one process: so these and their fixtures share one event loop.
 """
 
 import os
@@ -135,10 +135,12 @@ class Tab:
 NewTab = Callable[..., Awaitable[Tab]]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+            item.add_marker(pytest.mark.xdist_group("browser"))
 
 
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)

@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launchers import LONG_S, NODE_AGENT, TORCHRUN, start, warm_python
+from tests.support.launchers import LONG_S, NODE_AGENT, SLOW_MODULES, TORCHRUN, start, warm_torch
 from tests.support.programs import Program
 
 pytestmark = pytest.mark.torch
 
-IMPORTED = "torch._dynamo,torch.distributed.nn"
-"""Modules that take long to import, and stand at the beginning of the examples."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.xdist_group("warm torch")
 async def test_the_minimal_program(tmp_path: Path) -> None:
-    python = await warm_python(IMPORTED, tmp_path, {"OMP_NUM_THREADS": "1"})
+    python = warm_torch(tmp_path)
     for launcher in (TORCHRUN, NODE_AGENT):
         out = await launch(launcher, 2, "ddp_minimal.py", **python)
         assert sum("world_size" in line for line in out) >= 2
@@ -31,7 +30,7 @@ async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and
     training = ("train_digits.py", "--target-accuracy", "0", "--checkpoint", str(tmp_path / "digits.pt"))
     first = await launch(TORCHRUN, 1, *training, "--epochs", "1")
     assert any("epoch=1 " in line for line in first)
-    second = await launch(NODE_AGENT, 2, *training, "--epochs", "2", PET_PRELOAD=f"{IMPORTED},sklearn.datasets")
+    second = await launch(NODE_AGENT, 2, *training, "--epochs", "2", PET_PRELOAD=f"{SLOW_MODULES},sklearn.datasets")
     assert any("resumed epochs_done=1" in line for line in second)
     assert any("epoch=2 " in line for line in second) and not any("epoch=1 " in line for line in second)
 

@@ -25,7 +25,6 @@ from tests.support.launchers import PROGRAMS, free_port, warm_python
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
 
-pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 PATIENCE_S = 280.0
@@ -98,6 +97,7 @@ class Example:
 
     needs: str = "torch"
     preload: str
+    """Modules that its workers have imported already. Tests that name the same ones share the process that has."""
     interruptions: tuple[Interruption, ...]
     nodes: str = "a"
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -134,7 +134,9 @@ EXAMPLES = {
 _undisturbed: dict[str, Story] = {}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in EXAMPLES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(each.preload)) for name, each in EXAMPLES.items()]
+)
 async def test_a_killed_worker_and_a_killed_agent_change_nothing(name: str, tmp_path: Path) -> None:
     example, folder = EXAMPLES[name], tmp_path / "disturbed"
     pytest.importorskip(example.needs)
@@ -164,7 +166,7 @@ async def disturbed(name: str, folder: Path) -> dict[str, int]:
     server = await Server.listen("--store", "memory")
     os.mkdir(folder)
     env = {**LONG_TIMERS, **example.environment, "PET_RDZV_ID": "nightly"}
-    env |= await warm_python(example.preload, folder, QUIET)
+    env |= warm_python(example.preload, folder, QUIET)
     env["INTERRUPTIONS"] = json.dumps(example.interruptions)
     nproc = str(2 // len(example.nodes))
 
@@ -184,14 +186,14 @@ async def restarts_of(server: Server) -> dict[str, int]:
     return {cause: times for cause, times in (await server.run())["restarts"].items() if times}
 
 
+@pytest.mark.xdist_group(TORCH_MODULES)
 @pytest.mark.parametrize(
     ("name", "needs", "precision"), [("elastic_sampler", "torchdata", 1e-12), ("fsdp2_checkpoint", "torch", 1e-4)]
 )
 async def test_a_node_goes_and_another_comes(name: str, needs: str, precision: float, tmp_path: Path) -> None:
     """Two nodes, one of which is killed with its agent; the other goes on alone, until a third one comes."""
     pytest.importorskip(needs)
-    modules = f"{TORCH_MODULES},torchdata.stateful_dataloader" if needs == "torchdata" else TORCH_MODULES
-    python = await warm_python(modules, tmp_path, QUIET)
+    python = warm_python(TORCH_MODULES, tmp_path, QUIET)
     expected, changed = await asyncio.gather(
         undisturbed(name, tmp_path, python), elastic(name, tmp_path / "changed", python)
     )
@@ -235,7 +237,7 @@ async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path)
     """Each replica is a run; one loses its worker, and later all of it. Nobody else is restarted, and both end with the
     same weights."""
     pytest.importorskip("torchft")
-    python = await warm_python("torchft,torch._dynamo", tmp_path, QUIET)
+    python = warm_python("torchft,torch._dynamo", tmp_path, QUIET)
     solo, replicas = await asyncio.gather(
         replica(await Lighthouse.start(tmp_path), tmp_path / "solo", python),
         two_replicas(await Lighthouse.start(tmp_path), tmp_path, python),
@@ -345,7 +347,7 @@ OWN_LAUNCHERS = {
 
 
 @pytest.mark.parametrize(
-    "words", [pytest.param(words, marks=pytest.mark.xdist_group(each.script)) for words, each in OWN_LAUNCHERS.items()]
+    "words", [pytest.param(words, marks=pytest.mark.xdist_group(each.preload)) for words, each in OWN_LAUNCHERS.items()]
 )
 async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_path: Path) -> None:
     """The launcher finds our rendezvous by its entry point, and a killed worker changes nothing there, either.
@@ -357,7 +359,7 @@ async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_pa
     server = await Server.listen("--store", "memory")
     os.mkdir(folder := tmp_path / "disturbed")
     env = {"PET_MAX_RESTARTS": "3", "INTERRUPTIONS": json.dumps([launcher.interruption])}
-    env |= (python := await warm_python(launcher.preload, tmp_path, QUIET))
+    env |= (python := warm_python(launcher.preload, tmp_path, QUIET))
     machines = []
     for machine in map(str, range(launcher.machines)):
         place = {"HOST_29400": server.endpoint, "R": machine, **launcher.yours}

@@ -14,7 +14,18 @@ from pathlib import Path
 import pytest
 
 from node_agent.features.warm import words as warm_words
-from tests.support.launchers import LONG_S, NODE_AGENT, PROGRAMS, TORCHRUN, free_port, launch, start, warm_python
+from tests.support.launchers import (
+    LONG_S,
+    NODE_AGENT,
+    PROGRAMS,
+    SLOW_MODULES,
+    TORCHRUN,
+    free_port,
+    launch,
+    start,
+    warm_python,
+    warm_torch,
+)
 from tests.support.process_info import until
 from tests.support.programs import Program
 from tests.support.told import tells
@@ -24,8 +35,6 @@ pytestmark = pytest.mark.torch
 TO_FILES = ("--log-dir", "logs", "--redirects", "3")
 FAIR = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """Keeps torchrun's restarts clear of the keys that the round before left in its store."""
-IMPORTED = "torch._dynamo,torch.distributed.nn"
-"""Modules that take long to import, and stand at the beginning of the programs."""
 QUICK = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=10"
 TWO_STATIC_NODES = tuple(f"--nnodes 2 --node-rank {rank} --master-addr 127.0.0.1 --master-port PORT" for rank in (0, 1))
 
@@ -49,7 +58,7 @@ CASES = {
     "an elastic @record script that crashes, goes on, and fails": Case(
         program="elastic.py --crash-after 2 --fail-after 4",
         nodes=("--standalone --nproc-per-node 2 --max-restarts 1",),
-        environment=FAIR | {"PET_PRELOAD": IMPORTED},  # torchrun knows no such variable
+        environment=FAIR | {"PET_PRELOAD": SLOW_MODULES},  # torchrun knows no such variable
         exit_code=1,
         error="DataIsBroken: batch 4 of rank 1 has no label",
     ),
@@ -59,10 +68,11 @@ Printed = list[tuple[str, list[str]]]
 """Attempt and lines of each worker that there was."""
 
 
+@pytest.mark.xdist_group("warm torch")
 @pytest.mark.parametrize("name", CASES)
 async def test_the_same_losses(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    warm = replace(case, environment={**case.environment, **await warm_python(IMPORTED, tmp_path, {})})
+    warm = replace(case, environment={**case.environment, **warm_torch(tmp_path)})
     theirs = await run(TORCHRUN, warm, tmp_path)
     ours = await run(NODE_AGENT, case if "PET_PRELOAD" in case.environment else warm, tmp_path)
     assert ours == theirs
@@ -80,7 +90,7 @@ async def test_a_public_program(tmp_path: Path) -> None:
     path = Path(found.origin).parent / "test_utils" / "scripts" / "test_script.py"
     # The last: DeepSpeed, which accelerate imports where it is installed, else warns that it finds none, with the time.
     environment = {"ACCELERATE_USE_CPU": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
-    python = await warm_python("accelerate.test_utils,torch._dynamo", tmp_path, environment)
+    python = warm_python("accelerate.test_utils,torch._dynamo", tmp_path, environment)
     case = Case(program=str(path), environment=environment | python)
     theirs, ours = [await run(launcher, case, tmp_path) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
@@ -93,8 +103,9 @@ def recorded_errors(folder: Path) -> list[tuple[str, set[str]]]:
     return [(message["message"], {*message, *message["extraInfo"]}) for message in messages]
 
 
+@pytest.mark.xdist_group("warm torch")
 async def test_training_goes_on_alike_when_a_node_goes(tmp_path: Path) -> None:
-    python = await warm_python(IMPORTED, tmp_path, {"OMP_NUM_THREADS": "1"})
+    python = warm_torch(tmp_path)
     theirs, ours = [await lose_a_node(launcher, tmp_path, FAIR | python) for launcher in (TORCHRUN, NODE_AGENT)]
     assert ours == theirs
     assert ("attempt_1", "rank 0 of 1 begins at epoch 3") in [(attempt, lines[0]) for attempt, lines in ours]

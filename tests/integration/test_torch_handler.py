@@ -3,13 +3,15 @@
 The cases are those of torch's own tests: joining, joining late, spares, re-rendezvous, closing, keep-alive.
 """
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from ssl import SSLContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rdzv_protocol.messages import JoinRequest, Reply, Start
@@ -21,22 +23,18 @@ from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.server import RendezvousServer, bind
 from rdzv_server.words import completion, http, runs
 from tests.support.certificates import Authority
+from tests.support.later import Later
 from tests.support.told import pattern
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo
 
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure  # noqa: E402
-from torch.distributed.elastic.rendezvous import (  # noqa: E402
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousTimeoutError,
-)
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler  # noqa: E402
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch")]
+
+errors = Later("torch.distributed.elastic.multiprocessing.errors")
+elastic = Later("torch.distributed.elastic.rendezvous")
+registry = Later("torch.distributed.elastic.rendezvous.registry")
 
 PATIENCE_S = 20.0
 MONITOR_INTERVAL_S = 0.05
@@ -53,8 +51,10 @@ class Site:
     def handler(self, nnodes: str = "2", **conf: object) -> RendezvousHandler:
         low, _, high = nnodes.partition(":")
         conf = {"join_timeout": 100, "last_call_timeout": 100, "timeout": 900, **conf}
-        params = RendezvousParameters("rdzv-server", self.endpoint, "nightly", int(low), int(high or low), **conf)
-        self.handlers.append(get_rendezvous_handler(params))
+        params = elastic.RendezvousParameters(
+            "rdzv-server", self.endpoint, "nightly", int(low), int(high or low), **conf
+        )
+        self.handlers.append(registry.get_rendezvous_handler(params))
         return self.handlers[-1]
 
     async def joined(self, number: int, nnodes: str = "2", **conf: object) -> list[RendezvousHandler]:
@@ -99,7 +99,7 @@ async def rendezvous(*handlers: RendezvousHandler) -> list[RendezvousInfo]:
         return await asyncio.gather(*(asyncio.to_thread(handler.next_rendezvous) for handler in handlers))
 
 
-def waiting(handler: RendezvousHandler) -> "asyncio.Task[RendezvousInfo]":
+def waiting(handler: RendezvousHandler) -> asyncio.Task[RendezvousInfo]:
     """A handler whose rendezvous takes its time."""
     return asyncio.create_task(asyncio.to_thread(next_rendezvous, handler))
 
@@ -152,7 +152,8 @@ async def dismiss(handler: RendezvousHandler) -> None:
 
 
 def worker_failure(exit_code: int) -> ChildFailedError:
-    return ChildFailedError("train.py", {1: ProcessFailure(local_rank=1, pid=99, exitcode=exit_code, error_file="-")})
+    failure = errors.ProcessFailure(local_rank=1, pid=99, exitcode=exit_code, error_file="-")
+    return errors.ChildFailedError("train.py", {1: failure})
 
 
 async def test_nodes_get_ranks_and_meet_at_one_store(site: Site) -> None:
@@ -252,7 +253,9 @@ async def test_a_failure_without_restarts_left_closes_the_run(site: Site) -> Non
     assert await close(one, error=worker_failure(7)) == [True]
     await asked_to_restart(other)
     assert other.is_closed()
-    with pytest.raises(RendezvousClosedError, match=r"worker rank 1 on node .* failed: exit code 7, and torchrun"):
+    with pytest.raises(
+        elastic.RendezvousClosedError, match=r"worker rank 1 on node .* failed: exit code 7, and torchrun"
+    ):
         await rendezvous(other)
 
 
@@ -261,7 +264,7 @@ async def test_a_failure_without_restarts_left_closes_the_run_also_when_it_comes
     restarting = waiting(one)
     await asked_to_restart(other)
     await close(other, error=worker_failure(-11))
-    with pytest.raises(RendezvousClosedError, match=r"signal 11 \(SIGSEGV\)"):
+    with pytest.raises(elastic.RendezvousClosedError, match=r"signal 11 \(SIGSEGV\)"):
         await restarting
 
 
@@ -277,19 +280,21 @@ async def test_shutting_down_what_never_joined_asks_nobody() -> None:
 
 
 async def test_below_the_minimum_the_join_times_out(site: Site) -> None:
-    with pytest.raises(RendezvousTimeoutError, match=f"{runs.join_timeout(completion.waiting_for(1))}: 1 of 2 joined"):
+    with pytest.raises(
+        elastic.RendezvousTimeoutError, match=f"{runs.join_timeout(completion.waiting_for(1))}: 1 of 2 joined"
+    ):
         await rendezvous(site.handler(join_timeout=0.3))
 
 
 async def test_other_settings_are_refused(site: Site) -> None:
     await site.joined(1, "1")
-    with pytest.raises(RendezvousError, match="--nnodes is 1:1 here, not 2:2"):
+    with pytest.raises(elastic.RendezvousError, match="--nnodes is 1:1 here, not 2:2"):
         await rendezvous(site.handler())
 
 
 async def test_a_server_out_of_reach(unused_tcp_port: int) -> None:
     handler = Site(f"127.0.0.1:{unused_tcp_port}").handler(connect_timeout=0.2)
-    with pytest.raises(RendezvousConnectionError, match=r"no rdzv-server at 127.0.0.1:\d+ within 0.2 s"):
+    with pytest.raises(elastic.RendezvousConnectionError, match=r"no rdzv-server at 127.0.0.1:\d+ within 0.2 s"):
         await rendezvous(handler)
     await dismiss(handler)
 
@@ -297,7 +302,7 @@ async def test_a_server_out_of_reach(unused_tcp_port: int) -> None:
 async def test_a_server_that_asks_for_a_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("open-sesame\n")
     async with serving(access=Access([Token(Role.AGENT, b"open-sesame")])) as site:
-        with pytest.raises(RendezvousConnectionError, match="token"):
+        with pytest.raises(elastic.RendezvousConnectionError, match="token"):
             await rendezvous(site.handler("1"))
         (info,) = await rendezvous(site.handler("1", token_file=str(tmp_path / "token")))
         assert info.world_size == 1
@@ -311,7 +316,7 @@ async def test_a_server_that_speaks_tls(tmp_path: Path) -> None:
             ({"tls_ca": other.ca}, tls.other_authority("--rdzv-conf: tls_ca", other.ca)),
             ({"tls_ca": authority.ca}, tls.asks_for_certificate("--rdzv-conf: tls_cert", "--rdzv-conf: tls_key")),
         ):
-            with pytest.raises(RendezvousConnectionError, match=pattern(says)):
+            with pytest.raises(elastic.RendezvousConnectionError, match=pattern(says)):
                 await rendezvous(site.handler("1", **conf))
         node = authority.issue("node", "node")
         (info,) = await rendezvous(site.handler("1", tls_ca=authority.ca, tls_cert=node.cert, tls_key=node.key))

@@ -17,7 +17,7 @@ from rdzv_protocol.actions import DRAIN
 
 from node_agent import words
 from rdzv_server.words import completion, runs
-from tests.support.launchers import warm_python
+from tests.support.launchers import warm_torch
 from tests.support.process_info import is_running
 from tests.support.programs import TORCH_WORKER, WORKER, Program, Server
 from tests.support.worker_hub import Worker, WorkerHub
@@ -104,9 +104,15 @@ async def test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds(torchruns: 
     assert await late.exit_code(PATIENCE_S) == 0, "the run has succeeded: a late node has nothing to do"
 
 
-@pytest.mark.parametrize("script", [WORKER, TORCH_WORKER], ids=["plain workers", "workers with torch"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(WORKER, id="plain workers"),
+        pytest.param(TORCH_WORKER, id="workers with torch", marks=pytest.mark.xdist_group("warm torch")),
+    ],
+)
 async def test_a_killed_worker_restarts_every_node_once(torchruns: Torchruns, script: str, tmp_path: Path) -> None:
-    python = await warm_python("torch.distributed", tmp_path, {}) if script == TORCH_WORKER else None
+    python = warm_torch(tmp_path) if script == TORCH_WORKER else None
     first = await torchruns.nodes("ab", "--nnodes=2", "--max-restarts=3", script=script, env=python)
     os.kill(first[3].pid, signal.SIGKILL)
     second = await torchruns.hub.group(4)
@@ -125,8 +131,9 @@ async def test_a_third_node_makes_the_run_larger(torchruns: Torchruns) -> None:
     assert (run["phase"], run["restarts"]["node_arrived"], run["restart_count"]) == ("succeeded", 1, 0)
 
 
+@pytest.mark.xdist_group("warm torch")
 async def test_the_others_go_on_when_the_node_of_rank_0_is_killed(torchruns: Torchruns, tmp_path: Path) -> None:
-    python = await warm_python("torch.distributed", tmp_path, {})
+    python = warm_torch(tmp_path)
     first = await torchruns.nodes("ab", "--nnodes=1:2", "--max-restarts=3", script=TORCH_WORKER, env=python)
     lost, _ = await torchruns.lose(first, 0, signal.SIGKILL)
     second = await torchruns.hub.group(2)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.parity.scenarios import DEFECTS
-from tests.support.launchers import warm_python
+from tests.support.launchers import warm_torch
 from tests.support.programs import Program
 
 pytestmark = pytest.mark.torch
@@ -28,7 +28,14 @@ NAMES = [defect.name for defect in DEFECTS]
 QUICK_UNDER_TORCHRUN = ("restart-count", "orphans", "pet-standalone")
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in TAKES_MINUTES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xdist_group("warm torch")] * (name in STEP_TOGETHER))
+        for name in NAMES
+        if name not in TAKES_MINUTES
+    ],
+)
 async def test_node_agent_is_right(name: str, tmp_path: Path, programs: None) -> None:
     assert await verdict(name, "node-agent", tmp_path) == "right"
 
@@ -52,7 +59,7 @@ async def verdict(name: str, launcher: str, folder: Path) -> str:
         *(sys.executable, "-m", "tests.parity", "--only", name, "--launcher", launcher),
         *("--repeat", "1", "--json", str(folder / "found.json")),
         cwd=ROOT,
-        env=await warm_python("torch.distributed", folder, {}) if name in STEP_TOGETHER else {},
+        env=warm_torch(folder) if name in STEP_TOGETHER else {},
     )
     try:
         await program.exit_code(LONG_S)

@@ -1,10 +1,14 @@
 """One command line under torchrun and under node-agent: the program's name is replaced, and nothing else."""
 
 import asyncio
+import atexit
+import os
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,9 @@ from tests.support.programs import Program
 PROGRAMS = Path(__file__).parents[1] / "programs"
 TORCHRUN, NODE_AGENT = "torchrun", "node-agent"
 MODULES = {TORCHRUN: forked.TORCHRUN, NODE_AGENT: ("node_agent", "node_agent.launch")}
+WARM_HELPER = str(Path(__file__).with_name("warm_python_helper.py"))
+SLOW_MODULES = "torch._dynamo,torch.distributed.nn"
+"""Modules that take long to import, and stand at the beginning of programs with torch."""
 LONG_S = 100.0
 """Several imports of torch on a small machine."""
 
@@ -43,15 +50,36 @@ async def launch(launcher: str, *nodes: Sequence[str], exit_code: int = 0, **how
     return agents
 
 
-async def warm_python(modules: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Start a server of `warm_python_helper.py`. Returns the environment of launchers whose workers are its forks."""
-    name, helper = secrets.token_hex(8), str(Path(__file__).with_name("warm_python_helper.py"))
-    command = (sys.executable, "-u", helper, "--serve", name, *modules.split(","))
-    await (await Program.start(*command, env=env)).line("listening", LONG_S)
+def warm_python(modules: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of launchers whose workers are forks of a process that has imported `modules`.
+
+    It imports them once for all tests of this process that name the same modules and variables: those belong into one
+    `xdist_group`.
+    """
+    name = _serve(modules, tuple(sorted(env.items())))
     interpreter = folder / f"python-{name}"
-    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -SE {helper} "$@"\n')
+    interpreter.write_text(f'#!/bin/sh\nexec {sys.executable} -SE {WARM_HELPER} "$@"\n')
     interpreter.chmod(0o755)
     return {"PYTHON_EXEC": str(interpreter), "WARM_PYTHON": name}
+
+
+def warm_torch(folder: Path) -> dict[str, str]:
+    """Return what `warm_python` does, for workers that need torch alone."""
+    return warm_python(SLOW_MODULES, folder, {"OMP_NUM_THREADS": "1"})
+
+
+@cache
+def _serve(modules: str, env: tuple[tuple[str, str], ...]) -> str:
+    """Start a server of `warm_python_helper.py`, which ends with this process. Returns its name."""
+    name = secrets.token_hex(8)
+    command = (sys.executable, "-u", WARM_HELPER, "--serve", name, *modules.split(","))
+    server = subprocess.Popen(
+        command, env=os.environ | dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    atexit.register(server.communicate)
+    assert server.stdout
+    server.stdout.readline()  # it listens, and imports meanwhile
+    return name
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Interpreter for `PYTHON_EXEC` that has made its imports already, for tests whose workers' imports would take long.
 
-Executed with `--serve NAME MODULE ...` this is a server at an abstract socket, which imports the modules. Executed with
-any other words, as a launcher does it, this is the interpreter: a small process that stands for a fork of the server
-that `WARM_PYTHON` names. It hands the fork its descriptors and signals, and either ends as the other does.
+Executed with `--serve NAME MODULE ...` this is a server at an abstract socket, which imports the modules, and ends when
+its stdin does. Executed with any other words, as a launcher does it, this is the interpreter: a small process that
+stands for a fork of the server that `WARM_PYTHON` names. It hands the fork its descriptors and signals, and either ends
+as the other does.
 """
 
 import fcntl
@@ -53,13 +54,14 @@ def serve(name: str, modules: Sequence[str]) -> dict[str, Any]:
     gc.collect()
     gc.freeze()  # collections in the forks leave alone, and so unshared, what was imported here
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes in between
-    while True:
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return fork_and_watch(connection)
         connection.close()
+    os._exit(0)  # nothing of what was imported has to be taken down
 
 
 def fork_and_watch(connection: socket.socket) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Functions that workers run, each for one thing that a test looks at."""
 
-import asyncio
 import os
 import select
 import signal
@@ -48,6 +47,12 @@ def say_by_every_way(word: str) -> None:
 
 
 def place() -> dict[str, Any]:
+    import asyncio  # here, or each worker of each test would take as long to import it as to start
+
+    async def answer() -> int:
+        await asyncio.sleep(0)
+        return 42
+
     return {
         "leads": os.getpid() == os.getsid(0) == os.getpgrp(),
         "main thread": threading.current_thread() is threading.main_thread(),
@@ -55,11 +60,6 @@ def place() -> dict[str, Any]:
         "SIGINT": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         "loop": asyncio.run(answer()),
     }
-
-
-async def answer() -> int:
-    await asyncio.sleep(0)
-    return 42
 
 
 def boom(text: str) -> None:

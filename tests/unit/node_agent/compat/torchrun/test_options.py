@@ -1,25 +1,30 @@
 """Options that torchrun's flags become."""
 
+from __future__ import annotations
+
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rdzv_protocol.words import flags
 
+from node_agent import words
+from tests.support.later import Later
 from tests.support.told import pattern
 
-pytest.importorskip("torch")
+if TYPE_CHECKING:
+    from node_agent.compat.torchrun.options import HandlerConfig
+
 pytestmark = pytest.mark.torch
 
-from torch.distributed.elastic.rendezvous import RendezvousParameters  # noqa: E402
-
-from node_agent import words  # noqa: E402
-from node_agent.compat.torchrun.options import HandlerConfig, read  # noqa: E402
+elastic = Later("torch.distributed.elastic.rendezvous")
+options = Later("node_agent.compat.torchrun.options")
 
 
 def config(*, endpoint: str = "head:29500", run_id: str = "nightly", **conf: object) -> HandlerConfig:
-    return read(RendezvousParameters("rdzv-server", endpoint, run_id, 1, 3, **conf))
+    return options.read(elastic.RendezvousParameters("rdzv-server", endpoint, run_id, 1, 3, **conf))
 
 
 def test_the_defaults_are_the_runs() -> None:
