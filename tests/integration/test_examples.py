@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.later import need
 from tests.support.launchers import LONG_S, NODE_AGENT, SLOW_MODULES, TORCHRUN, start, warm_torch
 from tests.support.programs import Program
 
@@ -25,8 +26,8 @@ async def test_the_minimal_program(tmp_path: Path) -> None:
 async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and_on_another_world_size(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("sklearn")
     """Once with cold workers, once with warm ones."""
+    need("sklearn")
     training = ("train_digits.py", "--target-accuracy", "0", "--checkpoint", str(tmp_path / "digits.pt"))
     first = await launch(TORCHRUN, 1, *training, "--epochs", "1")
     assert any("epoch=1 " in line for line in first)
@@ -36,7 +37,7 @@ async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and
 
 
 async def test_the_demo_kills_a_worker_and_shows_what_warm_workers_save() -> None:
-    pytest.importorskip("sklearn")
+    need("sklearn")
     demo = await Program.start(sys.executable, str(EXAMPLES / "demo.py"), "--timeout-s", str(LONG_S))
     assert await demo.exit_code(within_s=LONG_S) == 0, demo.out
     warm = r"new workers took (\S+) s, warm, without the imports; the first ones (\S+) s"

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.cluster import PATIENT
+from tests.support.later import need
 from tests.support.launchers import PROGRAMS, free_port, warm_python
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
@@ -139,7 +140,7 @@ _undisturbed: dict[str, Story] = {}
 )
 async def test_a_killed_worker_and_a_killed_agent_change_nothing(name: str, tmp_path: Path) -> None:
     example, folder = EXAMPLES[name], tmp_path / "disturbed"
-    pytest.importorskip(example.needs)
+    need(example.needs)
     expected, restarts = await asyncio.gather(
         undisturbed(name, tmp_path, {**example.environment, "PET_PRELOAD": example.preload}), disturbed(name, folder)
     )
@@ -192,7 +193,7 @@ async def restarts_of(server: Server) -> dict[str, int]:
 )
 async def test_a_node_goes_and_another_comes(name: str, needs: str, precision: float, tmp_path: Path) -> None:
     """Two nodes, one of which is killed with its agent; the other goes on alone, until a third one comes."""
-    pytest.importorskip(needs)
+    need(needs)
     python = warm_python(TORCH_MODULES, tmp_path, QUIET)
     expected, changed = await asyncio.gather(
         undisturbed(name, tmp_path, python), elastic(name, tmp_path / "changed", python)
@@ -236,7 +237,7 @@ async def elastic(name: str, folder: Path, python: Mapping[str, str]) -> Program
 async def test_torchft_replicas_go_on_while_one_is_started_again(tmp_path: Path) -> None:
     """Each replica is a run; one loses its worker, and later all of it. Nobody else is restarted, and both end with the
     same weights."""
-    pytest.importorskip("torchft")
+    need("torchft")
     python = warm_python("torchft,torch._dynamo", tmp_path, QUIET)
     solo, replicas = await asyncio.gather(
         replica(await Lighthouse.start(tmp_path), tmp_path / "solo", python),
@@ -355,7 +356,7 @@ async def test_a_launcher_of_the_frameworks_own_on_our_server(words: str, tmp_pa
     The server runs on machine 0, at the endpoint, where `accelerate launch` would rather find a free port.
     """
     launcher = OWN_LAUNCHERS[words]
-    pytest.importorskip(launcher.needs)
+    need(launcher.needs)
     server = await Server.listen("--store", "memory")
     os.mkdir(folder := tmp_path / "disturbed")
     env = {"PET_MAX_RESTARTS": "3", "INTERRUPTIONS": json.dumps([launcher.interruption])}

@@ -20,13 +20,21 @@ def test_it(number):
 """
 
 
+BESIDE_EACH_OTHER = ("-n", "1", "--dist", "loadgroup", "--max-worker-restart", "0")
+AGAIN = ("--last-failed", "--last-failed-no-failures", "none")
+
+
 def suite(folder: Path, first: str) -> int:
     """Run three tests beside each other as the suite is run. Return pytest's exit code."""
     (folder / "test_it.py").write_text(TESTS.format(first=first))
-    plug_in = ("-p", "tests.support.dead_workers", "-p", "no:cacheprovider", "-p", "no:schemathesis")
-    command = (sys.executable, "-m", "pytest", *plug_in, "-n", "1", "--max-worker-restart", "0", "--rootdir", folder)
+    return run(folder, *BESIDE_EACH_OTHER).returncode
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    plug_ins = ("-p", "tests.support.dead_workers", "-p", "tests.support.names_of_tests", "-p", "no:schemathesis")
+    command = (sys.executable, "-m", "pytest", *plug_ins, "--rootdir", str(folder), *words, str(folder))
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
-    return subprocess.run([*command, folder], cwd=folder, env=environment, stdout=subprocess.DEVNULL).returncode
+    return subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def test_what_is_not_tested_is_said_with_the_way_to_get_it(tmp_path: Path) -> None:
@@ -47,3 +55,13 @@ def test_a_failed_test_is_run_again(tmp_path: Path) -> None:
 
 def test_tests_that_never_ran_are_not_forgotten(tmp_path: Path) -> None:
     assert suite(tmp_path, "os._exit(1)") == pytest.ExitCode.INTERNAL_ERROR
+
+
+def test_a_failed_test_of_a_group_is_run_again(tmp_path: Path) -> None:
+    grouped = (
+        '@pytest.mark.xdist_group("g")\n@pytest.mark.parametrize("mail", ["a@g"])\ndef test_one(mail): assert False\n'
+    )
+    (tmp_path / "test_it.py").write_text(f"import pytest\n{grouped}def test_other(): assert False\n")
+    assert "2 failed" in run(tmp_path, *BESIDE_EACH_OTHER).stdout
+    assert " ".join(AGAIN) in (ROOT / "Makefile").read_text()
+    assert "2 failed" in run(tmp_path, *AGAIN).stdout

@@ -19,6 +19,7 @@ from node_agent.features.warm import words
 from node_agent.features.warm.interpreter import LOWEST_DESCRIPTOR
 from node_agent.kernel.failures.diagnose import exit_status
 from tests.support.cluster import Cluster
+from tests.support.later import need
 from tests.support.launchers import PROGRAMS
 from tests.support.process_info import children, ended, is_running, until
 from tests.support.programs import Program
@@ -119,7 +120,7 @@ def without_pids(lines: list[str]) -> list[str]:
 
 
 async def test_workers_draw_different_numbers(tmp_path: Path) -> None:
-    pytest.importorskip("numpy")
+    need("numpy")
     script = tmp_path / "draw.py"
     script.write_text(
         "import multiprocessing as m, numpy.random, random, tempfile\n"

@@ -1,14 +1,24 @@
-"""A module that is imported when something of it is asked for, and not when the tests are collected.
+"""Modules that tests need, and that their own process imports late or never: some take longer than most tests.
 
-Each of pytest-xdist's processes collects all tests. An import of torch in each of them takes longer than most tests.
+Each of pytest-xdist's processes collects all tests.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
+
+import pytest
+
+
+def need(*modules: str) -> None:
+    """Skip the test where one of these, which other processes import, is not installed."""
+    for module in modules:
+        if find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
 
 
 class Later:
-    """Stands for the module of this name."""
+    """A module that is imported when something of it is asked for, and not when the tests are collected."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -15,6 +15,7 @@ import pytest
 from node_agent import words
 from tests.integration.api.conftest import METHODS
 from tests.integration.api.line import Line
+from tests.support.later import need
 from tests.support.process_info import ended, is_running
 from tests.support.programs import Program
 
@@ -194,7 +195,7 @@ print(nbformat.writes(book))
 
 def test_in_a_notebook(tmp_path: Path, env: dict[str, str]) -> None:
     """A real kernel: functions are defined in cells, a loop runs in the main thread, output shows in the notebook."""
-    pytest.importorskip("nbclient")
+    need("nbclient")
     nbformat = pytest.importorskip("nbformat")
     head, _, tail = MAIN.partition('if __name__ == "__main__":\n')
     call = "\n".join(line.removeprefix("    ") for line in tail.splitlines())
