@@ -5,7 +5,7 @@ Losses are compared exactly where the world has the same size. Elsewhere sums ha
 digits of the type that they are computed in. An agent that is killed is started again, as a scheduler does it.
 
 Workers are forks of one process that has imported the framework, whichever launcher starts them, and whenever: it would
-be imported a dozen times in each test. A run with `--preload` of each framework imports it once more.
+be imported a dozen times in each test. So is the process that `--preload` forks workers from, once for each framework.
 """
 
 import asyncio
@@ -20,11 +20,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from node_agent.features.warm.words import start_warm
 from tests.support.cluster import PATIENT
 from tests.support.later import need
 from tests.support.launchers import PROGRAMS, free_port, warm_python
 from tests.support.process_info import until
 from tests.support.programs import Program, Server, start_agent
+from tests.support.told import tells
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -141,8 +143,10 @@ _undisturbed: dict[str, Story] = {}
 async def test_a_killed_worker_and_a_killed_agent_change_nothing(name: str, tmp_path: Path) -> None:
     example, folder = EXAMPLES[name], tmp_path / "disturbed"
     need(example.needs)
+    python = warm_python(example.preload, tmp_path, QUIET)
     expected, restarts = await asyncio.gather(
-        undisturbed(name, tmp_path, {**example.environment, "PET_PRELOAD": example.preload}), disturbed(name, folder)
+        undisturbed(name, tmp_path, {**example.environment, **python, "PET_PRELOAD": example.preload}),
+        disturbed(name, folder, python),
     )
     assert story(folder) == expected
     assert sum(int(line["number"]) == min(expected) for line in lines(folder)) == 1, "it began only once"
@@ -157,17 +161,17 @@ async def undisturbed(name: str, folder: Path, env: Mapping[str, str]) -> Story:
         flags = ("--standalone", "--nproc", "2", str(INTERRUPTED))
         agent = await start_agent(*flags, env={**QUIET, **env}, cwd=alone, script=GALLERY / f"{name}.py")
         assert await agent.exit_code(PATIENCE_S) == 0, agent.err
+        assert any(tells(line, start_warm) for line in agent.err) is ("PET_PRELOAD" in env)
         _undisturbed[name] = story(alone)
     return _undisturbed[name]
 
 
-async def disturbed(name: str, folder: Path) -> dict[str, int]:
+async def disturbed(name: str, folder: Path, python: Mapping[str, str]) -> dict[str, int]:
     """Carry out the page's first command on each node, again when its agent was killed; the run's restarts."""
     example = EXAMPLES[name]
     server = await Server.listen("--store", "memory")
     os.mkdir(folder)
-    env = {**LONG_TIMERS, **example.environment, "PET_RDZV_ID": "nightly"}
-    env |= warm_python(example.preload, folder, QUIET)
+    env = {**LONG_TIMERS, **example.environment, **python, "PET_RDZV_ID": "nightly"}
     env["INTERRUPTIONS"] = json.dumps(example.interruptions)
     nproc = str(2 // len(example.nodes))
 

@@ -19,7 +19,17 @@ def test_it(number):
         {first}
 """
 
+GROUPED = """
+import pytest
 
+@pytest.mark.xdist_group("g")
+@pytest.mark.parametrize("mail", ["a@g"])
+def test_grouped(mail):
+    assert False
+
+def test_alone():
+    assert False
+"""
 BESIDE_EACH_OTHER = ("-n", "1", "--dist", "loadgroup", "--max-worker-restart", "0")
 AGAIN = ("--last-failed", "--last-failed-no-failures", "none")
 
@@ -58,10 +68,7 @@ def test_tests_that_never_ran_are_not_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_failed_test_of_a_group_is_run_again(tmp_path: Path) -> None:
-    grouped = (
-        '@pytest.mark.xdist_group("g")\n@pytest.mark.parametrize("mail", ["a@g"])\ndef test_one(mail): assert False\n'
-    )
-    (tmp_path / "test_it.py").write_text(f"import pytest\n{grouped}def test_other(): assert False\n")
+    (tmp_path / "test_it.py").write_text(GROUPED)
     assert "2 failed" in run(tmp_path, *BESIDE_EACH_OTHER).stdout
     assert " ".join(AGAIN) in (ROOT / "Makefile").read_text()
     assert "2 failed" in run(tmp_path, *AGAIN).stdout

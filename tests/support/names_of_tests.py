@@ -3,13 +3,13 @@
 pytest-xdist appends the group to the name, under which `--last-failed` finds no test: a failure would not run again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In the process that runs the test. The report keeps the long name until it is out of pytest-xdist's hands."""
     report = yield
     groups = sorted({str(marker.args[0]) for marker in item.iter_markers("xdist_group")})
