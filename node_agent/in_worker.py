@@ -27,7 +27,8 @@ RECORD = struct.Struct("=QqqQd" + "Qdd" * len(KINDS))
 """Number of the record, step, step of the last checkpoint (-1: none), index of the kind, monotonic seconds; then for
 each kind how often it was, its seconds in all, and the longest of them."""
 FILE_BYTES = HEADER.size + 2 * RECORD.size
-_LARGEST = 2**53
+LARGEST = 2**53
+"""Largest step that can be told."""
 
 
 def progress(step: int | None = None, kind: str = "step") -> None:
@@ -91,7 +92,7 @@ def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
     _, number = HEADER.unpack_from(memory)
     _, last_step, checkpoint_step, _, last_at, *spent = RECORD.unpack_from(memory, offset(number))
     now, index = time.monotonic(), KINDS.index(kind) if kind in KINDS else len(KINDS) - 1
-    new_step = min(max(0, int(step)), _LARGEST) if step is not None else last_step if number else -1
+    new_step = min(max(0, int(step)), LARGEST) if step is not None else last_step if number else -1
     checkpoint = new_step if kind == "checkpoint" else checkpoint_step if number else -1
     if number:
         took = now - last_at

@@ -35,7 +35,8 @@ Rank = Annotated[int, Meta(ge=0, le=10_000_000)]
 Count = Annotated[int, Meta(ge=0, le=10_000_000)]
 NodeCount = Annotated[int, Meta(ge=1, le=100_000)]
 WorkerCount = Annotated[int, Meta(ge=1, le=4_096)]
-Seconds = Annotated[float, Meta(ge=0, le=10_000_000)]
+MAX_SECONDS = 10_000_000
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Lifetime = Annotated[float, Meta(ge=0, le=1e12)]
 """Seconds that a run may last: years."""
 WallClock = Annotated[float, Meta(ge=0, le=1e12)]

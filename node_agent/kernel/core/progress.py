@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from msgspec import Struct
+from rdzv_protocol.constraints import MAX_SECONDS
 from rdzv_protocol.messages import Progress
 
 
@@ -49,16 +50,19 @@ class Pace:
         for rank, reading in readings.items():
             before = self._last.get(rank)
             steps, wait = _since("step", reading, before)
-            if not steps:
+            if steps < 0:  # the worker has overwritten what it told before
+                self._last[rank] = reading
+            if steps <= 0:
                 continue
             parts, work = _since("work", reading, before)
-            if parts:  # a look may come between a step and its work: how much work a step has, all of them tell
+            if parts > 0:  # a look may come between a step and its work: how much work a step has, all of them tell
                 work *= reading.spent["work"].times / parts / reading.spent["step"].times
                 work_s.append(work)
             wait_s.append(wait / steps + work)
             self._last[rank] = reading
         if wait_s:
-            self.step_s, self.work_s = max(wait_s), max(work_s, default=None)
+            self.step_s = _sendable(max(wait_s))
+            self.work_s = _sendable(max(work_s)) if work_s else None
 
 
 def _since(kind: str, reading: Reading, before: Reading | None) -> tuple[int, float]:
@@ -78,10 +82,15 @@ def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) ->
         round=round_,
         lowest_step=min(steps, default=None),
         highest_step=max(steps, default=None),
-        age_s=max(0.0, now - min(reading.at for reading in told)),
+        age_s=_sendable(now - min(reading.at for reading in told)),
         step_s=pace.step_s,
         work_s=pace.work_s,
         checkpoint_step=max(checkpoints, default=None),
-        checkpoint_s=max(reading.spent["checkpoint"].total_s for reading in told),
-        telling_s=max(0.0, now - min(reading.first_at for reading in told)),
+        checkpoint_s=_sendable(max(reading.spent["checkpoint"].total_s for reading in told)),
+        telling_s=_sendable(now - min(reading.first_at for reading in told)),
     )
+
+
+def _sendable(seconds: float) -> float:
+    """Nearest number of seconds that a message may have, whatever the workers have told."""
+    return min(max(0.0, seconds), float(MAX_SECONDS))

@@ -6,10 +6,11 @@ the agent's descriptor in /proc. The agent reads and never maps it: a worker tha
 
 import os
 from collections.abc import Mapping
+from math import isfinite
 
 from rdzv_protocol.messages import Progress
 
-from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, MAGIC, PROGRESS_FILE, RECORD, offset
+from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, LARGEST, MAGIC, PROGRESS_FILE, RECORD, offset
 from node_agent.kernel.core.progress import Pace, Reading, Spent, summary
 
 MOST_TRIES = 3
@@ -68,8 +69,16 @@ def _read(file: int) -> Reading | None:
             return None
         record = RECORD.unpack_from(data, offset(number))
         if record[0] == number:
-            return _reading(record)
+            return _reading(record) if _is_possible(record) else None
     return None
+
+
+def _is_possible(record: tuple[int | float, ...]) -> bool:
+    """Whether a worker can have told this: a script that overwrites the memory harms no agent."""
+    _, step, checkpoint_step, kind, at, *spent = record
+    seconds = (at, *spent[1::3], *spent[2::3])
+    are_numbers = all(isfinite(each) and each >= 0 for each in seconds)
+    return are_numbers and step <= LARGEST and checkpoint_step <= LARGEST and kind < len(KINDS)
 
 
 def _reading(record: tuple[int | float, ...]) -> Reading:
@@ -78,7 +87,7 @@ def _reading(record: tuple[int | float, ...]) -> Reading:
         number=int(number),
         step=int(step) if step >= 0 else None,
         checkpoint_step=int(checkpoint_step) if checkpoint_step >= 0 else None,
-        kind=KINDS[int(kind) % len(KINDS)],
+        kind=KINDS[int(kind)],
         at=float(at),
         spent={
             name: Spent(int(spent[3 * i]), float(spent[3 * i + 1]), float(spent[3 * i + 2]))

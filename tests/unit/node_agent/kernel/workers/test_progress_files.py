@@ -11,9 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rdzv_protocol.codec import decode, encode
+from rdzv_protocol.messages import PollRequest
 
 from node_agent import in_worker, words
-from node_agent.in_worker import FILE_BYTES, HEADER, MAGIC, PROGRESS_FILE
+from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, MAGIC, PROGRESS_FILE, RECORD
 from node_agent.kernel.workers.progress_files import ProgressFiles
 
 PATIENCE_S = 30.0
@@ -170,6 +174,31 @@ def test_a_worker_that_was_stopped_while_it_wrote_leaves_the_record_before(files
     os.ftruncate(descriptor, FILE_BYTES // 2)
     assert files.read() == {}, "nor is one that is cut off"
     os.close(descriptor)
+
+
+whole = st.integers(0, 2**64 - 1)
+steps = st.integers(-(2**63), 2**63 - 1)
+records = st.tuples(steps, steps, whole, st.floats(), *[whole, st.floats(), st.floats()] * len(KINDS))
+"""All that a record can contain, behind its number."""
+STEPPED = (5, -1, 0, 50.0, *[5, 5.0, 1.0] * len(KINDS))
+WENT_BACK = (5, -1, 0, 60.0, *[0, 0.0, 0.0] * len(KINDS))
+SILENT_FOR_MONTHS = (5, -1, 0, 0.0, *[0, 0.0, 0.0] * len(KINDS))
+
+
+@given(st.lists(records, min_size=1, max_size=3))
+@example([STEPPED, WENT_BACK])
+@example([SILENT_FOR_MONTHS])
+@example([(2**53 + 1, *STEPPED[1:])])
+def test_whatever_a_worker_writes_over_its_record_the_server_takes_what_the_agent_sends(told: list[Any]) -> None:
+    files = ProgressFiles(7, 1)
+    descriptor = os.open(files.environment(0)[PROGRESS_FILE], os.O_RDWR)
+    for number, record in enumerate(told, 1):
+        os.pwrite(descriptor, RECORD.pack(number, *record), in_worker.offset(number))
+        os.pwrite(descriptor, HEADER.pack(MAGIC, number), 0)
+        poll = PollRequest(run_id="r", agent_id="a", revision=0, progress=files.summary(2e7))
+        assert decode(PollRequest, encode(poll)) == poll
+    os.close(descriptor)
+    files.close()
 
 
 def test_telling_costs_a_script_no_import_of_note() -> None:
