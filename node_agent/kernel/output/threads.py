@@ -5,7 +5,7 @@ daemons, so that nobody waits for them for ever at the end.
 """
 
 import asyncio
-import threading
+from _thread import LockType, allocate_lock, start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from errno import ETIMEDOUT
@@ -21,8 +21,8 @@ T = TypeVar("T")
 LEFT_BEHIND_S = 2.0
 """Longest time for which the end of an event loop waits for its threads."""
 
-_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, list[threading.Thread]] = WeakKeyDictionary()
-"""Threads by the loop that has started them. Some may have ended."""
+_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, list[LockType]] = WeakKeyDictionary()
+"""Locks that threads hold while they run, by the loop that has started them. Some may have ended."""
 _untaken: WeakKeyDictionary[asyncio.AbstractEventLoop, set[Callable[[], object]]] = WeakKeyDictionary()
 """Undoings of the results that threads have told a loop, and that it has not taken yet."""
 
@@ -89,7 +89,7 @@ def join_threads(loop: asyncio.AbstractEventLoop) -> None:
     """
     give_up_at = monotonic() + LEFT_BEHIND_S
     for thread in _threads.pop(loop, ()):
-        thread.join(max(0.0, give_up_at - monotonic()))
+        thread.acquire(timeout=max(0.0, give_up_at - monotonic()))
     untaken = _untaken.pop(loop, set())
     for undo_it in list(untaken):
         if _is_taken_from(untaken, undo_it):
@@ -116,10 +116,18 @@ def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[T], None], value:
 
 def _start(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> bool:
     """Start a thread. Return False if none can be started."""
-    thread = threading.Thread(target=work, name="in_thread", daemon=True)
+    lasts = allocate_lock()
+    lasts.acquire()
+
+    def begin() -> None:
+        try:
+            work()
+        finally:
+            lasts.release()
+
     try:
-        thread.start()
+        start_new_thread(begin, ())  # not `threading.Thread`, whose start waits until the thread runs
     except RuntimeError:
         return False
-    _threads[loop] = [other for other in _threads.get(loop, ()) if other.is_alive()] + [thread]
+    _threads[loop] = [other for other in _threads.get(loop, ()) if other.locked()] + [lasts]
     return True
