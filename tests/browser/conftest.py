@@ -15,15 +15,12 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Error, Page, async_playwright, expect
 
-from tests.integration.conftest import etcd
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.etcd import Etcd
 from tests.support.programs import PATIENCE_S, Server, ended_programs
 from tests.support.told import nameless
 from tests.support.worker_hub import WorkerHub
-
-__all__ = ["etcd"]
 
 CHROMIUM = shutil.which("chromium")
 PHONE: Any = {"width": 390, "height": 844}
@@ -164,9 +161,9 @@ async def cluster(hub: WorkerHub) -> AsyncIterator[Cluster]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def replicas(hub: WorkerHub, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Replicas]:
+async def replicas(hub: WorkerHub, etcd: Etcd, tmp_path: Path) -> AsyncIterator[Replicas]:
     """Two servers, of which the first leads."""
-    async with Replicas(hub, etcd, request.node.name) as replicas:
+    async with Replicas(hub, etcd, tmp_path.name) as replicas:
         await (await replicas.replicate()).leads()
         await (await replicas.replicate()).line("following")
         yield replicas

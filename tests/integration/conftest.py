@@ -1,7 +1,6 @@
 """Fixtures of all tests with real programs."""
 
-import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
-from tests.support.etcd import Etcd, etcd_cluster, need_etcd
+from tests.support.etcd import Etcd
 from tests.support.worker_hub import WorkerHub
 
 
@@ -31,18 +30,10 @@ async def durable(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    """Three members."""
-    need_etcd()
-    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 3) as etcd:
-        yield etcd
-
-
 @pytest.fixture
-async def unserved(hub: WorkerHub, etcd: Etcd, request: pytest.FixtureRequest) -> AsyncIterator[Replicas]:
+async def unserved(hub: WorkerHub, etcd: Etcd, tmp_path: Path) -> AsyncIterator[Replicas]:
     """A cluster of servers that share an etcd, of which none has been started."""
-    async with Replicas(hub, etcd, re.sub(r"\W+", "-", request.node.name)) as replicas:
+    async with Replicas(hub, etcd, tmp_path.name) as replicas:
         yield replicas
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.certificates import Authority
 
 PATIENCE_S = 30.0
-QUICK = ("--heartbeat-interval", "50", "--election-timeout", "500")
+QUICK = ("--heartbeat-interval", "100", "--election-timeout", "500")
 """A member whose own elections take half a second; its shortest lease is one second then."""
 
 
