@@ -1,9 +1,23 @@
-"""Imports schemathesis whole before anything is collected, while the collector of garbage is off.
+"""Imports schemathesis whole, when it is needed, and while the collector of garbage is off.
 
-Otherwise parts of it are imported, and rewritten by pytest, in the middle of a test; CPython 3.11 may then fail with
-"AST constructor recursion depth mismatch", when the collector runs while a module is parsed (cpython#106905).
+Each of pytest-xdist's processes collects all tests, and one runs those that need it: it takes long. Parts of it are
+imported late, and rewritten by pytest; CPython 3.11 may then fail with "AST constructor recursion depth mismatch", when
+the collector runs while a module is parsed (cpython#106905).
 """
 
-import importlib
+import gc
+from importlib import import_module
 
-importlib.import_module("schemathesis.specs.openapi.schemas")
+import pytest
+
+
+@pytest.fixture
+def fuzzer_class() -> type:
+    """`tests.fuzz.api.Fuzzer`."""
+    gc.disable()
+    try:
+        import_module("schemathesis.specs.openapi.schemas")
+        found: type = import_module("tests.fuzz.api").Fuzzer
+    finally:
+        gc.enable()
+    return found

@@ -11,7 +11,6 @@ from rdzv_protocol.messages import Ack, JoinRequest, LeaveRequest, PollRequest, 
 from rdzv_protocol.settings import RequestedSettings
 
 from node_agent.kernel.transport.http import HttpTransport
-from tests.fuzz.api import Fuzzer
 from tests.support.process_info import Footprint
 from tests.support.programs import PATIENCE_S, Server
 
@@ -31,10 +30,10 @@ async def server() -> AsyncIterator[Server]:
 
 
 @pytest.mark.timeout(600)  # some thousand requests
-async def test_every_operation_is_answered_as_documented(server: Server) -> None:
+async def test_every_operation_is_answered_as_documented(server: Server, fuzzer_class: type) -> None:
     await serves_a_run(server)
     before = Footprint.of(server.pid)
-    fuzzer = await asyncio.to_thread(Fuzzer, f"http://{server.endpoint}")
+    fuzzer = await asyncio.to_thread(fuzzer_class, f"http://{server.endpoint}")
     await asyncio.to_thread(fuzzer.run, EXAMPLES)
     seen = fuzzer.statuses
     assert all(seen[operation.path][200] + seen[operation.path][409] for operation in fuzzer.operations), seen

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from openapi_spec_validator import validate
 from rdzv_protocol import paths
 from rdzv_protocol.codec import decode, encode
 from rdzv_protocol.errors import ProtocolError
@@ -55,6 +54,8 @@ def of_answer(path: str, method: str, status: int, media: str) -> Draft202012Val
 
 
 def test_the_document_is_valid() -> None:
+    from openapi_spec_validator import validate  # here, or each process that collects tests would take long
+
     validate(document())
 
 

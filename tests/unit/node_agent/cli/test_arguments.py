@@ -195,8 +195,10 @@ def test_a_token_file_that_holds_no_token(tmp_path, content):
 
 
 @pytest.mark.parametrize("nproc", ["gpu", "xpu"])
-def test_devices_that_are_not_there(nproc):
-    line = complaint("--nproc", nproc, "train.py", environment={"CUDA_VISIBLE_DEVICES": ""})
+def test_devices_that_are_not_there(nproc, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('takes long')")
+    environment = {"PYTHONPATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    line = complaint("--nproc", nproc, "train.py", environment=environment)
     assert line.startswith(f"--nproc {nproc}: workers would see no {nproc.upper()}: ")
 
 

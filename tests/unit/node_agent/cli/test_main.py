@@ -235,9 +235,10 @@ def test_workers_are_bound_near_their_gpus(monkeypatch):
     assert asked == [("socket", ["0000:3b:00.0", "0000:5e:00.0"], 2)]
 
 
-def test_a_binding_that_cannot_be_is_one_line():
+def test_a_binding_that_cannot_be_is_one_line(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('takes long')")
     with pytest.raises(UsageError, match=r"^--numa-binding node: "):
-        config("--numa-binding", "node", "--nproc", "4000", "train.py")
+        config("--numa-binding", "node", "--nproc", "4000", "train.py", PYTHONPATH=str(tmp_path))
 
 
 @pytest.mark.parametrize("flag", ["-V", "--version"])
