@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.later import need
-from tests.support.launchers import LONG_S, NODE_AGENT, SLOW_MODULES, TORCHRUN, start, warm_torch
+from tests.support.launchers import DIGITS, LONG_S, NODE_AGENT, TORCHRUN, start, warm_python, warm_torch
 from tests.support.programs import Program
 
 pytestmark = pytest.mark.torch
@@ -23,15 +23,17 @@ async def test_the_minimal_program(tmp_path: Path) -> None:
         assert sum("world_size" in line for line in out) >= 2
 
 
+@pytest.mark.xdist_group(DIGITS)
 async def test_training_goes_on_from_its_checkpoint_under_the_other_launcher_and_on_another_world_size(
     tmp_path: Path,
 ) -> None:
-    """Once with cold workers, once with warm ones."""
+    """Once without `--preload`, once with it."""
     need("sklearn")
     training = ("train_digits.py", "--target-accuracy", "0", "--checkpoint", str(tmp_path / "digits.pt"))
-    first = await launch(TORCHRUN, 1, *training, "--epochs", "1")
+    python = warm_python(DIGITS, tmp_path, {"OMP_NUM_THREADS": "1"})
+    first = await launch(TORCHRUN, 1, *training, "--epochs", "1", **python)
     assert any("epoch=1 " in line for line in first)
-    second = await launch(NODE_AGENT, 2, *training, "--epochs", "2", PET_PRELOAD=f"{SLOW_MODULES},sklearn.datasets")
+    second = await launch(NODE_AGENT, 2, *training, "--epochs", "2", PET_PRELOAD=DIGITS, **python)
     assert any("resumed epochs_done=1" in line for line in second)
     assert any("epoch=2 " in line for line in second) and not any("epoch=1 " in line for line in second)
 

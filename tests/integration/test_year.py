@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.launchers import SLOW_MODULES, warm_python
+from tests.support.launchers import DIGITS, warm_python
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -54,10 +54,10 @@ async def play(program: str, *arguments: str, **env: str) -> dict[str, Any]:
 
 @pytest.mark.torch
 @pytest.mark.timeout(180)
+@pytest.mark.xdist_group(DIGITS)
 async def test_alarms_while_real_training_goes_on_are_counted(tmp_path: Path):
     """Limits that are too short for it: each alarm is a wrong one."""
-    imported = f"{SLOW_MODULES},sklearn.datasets"
-    watched = await play(TRAINING, **warm_python(imported, tmp_path, {"OMP_NUM_THREADS": "1"}))
+    watched = await play(TRAINING, **warm_python(DIGITS, tmp_path, {"OMP_NUM_THREADS": "1"}))
     assert watched["steps"] > 0 and watched["hours"] > 0
     assert any("no progress" in sentence for sentence in watched["alarms"])
 

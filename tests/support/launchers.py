@@ -22,6 +22,8 @@ MODULES = {TORCHRUN: forked.TORCHRUN, NODE_AGENT: ("node_agent", "node_agent.lau
 WARM_HELPER = str(Path(__file__).with_name("warm_python_helper.py"))
 SLOW_MODULES = "torch._dynamo,torch.distributed.nn"
 """Modules that take long to import, and stand at the beginning of programs with torch."""
+DIGITS = f"{SLOW_MODULES},sklearn.datasets"
+"""Those of examples/train_digits.py."""
 LONG_S = 100.0
 """Several imports of torch on a small machine."""
 
