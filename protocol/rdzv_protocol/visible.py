@@ -46,27 +46,20 @@ PRINTABLE = f"^[^{_UNSEEN}{_BLANK}]*(?![\\s\\S])"
 Python as for JavaScript, whose `$` differ. Texts of a message have no surrogates: msgpack and msgspec refuse them."""
 
 
-def _class(last_of_all: int) -> str:
-    """Class of the marks up to a code point, in a regular expression."""
-    ends = (
-        (int(first, 16), int(last or first, 16)) for first, _, last in (each.partition("-") for each in _MARKS.split())
-    )
-    return f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in ends if last <= last_of_all)}]"
+def _class() -> str:
+    """Class of the marks in a regular expression."""
+    ends = (each.partition("-") for each in _MARKS.split())
+    return f"[{''.join(f'{chr(int(first, 16))}-{chr(int(last or first, 16))}' for first, _, last in ends)}]"
 
 
-_MARK, _ANY_MARK, _HIGH = _class(0xFFFF), _class(0x10FFFF), "[\U00010000-\U0010ffff]"
-"""Marks of the basic plane, which Python looks up at once; all of them; characters beyond that plane."""
-_TOO_MANY = f"{{{MOST_MARKS + 1}}}"
-NAME = (
-    f"^(?:[ -~]*|(?![\\s\\S]*{_MARK}{_TOO_MANY})(?!(?=[\\s\\S]*{_HIGH})[\\s\\S]*{_ANY_MARK}{_TOO_MANY})"
-    f"[^{_UNSEEN}{_BLANK}]*)(?![\\s\\S])"
-)
+_MARK = _class()
+NAME = f"^(?:[ -~]*|(?![\\s\\S]*{_MARK}{{{MOST_MARKS + 1}}})[^{_UNSEEN}{_BLANK}]*)(?![\\s\\S])"
 """Regular expression of a name: `PRINTABLE`, with at most `MOST_MARKS` combining marks in a row."""
 
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], ...]:
-    stacked = f"({_ANY_MARK}{{{MOST_MARKS}}}){_ANY_MARK}+"
+    stacked = f"({_MARK}{{{MOST_MARKS}}}){_MARK}+"
     return tuple(map(re.compile, (NAME, f"[{_UNSEEN}]", f"[{_BLANK}]", stacked)))
 
 
