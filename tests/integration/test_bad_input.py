@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -131,6 +132,34 @@ async def test_a_port_that_accepts_and_says_nothing() -> None:
         agent = await start_agent("--endpoint", f"127.0.0.1:{silent.getsockname()[1]}", "--connect-timeout", "0")
         what, todo = f"(HTTP: {words.connection.NO_ANSWER})", words.connection.hint("HTTP")
         await refuses(agent, what, todo, code=ExitCode.START_AGAIN)
+
+
+INTERRUPTED = """
+import importlib, os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[2]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.exit(importlib.import_module(sys.argv[1]).main())
+"""
+"""Program that gets SIGINT, as by Ctrl-C, just before it imports a module."""
+
+
+@pytest.mark.parametrize(
+    ("program", "module", "code"),
+    [
+        ("node_agent.__main__", "node_agent.cli.main", ExitCode.FAILED),
+        ("rdzv_server.__main__", "rdzv_server.cli", ExitCode.FAILED),
+        ("rdzvctl.__main__", "rdzvctl.cli", 128 + signal.SIGINT),
+    ],
+)
+async def test_ctrl_c_while_a_program_is_imported(program: str, module: str, code: int) -> None:
+    started = await Program.start(sys.executable, "-c", INTERRUPTED, program, module)
+    assert await started.exit_code() == code
+    assert started.err == []
 
 
 async def test_a_port_that_is_taken() -> None:
