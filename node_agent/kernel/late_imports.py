@@ -36,8 +36,11 @@ def import_h11() -> None:
 
 
 def import_msgspec() -> None:
-    """Import msgspec, which takes `typing` where there is no `typing_extensions`. `uuid` asks which system this is."""
-    _import("msgspec", later=("platform",), absent=("typing_extensions",))
+    """Import msgspec, which takes `typing` where there is no `typing_extensions`, without its part for schemas.
+
+    `uuid`, which it needs, asks `platform` which system this is.
+    """
+    _import("msgspec", later=("platform", "msgspec.inspect"), absent=("typing_extensions",))
 
 
 def _is_coroutine_function(function: object) -> bool:

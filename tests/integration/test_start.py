@@ -25,7 +25,7 @@ except SystemExit:
     print(*sys.modules)
 """
 """Program that is an agent, and prints which modules it has loaded at its end."""
-DEFERRED = {"_hashlib", "_ssl", "inspect", "platform", "typing_extensions", "argparse"}
+DEFERRED = {"_hashlib", "_ssl", "inspect", "msgspec.inspect", "platform", "typing_extensions", "argparse"}
 """Modules that a good start does without, since they take milliseconds and megabytes."""
 
 

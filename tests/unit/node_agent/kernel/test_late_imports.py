@@ -105,16 +105,21 @@ class Given(TypedDict):
     one: int
     other: NotRequired[int]
 
-print("platform" in sys.modules, "typing_extensions" in sys.modules)
+print("platform" in sys.modules, "typing_extensions" in sys.modules, "msgspec.inspect" in sys.modules)
 import platform, uuid
 print(msgspec.json.decode(b'{"one": 1}', type=Given), msgspec.convert(str(uuid.UUID(int=7)), uuid.UUID).int)
 print(platform.system(), uuid.platform.system(), uuid.platform.machine() == platform.machine())
+print(msgspec.inspect.type_info(int), msgspec.json.schema(int))
 """
+
+
+SCHEMA = "IntType(gt=None, ge=None, lt=None, le=None, multiple_of=None) {'type': 'integer'}"
 
 
 def test_messages_are_read_without_typing_extensions() -> None:
     done = subprocess.run([sys.executable, "-c", MESSAGES], capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["False False", "{'one': 1} 7", "Linux Linux True"], done.stderr
+    lines = ["False False False", "{'one': 1} 7", "Linux Linux True", SCHEMA]
+    assert done.stdout.splitlines() == lines, done.stderr
 
 
 COLLECTS = """
