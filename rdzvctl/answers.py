@@ -29,7 +29,7 @@ SAME_AS = {"largest_size": "max_nodes"}
 class Fields(dict[str, Any]):
     """JSON map in a server's answer. A field that is missing has its value from before the field was introduced.
 
-    A newer field of a run that only says what follows from older ones is derived from them.
+    A newer field that only says what follows from older ones is derived from them.
 
     Raises `TooOld` for a missing field that has no such value.
     """
@@ -90,11 +90,12 @@ def _present(run: Fields) -> int:
 DERIVED: Mapping[str, Callable[[Fields], Any]] = {
     "can_be_forgotten": lambda run: run["phase"] in ("succeeded", "failed", "unhealthy"),
     "present": _present,
+    "remarks": lambda node: {"slow": node["slow"]} if node["slow"] else {},
     "standbys": lambda run: sum(node["state"] == "standby" for node in run["nodes"]),
     "waits_for_agents": _waits_for_agents,
     "workers_round": lambda run: run["round"] - (run["phase"] in ("forming", "restarting")),
 }
-"""Newer fields of a run, each with what makes it of older ones."""
+"""Newer fields of a run or node, each with what makes it of older ones."""
 
 
 def decoded(text: bytes | str) -> Any:

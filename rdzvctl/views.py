@@ -132,8 +132,8 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
         notes.append(f"disconnected: lost within {age(left_s)}")
     if node["drain_left_s"] is not None:
         notes.append(f"its workers have {age(node['drain_left_s'])} left")
-    if node["slow"]:
-        notes.append(printable(node["slow"].removeprefix(f"node {node['node_id']} is ")))  # the row names the node
+    named = f"node {node['node_id']} is "  # the row names the node
+    notes += [printable(said.removeprefix(named)) for said in node["remarks"].values()]
     if cordon:
         notes.append(_cordon(cordon))
     ranks = node["ranks"]
@@ -351,8 +351,8 @@ def _absent(run: Fields) -> list[str]:
         told.append(f"So it is with {count(len(silent) - MOST_NAMED, 'more node')}.")
     if run["waits_for_agents"] and run["unheard_s"] is None:
         told.append("No agent of the run is connected: the server waits for them.")
-    slow = [f"{printable(node['slow'])}." for node in run["nodes"] if node["slow"]]
-    told += [sentence[0].upper() + sentence[1:] for sentence in slow[:MOST_NAMED]]
+    remarks = [f"{printable(said)}." for node in run["nodes"] for said in node["remarks"].values()]
+    told += [sentence[0].upper() + sentence[1:] for sentence in remarks[:MOST_NAMED]]
     told += [
         f"The network test failed between {' and '.join(map(printable, link['nodes']))}: {printable(link['problem'])}."
         for link in run["broken_links"][:MOST_NAMED]

@@ -91,6 +91,18 @@ class Policy(Generic[StateT, SignsT]):
         state: StateT = run.policies.get(cls.name) or cls.State()  # type: ignore[assignment]
         return state
 
+    # What people are shown of a run, in every view.
+
+    @classmethod
+    def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:
+        """Return sentences about the agent's node, each by a word for its state, such as `slow`."""
+        return {}
+
+    @classmethod
+    def run_remark(cls, run: Run, now: float) -> str:
+        """Return a phrase about the running round that follows its reason; empty for none."""
+        return ""
+
     # Hooks that are called in a replay, too.
 
     def settle(self, now: float) -> None:

@@ -10,7 +10,7 @@ the limit at `LOOKS` looks in a row with new steps, and is none any more after a
 from the median above it. How often a node was slow is a sign; that it is a straggler is a fact.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 from msgspec import Struct, field
@@ -123,6 +123,11 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         self.state.stragglers.clear()
         self.begin_signs()
 
+    @classmethod
+    def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:
+        straggler = cls.of(run).stragglers.get(agent_id)
+        return {"slow": straggler.sentence} if straggler else {}
+
     def _changed(self, now: float) -> StragglersFound | None:
         of, values = _times(self.run)
         if len(values) < 2:
@@ -205,9 +210,3 @@ def _limit(values: Collection[float], usual_s: float, factor: float) -> float:
 def _median(values: Collection[float]) -> float:
     """Median, the lower one of two middle values: so the slower one of two nodes can be a straggler."""
     return sorted(values)[(len(values) - 1) // 2]
-
-
-def slow(run: Run, agent_id: str) -> str:
-    """Sentence about how slow the agent's node is; empty if it is no straggler."""
-    straggler = Stragglers.of(run).stragglers.get(agent_id)
-    return straggler.sentence if straggler else ""

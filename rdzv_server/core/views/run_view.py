@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from rdzv_server.core.kernel import completion, finishing, legal_sizes
 from rdzv_server.core.kernel.run import Agent, AgentState, Departure, FailureRecord, Run, Stage
-from rdzv_server.core.policies.hangs import hang_policy
+from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.policies.network_check import network_policy
 
 Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
@@ -79,10 +79,14 @@ def outlook(run: Run, now: float) -> Outlook:
         wait = completion.wait(run, now)
         return Outlook(wait.reason, wait.ending, completion.deadline(run))
     if run.stage is Stage.RUNNING:
-        limit = hang_policy.withheld(run, now)
-        sentence = completion.running_reason(run) + (f"; {limit}" if limit else "")
+        sentence = "; ".join([completion.running_reason(run), *run_remarks(run, now)])
         return Outlook(sentence) if run.scale_up_at is None else Outlook(sentence, "ends", run.scale_up_at)
     return Outlook(run.end_reason)
+
+
+def run_remarks(run: Run, now: float) -> list[str]:
+    """Phrases of the policies about the running round."""
+    return [said for policy in POLICIES if (said := policy.run_remark(run, now))]
 
 
 def waits_for_agents(run: Run) -> bool:
@@ -197,6 +201,11 @@ def states(run: Run) -> Iterator[tuple[NodeState, int]]:
 def _shown(run: Run, state: AgentState) -> NodeState:
     """State of agents of a run that goes on: those that wait beside a running round stand by."""
     return "standby" if state is AgentState.WAITING and run.stage is Stage.RUNNING else state.value
+
+
+def node_remarks(run: Run, agent_id: str) -> dict[str, str]:
+    """Sentences of the policies about the agent's node, each by a word for its state, such as `slow`."""
+    return {word: said for policy in POLICIES for word, said in policy.node_remarks(run, agent_id).items()}
 
 
 def short(agent_id: str) -> str:

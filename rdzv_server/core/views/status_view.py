@@ -22,8 +22,7 @@ from rdzv_server.core.kernel.run import (
 )
 from rdzv_server.core.nodes import cordons
 from rdzv_server.core.nodes.cordons import CordonStatus
-from rdzv_server.core.policies import stragglers, time_ledger
-from rdzv_server.core.policies.hangs import hang_policy
+from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import Hang
 from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
@@ -70,6 +69,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     log_dir: Annotated[str, Meta(description="folder on the node with its workers' log files; empty: there are none")]
     cordon: CordonStatus | None
     slow: Annotated[str, Meta(description="sentence about how much slower it is than the others; empty: it is not")]
+    remarks: Annotated[dict[str, str], Meta(description="sentences about it, each by a word, such as slow")]
     drain_left_s: Annotated[float | None, Meta(description="seconds that its workers have left, if it is drained")]
     progress: ProgressStatus | None
 
@@ -272,6 +272,7 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
     renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
     is_connected = run.leases.is_connected(agent.agent_id)
     lost_at = None if is_connected else run_view.lost_at(run, agent.agent_id)
+    remarks = run_view.node_remarks(run, agent.agent_id)
     return NodeStatus(
         node_id=agent.node_id,
         agent_id=run_view.short(agent.agent_id),
@@ -290,7 +291,8 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         failures=run.failures_by_node.get(agent.node_id, 0),
         log_dir=agent.join.log_dir,
         cordon=cordons.status(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
-        slow=stragglers.slow(run, agent.agent_id),
+        slow=remarks.get("slow", ""),
+        remarks=remarks,
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
         progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
     )
@@ -303,7 +305,7 @@ def _hang(run: Run, hang: Hang, now: float) -> HangStatus:
         nodes=list(dict.fromkeys(each.node_id for each in suspicions)),
         reason=suspicions[0].reason if suspicions else "",
         reported=hang.is_reported,
-        withheld=hang_policy.withheld(run, now) if hang.charge_at is not None else "",
+        withheld=Hangs.run_remark(run, now) if hang.charge_at is not None else "",
         restarts_in_s=None if hang.charge_at is None else _round(max(0.0, hang.charge_at - now)),
     )
 

@@ -13,7 +13,7 @@ from rdzv_protocol.timing import hold_s
 from rdzv_server.core.events import Cordon
 from rdzv_server.core.kernel import finishing
 from rdzv_server.core.kernel.run import Agent, FailureRecord, Run
-from rdzv_server.core.policies import stragglers, time_ledger
+from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.views import run_view
 
 Clock = Callable[[float], float]
@@ -86,6 +86,7 @@ def unreadable(run: Run, clock: Clock, why: str) -> Document:
 
 def node(run: Run, agent: Agent) -> Document:
     """View of one agent of the run."""
+    remarks = run_view.node_remarks(run, agent.agent_id)
     seat = run.seat_of(agent.agent_id)
     return known(
         node_id=agent.node_id,
@@ -98,7 +99,8 @@ def node(run: Run, agent: Agent) -> Document:
         node_rank=agent.join.node_rank,
         first_rank=seat.first_rank if seat else None,
         cordon=_cordon(run.cordons[agent.node_id]) if agent.node_id in run.cordons else None,
-        slow=stragglers.slow(run, agent.agent_id) or None,
+        slow=remarks.get("slow"),
+        remarks=remarks or None,
         failures=run.failures_by_node.get(agent.node_id) or None,
     )
 

@@ -8,7 +8,7 @@ const MOST_EVENTS = 30;
 const EVENTS_AT_ONCE = 1000;
 const TONES = {
   starting: "calm", training: "good", checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
-  restarting: "busy", stopping: "busy", slow: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", excluded: "busy", draining: "busy",
+  restarting: "busy", stopping: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", excluded: "busy", draining: "busy",
   missing: "bad", failed: "bad", unhealthy: "bad",
 };
 const ORDER = ["unhealthy", "failed", "restarting", "forming", "finishing", "running", "succeeded"]; // who needs somebody comes first
@@ -27,7 +27,7 @@ function fill(element, text) {
 }
 
 function toned(element, word) {
-  element.dataset.tone = TONES[word] || "none";
+  element.dataset.tone = TONES[word] || (word ? "busy" : "none"); // a word of a rule calls for a look
   return element;
 }
 
@@ -406,7 +406,7 @@ let chosen = null;
 
 function wordOf(node, key) {
   const quiet = (shown.quiet || {})[key];
-  return quiet ? quiet.why : node.slow ? "slow" : node.state === "cordoned" ? keptOut(node) : node.state;
+  return quiet ? quiet.why : Object.keys(node.remarks || {})[0] || (node.state === "cordoned" ? keptOut(node) : node.state);
 }
 
 function keptOut(node) {
@@ -523,7 +523,8 @@ function drawNode() {
     ["Age of its lease", node.agent_id && run.ended_at === undefined ? `${age} of ${limit(run.lease_s)}` : ""],
     ["Disconnected for", quiet && quiet.why === "disconnected" ? quietFor(quiet) : ""], ["Agent", node.agent_id],
     ["Why it is gone", node.cause], ["Gone for", node.cause && since(node.at)],
-    ["Slow", node.slow], ...(node.cordon ? cordonOf(node.cordon) : []),
+    ...Object.entries(node.remarks || {}).map(([word, said]) => [word[0].toUpperCase() + word.slice(1), said]),
+    ...(node.cordon ? cordonOf(node.cordon) : []),
   ]);
 }
 

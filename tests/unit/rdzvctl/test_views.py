@@ -205,7 +205,9 @@ NEWER = ("can_be_forgotten", "present", "standbys", "waits_for_agents", "workers
 
 def as_an_older_server(run: Fields) -> Fields:
     """The run without what its reader had to derive."""
-    nodes = [Fields({name: node[name] for name in node if name != "lost_in_s"}) for node in run["nodes"]]
+    nodes = [
+        Fields({name: node[name] for name in node if name not in ("lost_in_s", "remarks")}) for node in run["nodes"]
+    ]
     missing = run["missing"] and Fields({name: run["missing"][name] for name in ("more_nodes", "stopping", "gone")})
     return Fields({name: run[name] for name in run if name not in NEWER} | {"nodes": nodes, "missing": missing})
 
@@ -333,7 +335,7 @@ def test_a_node_says_who_keeps_it_out_and_what_its_workers_have_left() -> None:
 def test_a_slow_node_is_not_named_twice_whatever_its_name_is() -> None:
     run = told(running("2", "a", "b"))
     sentence = policy_words.slow("who is it", True, 1.3, 2.0, 0.65)
-    run["nodes"][0] |= {"node_id": "who is it", "slow": sentence}
+    run["nodes"][0] |= {"node_id": "who is it", "remarks": {"slow": sentence}}
     (row, _) = views.nodes_table(run).rows
     assert row[0] == "who is it" and row[-1].startswith("slow: ") and sentence.endswith(row[-1])
 

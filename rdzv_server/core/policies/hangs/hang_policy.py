@@ -80,6 +80,11 @@ class Hangs(Policy[HangsState, HangSigns]):
     State = HangsState
     Signs = HangSigns
 
+    @classmethod
+    def run_remark(cls, run: Run, now: float) -> str:
+        """Sentence about the limit whose hangs are only reported; empty: none, or it has done no harm for long."""
+        return repeated_hangs.withheld(run, cls.of(run), now)
+
     def settle(self, now: float) -> None:
         """Schedule the judgement once a suspicion is believed, and forget the hang when none is left.
 
@@ -235,11 +240,6 @@ class Hangs(Policy[HangsState, HangSigns]):
         HangFound: Rule(apply=_found),
         StacksAsked: Rule(_check_stacks, _stacks_asked, _begin_stacks, may_end_round=False),
     }
-
-
-def withheld(run: Run, now: float) -> str:
-    """Sentence about the limit whose hangs are only reported; empty: there is none, or it has done no harm for long."""
-    return repeated_hangs.withheld(run, Hangs.of(run), now)
 
 
 def _examine_at(judge_at: float) -> float:
