@@ -7,6 +7,7 @@ from math import inf
 import pytest
 from msgspec.structs import replace
 from rdzv_protocol.flag_values import node_counts
+from rdzv_protocol.settings import RequestedSettings
 from rdzv_protocol.words import flags as flag_words
 
 from node_agent import flags as values
@@ -220,6 +221,10 @@ def test_a_setting_is_asked_for_by_the_flag_of_its_name(setting, argument):
     given = [f"{FLAGS[argument].names[0]}={GOOD[argument]}"] if FLAGS[argument].metavar else [FLAGS[argument].names[0]]
     asked, others = (plan("--endpoint=h:1", *words, "train.py").config.join.settings for words in (given, []))
     assert (getattr(asked, setting), getattr(others, setting)) == (FLAGS[argument].read(GOOD[argument]), None)
+
+
+def test_every_setting_has_a_flag_that_asks_for_it() -> None:
+    assert set(RequestedSettings.__struct_fields__) - set(SAME_NAMES) == {"min_nodes", "max_nodes", "legal_sizes"}
 
 
 # Variables.

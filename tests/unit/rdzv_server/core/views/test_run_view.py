@@ -1,8 +1,12 @@
 """Facts about a run that people are told: every view says the same."""
 
+from collections.abc import Mapping
+
 import pytest
 from msgspec import json, to_builtins
 
+from rdzv_server.core.kernel.policy import NoSigns, Policy
+from rdzv_server.core.kernel.run import PolicyState, Run
 from rdzv_server.core.views import run_view, status_view, watch_view
 from rdzv_server.core.views.run_view import Missing, Outlook
 from rdzv_server.http.metrics import RUN_FINISHING, RUN_NODES, RUN_RESTARTS_LEFT, RUN_UNHEARD, RUN_WORLD_SIZE, _Survey
@@ -73,6 +77,34 @@ def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_
         assert samples[RUN_UNHEARD] == (status.unheard_s or 0.0)
         assert samples[RUN_RESTARTS_LEFT] == status.restarts_left
         assert watched["restarts"] == status.restarts if "restarts" in watched else not any(status.restarts.values())
+
+
+class MadeUp(Policy[PolicyState, NoSigns]):
+    """Policy of which no view knows."""
+
+    name = "made_up"
+
+    @classmethod
+    def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:
+        return {"hot": "node b is hot"} if agent_id == "b" else {}
+
+    @classmethod
+    def run_remark(cls, run: Run, now: float) -> str:
+        return "a limit is near"
+
+
+def test_what_a_policy_says_of_a_node_or_a_run_is_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_view, "POLICIES", (MadeUp,))
+    story = running("2", "a", "b")
+    run, now = story.run, story.now
+    status, watched = status_view.view(run, now), watch_view.view(run, now, lambda at: at)
+    assert status.reason == watched["reason"] and status.reason.endswith("; a limit is near")
+    nodes = [watch_view.node(run, agent) for agent in run.agents.values()]
+    assert [node.get("remarks") for node in nodes] == [None, {"hot": "node b is hot"}]
+    assert [node.remarks for node in status.nodes] == [{}, {"hot": "node b is hot"}]
+    told = decoded(json.encode(status))
+    assert [row[-1] for row in rdzvctl_views.nodes_table(told).rows] == ["", "hot"]
+    assert "Node b is hot." in rdzvctl_views.why(told, "h:1").text
 
 
 def test_the_model_says_what_a_run_waits_for_and_what_it_is_on_its_way_to() -> None:
