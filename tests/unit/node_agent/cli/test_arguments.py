@@ -224,7 +224,8 @@ def test_a_setting_is_asked_for_by_the_flag_of_its_name(setting, argument):
 
 
 def test_every_setting_has_a_flag_that_asks_for_it() -> None:
-    assert set(RequestedSettings.__struct_fields__) - set(SAME_NAMES) == {"min_nodes", "max_nodes", "legal_sizes"}
+    of_nnodes, of_other_agents = {"min_nodes", "max_nodes", "legal_sizes"}, {"scale_up_window_s", "scale_up_cooldown_s"}
+    assert set(RequestedSettings.__struct_fields__) - set(SAME_NAMES) == of_nnodes | of_other_agents
 
 
 # Variables.
