@@ -5,8 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
-# Tests wait for their processes longer than those compute: six keep two cores busy.
+# Tests wait for their processes longer than those compute: six keep two cores busy. Those of `make check` compute.
 WORKERS ?= 6
+CHECK_WORKERS ?= 3
 # Where Python is told to keep no byte code (images of containers often are), each of the thousands of processes that
 # the tests start would compile the project anew: a quarter of all their processor time.
 export PYTHONDONTWRITEBYTECODE :=
@@ -32,7 +33,7 @@ test: $(VENV)/dev.done $(VENV)/programs.done  ## the whole test suite; as root o
 	$(BIN)/python -m pytest -n $(WORKERS) || { [ $$? -eq 1 ] && $(AGAIN); }
 
 check: check-static  ## before a commit: style, types, layers, unit tests, simulation, the programs' main paths; 2 minutes
-	HYPOTHESIS_PROFILE=quick SIMULATION_SCHEDULES=100 $(BIN)/python -m pytest -n $(WORKERS) -m "not torch" $(CHECKED)
+	HYPOTHESIS_PROFILE=quick SIMULATION_SCHEDULES=100 $(BIN)/python -m pytest -n $(CHECK_WORKERS) -m "not torch" $(CHECKED)
 
 check-static: $(VENV)/dev.done  ## style, types, layers
 	$(BIN)/ruff check .
