@@ -711,7 +711,7 @@ _RULES: dict[type[events.Event], Rule] = {
     events.NoticeEnded: Rule(apply=notices.ended),
     events.WorkersFailed: Rule(worker_reports.check_failure, worker_reports.failed, worker_reports.note_failure),
     events.WorkersSucceeded: Rule(worker_reports.check_success, worker_reports.succeeded, worker_reports.note_success),
-    events.CauseNotFound: Rule(apply=worker_reports.cause_not_found),
+    events.CauseNotFound: Rule(apply=worker_reports.end_or_restart),
     events.WorkersStillRun: Rule(apply=finishing.warned, may_end_round=False),
     events.RoundCompleted: Rule(apply=RunMachine._completed),
     events.JoinTimedOut: Rule(apply=RunMachine._timed_out),

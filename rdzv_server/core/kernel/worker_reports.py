@@ -127,7 +127,7 @@ def failed(machine: Machine, fact: events.WorkersFailed, now: float) -> None:
     elif fact.awaits_loss or restart_budget.awaits_cause(run, record):
         _wait_for_cause(run, now if fact.awaits_loss else now + restart_budget.CAUSE_WINDOW_S)
     else:
-        _answer_failure(machine, now)
+        end_or_restart(machine, fact, now)
 
 
 def _wait_for_cause(run: Run, until: float) -> None:
@@ -155,11 +155,7 @@ def _with_outlook(machine: Machine, failure: Failure, now: float) -> Failure:
     return replace(failure, hint=words.hints(clip(failure.hint, HINT_BYTES), warning))
 
 
-def cause_not_found(machine: Machine, fact: events.CauseNotFound, now: float) -> None:
-    _answer_failure(machine, now)
-
-
-def _answer_failure(machine: Machine, now: float) -> None:
+def end_or_restart(machine: Machine, fact: events.WorkersFailed | events.CauseNotFound, now: float) -> None:
     """End the run over its round's root failure, unless the budget can afford a restart again by now."""
     assert machine.run.first_of_round
     root = machine.run.first_of_round.failure

@@ -15,28 +15,6 @@ def measurements(monkeypatch):
     return lambda name, measure: monkeypatch.setitem(MEASUREMENTS, name, ("made up", measure))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["nonsense"], "'nonsense' is none of floors, launch"),
-        (["launch", "--repeat", "0"], "a number from 1, not '0'"),
-        (["launch", "--write", "PAGE"], "leave names and --no-torchrun out"),
-        (["--no-torchrun", "--write", "PAGE"], "leave names and --no-torchrun out"),
-        pytest.param(["--write", "nowhere.md"], "nowhere.md: No such file", marks=pytest.mark.torch),
-        (["year", "--minutes", "0"], "a number above 0, not '0'"),
-        (["year", "--nodes", "2"], "at least 4"),
-        (["year", "--only", "simulation", "--nodes", "7"], "one of 128, 1024, 10000"),
-        (["year", "--only", "simulation", "--write", "nowhere.md"], "nowhere.md: No such file"),
-        (["year", "--no-torchrun", "--write", "docs/unattended.md"], "takes torchrun and matplotlib"),
-    ],
-)
-def test_bad_input_is_said_before_anything_is_measured(arguments, said, capsys):
-    with pytest.raises(SystemExit) as done:
-        main(arguments)
-    assert done.value.code == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_measurement_that_fails_is_told_and_the_next_one_is_made(measurements, capsys, tmp_path):
     def fails(plan):
         raise Broken("fell over\nits log")

@@ -53,18 +53,6 @@ def test_what_could_not_be_measured_is_said_and_cannot_break_the_page(written):
     assert "<b>" not in said and "the rest of its log" not in said
 
 
-def test_the_same_figures_give_the_same_pictures_beside_the_page(written):
-    drawn = []
-    for _ in range(2):
-        page.write(str(written), [*a_run(), *a_swarm()], "2 CPUs")
-        names = ("side-by-side.svg", "many-nodes.svg")
-        assert all(f"](performance/{name})" in _parts(written)[1] for name in names)
-        drawn.append([(written.parent / "performance" / name).read_bytes() for name in names])
-    assert drawn[0] == drawn[1]
-    assert all(said.encode() in drawn[0][0] for said in ("torchrun at its best", "&gt; 60 s", "1.77 s", "30 ms"))
-    assert all(said.encode() in drawn[0][1] for said in ("node-agent: a restart", "torchrun: a round", "&gt; 60 s"))
-
-
 @pytest.mark.parametrize("text", ["no markers", page.BEGIN, f"{page.END} {page.BEGIN}"])
 def test_a_page_without_both_markers_is_left_alone(written, text):
     written.write_text(text)
