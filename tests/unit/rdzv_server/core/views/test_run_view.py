@@ -44,7 +44,8 @@ def test_status_watch_and_metrics_are_made_of_one_model() -> None:
             assert all(samples[RUN_NODES, state] == states.count(state) for state in states)
 
 
-@pytest.mark.parametrize(
+TRAINED = "tell a highest_step=7 step_s=1.0 checkpoint_step=5; 9s"
+NUMBERS = pytest.mark.parametrize(
     ("story", "nodes"),
     [
         (("3", "join a"), "1 of 3"),
@@ -57,10 +58,14 @@ def test_status_watch_and_metrics_are_made_of_one_model() -> None:
         (("2", "join a b; 60s; succeed a; 70s"), "2 of 2"),
         (("1:2", "join a b; 30s; succeed a b"), "2 of 1:2"),
         (("1", "join a; 5s; fail a"), "1 of 1"),
+        (("1 max_restarts=3", f"join a; {TRAINED}; fail a; join a; 5s; {TRAINED}"), "1 of 1"),
     ],
     ids=["forming", "restarting", "stopping", "full", "standing by", "draining", "disconnected", "finishing",
-         "succeeded", "failed"],
+         "succeeded", "failed", "training"],
 )  # fmt: skip
+
+
+@NUMBERS
 def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_in_rdzvctl(
     story: tuple[str, str], nodes: str
 ) -> None:
@@ -76,7 +81,23 @@ def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_
         assert samples[RUN_FINISHING] == (status.finishing.age_s if status.finishing else 0.0)
         assert samples[RUN_UNHEARD] == (status.unheard_s or 0.0)
         assert samples[RUN_RESTARTS_LEFT] == status.restarts_left
-        assert watched["restarts"] == status.restarts if "restarts" in watched else not any(status.restarts.values())
+    assert watched.get("restarts", {}) == {cause: times for cause, times in status.restarts.items() if times}
+
+
+@NUMBERS
+def test_the_time_of_a_run_has_the_same_parts_in_the_status_on_the_page_and_in_rdzvctl(
+    story: tuple[str, str], nodes: str
+) -> None:
+    nodes_, steps = story
+    happened = check((nodes_, f"{steps}; 17s"))
+    run, now = happened.run, happened.now
+    status, watched = status_view.view(run, now), watch_view.view(run, now, lambda at: at)
+    spent = dict(watched.get("time_s", {}))
+    if not run.stage.is_end:  # as the page does
+        spent[watched["time_in"]] = spent.get(watched["time_in"], 0.0) + now - watched["time_since"]
+    line = rdzvctl_views.time_line(decoded(json.encode(status)))
+    assert all(f"{rdzvctl_views.age(seconds)} {word}" in line for word, seconds in spent.items() if seconds > 0.5)
+    assert run.stage.is_end or sum(spent.values()) == pytest.approx(status.age_s, abs=0.5)
 
 
 class MadeUp(Policy[PolicyState, NoSigns]):
