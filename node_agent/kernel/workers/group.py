@@ -46,13 +46,18 @@ HANDLED = TOLD_TO_END - {signal.SIGINT}
 class Worker:
     """A started worker. `spares` is called with its pid when it has exited, before another process can get that pid. It
     returns whether the rest of the worker's group may run on. `on_end` is called when the worker has been reaped.
+    `matters` is asked when it has exited, whether somebody wants to know why: then its evidence is read from the disk.
     """
 
     def __init__(
-        self, spec: WorkerSpec, on_end: Callable[["Worker"], None], spares: Callable[[int], bool] = lambda pid: False
+        self,
+        spec: WorkerSpec,
+        on_end: Callable[["Worker"], None],
+        spares: Callable[[int], bool] = lambda pid: False,
+        matters: Callable[[], bool] = lambda: True,
     ) -> None:
         self.spec = spec
-        self._spares, self._on_end = spares, on_end
+        self._spares, self._on_end, self._matters = spares, on_end, matters
         self.exit_code: int | None = None
         """Exit code, negative for a signal; None while the worker runs."""
         self.may_be_told = False
@@ -124,7 +129,7 @@ class Worker:
         is_spared = self._spares(self.pid)
         if not is_spared:
             signal_group(self.pid, signal.SIGKILL)  # before the wait, while its group id is its own
-        error_file = self.spec.error_file if self._has_failed() else ""
+        error_file = self.spec.error_file if self._matters() and self._has_failed() else ""
         self._when_read(lambda: self._reaped(is_spared), error_file, is_last=not is_spared)
 
     def _has_failed(self) -> bool:
@@ -258,9 +263,13 @@ class ProcessGroup:
         raise NotImplementedError
 
     def _start_worker(self, spec: WorkerSpec) -> Worker:
-        worker = Worker(spec, self._exited, self._spares)
+        worker = Worker(spec, self._exited, self._spares, self._failure_matters)
         self._alive[worker.pid] = worker
         return worker
+
+    def _failure_matters(self) -> bool:
+        """Whether somebody wants to know why a worker fails that ends now."""
+        return True
 
     def _exited(self, worker: Worker) -> None:
         del self._alive[worker.pid]
@@ -417,6 +426,9 @@ class WorkerGroup(ProcessGroup):
     def _spares(self, pid: int) -> bool:
         self._exiting(pid)
         return super()._spares(pid)
+
+    def _failure_matters(self) -> bool:
+        return not self._settled
 
     def _all_ended(self) -> None:
         if not self._settled and self._suspect is None:

@@ -456,3 +456,23 @@ async def test_a_worker_that_cannot_be_watched_is_killed_and_reported(crew, tmp_
     assert (group.pids, crew.failures[0].exit_code) == ([], 127)
     assert crew.failures[0].cause == words.workers.cannot_start("sh", "Too many open files")
     assert not children() - before
+
+
+@pytest.mark.parametrize(("script", "calls"), [("exit 3", 2), ("sleep 1000", 0)], ids=["fails", "is stopped"])
+async def test_evidence_is_read_from_the_disk_only_of_a_worker_whose_failure_counts(
+    crew, monkeypatch, tmp_path, script, calls
+):
+    read: list[object] = []
+
+    async def in_thread(call, within_s):
+        read.append(call)
+        return call()
+
+    monkeypatch.setattr(workers, "in_thread", in_thread)
+    crew.error_file = str(tmp_path / "error.json")
+    group = crew.start(sh(script))
+    if calls:
+        await crew.calls_back("failed")
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped")
+    assert len(read) == calls
