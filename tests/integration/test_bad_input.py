@@ -120,6 +120,14 @@ async def test_something_else_listening(unused_tcp_port: int) -> None:
     await refuses(host, words.connection.hint("port"), code=ExitCode.FAILED)
 
 
+async def test_the_first_line_about_a_server_that_is_not_there_says_what_to_check() -> None:
+    agent = await start_agent(*NOWHERE)
+    await agent.line("127.0.0.1:1 .*refused")
+    assert agent.err[-1].endswith(words.connection.hint("connect"))
+    agent.signal(signal.SIGTERM)
+    assert await agent.exit_code() == ExitCode.START_AGAIN
+
+
 async def test_a_master_addr_of_another_machine(unused_tcp_port: int) -> None:
     """Node rank 0 hosts the server, and its agent does not reach it at the address that all nodes are given."""
     place = ("--master-addr", OTHER_MACHINE, "--master-port", str(unused_tcp_port))
