@@ -36,10 +36,11 @@ def connections() -> Watch:
 def test_a_connection_that_closes_after_its_first_answer_says_nothing(connections):
     """A proxy may close its connection to the server after each answer."""
     for number in range(3):
-        connections.bind(Connection(number), A)
-        with connections.parked(Connection(number), A):
+        own = Connection(number)
+        connections.bind(own, A)
+        with connections.parked(own, A):
             pass
-        connections.lost(Connection(number))
+        connections.lost(own)
     assert connections.missed == []
 
 

@@ -80,12 +80,12 @@ def test_a_second_start_may_take_longer_than_the_first() -> None:
 
 def test_limits_are_learned_for_each_world_size() -> None:
     node = Node(progress=ProgressLimits())
-    for world_size, step_s in ((4, 0.5), (2, 14.0), (4, 0.5), (2, 27.0)):
+    for world_size, step_s, phase_s in ((4, 0.5, 0.5), (2, 14.0, 40.0), (4, 0.5, 0.5), (2, 27.0, 70.0)):
         node.restarts(world_size)
         node.passes(30.0)
         train(node, 20, step_s)
         for kind in KINDS_THAT_MUST_BE_SEEN:
-            take(node, kind, step_s)
+            take(node, kind, phase_s)
     assert node.found == []
 
 
