@@ -197,11 +197,26 @@ def _show_run(session: Session, run: Fields) -> None:
 
 
 def why(session: Session) -> None:
+    """Show why a run stands as it does; of several runs, which ones need a person."""
+    if session.given.get("run_id") is None:
+        runs = session.overview().runs
+        if len([run for run in runs if not views.is_over(run)] or runs) > 1:
+            return _show_troubles(session, runs)
     run = session.run()
     if session.out.is_json:
         found = _why(session, run)
         return session.out.json({"run_id": run["run_id"], "phase": run["phase"], **found._asdict()})
     return _show_why(session, run)
+
+
+def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
+    if session.out.is_json:
+        shown = [{name: run[name] for name in ("run_id", "phase", "reason", "health")} for run in runs]
+        return session.out.json({"runs": shown})
+    for line in [session.unhealthy_reason, *views.troubles(runs, session.endpoint)]:
+        if line:
+            session.out.paragraph(line)
+    return None
 
 
 def _why(session: Session, run: Fields) -> views.Why:

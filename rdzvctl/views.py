@@ -11,6 +11,14 @@ from rdzvctl.answers import Fields, departures_of_missing, lost_in_s
 
 STYLES = {
     "unhealthy": "red",
+    "hung": "red",
+    "unreachable": "red",
+    "silent": "red",
+    "looping": "red",
+    "overdue": "yellow",
+    "stalled": "yellow",
+    "slow": "yellow",
+    "last": "yellow",
     "running": "green",
     "succeeded": "green",
     "finishing": "green",
@@ -89,9 +97,23 @@ def _server(server: Fields) -> str:
 
 
 def runs_table(runs: Iterable[Fields]) -> Table:
-    """Table of runs, one row each; those that go on first, the youngest first among them."""
-    ordered = sorted(runs, key=lambda run: (is_over(run), run["phase_age_s"] if is_over(run) else run["age_s"]))
-    return Table(("RUN", "PHASE", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON"), [_run_row(run) for run in ordered])
+    """Table of runs, one row each; those that go on first, the troubled and then the youngest first among them."""
+    headings = ("RUN", "PHASE", "HEALTH", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON")
+    return Table(headings, [_run_row(run) for run in sorted(runs, key=_order)])
+
+
+def _order(run: Fields) -> tuple[bool, bool, float]:
+    """Sort key of runs: a run that needs a person comes first."""
+    return is_over(run), not is_troubled(run), run["phase_age_s"] if is_over(run) else run["age_s"]
+
+
+def is_troubled(run: Fields) -> bool:
+    """Whether a person should look at the run, which has not ended."""
+    return bool(run["health"]) and run["health"]["is_trouble"]
+
+
+def _health_word(run: Fields) -> str:
+    return "-" if run["health"] is None else run["health"]["state"].replace("_", " ")
 
 
 def _run_row(run: Fields) -> tuple[str, ...]:
@@ -99,8 +121,8 @@ def _run_row(run: Fields) -> tuple[str, ...]:
     restarts = f"{run['restart_count']}/{run['max_restarts']}"
     free = sum(run["restarts"].values()) - run["restart_count"]
     return (
-        name, run["phase"], age(run["phase_age_s"]), str(run["round"]), _node_counts(run),
-        restarts + (f"+{free}" if free else ""), printable(run["reason"]),
+        name, run["phase"], _health_word(run), age(run["phase_age_s"]), str(run["round"]), _node_counts(run),
+        restarts + (f"+{free}" if free else ""), _health(run).removeprefix(f"{_health_word(run)} ") or _reason(run),
     )  # fmt: skip
 
 
@@ -183,7 +205,46 @@ def time_line(run: Fields) -> str:
 
 def one_line(run: Fields) -> str:
     """The run's state in one line."""
-    return f"run {printable(run['run_id'])}: {run['phase']} for {age(run['phase_age_s'])}: {printable(run['reason'])}"
+    line = f"run {printable(run['run_id'])}: {run['phase']} for {age(run['phase_age_s'])}: {_reason(run)}"
+    return f"{line}; {_health(run)}" if is_troubled(run) and run["phase"] != "unhealthy" else line
+
+
+def _health(run: Fields) -> str:
+    """What is wrong with a run that needs a person, and for how long; empty if it needs none."""
+    if not is_troubled(run):
+        return ""
+    found = run["health"]
+    also = "".join(f"; also {state.replace('_', ' ')}" for state in found["others"] if state != "below_size")
+    return f"{_health_word(run)} for {age(found['age_s'])}: {printable(found['sentence'])}{also}"
+
+
+def _reason(run: Fields) -> str:
+    """The run's reason without what its health says."""
+    reason, hang = printable(run["reason"]), run["hang"]
+    for said in (run["health"] and run["health"]["sentence"], hang and hang["withheld"]):
+        if said and is_troubled(run):
+            reason = reason.replace(f"; {printable(said)}", "")
+    return reason
+
+
+def troubles(runs: Iterable[Fields], endpoint: str) -> list[str]:
+    """Runs that need a person, a line each with what to do next; then how many need none."""
+    known = sorted(runs, key=_order)
+    needy = [run for run in known if not is_over(run) and (is_troubled(run) or _lacks_nodes(run))]
+    lines = []
+    for run in needy:
+        what = _health(run) or f"{run['phase']} for {age(run['phase_age_s'])}: {printable(run['reason'])}"
+        step = next(iter(_next(run, None, endpoint)), "")
+        lines.append(f"{printable(run['run_id'])}: {what}. Next: {step}")
+    well = sum(not is_over(run) for run in known) - len(needy)
+    ended = {phase: sum(run["phase"] == phase for run in known) for phase in ENDS}
+    counts = [f"{count(well, 'run')} {'needs' if well == 1 else 'need'} nothing" if needy else "No run needs anything"]
+    counts += [f"{number} {phase}" for phase, number in ended.items() if number]
+    return [*lines, f"{'; '.join(counts)}."]
+
+
+def _lacks_nodes(run: Fields) -> bool:
+    return bool(run["missing"]) and run["missing"]["more_nodes"] > len(run["missing"]["stopping"])
 
 
 def _sentence_of(failure: Fields) -> str:
@@ -284,7 +345,10 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
     `unhealthy_reason`: why the run's server can decide nothing at present; then nothing else helps.
     """
     cause = [f"It restarts because of this: {printable(opened)}."] if opened else []
-    sentences = [*([unhealthy_reason] if unhealthy_reason else []), _state(run), *cause, *_absent(run)]
+    wrong = "" if run["phase"] == "unhealthy" else _health(run)
+    first = [unhealthy_reason, f"{wrong[:1].upper()}{wrong[1:]}." if wrong else ""]
+    others = [each for each in _absent(run) if not wrong or each[:1].lower() + each[1:-1] not in wrong]
+    sentences = [*filter(None, first), _state(run), *cause, *others]
     failure = run["first_failure"]
     if failure:
         what = _sentence_of(failure)
@@ -319,17 +383,16 @@ def _lacks_leader(server: Fields) -> bool:
 
 def _state(run: Fields) -> str:
     name = f"Run {printable(run['run_id'])}" + (f" (attempt {run['attempt']})" if run["attempt"] > 1 else "")
-    since, reason = age(run["phase_age_s"]), printable(run["reason"])
+    since, reason = age(run["phase_age_s"]), _reason(run)
     match run["phase"]:
         case "forming" | "restarting":
             return f"{name} has been {run['phase']} for {since}, in round {run['round']}: {reason}."
-        case "finishing" if run["finishing"] and run["unheard_s"] is None:
+        case "finishing" if run["finishing"] and run["unheard_s"] is None and not is_troubled(run):
             return f"{name} has been running for {since}: {_finishing(run['finishing'])}."
         case "running" | "finishing":
-            silent = f" The last sign of life came {age(run['unheard_s'])} ago." if run["unheard_s"] is not None else ""
-            return f"{name} has been {run['phase']} for {since}: {reason}.{silent}"
+            return f"{name} has been {run['phase']} for {since}: {reason}."
         case "unhealthy":
-            return f"{name} is unhealthy: {reason}."
+            return f"{name} is unhealthy: {printable(run['reason'])}."
     lasted = age(run["age_s"] - run["phase_age_s"])
     return f"{name} {run['phase']} {since} ago, after {lasted}: {reason}."
 
@@ -349,8 +412,6 @@ def _absent(run: Fields) -> list[str]:
     ]
     if len(silent) > MOST_NAMED:
         told.append(f"So it is with {count(len(silent) - MOST_NAMED, 'more node')}.")
-    if run["waits_for_agents"] and run["unheard_s"] is None:
-        told.append("No agent of the run is connected: the server waits for them.")
     remarks = [f"{printable(said)}." for node in run["nodes"] for said in node["remarks"].values()]
     told += [sentence[0].upper() + sentence[1:] for sentence in remarks[:MOST_NAMED]]
     told += [
@@ -375,49 +436,24 @@ def _restarts(run: Fields) -> str:
 def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
     """Steps that a person can take now, each with its command."""
     run_id, missing = quoted(run["run_id"]), run["missing"] or Fields(more_nodes=0, stopping=[], gone=[])
+    steps = [*map(printable, run["health"]["next"])] if is_troubled(run) else []
+    if steps and not _lacks_nodes(run):
+        return steps
     match run["phase"]:
-        case "unhealthy":
-            return [
-                "Look for the error in the server's log, and report it.",
-                "To continue the run, start a fixed version of rdzv-server: the workers keep running.",
-                f"Or end it: rdzvctl stop {run_id}",
-                f"Or begin it anew, which restarts its workers: rdzvctl forget {run_id}",
-            ]
         case "succeeded":
             return ["Nothing: the run is done."]
         case "failed":
-            steps = []
             if failure and failure["singled_out"]:
                 steps.append(f"Look at what the worker wrote: rdzvctl logs {run_id} {failure['rank']}")
             return [*steps, "Mend the cause, then start the agents again: that begins a new attempt."]
         case "forming" | "restarting":
             kept_out = [node for node in run["nodes"] if node["state"] == "cordoned"]
-            return _next_of_forming(run_id, missing, kept_out, endpoint)
+            return steps + _next_of_forming(run_id, missing, kept_out, endpoint)
     return _next_of_running(run, run_id, endpoint)
 
 
 def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
     """Ways to fill seats that are free: by standbys, by nodes that are kept out, by new ones."""
-    if run["waits_for_agents"]:
-        return [
-            "Look at the nodes, and at the network between them and the server. Workers that live keep running.",
-            "If the nodes are gone, start their agents again: they take the old agents' places at once.",
-            f"Or end the run: rdzvctl stop {run_id}",
-        ]
-    if run["finishing"] and run["finishing"]["warned"]:
-        return [f"See what the last workers do: rdzvctl stacks {run_id}", f"Or end the run: rdzvctl stop {run_id}"]
-    if run["hang"] and run["hang"]["withheld"]:
-        return [
-            f"See what the workers do: rdzvctl stacks {run_id}",
-            f"If they hang, restart them: rdzvctl restart {run_id}",
-            "If they do not, start the agents with a higher limit.",
-        ]
-    if run["broken_links"]:
-        return [
-            "Let these nodes reach each other at every free port (net.ipv4.ip_local_port_range): look for a firewall, "
-            "then for a bad link.",
-            f"If the workers hang, restart them, which tests the network again: rdzvctl restart {run_id}",
-        ]
     running, there = run["present"], run["present"] + run["standbys"]
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
         return ["Nothing: it runs."]

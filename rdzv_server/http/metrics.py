@@ -19,7 +19,7 @@ from rdzv_server.core.kernel import restart_budget
 from rdzv_server.core.kernel.run import AgentState, Cause, Run
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.stragglers import Stragglers
-from rdzv_server.core.views import run_view
+from rdzv_server.core.views import health, run_view
 from rdzv_server.http.listener import Listener
 from rdzv_server.service.interface import Service
 from rdzv_server.service.measurements import FIRST
@@ -116,6 +116,9 @@ RUN_ETTR = _gauge(
     "run_effective_training_time_ratio", "Training time divided by the run's age; none without progress.", "run_id"
 )
 RUN_TIME = _counter("run_time_seconds_total", "What the run's time has gone into.", "run_id", "phase")
+RUN_HEALTH = _gauge(
+    "run_health", "1 for each state of health that the run is in; ok alone if nothing is wrong.", "run_id", "state"
+)
 RUN_STRAGGLERS = _gauge("run_stragglers", "Nodes of the run that are much slower than the others.", "run_id")
 RUN_RESTARTS_LEFT = _gauge("run_restarts_left", "Restarts that may still be charged before the run fails.", "run_id")
 
@@ -292,6 +295,8 @@ class _Survey:
         yield Sample(RUN_UNHEARD, run_view.unheard_s(run, now) or 0.0, (label,))
         if spent.ettr is not None:
             yield Sample(RUN_ETTR, spent.ettr, (label,))
+        for found in health.findings(run, now) or [health.well(run)]:
+            yield Sample(RUN_HEALTH, 1, (label, found.state))
         for cause in RESTART_CAUSES:
             yield Sample(RUN_RESTARTS, run.restarts.get(cause, 0), (label, cause.value))
 

@@ -25,7 +25,7 @@ from rdzv_protocol.errors import ServerUnavailable
 
 from rdzv_server.core.effects import Effect, ForgetRun, Happened, Record, WakeAgents
 from rdzv_server.core.kernel.run import Run, Stage
-from rdzv_server.core.views import watch_view
+from rdzv_server.core.views import health, watch_view
 from rdzv_server.core.views.watch_view import Document, difference, merge
 from rdzv_server.service.interface import Service, Shows, state_for
 from rdzv_server.service.operator_scheduler import Broadcast, checkpoint
@@ -98,7 +98,7 @@ class Feed:
     def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
         """Note that these agents, or those of the node, have changed in the run."""
 
-    def look(self, runs: dict[str, Run], *, is_new_leader: bool) -> None:
+    def look(self, runs: dict[str, Run], now: Now, *, is_new_leader: bool) -> None:
         """Note what has changed without an effect of the core."""
 
     async def update(self, runs: dict[str, Run], now: Now) -> None:
@@ -265,13 +265,25 @@ class RunsFeed(Feed):
         self._changed_runs: dict[str, None] = {}
         self._is_new = True
         """Whether all runs have to be read, since the document or the leader is new."""
+        self._timed: dict[str, tuple[health.State, ...]] = {}
+        """States of health that begin or end by time, of each run that has any."""
 
     def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
         self._changed_runs[run_id] = None
 
-    def look(self, runs: dict[str, Run], *, is_new_leader: bool) -> None:
-        """Note forming runs, as a sign of life may change what they wait for without an effect, and unreadable ones."""
+    def look(self, runs: dict[str, Run], now: Now, *, is_new_leader: bool) -> None:
+        """Note forming runs, as a sign of life may change what they wait for without an effect, and unreadable ones.
+
+        Note runs, too, whose health time has changed.
+        """
         self._is_new |= is_new_leader
+        before, self._timed = (
+            self._timed,
+            {run_id: found for run_id, run in runs.items() if (found := _timed(run, now))},
+        )
+        self._changed_runs |= dict.fromkeys(
+            run_id for run_id in before.keys() | self._timed.keys() if before.get(run_id) != self._timed.get(run_id)
+        )
         changing = (run_id for run_id, run in runs.items() if run.stage is Stage.FORMING or run.unreadable)
         self._changed_runs |= dict.fromkeys(changing)
 
@@ -415,7 +427,7 @@ class Watch:
         leaders = (server.get("epoch"), server["leadership"], server.get("shards"))
         for run_id, feed in list(self._feeds.items()):
             if is_look or leaders != self._leaders:
-                feed.look(runs, is_new_leader=leaders != self._leaders)
+                feed.look(runs, self._service.now, is_new_leader=leaders != self._leaders)
             if run_id is None or is_look or run_id in changed:
                 await feed.update(runs, self._service.now)
             feed.publish(difference({"server": feed.document.get("server", {})}, {"server": server}))
@@ -462,6 +474,10 @@ def _agents_of(fact: object) -> Iterator[str]:
         yield from getattr(fact, "replaces", ())
     elif agent_id := getattr(fact, "agent_id", ""):
         yield agent_id
+
+
+def _timed(run: Run, now: Now) -> tuple[health.State, ...]:
+    return read(run, lambda: health.timed(run, now(run.run_id)), lambda _: ())
 
 
 def _clock(run: Run) -> Callable[[float], float]:

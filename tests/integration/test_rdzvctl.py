@@ -52,8 +52,8 @@ async def test_a_run_in_a_pipe(cluster: Cluster) -> None:
     at = cluster.endpoint
     await cluster.nodes("ab", "--nnodes", "2:3", "--run-id", "r/1", *PATIENT, "--last-call-timeout", "0")
     out = (await rdzvctl("runs", endpoint=at)).lines
-    assert out[0].split() == ["RUN", "PHASE", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON"]
-    assert re.fullmatch(r"r/1 +running +\d+s +1 +2 of 2:3 +0/0 +round 1 runs on 2 nodes", out[1])
+    assert out[0].split() == ["RUN", "PHASE", "HEALTH", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON"]
+    assert re.fullmatch(r"r/1 +running +below size +\d+s +1 +2 of 2:3 +0/0 +round 1 runs on 2 nodes", out[1])
     out = (await rdzvctl("nodes", endpoint=at)).lines
     assert [line.split()[1:4] for line in out[1:]] == [["running", "0", "0-1"], ["running", "1", "2-3"]]
     assert {line.split()[0] for line in out[1:]} == {"a", "b"}
@@ -61,8 +61,11 @@ async def test_a_run_in_a_pipe(cluster: Cluster) -> None:
     assert re.fullmatch(r"Run r/1 has been running for \d+s: round 1 runs on 2 nodes\.", out[0])
     assert "r/1" in "\n".join((await rdzvctl("status", "r/1", endpoint=at)).lines)
     await (await cluster.node("x", "--run-id", "other", "--nnodes", "2")).line(completion.waiting_for(1))
-    done = await rdzvctl("why", endpoint=at)
+    done = await rdzvctl("nodes", endpoint=at)
     assert (done.code, done.err) == (2, ["rdzvctl: error: which run?", "  there are other, r/1"])
+    troubled, rest = (await rdzvctl("why", endpoint=at)).lines
+    assert re.fullmatch(r"other: forming for \d+s: .*\. Next: Start 1 more node: node-agent .*", troubled)
+    assert rest == "1 run needs nothing."
 
 
 async def test_workers_that_still_run_after_others_of_their_node_finished_are_named(cluster: Cluster) -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -50,6 +50,7 @@ from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import HangFound, HangSuspected
 from rdzv_server.core.policies.lost_time import ProgressMeasured
+from rdzv_server.core.views import health
 from rdzv_server.storage.record_codec import pack, unpack
 from tests.property import model as rules
 from tests.property.model import Model, Refused
@@ -516,6 +517,7 @@ class RunStory(RuleBasedStateMachine):
             "queries",
             "notice",
             "progress",
+            "pace",
             "signs",
             "held",
         }
@@ -617,7 +619,7 @@ class RunStory(RuleBasedStateMachine):
         if isinstance(event, REQUESTS) and len(self.records) > recorded:
             self.taken.append((event, model))
         if len(self.records) == recorded:
-            silent = {"leases", "revision", "queries", "notice", "progress", "signs", "held"}
+            silent = {"leases", "revision", "queries", "notice", "progress", "pace", "signs", "held"}
             assert _without(snapshot(self.run_), silent) == _without(before, silent), "changed, but not recorded"
 
     def _seats(self) -> dict[str, Seat]:
@@ -649,6 +651,15 @@ class RunStory(RuleBasedStateMachine):
         assert Counter({cause.value: count for cause, count in run.restarts.items()}) == Counter(
             cause for cause, _ in model.ledger
         )
+
+    @invariant()
+    def the_health_is_known(self) -> None:
+        run = self.run_
+        found = health.findings(run, self.now)
+        order = list(get_args(health.State))
+        assert [each.state for each in found] == sorted({each.state for each in found}, key=order.index)
+        assert all(each.sentence.isprintable() and 0.0 <= each.since <= self.now and each.next for each in found)
+        assert set(health.timed(run, self.now)) <= {each.state for each in found}
 
     @invariant()
     def every_agent_is_told_what_its_state_means(self) -> None:

@@ -445,7 +445,7 @@ def replayed(
 
 def durable(run: Run) -> dict[str, Any]:
     """All that a restart of the server must bring back: everything but who was heard when, and who is asked what."""
-    signs = ("leases", "signs", "held", "queries", "notice", "progress")
+    signs = ("leases", "signs", "held", "queries", "notice", "progress", "pace")
     return {name: value for name, value in snapshot(run).items() if name not in signs}
 
 

@@ -7,16 +7,25 @@ next.
 Whether a charged restart was without progress depends on steps and checkpoints alone, as far as workers tell them
 (`node_agent.progress`), and not on how long the round lasted. In a run whose workers have never told any, restarts that
 follow each other quickly are counted instead.
+
+The same measure decides how many rounds in a row the same failure has ended. Failures are the same if their exit codes
+are equal, and if their errors, or their causes where there is no error, differ only in numbers.
 """
 
-from rdzv_protocol.messages import Recurs
+import re
 
-from rdzv_server.core.kernel.run import Run
+from rdzv_protocol.messages import Recurs
+from rdzv_protocol.text import clip
+
+from rdzv_server.core.kernel.run import Run, SameFailure, Stage
 from rdzv_server.words import failures as words
 
 STEADY_BACKOFFS = 2.0
 """Multiple of the longest wait that a round must last to end a row: 10 minutes by default, as in Kubernetes."""
 MOST_DOUBLINGS = 60
+FAILURE_BYTES = 240
+"""Most bytes of a failure that are kept to compare the next one with."""
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 START_S = 600.0
 """Seconds within which a round that has told no step counts as ended at its start."""
 
@@ -59,10 +68,34 @@ def settle(run: Run, *, charged: bool, failed: bool) -> None:
     ended_at = run.opening.at
     run.restarts_in_row = _in_row(run, ended_at) + failed
     run.restarts_without_progress = _without_progress(run, ended_at) + charged
+    run.same_failure = _same_failure(run, ended_at, failed=failed)
     root = run.first_of_round.failure if run.first_of_round else None
     run.recurring_step = run.step_of_round if root and root.recurs == "at_step" else None
     run.step_of_round = None
     run.step_before, run.checkpoint_before = run.highest_step, run.checkpoint_step
+
+
+def same_failure(run: Run, now: float) -> SameFailure | None:
+    """Return the row of rounds that the same failure has ended, up to now; None: there is none, or it is over."""
+    if run.stage is Stage.FORMING and run.membership:
+        return _same_failure(run, run.opening.at, failed=run.opening.cause.is_failure)
+    row, pace = run.same_failure, run.pace
+    if row is None or _goes_on(run, now) or _is_beyond(pace.highest_step, run.step_before):
+        return None
+    return None if _is_beyond(pace.checkpoint_step, run.checkpoint_before) else row
+
+
+def _same_failure(run: Run, ended_at: float, *, failed: bool) -> SameFailure | None:
+    """Row of rounds that the same failure has ended, after the end of the last completed one."""
+    row = None if _goes_on(run, ended_at) else run.same_failure
+    if not failed or run.first_of_round is None:
+        return row
+    root = run.first_of_round.failure
+    failure = clip(root.error or root.cause, FAILURE_BYTES)
+    rounds, since = 0, run.first_of_round.at
+    if row and row.exit_code == root.exit_code and _NUMBERS.sub("#", row.failure) == _NUMBERS.sub("#", failure):
+        rounds, since = row.rounds, row.since
+    return SameFailure(failure, root.exit_code, rounds + 1, since, root.rank if root.singled_out else None)
 
 
 def _in_row(run: Run, now: float) -> int:
@@ -70,8 +103,12 @@ def _in_row(run: Run, now: float) -> int:
 
 
 def _without_progress(run: Run, now: float) -> int:
-    goes_on = _got_further(run) if _is_told(run) else _is_steady(run, now)
-    return 0 if goes_on else run.restarts_without_progress
+    return 0 if _goes_on(run, now) else run.restarts_without_progress
+
+
+def _goes_on(run: Run, now: float) -> bool:
+    """Whether the last round has got the run further, or has lasted, in a run whose workers tell no progress."""
+    return _got_further(run) if _is_told(run) else _is_steady(run, now)
 
 
 def _is_told(run: Run) -> bool:

@@ -536,7 +536,7 @@ class RunMachine:
         ending, run.round = run.round, run.round + 1
         run.stage, run.scale_up_at, run.verdict_at = Stage.FORMING, None, None
         run.unheard_since, run.leases.awaits_witness = None, False
-        run.progress.clear()
+        progress.clear(run)
         run.finished.clear()
         run.still_running = ""
         for round_opened in self._hooks.round_opened:

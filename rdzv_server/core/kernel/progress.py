@@ -5,16 +5,38 @@ The steps that are known when a round ends are written down by `policies.lost_ti
 
 from rdzv_protocol.messages import Progress
 
-from rdzv_server.core.kernel.run import ProgressSign, Run, Stage
+from rdzv_server.core.kernel.run import Pace, ProgressSign, Run, Stage
 
 STALLED = 3.0
 """Multiple of the usual time of a step without progress after which workers stand still."""
+MOVED_S = 1.0
+"""Least difference in seconds between two times of progress: a sign may be on its way for less."""
 
 
 def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
     """Keep the progress that an agent tells, if it is about workers of the running round."""
     if is_of_running_round(run, agent_id, progress):
         run.progress[agent_id] = ProgressSign(progress, now)
+        _note_pace(run.pace, progress, now)
+
+
+def _note_pace(pace: Pace, told: Progress, now: float) -> None:
+    moved_at, pace.told_at = now - told.age_s, now
+    if pace.moved_at is None or moved_at > pace.moved_at + MOVED_S:
+        pace.moved_at = moved_at
+    pace.step_s = pace.step_s if told.step_s is None else told.step_s
+    pace.highest_step = _higher(pace.highest_step, told.highest_step)
+    pace.checkpoint_step = _higher(pace.checkpoint_step, told.checkpoint_step)
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    return one if other is None or (one is not None and one >= other) else other
+
+
+def clear(run: Run) -> None:
+    """Forget the progress of a round that has ended."""
+    run.progress.clear()
+    run.pace = Pace()
 
 
 def is_of_running_round(run: Run, agent_id: str, progress: Progress) -> bool:

@@ -217,11 +217,37 @@ class ProgressSign(Struct, frozen=True):
     at: float
 
 
+class Pace(Struct):
+    """Progress of all workers of the running round together, by the latest signs; None: none was told."""
+
+    step_s: float | None = None
+    """Seconds that a step takes, as a node told it last."""
+    moved_at: float | None = None
+    """Time of the latest progress of any node's slowest worker, to about a second: so it rests when the run does."""
+    told_at: float = 0.0
+    """Time of the latest sign."""
+    highest_step: int | None = None
+    checkpoint_step: int | None = None
+
+
 class FinishedSign(Struct, frozen=True):
     """Ranks of a node's workers that have exited 0 while others of the same node run, and when the last one did."""
 
     ranks: tuple[int, ...]
     at: float
+
+
+class SameFailure(Struct, frozen=True):
+    """Rounds in a row that the same failure has ended, none of which got the run further: see `failed_rounds`."""
+
+    failure: str
+    """Error or cause of the last of them."""
+    exit_code: int
+    rounds: int
+    since: float
+    """Time of the first of these failures."""
+    rank: int | None = None
+    """Rank that the last of them singles out; None: it singles none out."""
 
 
 class Replacement(Struct, frozen=True):
@@ -324,6 +350,8 @@ class RunState(Struct, kw_only=True):
     """Highest step of the last completed round; None: none was told."""
     recurring_step: int | None = None
     """Step at which the round before failed, if by an error that may recur at the same step."""
+    same_failure: SameFailure | None = None
+    """Row of rounds before the last completed one that the same failure has ended; None: there is none."""
     failures: list[FailureRecord] = field(default_factory=list)
     first_failure: FailureRecord | None = None
     """Root failure of the first round that had one, even if a departure explained it in the end."""
@@ -390,12 +418,16 @@ class Run(RunState, kw_only=True):
     """Id of the agent that claims each `--node-rank`."""
     progress: dict[str, ProgressSign] = field(default_factory=dict)
     """Latest progress of the running round, by agent: a sign, which a restart of the server forgets until the next."""
+    pace: Pace = field(default_factory=Pace)
+    """Summary of `progress`, which does not take longer to read in a larger run."""
     finished: dict[str, FinishedSign] = field(default_factory=dict)
     """Workers of the running round that have finished while others of their node run, by agent: signs, latest last."""
     held: str = ""
     """Phrase about what the forming round waits for although it could complete; empty if a policy does not hold it."""
     set_apart: str = ""
     """Sentence about an error in the core, after which nothing drives the run: see `set_apart`. Empty if none."""
+    set_apart_at: float = 0.0
+    """Time at which this server set the run apart, if it did."""
     unreadable: str = ""
     """Sentence about the last error over which the run could not be shown to people. Empty if there was none."""
     survivors: int = 0

@@ -58,6 +58,7 @@ class SetApart(RunMachine):
             self._replay_all(records)
         self.run.event_number = max(last_event, self.run.event_number)
         self._settle_apart()
+        self.run.set_apart_at = now
         self.tell("warning", self.sentence, now)
         self.wake(self.run.agents.values())
         return self._taken()

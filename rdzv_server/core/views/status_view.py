@@ -26,7 +26,7 @@ from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.hangs.suspicions import Hang
 from rdzv_server.core.policies.time_ledger import Duration, TimeStatus
-from rdzv_server.core.views import run_view
+from rdzv_server.core.views import health, run_view
 from rdzv_server.core.views.run_view import NodeState, Phase
 
 Status = TypeVar("Status", bound=Struct)
@@ -139,6 +139,17 @@ class BrokenLinkStatus(Struct, frozen=True, kw_only=True):
     problem: Annotated[str, Meta(description="why it has failed, with the address and port that were tried")]
 
 
+class HealthStatus(Struct, frozen=True, kw_only=True):
+    """Health of a run that has not ended: the worst that is wrong with it, and what a person can do about that."""
+
+    state: health.State
+    sentence: str
+    age_s: Duration
+    next: Annotated[list[str], Meta(description="steps that a person can take, with their commands")]
+    others: Annotated[list[health.State], Meta(description="states that are found beside it, the worst first")]
+    is_trouble: Annotated[bool, Meta(description="a person should look at the run because of one of these states")]
+
+
 class RunStatus(Struct, frozen=True, kw_only=True):
     """One attempt of a run: where it stands and why, its nodes, who is missing until when, its history."""
 
@@ -146,6 +157,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     attempt: Count
     phase: Phase
     reason: str
+    health: Annotated[HealthStatus | None, Meta(description="null: the run has ended, or cannot be read")]
     round: Round
     world_size: Annotated[int, Meta(ge=0)]
     present: Annotated[Count, Meta(description="nodes of the running round, or those that wait for the forming one")]
@@ -196,6 +208,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         attempt=run.attempt,
         phase=run_view.phase(run),
         reason=run_view.reason(run, now),
+        health=_health(run, now),
         round=run.round,
         world_size=run_view.world_size(run),
         present=run_view.present(run),
@@ -235,8 +248,8 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
 def unreadable(run: Run, now: float, why: str) -> RunStatus:
     """Status of a run of which nothing can be computed: no more than what it is made of."""
     return RunStatus(
-        run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, round=run.round, world_size=0,
-        present=len(run.agents), standbys=0, workers_round=0,
+        run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, health=None, round=run.round,
+        world_size=0, present=len(run.agents), standbys=0, workers_round=0,
         min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes, largest_size=run.settings.max_nodes,
         next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
         restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
@@ -295,6 +308,20 @@ def node(run: Run, agent: Agent, now: float) -> NodeStatus:
         remarks=remarks,
         drain_left_s=_round(max(0.0, agent.drain_until - now)) if agent.state is AgentState.DRAINING else None,
         progress=_progress([sign] if (sign := run.progress.get(agent.agent_id)) else [], now),
+    )
+
+
+def _health(run: Run, now: float) -> HealthStatus | None:
+    if run.stage.is_end:
+        return None
+    worst, *others = health.findings(run, now) or [health.well(run)]
+    return HealthStatus(
+        state=worst.state,
+        sentence=worst.sentence,
+        age_s=_round(max(0.0, now - worst.since)),
+        next=[*worst.next],
+        others=[each.state for each in others],
+        is_trouble=any(each.is_trouble for each in (worst, *others)),
     )
 
 

@@ -14,7 +14,7 @@ from rdzv_server.core.events import Cordon
 from rdzv_server.core.kernel import finishing
 from rdzv_server.core.kernel.run import Agent, FailureRecord, Run
 from rdzv_server.core.policies import time_ledger
-from rdzv_server.core.views import run_view
+from rdzv_server.core.views import health, run_view
 
 Clock = Callable[[float], float]
 """Conversion of a time of the run to wall-clock time, seconds since 1970."""
@@ -34,6 +34,7 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
         attempt=run.attempt,
         phase=run_view.phase(run),
         reason=reason,
+        health=_health(run, now, clock),
         ending=ending,
         deadline_at=None if deadline is None else clock(deadline),
         round=run.round,
@@ -67,6 +68,22 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         broken_links=[link._asdict() for link in run_view.broken_links(run)] or None,
         first_failure=_failure(run.first_failure, clock),
         end_failure=_failure(run_view.end_failure(run), clock),
+    )
+
+
+def _health(run: Run, now: float, clock: Clock) -> Document | None:
+    """Health of a run with which something is wrong."""
+    found = health.findings(run, now)
+    if not found:
+        return None
+    worst, *others = found
+    return known(
+        state=worst.state,
+        sentence=worst.sentence,
+        since=clock(worst.since),
+        next=[*worst.next],
+        others=[each.state for each in others] or None,
+        is_trouble=any(each.is_trouble for each in found) or None,
     )
 
 

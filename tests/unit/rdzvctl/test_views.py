@@ -9,7 +9,7 @@ from rdzv_server.core.events import EXCLUDER, NodeCordoned
 from rdzv_server.core.policies import words as policy_words
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.views import status_view
-from rdzv_server.words import completion
+from rdzv_server.words import completion, health
 from rdzvctl import output, views
 from rdzvctl.answers import Fields, decoded
 from tests.support.scenario import Scenario, running
@@ -49,12 +49,12 @@ def test_an_age_is_short(seconds: float | None, shown: str) -> None:
         ("2", "join a b; 70s", f"Run run has been running for 1m10s: {completion.running(1, 2)}.", "Nothing: it runs."),
         ("2", "join a b; 60s; succeed a; 70s", "Run run has been running for 2m10s: rank 0 finished 1m10s ago; still "
          "running: rank 1 on node b.", "Nothing: it runs."),
-        ("2", "join a b; succeed a; 300s", "rank 0 finished 5m ago; still running: rank 1 on node b.",
-         "See what the last workers do: rdzvctl stacks run"),
+        ("2", "join a b; succeed a; 300s", "Overdue for 5m: rank 0 finished; still running: rank 1 on node b. Run run "
+         f"has been finishing for 5m: {completion.running(1, 2)}.", health.stacks("run")),
         ("1:2 scale_up=manual", "join a; 30s; join b", "Standing by: b.", "rdzvctl admit run"),
         ("1", "join a; 5s; succeed a; 9s", "Run run succeeded 9s ago, after 5s: all workers", "the run is done"),
         ("1", "join a; 5s; fail a; 9s", "failed 9s ago, after 5s: worker rank 0 on node a failed: exit code 1; no "
-         "restarts left", "Look at what the worker wrote: rdzvctl logs run 0"),
+         "restarts left", health.logs("run", 0)),
     ],
     ids=["forming", "last call", "node gone", "failed", "stopping", "running", "finishing",
          "finishing for long", "manual", "succeeded", "ended"],
@@ -185,11 +185,8 @@ def test_why_says_that_a_limit_may_be_too_short_and_what_to_do() -> None:
     run = told(check(("1 max_restarts=9", f"join a; {hang}; join a; {hang}; join a; {hang}; join a; {hang}")))
     found = views.why(run, SERVER)
     assert tells(found.text, hang_words.limit_doubted, in_row=3, setting="--progress-timeout", limit_s=30.0)
-    assert found.next == [
-        "See what the workers do: rdzvctl stacks run",
-        "If they hang, restart them: rdzvctl restart run",
-        "If they do not, start the agents with a higher limit.",
-    ]
+    assert found.text.startswith("Hung for 2s: ") and found.text.count("may be too short") == 1
+    assert found.next == [health.stacks("run"), health.restart("run"), health.RAISE_LIMIT]
 
 
 def test_why_says_of_whom_nothing_is_heard() -> None:
@@ -261,8 +258,8 @@ def test_why_says_at_once_that_no_agent_is_connected_and_promises_no_loss() -> N
     run.disconnects("b")
     run.passes(2)
     found = views.why(told(run), SERVER)
-    assert "is connected: the server waits" in found.text and "lost" not in found.text
-    assert found.next[-1] == "Or end the run: rdzvctl stop run"
+    assert found.text.startswith(f"Silent for 2s: {health.NONE_CONNECTED}.") and "lost" not in found.text
+    assert found.next == [health.LOOK_AT_NODES, health.START_AGENTS, health.stop("run")]
     assert not any("lost within" in row[-1] for row in views.nodes_table(told(run)).rows)
 
 
@@ -270,16 +267,10 @@ def test_why_says_that_no_agent_is_heard_since_when_and_what_to_do() -> None:
     run = told(check(("2 lease_s=10", "join a b; 42s")))
     found = views.why(run, SERVER)
     assert found.text == (
-        f"Run run has been running for 42s: {completion.running(1, 2, also=[completion.NOBODY_HEARD])}. "
-        "The last sign of life came 42s ago."
+        f"Silent for 42s: {completion.NOBODY_HEARD}. Run run has been running for 42s: {completion.running(1, 2)}."
     )
-    assert found.next[1:] == [
-        "If the nodes are gone, start their agents again: they take the old agents' places at once.",
-        "Or end the run: rdzvctl stop run",
-    ]
+    assert found.next == [health.LOOK_AT_NODES, health.START_AGENTS, health.stop("run")]
     assert not any("lost within" in row[-1] for row in views.nodes_table(run).rows)
-    del run["unheard_s"]  # as an older server, which has no such runs
-    assert "sign of life" not in views.why(run, SERVER).text
 
 
 def test_why_names_nodes_between_which_the_network_test_has_failed() -> None:
@@ -287,12 +278,8 @@ def test_why_names_nodes_between_which_the_network_test_has_failed() -> None:
     run.join("a", "b", queries=("pair_test",), secret="s")
     run.tests_network(bad="b")
     found = views.why(told(run), SERVER)
-    assert "between a and b: 0.3 MB/s, fewer than 10." in found.text
-    assert found.next == [
-        "Let these nodes reach each other at every free port (net.ipv4.ip_local_port_range): look for a firewall, then "
-        "for a bad link.",
-        "If the workers hang, restart them, which tests the network again: rdzvctl restart run",
-    ]
+    assert found.text.lower().count(health.unreachable("a", "b", "0.3 MB/s, fewer than 10", 0).lower()) == 1
+    assert found.next == [health.MEND_LINK, health.restart_tests_network("run")]
 
 
 def test_runs_that_go_on_come_first() -> None:
@@ -306,7 +293,57 @@ def test_a_run_is_one_row() -> None:
     run.is_lost("c")
     run.join("a", "b")
     (row,) = views.runs_table([told(run)]).rows
-    assert row[4:6] == ("3 of 2:3", "0/3+1")
+    assert row[5:7] == ("3 of 2:3", "0/3+1")
+
+
+LOOP = "fail a; join a b; fail a; join a b; fail a; join a b"
+
+
+def test_troubled_runs_come_first_and_their_row_says_what_is_wrong() -> None:
+    hung, well = check(("1 on_hang=report", "join a; 60s; suspect a 0; judge; 60s")), check(("1", "join a; 5s"))
+    looping, small = check(("2 max_restarts=9", f"join a b; {LOOP}")), check(("1:2", "join a; 10s"))
+    rows = views.runs_table([told(run) for run in (small, well, looping, hung)]).rows
+    assert [row[2] for row in rows] == ["looping", "hung", "ok", "below size"]
+    assert rows[1][-1].startswith("for 1m2s: rank 0 on node a may hang: ")
+    assert output.STYLES["hung"] == output.STYLES["looping"] == "red"
+
+
+def test_why_begins_with_what_is_wrong_and_what_to_do_about_that() -> None:
+    run = told(check(("2 max_restarts=9", f"join a b; {LOOP}; 60s")))
+    found = views.why(run, SERVER)
+    assert found.text.startswith(f"Looping for 1m: {health.looping(3, 'exit code 1', tells_steps=False)}. Run run has ")
+    assert found.next == run["health"]["next"] and found.next[0] == health.logs("run", 0)
+    assert views.one_line(run).endswith(f"; looping for 1m: {run['health']['sentence']}")
+    del run["health"]  # as an older server
+    assert views.why(run, SERVER).next == ["Nothing: it runs."] and views.runs_table([run]).rows[0][2] == "-"
+
+
+def test_why_of_a_slow_run_says_once_which_node_is_slow() -> None:
+    found = views.why(told(check(("2 lease_s=10", "join a b; steps 140 a=1.0 b=3.0"))), SERVER)
+    assert found.text.startswith("Slow for ") and found.text.lower().count("node b is slow") == 1
+    assert found.next == [health.drain("b")]
+
+
+def test_a_run_that_restarts_and_loops_lacks_nodes_besides() -> None:
+    found = views.why(told(check(("2 max_restarts=9", f"join a b; {LOOP}; leave b"))), SERVER)
+    assert found.text.startswith("Looping for ") and found.next[-1] == f"Start 1 more node: {START}"
+
+
+def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
+    stories = [
+        ("1", "join a"), ("2 max_restarts=9", f"join a b; {LOOP}; 60s"), ("3", "join a; 10s"), ("1:2", "join a; 9s"),
+        ("1", "join a; succeed a"), ("1", "join a; fail a"),
+    ]  # fmt: skip
+    runs = [told(check(story)) for story in stories]
+    for number, run in enumerate(runs):
+        run["run_id"] = f"r{number}"
+    loops = health.looping(3, "exit code 1", tells_steps=False)
+    assert views.troubles(runs, SERVER) == [
+        f"r1: looping for 1m: {loops}. Next: {health.logs('run', 0)}",
+        f"r2: forming for 10s: {runs[2]['reason']}. Next: Start 2 more nodes: {START.replace('run ', 'r2 ')}",
+        "2 runs need nothing; 1 succeeded; 1 failed.",
+    ]
+    assert views.troubles(runs[:1], SERVER) == ["No run needs anything."]
 
 
 def test_nodes_are_listed_by_rank_then_standbys_then_those_that_are_gone() -> None:

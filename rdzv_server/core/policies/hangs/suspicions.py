@@ -115,6 +115,11 @@ class Hang(Struct, dict=True):
         all_silent = self._silent == running > 0
         return [each for each in self.suspicions.values() if each.source != SILENCE or all_silent]
 
+    def first_believed(self, running: int) -> Suspicion | None:
+        """The first suspicion that counts, beside `running` agents; None if none does."""
+        all_silent = self._silent == running > 0
+        return next((each for each in self.suspicions.values() if each.source != SILENCE or all_silent), None)
+
     def silent_since(self, running: int) -> float:
         """Time since which the workers have shown no progress by one source: by the last agent that it comes from."""
         sources: dict[str, float] = {}

@@ -19,9 +19,9 @@ from rdzv_server.core.views.watch_view import Document, merge
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import watch as watching
 from rdzv_server.service.interface import OperatorRequest
-from rdzv_server.service.watch import Feed, Watch
+from rdzv_server.service.watch import Feed, RunsFeed, Watch
 from rdzv_server.words import service as words
-from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, settings_of
+from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, running, settings_of
 from tests.support.told import beginning
 
 PATIENCE_S = 20.0
@@ -107,6 +107,18 @@ def test_a_number_of_another_life_of_the_document_has_no_place_in_it() -> None:
     for wrong in ("", "1", f"{feed.life}.", f"{feed.life}.x", f"other.{1}", f"{feed.life}.-1", "é.²"):
         assert feed.place(wrong) is None
     assert feed.place(f"{feed.life}.7") == 7 and feed.after(7) is None, "a number that was never given"
+
+
+async def test_the_list_of_runs_shows_a_run_that_stalls_without_anything_happening() -> None:
+    run, feed = running("2", "a", "b"), RunsFeed()
+    runs, health = {RUN_ID: run.run}, []
+    for age_s in (60.1, 0.0, 0.0):
+        feed.look(runs, lambda _: run.now, is_new_leader=False)
+        await feed.update(runs, lambda _: run.now)
+        health.append(feed.document["runs"][RUN_ID].get("health", {}).get("state"))
+        run.now += 60.1
+        run.tells("a", highest_step=7, step_s=0.2, age_s=age_s)
+    assert health == [None, "stalled", None]
 
 
 # With a real service.

@@ -1,0 +1,211 @@
+"""Health of a run, beside its phase: what is wrong with a run that has not ended, since when, and what to do about it.
+
+`RULES` has one rule for each state, the worst first. A rule reads the run and changes nothing; it takes no longer in a
+run of more nodes. Sentences have no times in them, so that they change only when something happens. Times are the
+run's, in seconds.
+"""
+
+from collections.abc import Callable
+from shlex import quote
+from typing import Literal, NamedTuple
+
+from rdzv_protocol.text import printable
+
+from rdzv_server.core.kernel import failed_rounds, finishing, legal_sizes, restart_budget
+from rdzv_server.core.kernel.run import Run, Stage
+from rdzv_server.core.policies.hangs import hang_policy
+from rdzv_server.core.policies.hangs import words as hang_words
+from rdzv_server.core.policies.hangs.hang_policy import Hangs
+from rdzv_server.core.policies.stragglers import Stragglers
+from rdzv_server.core.views import run_view
+from rdzv_server.words import completion
+from rdzv_server.words import health as words
+
+State = Literal[
+    "unhealthy",
+    "hung",
+    "unreachable",
+    "silent",
+    "overdue",
+    "looping",
+    "stalled",
+    "slow",
+    "last_restart_spent",
+    "below_size",
+    "ok",
+]
+"""States of health, the worst first."""
+ROUNDS_OF_A_LOOP = 3
+"""Rounds in a row that the same failure must have ended until the run is looping."""
+STALLED_STEPS, STALLED_S = 20.0, 60.0
+"""Multiple of a step's time, and least time in seconds, without a step, after which a run is stalled."""
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong with a run."""
+
+    state: State
+    sentence: str
+    since: float
+    next: tuple[str, ...] = ()
+    """Steps that a person can take, most with a command of `rdzvctl` behind a colon; the first is the one to take
+    first."""
+    is_trouble: bool = True
+    """Whether a person should look at the run because of this."""
+
+
+Rule = Callable[[Run, float], Finding | None]
+
+
+def findings(run: Run, now: float) -> list[Finding]:
+    """What is wrong with the run, the worst first; empty if nothing is, or it has ended."""
+    if run.stage.is_end:
+        return []
+    return [found for rule in RULES if (found := rule(run, now)) is not None]
+
+
+def worst(run: Run, now: float) -> Finding:
+    """The worst that is wrong with a run, or that it is well."""
+    return next(iter(findings(run, now)), None) or well(run)
+
+
+def well(run: Run) -> Finding:
+    """Finding of a run that nothing is wrong with."""
+    return Finding("ok", words.OK, run_view.since(run), is_trouble=False)
+
+
+def timed(run: Run, now: float) -> tuple[State, ...]:
+    """States of the run that begin or end by time alone, without an effect of the core; nearly always none."""
+    if run.stage.is_end:
+        return ()
+    return tuple(found.state for rule in _TIMED if (found := rule(run, now)) is not None)
+
+
+# The rules.
+
+
+def _unhealthy(run: Run, now: float) -> Finding | None:
+    if not run_view.is_apart(run):
+        return None
+    run_id = _quoted(run)
+    steps = words.REPORT_ERROR, words.FIXED_SERVER, words.stop(run_id), words.forget(run_id)
+    return Finding("unhealthy", run.set_apart, run.set_apart_at, steps)
+
+
+def _hung(run: Run, now: float) -> Finding | None:
+    hang = Hangs.of(run).hang
+    believed = hang and hang.is_believed and hang.first_believed(len(run.running))
+    if not hang or not believed or _is_unheard(run):
+        return None
+    run_id, withheld = _quoted(run), hang_policy.withheld(run, now) if hang.charge_at is not None else ""
+    steps = words.stacks(run_id), words.restart(run_id), *((words.RAISE_LIMIT,) if withheld else ())
+    follows = withheld or (words.ONLY_REPORTED if run.settings.on_hang == "report" else "")
+    suspicion = hang_words.may_hang(believed.ranks, believed.node_id, believed.reason)
+    since = min(hang.since, believed.silent_since)
+    return Finding("hung", words.hung(printable(suspicion), follows), since, steps)
+
+
+def _unreachable(run: Run, now: float) -> Finding | None:
+    links = run_view.broken_links(run)
+    if not links:
+        return None
+    one, other = links[0].nodes
+    sentence = words.unreachable(one, other, links[0].problem, len(links) - 1)
+    steps = words.MEND_LINK, words.restart_tests_network(_quoted(run))
+    return Finding("unreachable", printable(sentence), run_view.since(run), steps)
+
+
+def _silent(run: Run, now: float) -> Finding | None:
+    if not run_view.waits_for_agents(run):
+        return None
+    steps = words.LOOK_AT_NODES, words.START_AGENTS, words.stop(_quoted(run))
+    if run.unheard_since is not None:
+        return Finding("silent", completion.NOBODY_HEARD, run.unheard_since, steps)
+    absent = run.leases.absent_since
+    if not absent:  # the server has just been started again, and nobody was missed yet
+        return None
+    return Finding("silent", words.NONE_CONNECTED, next(reversed(absent.values())), steps)
+
+
+def _overdue(run: Run, now: float) -> Finding | None:
+    found = finishing.view(run) if run.still_running else None
+    if found is None or _is_unheard(run):
+        return None
+    steps = words.stacks(_quoted(run)), words.stop(_quoted(run))
+    return Finding("overdue", found.sentence, found.at, steps)
+
+
+def _looping(run: Run, now: float) -> Finding | None:
+    row = failed_rounds.same_failure(run, now)
+    if row is None or row.rounds < ROUNDS_OF_A_LOOP:
+        return None
+    logs = () if row.rank is None else (words.logs(_quoted(run), row.rank),)
+    steps = *logs, words.events(_quoted(run)), words.stop_and_mend(_quoted(run))
+    sentence = words.looping(row.rounds, row.failure, tells_steps=run.highest_step is not None)
+    return Finding("looping", printable(sentence), row.since, steps)
+
+
+def _stalled(run: Run, now: float) -> Finding | None:
+    """Take the agents' word for how old the last step is: a long lease lets them tell it seldom."""
+    pace = run.pace
+    if run.stage is not Stage.RUNNING or pace.step_s is None or pace.moved_at is None:
+        return None
+    limit_s = max(STALLED_S, STALLED_STEPS * pace.step_s)
+    if pace.told_at - pace.moved_at <= limit_s or finishing.has_begun(run) or _is_unheard(run):
+        return None
+    hang = Hangs.of(run).hang
+    if hang and hang.is_believed:
+        return None
+    steps = words.stacks(_quoted(run)), words.restart(_quoted(run))
+    return Finding("stalled", words.stalled(limit_s, pace.step_s), pace.moved_at, steps)
+
+
+def _slow(run: Run, now: float) -> Finding | None:
+    found = Stragglers.of(run).stragglers.values()
+    if not found or run.stage is not Stage.RUNNING:
+        return None
+    slowest = max(found, key=lambda each: each.times)
+    sentence, since = words.slow(slowest.sentence, len(found) - 1), min(each.at for each in found)
+    return Finding("slow", sentence, since, (words.drain(quote(printable(slowest.node_id))),))
+
+
+def _last_restart_spent(run: Run, now: float) -> Finding | None:
+    if not run.restart_count or not run.settings.max_restarts or restart_budget.left(run, now):
+        return None
+    since = next((restart.at for restart in reversed(run.ledger) if restart.charged), run_view.since(run))
+    sentence = words.last_restart_spent(run.settings.max_restarts, run.settings.restart_window_s)
+    return Finding("last_restart_spent", sentence, since, (words.events(_quoted(run)),))
+
+
+def _below_size(run: Run, now: float) -> Finding | None:
+    largest = legal_sizes.largest(run.settings)
+    if run.stage is not Stage.RUNNING or len(run.seats) >= largest:
+        return None
+    sentence = words.below_size(len(run.seats), largest)
+    return Finding("below_size", sentence, run.started_at, (words.why(_quoted(run)),), is_trouble=False)
+
+
+RULES: tuple[Rule, ...] = (
+    _unhealthy,
+    _hung,
+    _unreachable,
+    _silent,
+    _overdue,
+    _looping,
+    _stalled,
+    _slow,
+    _last_restart_spent,
+    _below_size,
+)
+_TIMED: tuple[Rule, ...] = (_silent, _looping, _stalled, _last_restart_spent)
+"""Rules whose findings begin or end by time or by signs alone: an agent's connection closes, a step is told."""
+
+
+def _is_unheard(run: Run) -> bool:
+    """Whether nothing is known of the workers at present: their agents are silent, or the run is set apart."""
+    return run.unheard_since is not None or bool(run.set_apart)
+
+
+def _quoted(run: Run) -> str:
+    """The run's id as a shell takes it; what cannot be shown becomes spaces."""
+    return quote(printable(run.run_id))

@@ -1,0 +1,107 @@
+"""Health of a run that has not ended: what is wrong with it, in words without a time, and what a person can do."""
+
+from rdzv_protocol.text import count, span
+
+OK = "nothing is wrong with it, as far as the server knows"
+ENDS_NOTHING = "the server ends nothing because of this"
+
+# What is wrong.
+
+
+def hung(suspicion: str, follows: str = "") -> str:
+    """`suspicion`: message `may_hang`. `follows`: what the server does about it."""
+    return f"{suspicion}; {follows}" if follows else suspicion
+
+
+ONLY_REPORTED = "--on-hang report leaves what to do to you"
+
+
+def unreachable(one: str, other: str, problem: str, more: int) -> str:
+    """`more`: number of further links that are broken."""
+    others = f"; {count(more, 'more link')} failed, too" if more else ""
+    return f"the network test failed between {one} and {other}: {problem}{others}"
+
+
+NONE_CONNECTED = "no agent of the run is connected: the server waits for them"
+
+
+def looping(rounds: int, failure: str, *, tells_steps: bool) -> str:
+    """`tells_steps`: whether the workers tell their progress."""
+    without = "a higher step or a later checkpoint" if tells_steps else "getting anywhere"
+    return f"the same failure has ended {rounds} rounds in a row without {without}: {failure}"
+
+
+def stalled(limit_s: float, step_s: float) -> str:
+    return (
+        f"no step for more than {span(round(limit_s))}, and a step takes about {step_s:.2g} s; "
+        f"an evaluation or a checkpoint may take as long, so {ENDS_NOTHING}"
+    )
+
+
+def slow(worst: str, more: int) -> str:
+    """`worst`: message about the slowest node."""
+    return f"{worst}; {count(more, 'more node')} {'is' if more == 1 else 'are'} slow, too" if more else worst
+
+
+def last_restart_spent(max_restarts: int, window_s: float | None = None) -> str:
+    within = "" if window_s is None else f" that may be charged within {span(window_s)}"
+    spent = "the only restart" if max_restarts == 1 else f"all {max_restarts} restarts"
+    return f"{spent}{within} {'is' if max_restarts == 1 else 'are'} spent: the next failure ends the run"
+
+
+def below_size(nodes: int, largest: int) -> str:
+    return f"it runs on {count(nodes)} and has room for {largest}"
+
+
+# What a person can do.
+
+
+def stacks(run_id: str) -> str:
+    return f"See what the workers do: rdzvctl stacks {run_id}"
+
+
+def restart(run_id: str) -> str:
+    return f"If the workers hang, restart them: rdzvctl restart {run_id}"
+
+
+def restart_tests_network(run_id: str) -> str:
+    return f"If the workers hang, restart them, which tests the network again: rdzvctl restart {run_id}"
+
+
+RAISE_LIMIT = "If they do not hang, start the agents with a higher limit."
+MEND_LINK = (
+    "Let these nodes reach each other at every free port (net.ipv4.ip_local_port_range): look for a firewall, "
+    "then for a bad link."
+)
+REPORT_ERROR = "Look for the error in the server's log, and report it."
+FIXED_SERVER = "To continue the run, start a fixed version of rdzv-server: the workers keep running."
+LOOK_AT_NODES = "Look at the nodes, and at the network between them and the server. Workers that live keep running."
+START_AGENTS = "If the nodes are gone, start their agents again: they take the old agents' places at once."
+
+
+def stop(run_id: str) -> str:
+    return f"Or end the run: rdzvctl stop {run_id}"
+
+
+def forget(run_id: str) -> str:
+    return f"Or begin it anew, which restarts its workers: rdzvctl forget {run_id}"
+
+
+def logs(run_id: str, rank: int) -> str:
+    return f"Look at what the worker wrote: rdzvctl logs {run_id} {rank}"
+
+
+def stop_and_mend(run_id: str) -> str:
+    return f"If it cannot get further, end it and mend the cause: rdzvctl stop {run_id}"
+
+
+def drain(node_id: str) -> str:
+    return f"If the node is at fault, have it leave: rdzvctl drain {node_id}"
+
+
+def events(run_id: str) -> str:
+    return f"See what used its restarts up: rdzvctl events {run_id}"
+
+
+def why(run_id: str) -> str:
+    return f"See what it could still use: rdzvctl why {run_id}"

@@ -1,0 +1,296 @@
+"""Health of a run: each state begins with its reason, says what to do, and ends when its reason ends."""
+
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+from msgspec import to_builtins
+
+from rdzv_server.core.effects import Record
+from rdzv_server.core.kernel.failed_rounds import steady_s
+from rdzv_server.core.kernel.finishing import WARNED_AFTER_S
+from rdzv_server.core.policies.hangs import words as hang_words
+from rdzv_server.core.policies.hangs.hang_policy import SETTLE_S
+from rdzv_server.core.policies.stragglers import LOOKS
+from rdzv_server.core.runs.set_apart import SetApart, set_apart
+from rdzv_server.core.views import health, status_view, watch_view
+from rdzv_server.http.metrics import RUN_HEALTH, _Survey
+from rdzv_server.words import completion, finishing
+from rdzv_server.words import health as words
+from tests.support.scenario import HUNG, RUN_ID, Scenario, running
+from tests.support.stories import check, play
+
+LEASE_S = 10.0
+LONG = (LOOKS + 1) * LEASE_S
+Change = Callable[[Scenario], None]
+
+
+def told(run: Scenario) -> list[health.Finding]:
+    return health.findings(run.run, run.now)
+
+
+def states(run: Scenario) -> list[str]:
+    return [found.state for found in told(run)]
+
+
+def fails_again(run: Scenario, times: int = 1, **failure: str) -> None:
+    for _ in range(times):
+        run.passes(1.0)
+        run.fails("a", **failure)
+        run.join(*list(run.run.stopping))
+
+
+def hung(on_hang: str = "report") -> Scenario:
+    run = running("1", "a", on_hang=on_hang)
+    run.passes(60.0)
+    run.suspects("a", 0, silent_s=20.0)
+    run.passes(SETTLE_S)
+    return run
+
+
+def unreachable() -> Scenario:
+    knows = "queries=('pair_test',) secret=s"
+    return check(("2 max_restarts=3", f"join a b {knows}; test bad=b", {"start": "a b"}))
+
+
+def silent() -> Scenario:
+    run = running("2", "a", "b", lease_s=LEASE_S)
+    run.passes(LEASE_S)
+    return run
+
+
+def overdue() -> Scenario:
+    run = running("2", "a", "b")
+    run.succeeds("a")
+    run.passes(WARNED_AFTER_S)
+    return run
+
+
+def looping(rounds: int = 3, **failure: str) -> Scenario:
+    run = running("2", "a", "b", max_restarts=99)
+    fails_again(run, rounds, **failure)
+    return run
+
+
+def stalled(age_s: float = 60.1, step_s: float = 0.2) -> Scenario:
+    run = running("2", "a", "b")
+    run.passes(age_s)
+    for name in "ab":
+        run.tells(name, highest_step=7, step_s=step_s, age_s=age_s)
+    return run
+
+
+def slow() -> Scenario:
+    run = running("2", "a", "b", lease_s=LEASE_S)
+    run.steps(LONG, a=1.0, b=3.0)
+    return run
+
+
+def last_restart_spent() -> Scenario:
+    run = running("2", "a", "b", max_restarts=1, restart_window_s=100.0)
+    fails_again(run)
+    return run
+
+
+def below_size() -> Scenario:
+    return running("2:4", "a", "b")
+
+
+def unhealthy() -> Scenario:
+    run = running("2", "a", "b")
+    run.passes(30.0)
+    set_apart(run.machine, ValueError("boom"))
+    assert isinstance(run.machine, SetApart)
+    run.machine.rebuild([Record(RUN_ID, 1, 0.0, run.created), *run.records], 0, run.now)
+    return run
+
+
+BEGINS: dict[str, tuple[Callable[[], Scenario], str, float, tuple[str, ...]]] = {
+    "hung": (
+        hung, words.hung(hang_words.may_hang((0,), "a", HUNG), words.ONLY_REPORTED), 40.0,
+        (words.stacks(RUN_ID), words.restart(RUN_ID)),
+    ),
+    "unreachable": (
+        unreachable, words.unreachable("a", "b", "0.3 MB/s, fewer than 10", 0), 0.0,
+        (words.MEND_LINK, words.restart_tests_network(RUN_ID)),
+    ),
+    "silent": (
+        silent, completion.NOBODY_HEARD, 0.0, (words.LOOK_AT_NODES, words.START_AGENTS, words.stop(RUN_ID)),
+    ),
+    "overdue": (
+        overdue, finishing.finishing(finishing.rank(0), finishing.on_node(finishing.rank(1), "b")), 0.0,
+        (words.stacks(RUN_ID), words.stop(RUN_ID)),
+    ),
+    "looping": (
+        looping, words.looping(3, "exit code 1", tells_steps=False), 1.0,
+        (words.logs(RUN_ID, 0), words.events(RUN_ID), words.stop_and_mend(RUN_ID)),
+    ),
+    "stalled": (stalled, words.stalled(60.0, 0.2), 0.0, (words.stacks(RUN_ID), words.restart(RUN_ID))),
+    "last_restart_spent": (
+        last_restart_spent, words.last_restart_spent(1, 100.0), 1.0, (words.events(RUN_ID),),
+    ),
+    "below_size": (below_size, words.below_size(2, 4), 5.0, (words.why(RUN_ID),)),
+}  # fmt: skip
+OVER: dict[str, tuple[Callable[[], Scenario], Change]] = {
+    "hung": (hung, lambda run: run.suspects("a")),
+    "hung, as its round ends": (hung, lambda run: run.is_restarted()),
+    "unreachable": (unreachable, lambda run: run.is_lost("b")),
+    "silent": (silent, lambda run: (run.renews("a", "b"), run.passes(1.0))[-1]),
+    "overdue": (overdue, lambda run: run.is_restarted()),
+    "looping, at a higher step": (looping, lambda run: run.tells("a", highest_step=1)),
+    "looping, at a later checkpoint": (looping, lambda run: run.tells("a", checkpoint_step=1)),
+    "looping, as the round lasts": (looping, lambda run: run.passes(steady_s(run.run))),
+    "looping, as it fails otherwise": (looping, lambda run: fails_again(run, cause="signal 9 (SIGKILL)")),
+    "stalled": (stalled, lambda run: run.tells("a", highest_step=8, step_s=0.2)),
+    "stalled, as its round ends": (stalled, lambda run: run.is_restarted()),
+    "slow": (slow, lambda run: run.steps(LONG, a=1.0, b=1.0)),
+    "last_restart_spent": (last_restart_spent, lambda run: run.passes(100.0)),
+    "below_size": (below_size, lambda run: run.is_resized("2")),
+    "unhealthy": (unhealthy, lambda run: run.is_stopped()),
+}
+
+
+@pytest.mark.parametrize("state", BEGINS)
+def test_a_state_says_what_is_wrong_since_when_and_what_to_do(state: str) -> None:
+    story, sentence, since, steps = BEGINS[state]
+    (found,) = told(story())
+    assert found == health.Finding(found.state, sentence, since, steps, is_trouble=state != "below_size")
+    assert found.state == state
+
+
+def test_a_slow_run_names_its_slowest_node() -> None:
+    run = slow()
+    (found,) = told(run)
+    (straggler,) = (event.reason for event in run.events if event.kind == "straggler_found")
+    assert (found.state, found.sentence, found.next) == ("slow", straggler, (words.drain("b"),))
+
+
+def test_a_run_that_is_set_apart_is_unhealthy_since_then() -> None:
+    found, *_ = told(unhealthy())
+    assert (found.state, found.since, found.next[0]) == ("unhealthy", 30.0, words.REPORT_ERROR)
+
+
+@pytest.mark.parametrize("ends", OVER)
+def test_a_state_ends_when_its_reason_ends(ends: str) -> None:
+    story, change = OVER[ends]
+    run, state = story(), ends.partition(",")[0]
+    assert state in states(run)
+    change(run)
+    assert state not in states(run)
+
+
+def test_every_state_is_tested() -> None:
+    tested = {each.partition(",")[0] for each in OVER}
+    assert tested | {"ok"} == set(get_args(health.State)) and len(health.RULES) == len(tested)
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        "join a", "join a b", "join a b; tell a highest_step=7 step_s=0.2 age_s=59.0",
+        "join a b; tell a highest_step=7 step_s=60.0 age_s=1100.0", "join a b; tell a highest_step=7 age_s=9000.0",
+        "join a b; fail a; join a b; 1s; fail a; join a b", "join a b; suspect a 0; suspect a", "join a b; succeed a",
+        "join a b; tell a step_s=0.2 age_s=90.0; succeed b", "join a b c; leave c", "join a b; fail a; join a b; 1s; "
+        "fail a exit_code=3; join a b; fail a; join a b",
+    ],
+)  # fmt: skip
+def test_an_ordinary_run_is_well(story: str) -> None:
+    run = Scenario("2", max_restarts=9)
+    play(run, story)
+    assert states(run) == []
+    assert health.worst(run.run, run.now).state == "ok"
+
+
+def test_a_run_that_has_ended_has_no_health() -> None:
+    run = looping()
+    run.is_stopped()
+    assert told(run) == [] and status_view.view(run.run, run.now).health is None
+    assert "health" not in watch_view.summary(run.run, run.now, lambda at: at)
+
+
+def test_failures_are_the_same_but_for_numbers() -> None:
+    assert states(looping(error="RuntimeError: rank 3 at 0x7f00")) == ["looping"]
+    run = looping(2, error="OSError: port 29500 is in use")
+    fails_again(run, error="OSError: port 29501 is in use")
+    assert states(run) == ["looping"] and "29501" in told(run)[0].sentence
+
+
+def test_a_loop_is_counted_beyond_what_is_remembered_and_outlives_the_server() -> None:
+    run = running("2", "a", "b", max_restarts=999)
+    fails_again(run, 99)
+    run.restarts_from_a_snapshot()
+    assert (told(run)[0].sentence, told(run)[0].since) == (
+        words.looping(99, "exit code 1", tells_steps=False), 1.0
+    )  # fmt: skip
+
+
+def test_the_round_that_has_just_failed_counts() -> None:
+    run = looping(2)
+    run.fails("a")
+    assert states(run) == ["looping"], "before the next round completes"
+
+
+def test_a_lost_node_in_between_ends_no_loop_unless_the_run_got_further() -> None:
+    run = running("1:2", "a", "b", max_restarts=99)
+    fails_again(run, 2)
+    run.is_lost("b")
+    run.join("a")
+    run.ends_last_call()
+    fails_again(run)
+    assert "looping" in states(run)
+
+
+def test_a_standstill_that_is_judged_is_no_mere_stall() -> None:
+    run = stalled()
+    run.suspects("a", 0)
+    run.passes(SETTLE_S)
+    assert states(run)[0] == "hung" and "stalled" not in states(run)
+
+
+def test_small_differences_of_a_sign_s_time_move_nothing() -> None:
+    run = stalled()
+    since = told(run)[0].since
+    run.passes(5.0)
+    run.tells("a", highest_step=7, step_s=0.2, age_s=64.9)
+    assert told(run)[0].since == since
+
+
+def test_the_worst_comes_first_and_the_others_are_named() -> None:
+    run = last_restart_spent()
+    run.passes(60.1)
+    run.tells("b", highest_step=7, step_s=0.2, age_s=60.1)
+    assert states(run) == ["stalled", "last_restart_spent"]
+    shown = status_view.view(run.run, run.now).health
+    assert shown and (shown.state, shown.others, shown.is_trouble) == ("stalled", ["last_restart_spent"], True)
+    assert shown.age_s == pytest.approx(60.1)
+    watched = watch_view.summary(run.run, run.now, lambda at: at)["health"]
+    assert watched == {
+        "state": shown.state, "sentence": shown.sentence, "since": pytest.approx(run.now - shown.age_s),
+        "next": shown.next, "others": ["last_restart_spent"], "is_trouble": True,
+    }  # fmt: skip
+    samples = _Survey().samples_of(run.run, run.now, is_listed=True)
+    assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == states(run)
+
+
+def test_a_run_that_is_well_says_so_in_status_and_metrics_and_nothing_to_watchers() -> None:
+    run = running("2", "a", "b")
+    assert to_builtins(status_view.view(run.run, run.now).health) == {
+        "state": "ok", "sentence": words.OK, "age_s": 0.0, "next": [], "others": [], "is_trouble": False,
+    }  # fmt: skip
+    assert "health" not in watch_view.summary(run.run, run.now, lambda at: at)
+    samples = _Survey().samples_of(run.run, run.now, is_listed=True)
+    assert [each.labels[1] for each in samples if each.metric is RUN_HEALTH] == ["ok"]
+
+
+@pytest.mark.parametrize("story", [stalled, looping, last_restart_spent])
+def test_states_that_begin_or_end_by_time_are_looked_for(story: Callable[[], Scenario]) -> None:
+    run = story()
+    assert health.timed(run.run, run.now) == tuple(states(run))
+    run.is_stopped()
+    assert health.timed(run.run, run.now) == ()
+
+
+def test_a_run_id_is_quoted_in_commands() -> None:
+    run = stalled()
+    run.run.run_id = "my run\x1b"
+    assert told(run)[0].next[0] == words.stacks("'my run '")
