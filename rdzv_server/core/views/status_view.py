@@ -157,8 +157,8 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     attempt: Count
     phase: Phase
     reason: str
-    health: Annotated[HealthStatus | None, Meta(description="null: the run has ended, or cannot be read")]
     round: Round
+    health: Annotated[HealthStatus | None, Meta(description="null: the run has ended, or cannot be read")]
     world_size: Annotated[int, Meta(ge=0)]
     present: Annotated[Count, Meta(description="nodes of the running round, or those that wait for the forming one")]
     standbys: Annotated[Count, Meta(description="nodes that stand by, beside a running round")]
@@ -208,8 +208,8 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         attempt=run.attempt,
         phase=run_view.phase(run),
         reason=run_view.reason(run, now),
-        health=_health(run, now),
         round=run.round,
+        health=_health(run, now),
         world_size=run_view.world_size(run),
         present=run_view.present(run),
         standbys=run_view.standbys(run),
