@@ -13,7 +13,6 @@ from rdzv_protocol.text import printable
 
 from rdzv_server.core.kernel import failed_rounds, finishing, legal_sizes, restart_budget
 from rdzv_server.core.kernel.run import Run, Stage
-from rdzv_server.core.policies.hangs import hang_policy
 from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.stragglers import Stragglers
@@ -97,7 +96,7 @@ def _hung(run: Run, now: float) -> Finding | None:
     believed = hang and hang.is_believed and hang.first_believed(len(run.running))
     if not hang or not believed or _is_unheard(run):
         return None
-    run_id, withheld = _quoted(run), hang_policy.withheld(run, now) if hang.charge_at is not None else ""
+    run_id, withheld = _quoted(run), Hangs.run_remark(run, now) if hang.charge_at is not None else ""
     steps = words.stacks(run_id), words.restart(run_id), *((words.RAISE_LIMIT,) if withheld else ())
     follows = withheld or (words.ONLY_REPORTED if run.settings.on_hang == "report" else "")
     suspicion = hang_words.may_hang(believed.ranks, believed.node_id, believed.reason)

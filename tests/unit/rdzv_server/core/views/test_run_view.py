@@ -75,7 +75,7 @@ def test_numbers_of_nodes_are_the_same_in_the_status_on_the_page_in_metrics_and_
     status, watched = status_view.view(run, now), watch_view.view(run, now, lambda at: at)
     assert (status.present, status.standbys) == (watched["nodes"], watched.get("standbys", 0))
     (row,) = rdzvctl_views.runs_table([decoded(json.encode(status))]).rows
-    assert row[4] == nodes
+    assert row[5] == nodes
     if not run.stage.is_end:
         samples = {each.metric: each.value for each in _Survey().samples_of(run, now, is_listed=True)}
         assert samples[RUN_FINISHING] == (status.finishing.age_s if status.finishing else 0.0)
