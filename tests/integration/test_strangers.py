@@ -20,14 +20,14 @@ from rdzv_protocol.settings import RequestedSettings
 from benchmarks.machine import cpu_s, rss_kb
 from benchmarks.swarm import Swarm
 from node_agent.kernel.transport.http import HttpTransport
-from rdzv_server.words import unheard
+from rdzv_server.words import losses, unheard
 from tests.support.certificates import Authority
 from tests.support.programs import Program, Server
 from tests.support.scenario import a_join
 from tests.support.told import any_numbers, pattern
 
 TOKEN = "0123456789abcdef0123456789abcdef"
-LEASE_S, HEALTHY_LEASE_S = 1.0, 60.0
+LEASE_S, LOST_AFTER_S, HEALTHY_LEASE_S = 1.0, 3.0, 60.0
 POLL_S, POLLS = 0.005, 100
 WAITS_S, PLAIN_S = 0.020, 0.0005
 """9 of 10 polls wait while the server works for `WAITS_S`, where `plain_s` takes `PLAIN_S`; else in proportion.
@@ -93,16 +93,20 @@ class Agent:
 
     def __init__(self, server: Server, credentials: Credentials, name: str) -> None:
         self._transport = HttpTransport("127.0.0.1", server.port, credentials)
-        self._pid, self._name = server.pid, name
+        self._pid, self._name, self._run_id = server.pid, name, name
 
-    async def join(self, lease_s: float) -> None:
-        settings = RequestedSettings(min_nodes=1, max_nodes=1, lease_s=lease_s)
-        join = a_join(self._name, run_id=self._name, settings=settings)
+    async def join(self, lease_s: float, run_id: str = "") -> None:
+        """Join a run, by default one of its own. A later agent of a run stands by."""
+        self._run_id = run_id or self._name
+        settings = RequestedSettings(
+            min_nodes=1, max_nodes=2, lease_s=lease_s, last_call_timeout_s=0.0, scale_up="manual"
+        )
+        join = a_join(self._name, run_id=self._run_id, settings=settings)
         assert isinstance(await self._transport.exchange(join), Reply)
 
     async def poll(self) -> float:
         """Poll; return for how long the server has worked meanwhile, apart from while this process had no processor."""
-        poll = PollRequest(run_id=self._name, agent_id=self._name, revision=0, hold=False)
+        poll = PollRequest(run_id=self._run_id, agent_id=self._name, revision=0, hold=False)
         began_s = cpu_s(self._pid) - starved_s("self")
         assert isinstance(await self._transport.exchange(poll), Reply)
         return cpu_s(self._pid) - starved_s("self") - began_s
@@ -198,6 +202,23 @@ async def test_no_door_costs_much_memory_holds_agents_up_or_hides_a_loss(door: s
     assert waited_s <= (2 * WAITS_S if visit.is_open else WAITS_S)
     assert peak - before_mb <= GROWS_MB
     assert after_mb - before_mb <= STAYS_MB
+
+
+async def test_an_agent_that_falls_silent_beside_strangers_is_lost(tmp_path: Path) -> None:
+    """Another agent of its run is heard meanwhile: without one, the run would only warn."""
+    visit = DOORS["chunks of a byte"]
+    async with serving(tmp_path) as (server, witness, silent):
+        load = await strangers_at(server, visit.deed, visit.count)
+        await load.line("under way")
+        await witness.join(LOST_AFTER_S, run_id="run")
+        await silent.join(LOST_AFTER_S, run_id="run")
+        lost = pattern(losses.lost, node_id="silent", cause=losses.not_heard(LOST_AFTER_S))
+        is_lost = asyncio.create_task(server.line(lost))
+        while not is_lost.done():
+            await witness.poll()
+            await asyncio.sleep(POLL_S)
+        await is_lost
+        assert load.is_running
 
 
 async def test_agents_behind_one_address_join_and_restart_beside_strangers_at_another(tmp_path: Path) -> None:
