@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("rdzv_server", "node_agent", "rdzvctl")
 SOURCES = ("protocol", *PACKAGES, "docs", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE")
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
+OLDEST = "oldest libraries"
 OURS = {"rdzv_protocol", *PACKAGES}
 BUILD = "import sys, hatchling.build as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))"
 USER = """\
@@ -96,16 +98,22 @@ def python(version: str) -> str:
     pytest.skip(f"no Python {version} here")
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=[*VERSIONS, OLDEST])
 def installed(request: pytest.FixtureRequest, built: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment in which the wheel has been installed, and nothing else was before."""
-    return install(python(request.param), built[0], tmp_path_factory.mktemp(f"python{request.param}"))
+    """The Python of an environment in which the wheel has been installed, and nothing else was before.
+
+    With each version of Python there are the latest libraries; once there are the oldest that pyproject.toml allows.
+    """
+    folder = tmp_path_factory.mktemp("python")
+    if request.param == OLDEST:
+        return install(python(VERSIONS[0]), built[0], folder, "--resolution", "lowest-direct")
+    return install(python(request.param), built[0], folder)
 
 
-def install(interpreter: str, what: Path, folder: Path) -> Path:
+def install(interpreter: str, what: Path, folder: Path, *flags: str) -> Path:
     run(interpreter, "-m", "venv", "--without-pip", folder)
     own = folder / "bin" / "python"
-    run(find_uv_bin(), "pip", "install", "--native-tls", "--python", own, what)
+    run(find_uv_bin(), "pip", "install", "--native-tls", "--python", own, *flags, what)
     return own
 
 
@@ -124,6 +132,32 @@ def test_it_runs_in_a_clean_environment(installed: Path, tmp_path: Path) -> None
     assert run(programs / "rdzv-server", "--version").split()[-1] == rdzv_protocol.VERSION
     out = run(programs / "node-agent", "--standalone", "--nproc", "2", script)
     assert {"rank 0 of 2", "rank 1 of 2"} <= set(re.findall(r"rank \d of \d", out))
+
+
+def test_nodes_meet_at_its_server(installed: Path, tmp_path: Path) -> None:
+    """Also a request whose head comes in two pieces: how aiohttp reads it differs by version."""
+    script, programs = tmp_path / "train.py", installed.parent
+    script.write_text("import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    command = [programs / "rdzv-server", "--host", "127.0.0.1", "--port", "0", "--store", "memory"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr
+            found = next(
+                match for line in server.stderr if (match := re.search(r"listening on http://127\.0\.0\.1:(\d+)", line))
+            )
+            port = int(found[1])
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as halves:
+                halves.sendall(b"GET /healthz HT")
+                agent = [programs / "node-agent", "--endpoint", f"127.0.0.1:{port}", "--nnodes", "2", "--nproc", "2"]
+                other = subprocess.Popen([*agent, "--node-id", "b", script], stdout=subprocess.PIPE, text=True)
+                out = run(*map(str, agent), "--node-id", "a", script) + other.communicate(timeout=60)[0]
+                halves.sendall(b"TP/1.1\r\nHost: server\r\n\r\n")
+                assert halves.recv(12) == b"HTTP/1.1 200"
+            told = run(programs / "rdzvctl", "--endpoint", f"127.0.0.1:{port}", "status", "--json")
+        finally:
+            server.kill()
+    assert {f"rank {rank} of 4" for rank in range(4)} <= set(re.findall(r"rank \d of \d", out))
+    assert [attempt["phase"] for attempt in json.loads(told)["runs"]] == ["succeeded"]
 
 
 def test_the_sdist_installs_as_well(built: list[Path], tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ LAST_LINE = re.compile(
 """Last line of the stacks that faulthandler writes: the outermost frame of the main thread, also at Python's exit.
 
 In a function that `atexit` calls, the outermost frame can be any."""
+MOST_FRAMES = 100
+"""Most frames of a thread that faulthandler writes."""
 CUT = ("...", "<cut>", 0)
 """Outermost frame of a stack that is too deep for faulthandler, which leaves out the rest."""
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
@@ -531,6 +533,8 @@ def main_thread_of(text: str) -> Frames:
             frames.append((match[3], match[1], int(match[2])))
     if not frames:
         raise ValueError(words.NO_STACK_OF_MAIN_THREAD)
+    if len(frames) == MOST_FRAMES:
+        frames.append(CUT)  # Python 3.13 does not say so
     return frames
 
 

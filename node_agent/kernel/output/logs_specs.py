@@ -34,6 +34,7 @@ class LogsPlugin:
         self._name = options.plugin or ""
         self._on_error = on_error
         self._serial = 0
+        self._reading = asyncio.Lock()
         self._writer: asyncio.StreamWriter | None = None
         command = [sys.executable, "-P", PROGRAM]
         self._helper = Helper(
@@ -83,10 +84,11 @@ class LogsPlugin:
         self._serial = serial = self._serial + 1
         self._writer.write(json.dumps({"serial": serial, "asked": asked}).encode() + b"\n")
         answer: dict[str, Any] = {}
-        while answer.get("serial") != serial:  # a question that was given up is answered, too
-            if not (line := await self._reader.readline()):
-                raise PluginFailed(words.output.plugin_ended(self._name))
-            answer = json.loads(line)
+        async with self._reading:  # one who has been cancelled may still be about to leave
+            while answer.get("serial") != serial:  # a question that was given up is answered, too
+                if not (line := await self._reader.readline()):
+                    raise PluginFailed(words.output.plugin_ended(self._name))
+                answer = json.loads(line)
         if "error" in answer:
             raise PluginFailed(words.output.plugin_failed(self._name, answer["error"]))
         return answer

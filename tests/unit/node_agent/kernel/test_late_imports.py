@@ -107,8 +107,9 @@ class Given(TypedDict):
 
 print("platform" in sys.modules, "typing_extensions" in sys.modules, "msgspec.inspect" in sys.modules)
 import platform, uuid
+uuids = getattr(uuid, "platform", platform)  # Python 3.13 has it in no name
 print(msgspec.json.decode(b'{"one": 1}', type=Given), msgspec.convert(str(uuid.UUID(int=7)), uuid.UUID).int)
-print(platform.system(), uuid.platform.system(), uuid.platform.machine() == platform.machine())
+print(platform.system(), uuids.system(), uuids.machine() == platform.machine())
 print(msgspec.inspect.type_info(int), msgspec.json.schema(int))
 """
 
