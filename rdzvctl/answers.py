@@ -10,8 +10,8 @@ UNTOLD: dict[str, Any] = {
     # of a server
     "cordons": (), "version": "of an unknown version",
     # of a run
-    "broken_links": (), "finishing": None, "free_seats": 0, "health": None, "legal_sizes": (), "next_size": None,
-    "node_unit": 1, "time_s": {}, "unheard_s": None,
+    "broken_links": (), "finishing": None, "free_seats": 0, "health": None, "legal_sizes": (),
+    "is_stopped": False, "next_size": None, "node_unit": 1, "time_s": {}, "unheard_s": None,
     # of a hang
     "withheld": "",
     # of a node

@@ -442,6 +442,8 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
     match run["phase"]:
         case "succeeded":
             return ["Nothing: the run is done."]
+        case "failed" if run["is_stopped"]:
+            return ["Nothing: an operator stopped it. To begin a new attempt, start the agents again."]
         case "failed":
             if failure and failure["singled_out"]:
                 steps.append(f"Look at what the worker wrote: rdzvctl logs {run_id} {failure['rank']}")

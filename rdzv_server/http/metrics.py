@@ -94,6 +94,7 @@ LAG = _histogram("event_loop_lag_seconds", "Delay of a timer, sampled twice a se
 
 RUN_INFO = _gauge("run_info", "1, with the phase of the run as a label.", "run_id", "attempt", "phase")
 RUN_NODES = _gauge("run_nodes", "Agents of the run, by state.", "run_id", "state")
+RUN_ENDED = _gauge("run_ended", "1 for ten minutes after the run has ended, by result.", "run_id", "phase")
 RUN_ROUND = _gauge("run_round", "Round that is forming or running.", "run_id")
 RUN_WORLD_SIZE = _gauge("run_world_size", "Workers of the running round; 0 while it forms.", "run_id")
 RUN_FORMING = _gauge("run_forming_seconds", "Time for which the run has been forming its round, or 0.", "run_id")
@@ -133,6 +134,10 @@ OF_KIND = {
     WORKERS_FAILED: "workers_failed",
 }
 """Metrics that count all events of a kind, by kind."""
+
+
+LATELY_S = 600.0
+"""Seconds for which the end of a run is told."""
 
 
 class MetricsView:
@@ -180,7 +185,7 @@ class MetricsView:
         survey = _Survey()
         for run in self._service.runs():
             now = self._service.now(run.run_id)
-            is_listed = not run.stage.is_end and len(survey.listed) < self._most_runs
+            is_listed = len(survey.ended if run.stage.is_end else survey.listed) < self._most_runs
             samples += read(run, partial(survey.samples_of, run, now, is_listed=is_listed), lambda _: [])
             await checkpoint()
         return samples + survey.totals()
@@ -208,8 +213,10 @@ class MetricsView:
         counted = self._service.measurements
         for metric, kind in OF_KIND.items():
             yield Sample(metric, counted.happened[kind])
-        for end in ("succeeded", "failed"):
-            yield Sample(RUNS_ENDED, counted.happened[f"run_{end}"], (end,))
+        stopped = counted.happened["run_stopped"]  # each of these runs is told as failed, too
+        ended = {"succeeded": counted.happened["run_succeeded"], "failed": counted.happened["run_failed"] - stopped}
+        for end, times in (ended | {"stopped": stopped}).items():
+            yield Sample(RUNS_ENDED, times, (end,))
         yield Sample(LEASES_EXPIRED, counted.leases_expired)
         for cause, histogram in counted.rounds.items():
             durations = histogram.read()
@@ -250,6 +257,8 @@ class _Survey:
     def __init__(self) -> None:
         self.listed: set[str] = set()
         """Labels of the runs that have series of their own: two cut ids may be alike."""
+        self.ended: set[tuple[str, str]] = set()
+        """Labels and results of the runs that have ended lately."""
         self._phases = dict.fromkeys(get_args(run_view.Phase), 0)
         self._nodes = dict.fromkeys((*map(str, AgentState), "standby"), 0)
         self._disconnected = self._unlisted = 0
@@ -258,7 +267,7 @@ class _Survey:
     def samples_of(self, run: Run, now: float, *, is_listed: bool) -> list[Sample]:
         """Count the run; return its own series if it `is_listed`."""
         self.look_at(run, now)
-        return list(self.series_of(run, now)) if is_listed else []
+        return list(self.series_of(run, now) if not run.stage.is_end else self.ended_of(run, now)) if is_listed else []
 
     def look_at(self, run: Run, now: float) -> None:
         """Count the run, in a time that does not depend on its number of nodes."""
@@ -270,6 +279,14 @@ class _Survey:
             self._nodes[state] += count
         self._disconnected += len(run.leases.absent_since)
         self._longest_forming_s = max(self._longest_forming_s, run_view.forming_s(run, now))
+
+    def ended_of(self, run: Run, now: float) -> Iterator[Sample]:
+        """Series of a run that has ended; none if that was long ago, or an earlier attempt has the same."""
+        label = label_of(run.run_id)
+        result = "stopped" if run.is_stopped else run.stage.value
+        if run.ended_at is not None and now < run.ended_at + LATELY_S and (label, result) not in self.ended:
+            self.ended.add((label, result))
+            yield Sample(RUN_ENDED, 1, (label, result))
 
     def series_of(self, run: Run, now: float) -> Iterator[Sample]:
         """Series of the run itself; none if another run has the same label."""

@@ -101,6 +101,7 @@ def stop(machine: Machine, fact: events.RunStopped, now: float) -> None:
     sentence = words.stopped(fact.reason)
     _tell(machine, "run_stopped", fact, sentence, now)
     machine.end(Stage.FAILED, sentence, None, now)
+    machine.run.is_stopped = True
 
 
 def restart(machine: Machine, fact: RunRestarted, now: float) -> None:

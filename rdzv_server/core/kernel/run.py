@@ -370,6 +370,8 @@ class RunState(Struct, kw_only=True):
     """Whether the run has failed because too few nodes had joined in time."""
     no_progress: bool = False
     """Whether the run has failed because restarts got it no further."""
+    is_stopped: bool = False
+    """Whether an operator has ended the run."""
     end_failure: Failure | None = None
     ended_at: float | None = None
     forget_at: float | None = None

@@ -173,7 +173,7 @@ class SetApart(RunMachine):
         run = self.run
         run.stage, run.ended_at = Stage.FAILED, now
         run.end_reason = operations.stopped(fact.reason)
-        self._is_stopped = isinstance(fact, events.RunStopped)
+        self._is_stopped = run.is_stopped = isinstance(fact, events.RunStopped)
         if self._is_stopped:
             run.answer(fact.request_id, run.end_reason)
             self.tell("run_stopped", run.end_reason, now, by=fact.by, request_id=fact.request_id or None)

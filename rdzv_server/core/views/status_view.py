@@ -182,6 +182,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     progress: ProgressStatus | None
     hang: HangStatus | None
     finishing: FinishingStatus | None
+    is_stopped: Annotated[bool, Meta(description="an operator has ended it")]
     unheard_s: Annotated[
         float | None,
         Meta(description="seconds since an agent of the running round was heard, if none is; null: one is"),
@@ -230,6 +231,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
         progress=_progress(run.progress.values(), now),
         hang=_hang(run, hang, now) if (hang := Hangs.of(run).hang) else None,
         finishing=_finishing(run, now),
+        is_stopped=run.is_stopped,
         unheard_s=None if (unheard_s := run_view.unheard_s(run, now)) is None else _round(unheard_s),
         waits_for_agents=run_view.waits_for_agents(run),
         can_be_forgotten=run.can_be_forgotten,
@@ -253,7 +255,7 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
         min_nodes=run.settings.min_nodes, max_nodes=run.settings.max_nodes, largest_size=run.settings.max_nodes,
         next_size=None, free_seats=0, restart_count=run.restart_count, max_restarts=run.settings.max_restarts,
         restarts_left=0, restarts={}, age_s=_round(now - run.created_at), phase_age_s=0.0, time_s=time_ledger.NOTHING,
-        deadline_s=None, progress=None, hang=None, finishing=None, unheard_s=None,
+        deadline_s=None, progress=None, hang=None, finishing=None, is_stopped=run.is_stopped, unheard_s=None,
         waits_for_agents=False, can_be_forgotten=run.can_be_forgotten, missing=None, broken_links=[],
         nodes=[], first_failure=None, end_failure=None, failures=[], departures=[], history=[], settings=run.settings,
     )  # fmt: skip

@@ -282,6 +282,11 @@ def test_why_names_nodes_between_which_the_network_test_has_failed() -> None:
     assert found.next == [health.MEND_LINK, health.restart_tests_network("run")]
 
 
+def test_a_stop_by_an_operator_is_no_failure_to_mend() -> None:
+    (step,) = views.why(told(check(("2 max_restarts=1", "join a b; fail a; join a b; stop"))), SERVER).next
+    assert step.startswith("Nothing: an operator stopped it.")
+
+
 def test_runs_that_go_on_come_first() -> None:
     runs = [told(check(("1", happens))) for happens in ("join a; succeed a", "join a; 5s", "join a; fail a")]
     assert [row[1] for row in views.runs_table(runs).rows] == ["running", "succeeded", "failed"]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from rdzv_protocol.actions import StopRequest
 from rdzv_protocol.messages import Failure, LeaveRequest, PollRequest, ReportRequest
 from rdzv_protocol.settings import RequestedSettings
 
@@ -15,6 +16,7 @@ from rdzv_server.http import metrics
 from rdzv_server.http.metrics import LONGEST_LABEL, METRICS, MetricsView, label_of
 from rdzv_server.server import RendezvousServer
 from rdzv_server.service import operator_scheduler
+from rdzv_server.service.interface import OperatorRequest
 from tests.support.prometheus import Scrape, promtool
 from tests.support.scenario import Connection, a_join
 
@@ -93,6 +95,15 @@ async def test_what_happens_to_a_run_is_counted_by_its_cause(server):
     names = ("runs_begun", "worker_failures", "nodes_joined", "nodes_left", "nodes_lost", "lease_expirations")
     assert [said(f"rdzv_{name}_total") for name in names] == [1, 1, 3, 1, 0, 0]
     assert [said("rdzv_runs_ended_total", phase=phase) for phase in ("succeeded", "failed")] == [1, 0]
+
+
+async def test_a_run_that_an_operator_stops_has_not_failed(server):
+    await join(server, "run", "a")
+    await server.rendezvous.ask(OperatorRequest(StopRequest(run_id="run"), "admin"), Connection("operator"))
+    said = await scrape(server)
+    assert [said("rdzv_runs_ended_total", phase=phase) for phase in ("succeeded", "failed", "stopped")] == [0, 0, 1]
+    assert said("rdzv_run_ended", run_id="run", phase="stopped") == 1
+    assert not (await scrape(server, most_runs=0)).all("rdzv_run_ended")
 
 
 async def test_a_lease_that_runs_out_is_told_apart_from_a_connection_that_closes(server):
