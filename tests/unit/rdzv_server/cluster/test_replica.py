@@ -216,6 +216,8 @@ async def test_agents_that_are_sent_away_meanwhile_are_not_lost(server):
     server.replica.term.rendezvous.lost(connection)
     await asyncio.sleep(0.05)  # longer than the grace
     leadership.regain(0.05)
+    await server.poll("b", hold=False)
+    await asyncio.sleep(0.05)  # again: the agent comes back when it tries the next time
     reply = await server.poll("b", hold=False)
     assert isinstance(reply.directive, Start)
     (run,) = server.replica.term.driver.runs()
