@@ -170,6 +170,9 @@ class Arguments(Struct, frozen=True):
     scale_up: Annotated[ScaleUp | None, ours(
         "WHEN", one_of("immediate", "cooldown", "manual", "on-notice"), "when an arrival restarts the run: immediate, "
         "cooldown, manual, or on-notice (when the workers have saved) (default: immediate)")] = None
+    scale_up_cooldown: Annotated[float | None, ours(
+        "S", seconds(0, 10**7), "with --scale-up cooldown: a round lasts S seconds at least before an arrival restarts "
+        "it (default: 300)")] = None
     rank_policy: Annotated[RankPolicy | None, ours(
         "HOW", one_of("sticky", "topology", "fill-gaps"), "group ranks of each round: sticky (nodes keep theirs, in "
         "their order), topology (by --topology or the scheduler's network, so that neighbours stay together), "

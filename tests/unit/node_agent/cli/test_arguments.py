@@ -96,6 +96,7 @@ TABLE = {  # by argument: a good text, a bad one, and what is said to that
     "shrink_after": ("60", "soon", a_time("soon")),
     "lease": ("10", "0", a_time("0", 0.1, 86_400)),
     "disconnect_grace": ("2", "soon", a_time("soon", 0, 3600)),
+    "scale_up_cooldown": ("60", "soon", a_time("soon", 0, 10_000_000)),
     "scale_up": ("manual", "later", SAY.not_one_of(("immediate", "cooldown", "manual", "on-notice"), "later")),
     "rank_policy": ("topology", "random", SAY.not_one_of(("sticky", "topology", "fill-gaps"), "random")),
     "topology": ("rack1.node2", "two\nlines", TWO_LINES),
@@ -224,7 +225,7 @@ def test_a_setting_is_asked_for_by_the_flag_of_its_name(setting, argument):
 
 
 def test_every_setting_has_a_flag_that_asks_for_it() -> None:
-    of_nnodes, of_other_agents = {"min_nodes", "max_nodes", "legal_sizes"}, {"scale_up_window_s", "scale_up_cooldown_s"}
+    of_nnodes, of_other_agents = {"min_nodes", "max_nodes", "legal_sizes"}, {"scale_up_window_s"}
     assert set(RequestedSettings.__struct_fields__) - set(SAME_NAMES) == of_nnodes | of_other_agents
 
 

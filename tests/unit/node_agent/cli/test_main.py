@@ -148,7 +148,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("logs.plugin", None, []),
 ]
 # fmt: on
-WITHOUT_A_FLAG = {"scale_up_window_s", "scale_up_cooldown_s"}
+WITHOUT_A_FLAG = {"scale_up_window_s"}
 THE_AGENTS_OWN = {"attempt", "agent_id", "secret", "command", "program", "after_round", "port", "returning", "unfit"}
 THE_AGENTS_OWN |= {"hosts_store", "drains", "queries", "log_dir"}
 
