@@ -13,7 +13,7 @@ def hung(suspicion: str, follows: str = "") -> str:
     return f"{suspicion}; {follows}" if follows else suspicion
 
 
-ONLY_REPORTED = "--on-hang report leaves what to do to you"
+ONLY_REPORTED = "the server only reports it (--on-hang report)"
 
 
 def unreachable(one: str, other: str, problem: str, more: int) -> str:

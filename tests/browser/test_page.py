@@ -277,6 +277,38 @@ async def test_a_node_that_is_slower_than_the_others_is_called_slow(cluster: Clu
     tab.is_content()
 
 
+async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, tab: Tab) -> None:
+    """It comes before runs that are well, is counted and named in the title, and is well again by itself."""
+    await cluster.nodes("b", "--run-id", "well", nproc=1)
+    flags = ("--nnodes", "1:2", "--last-call-timeout", "0", "--on-hang", "report", "--progress-timeout", "1")
+    (worker,) = await cluster.nodes("a", "--run-id", "train", *flags, nproc=1)
+    await tab.open(cluster)
+    await tab.shows("#runs tr:nth-child(2)", "well")
+    await tab.shows("#runs tr:first-child [data-field=health]", "hung")
+    await tab.shows(
+        "#runs tr:first-child", re.compile(r"train.*rank 0 on node a may hang: .*rdzvctl stacks train", re.DOTALL)
+    )
+    await tab.shows("#needy", "1 run needs a look: 1 hung")
+    assert await tab.page.title() == "(1) Runs · rdzv-server"
+    await tab.is_accessible()
+    await tab.picture("health-runs")
+    await tab.open(cluster, "/runs/train")
+    await tab.tone("#health-state", "bad")
+    await tab.shows("#health-others", "Also: below size")
+    await tab.page.get_by_role("button", name="Copy rdzvctl stacks train", exact=True).click()
+    await tab.shows("#done", "copied")
+    assert await tab.page.title() == "hung · train · rdzv-server"
+    await tab.is_accessible()
+    await tab.picture("health-run", full=True)
+    await tab.go(f"http://{cluster.endpoint}/runs/train?plain=0")
+    await tab.shows("main", re.compile(r"hung .*See what the workers do: rdzvctl stacks train", re.DOTALL))
+    await tab.open(cluster, "/runs/train")
+    await worker.tell("progress 8 end")
+    await tab.shows("#health-state", "below size")
+    assert await tab.page.title() == "running · train · rdzv-server"
+    tab.is_content()
+
+
 async def test_links_that_the_network_test_has_found_broken_are_named_with_what_is_wrong(
     cluster: Cluster, tab: Tab
 ) -> None:

@@ -10,6 +10,7 @@ const TONES = {
   starting: "calm", training: "good", checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
   restarting: "busy", stopping: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", excluded: "busy", draining: "busy",
   missing: "bad", failed: "bad", unhealthy: "bad",
+  hung: "bad", unreachable: "bad", looping: "bad", overdue: "busy", stalled: "busy", last_restart_spent: "busy", below_size: "calm",
 };
 const ORDER = ["unhealthy", "failed", "restarting", "forming", "finishing", "running", "succeeded"]; // who needs somebody comes first
 const ENDINGS = { starts: "starts in", gives_up: "gives up in", ends: "ends in" };
@@ -49,6 +50,8 @@ function duration(seconds) {
 const limit = (seconds) => (seconds < 100 ? `${seconds} s` : duration(seconds)); // exact, as it was set
 const now = () => Date.now() / 1000 + ahead;
 const since = (at) => duration(now() - at);
+const worded = (word) => word.replaceAll("_", " ");
+const isTroubled = (run) => Boolean(run.health && run.health.is_trouble); // a person should look at it
 const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hourCycle: "h23" });
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
@@ -285,7 +288,7 @@ const cordonRows = new Map(); // by node
 
 function drawRuns() {
   const runs = Object.values(shown.runs || {});
-  const place = (run) => ORDER.indexOf(run.phase) * 1e12 - run.since;
+  const place = (run) => (isTroubled(run) ? -1 : ORDER.indexOf(run.phase)) * 1e12 - run.since;
   runs.sort((one, other) => place(one) - place(other));
   drawRows(byId("run-row"), byId("runs"), rows, runs.map((run) => [run.run_id, run]), (row, run) => {
     row.run = run;
@@ -293,13 +296,21 @@ function drawRuns() {
     fill(row.fields.run_id, run.run_id);
     fill(row.fields.attempt, run.attempt > 1 ? `attempt ${run.attempt}` : "");
     fill(toned(row.fields.phase, run.phase), run.phase);
-    fill(row.fields.reason, run.reason);
+    drawHealth(row.fields.health, run.phase === "unhealthy" ? undefined : run.health);
+    fill(row.fields.reason, isTroubled(run) ? run.health.sentence : run.reason);
+    drawSteps(row.fields.next, isTroubled(run) ? run.health.next.filter((step) => commandOf(step)).slice(0, 1) : []);
     fill(row.fields.nodes, nodesOf(run) + (run.standbys ? ` + ${run.standbys}` : ""));
     fill(row.fields.restarts, `${run.restart_count} of ${run.max_restarts}`);
   });
   byId("no-runs").hidden = runs.length > 0;
   const counts = ORDER.map((phase) => [runs.filter((run) => run.phase === phase).length, phase]);
   fill(byId("counts"), counts.filter(([count]) => count).map((pair) => pair.join(" ")).join(", "));
+  const troubled = runs.filter(isTroubled), states = new Map();
+  troubled.forEach(({ health }) => states.set(health.state, (states.get(health.state) || 0) + 1));
+  const which = [...states].map(([state, count]) => `${count} ${worded(state)}`).join(", ");
+  byId("needy").hidden = troubled.length === 0;
+  fill(byId("needy"), `${plural(troubled.length, "run")} ${troubled.length === 1 ? "needs" : "need"} a look: ${which}`);
+  document.title = `${troubled.length ? `(${troubled.length}) ` : ""}Runs · rdzv-server`;
   sift();
   drawKeptOut((shown.server || {}).cordons || []);
   tickRuns();
@@ -323,15 +334,46 @@ function drawKeptOut(cordons) {
 function sift() {
   const wanted = byId("filter").value.toLowerCase();
   for (const row of rows.values()) {
-    row.hidden = !`${row.run.run_id} ${row.run.reason} ${row.run.phase}`.toLowerCase().includes(wanted);
+    const { run_id, reason, phase, health } = row.run;
+    const words = health ? `${worded(health.state)} ${health.sentence}` : "";
+    row.hidden = !`${run_id} ${reason} ${phase} ${words}`.toLowerCase().includes(wanted);
   }
 }
 
 function tickRuns() {
   for (const { run, fields } of rows.values()) {
     fill(fields.age, run.ended_at === undefined ? since(run.created_at) : `${since(run.ended_at)} ago`);
-    fill(fields.countdown, countdown(run));
+    fill(fields.countdown, isTroubled(run) ? `for ${since(run.health.since)}` : countdown(run));
   }
+}
+
+// Health.
+
+function drawHealth(badge, health) {
+  badge.hidden = !health;
+  if (health) fill(toned(badge, health.state), worded(health.state));
+}
+
+const commandOf = (step) => (step.match(/rdzvctl .*$/) || [""])[0];
+
+function drawSteps(list, steps) {
+  // what to do next, each command with a button that copies it; made anew only if it has changed
+  const wanted = steps.join("\n");
+  if (list.dataset.steps === wanted) return;
+  list.dataset.steps = wanted;
+  list.hidden = steps.length === 0;
+  list.replaceChildren(...steps.map((step) => {
+    const command = commandOf(step), item = make("li", "", command ? step.slice(0, -command.length) : step);
+    if (command) item.append(make("code", "", command));
+    if (command && navigator.clipboard) {
+      const button = make("button", "quiet-button", "Copy");
+      button.type = "button";
+      button.setAttribute("aria-label", `Copy ${command}`);
+      button.addEventListener("click", () => navigator.clipboard.writeText(command).then(() => notice("copied")));
+      item.append(" ", button);
+    }
+    return item;
+  }));
 }
 
 // One run.
@@ -343,7 +385,15 @@ function drawRun() {
   if (!run) return;
   fill(toned(byId("phase"), run.phase), run.phase);
   fill(byId("reason"), run.reason);
-  document.title = `${run.phase} · ${runId} · rdzv-server`;
+  document.title = `${isTroubled(run) ? worded(run.health.state) : run.phase} · ${runId} · rdzv-server`;
+  const { health } = run;
+  byId("health").hidden = !health;
+  drawHealth(byId("health-state"), health);
+  if (health) {
+    fill(byId("health-sentence"), health.sentence);
+    fill(byId("health-others"), health.others ? `Also: ${health.others.map(worded).join(", ")}` : "");
+    drawSteps(byId("health-next"), health.next);
+  }
   document.querySelectorAll(".head button[data-path]").forEach((button) => {
     const ended = run.ended_at !== undefined;
     button.hidden = button.dataset.ofEnded ? !run.can_be_forgotten : ended;
@@ -359,6 +409,7 @@ function tickRun() {
   const run = shown.run;
   if (!run) return;
   fill(byId("countdown"), countdown(run));
+  if (run.health) fill(byId("health-age"), `for ${since(run.health.since)}`);
   const charged = `${run.restart_count} of ${run.max_restarts} used`;
   const causes = Object.entries(run.restarts || {}).map(([cause, times]) => `${times} × ${cause.replaceAll("_", " ")}`);
   facts(byId("facts"), [
