@@ -12,6 +12,7 @@ from rdzv_protocol import actions
 
 from rdzv_server.core.policies import words
 from rdzv_server.words import completion, failures, operations
+from rdzv_server.words import health as health_words
 from rdzv_server.words import service as service_words
 from tests.browser.conftest import PHONE, NewTab, Tab
 from tests.browser.crowd import Crowd
@@ -301,7 +302,7 @@ async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, t
     await tab.is_accessible()
     await tab.picture("health-run", full=True)
     await tab.go(f"http://{cluster.endpoint}/runs/train?plain=0")
-    await tab.shows("main", re.compile(r"hung .*See what the workers do: rdzvctl stacks train", re.DOTALL))
+    await tab.shows("main", re.compile(rf"hung .*{health_words.stacks('train')}", re.DOTALL))
     await tab.open(cluster, "/runs/train")
     await worker.tell("progress 8 end")
     await tab.shows("#health-state", "below size")
