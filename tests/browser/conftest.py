@@ -15,6 +15,7 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Error, Page, async_playwright, expect
 
+from tests.integration.conftest import etcd
 from tests.integration.replicas import Replicas
 from tests.support.cluster import Cluster
 from tests.support.etcd import Etcd
@@ -23,6 +24,8 @@ from tests.support.told import nameless
 from tests.support.worker_hub import WorkerHub
 
 HERE = str(Path(__file__).parent)
+__all__ = ["etcd"]
+
 CHROMIUM = shutil.which("chromium")
 PHONE: Any = {"width": 390, "height": 844}
 DESKTOP: Any = {"width": 1200, "height": 860}

@@ -1,6 +1,6 @@
 """Fixtures of all tests with real programs."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster
-from tests.support.etcd import Etcd
+from tests.support.etcd import Etcd, etcd_cluster, need_etcd
 from tests.support.worker_hub import WorkerHub
 
 
@@ -28,6 +28,14 @@ async def durable(hub: WorkerHub, tmp_path: Path) -> AsyncIterator[Cluster]:
     async with Cluster(hub, "--store", f"sqlite:{tmp_path}/state.db") as cluster:
         await cluster.serve()
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """One member, which ends with the tests of its module: others play with the children of pytest's own process."""
+    need_etcd()
+    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as etcd:
+        yield etcd
 
 
 @pytest.fixture

@@ -154,6 +154,7 @@ class RunStory(RuleBasedStateMachine):
         """Limits of the number of nodes, at each formation."""
         self.formations: list[dict[str, Assignment]] = []
         self.counters: list[int] = []
+        self.failures_by_node: dict[str, int] = {}
         self.end: object = None
         self.counted: dict[str, float] = {}
         """Seconds of the running phase's parts that only grow."""
@@ -208,9 +209,13 @@ class RunStory(RuleBasedStateMachine):
         """A network delivers twice, and late: a report or a leave that was taken once changes nothing.
 
         A join is a sign of life, too: if its agent had not been heard, a round that waited for it may complete. If no
-        agent of the run was heard, one is then, and it may be the witness of another one's loss.
+        agent of the run was heard, one is then, and it may be the witness of another one's loss. An earlier join of an
+        agent that has joined again is news.
         """
+        latest = {event.join.agent_id: event for event, _ in self.taken if isinstance(event, NodeJoined)}
         for event, model in list(self.taken):
+            if isinstance(event, NodeJoined) and latest[event.join.agent_id] != event:
+                continue
             recorded = len(self.records)
             agent = self.model.find(event.join.agent_id) if isinstance(event, NodeJoined) else None
             was_uncertain = agent is not None and agent.uncertain
@@ -718,10 +723,10 @@ class RunStory(RuleBasedStateMachine):
             run.restart_count,
             run.revision,
             sum(run.restarts.values()),
-            *run.failures_by_node.values(),
         ]
         assert all(before <= after for before, after in zip(self.counters, now, strict=False))
-        self.counters = now
+        assert all(before <= run.failures_by_node[node_id] for node_id, before in self.failures_by_node.items())
+        self.counters, self.failures_by_node = now, dict(run.failures_by_node)
 
     @invariant()
     def the_last_formation_is_sound(self) -> None:
