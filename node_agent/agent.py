@@ -208,7 +208,7 @@ class Agent:
             self.console.log(warning)
 
     async def _warn_of_address(self, addr: str) -> None:
-        """Warn if the address that other nodes are given of this one is a name that nobody can look up here."""
+        """Warn if other nodes get a name as the address of this one, and this node cannot look that name up."""
         from node_agent.kernel.transport import name_lookup
 
         if why := await name_lookup.why_unknown(addr):

@@ -92,5 +92,5 @@ def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) ->
 
 
 def _sendable(seconds: float) -> float:
-    """Nearest number of seconds that a message may have, whatever the workers have told."""
+    """Return the seconds that workers told, or the nearest number that a message allows."""
     return min(max(0.0, seconds), float(MAX_SECONDS))

@@ -2,8 +2,8 @@
 
 A process of its own asks, in the workers' environment and with their interpreter. It asks NVIDIA's driver, if the torch
 there is built for CUDA, and else torch itself. They know best what MIG and variables such as CUDA_VISIBLE_DEVICES,
-HIP_VISIBLE_DEVICES and ZE_AFFINITY_MASK leave. The driver answers at once; the import of torch takes seconds. A number
-of workers, and cpu, ask nobody.
+HIP_VISIBLE_DEVICES and ZE_AFFINITY_MASK leave. The driver answers at once; the import of torch takes seconds. For a
+number of workers, and for cpu, no such process is started.
 """
 
 import json

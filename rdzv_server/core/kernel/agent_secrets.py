@@ -23,7 +23,7 @@ def is_same(given: str, kept: str) -> bool:
 
 
 def nonce(kept: str, text: str) -> str:
-    """Return a text that nobody can guess without the hash of a secret: always the same for the same `text`."""
+    """Return the keyed hash of a text. The key is the hash of a secret, without which nobody can guess the result."""
     import hmac
 
     return hmac.new(kept.encode(), text.encode(), "sha256").hexdigest()[:32]
