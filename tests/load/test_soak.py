@@ -101,5 +101,6 @@ async def counted(server: RendezvousServer, tasks: int = 0) -> tuple[int, int]:
     async with asyncio.timeout(PATIENCE_S):
         while server.service.runs() or (tasks and len(asyncio.all_tasks()) > tasks):  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
+    gc.unfreeze()  # a server freezes what is old, so that Python leaves it to the server's own full collection
     gc.collect()
     return len(asyncio.all_tasks()), sys.getallocatedblocks()
