@@ -25,6 +25,8 @@ LOGS = "/v1/runs/logs"
 STACKS = "/v1/runs/stacks"
 EVENTS = "/v1/runs/{run_id}/events"
 """Template of the path of a run's events: see `template_of` and `events_of`."""
+TIMELINE = "/v1/runs/{run_id}/timeline"
+"""Template of the path of a run's timeline."""
 HEALTHZ = "/healthz"
 READYZ = "/readyz"
 LEADERZ = "/leaderz"
@@ -42,18 +44,26 @@ MEDIA_TYPE = "application/msgpack"
 DEFAULT_PORT = 29400
 
 
-_events_begin, _events_end = EVENTS.split("{run_id}")
+_begin, _ = EVENTS.split("{run_id}")
+_ends = {template.removeprefix(_begin + "{run_id}"): template for template in (EVENTS, TIMELINE)}
 
 
 def template_of(path: str) -> str:
     """The path with `{run_id}` in the place of a run's id, where it has one."""
-    return path if run_id_of(path) is None else EVENTS
+    return _parsed(path)[0]
 
 
 def run_id_of(path: str) -> str | None:
     """The run id in a path that has been decoded; None if it has none."""
-    is_of_events = path.startswith(_events_begin) and path.endswith(_events_end)
-    return path[len(_events_begin) : -len(_events_end)] or None if is_of_events else None
+    return _parsed(path)[1]
+
+
+def _parsed(path: str) -> tuple[str, str | None]:
+    if path.startswith(_begin):
+        for end, template in _ends.items():
+            if path.endswith(end) and (run_id := path[len(_begin) : -len(end)]):
+                return template, run_id
+    return path, None
 
 
 def events_of(run_id: str) -> str:
@@ -61,3 +71,8 @@ def events_of(run_id: str) -> str:
     from urllib.parse import quote
 
     return EVENTS.format(run_id=quote(run_id, safe=""))
+
+
+def timeline_of(run_id: str) -> str:
+    """Path of a run's timeline."""
+    return f"{events_of(run_id).removesuffix('events')}timeline"

@@ -25,6 +25,9 @@ from rdzv_protocol.events import EventPage
 from rdzv_protocol.exposition import CONTENT_TYPE
 from rdzv_protocol.text import printable
 
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.views import timeline_view
+from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.answers import HEADERS, json_answer, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
 from rdzv_server.http.events_endpoint import (
@@ -52,8 +55,10 @@ from rdzv_server.http.requests import (
 )
 from rdzv_server.http.route import Handler, Route
 from rdzv_server.http.status_endpoint import Status, StatusView
+from rdzv_server.service.driver import Driver
 from rdzv_server.service.interface import AnyRequest, OperatorRequest, Service
 from rdzv_server.service.operator_scheduler import checkpoint
+from rdzv_server.service.reading import read
 from rdzv_server.service.watch import Watch
 from rdzv_server.words import http as words
 
@@ -236,6 +241,18 @@ class HttpApi:
         limit = number_of("limit", query.get("limit"), DEFAULT_LIMIT, 1, MOST_EVENTS)
         return json_of(await self._events.page(run_id, after, limit))
 
+    async def timeline(self, request: web.BaseRequest) -> web.Response:
+        connection, run_id = connection_of(request), paths.run_id_of(request.path)
+        if run_id is None:
+            raise web.HTTPNotFound  # the template itself
+        connection.permit.check_run(run_id)
+
+        async def latest(driver: Driver) -> Run:
+            return driver.attempt_of(run_id)
+
+        run, now = await self._service.with_driver(run_id, latest), self._service.now(run_id)
+        return json_of(read(run, lambda: timeline_view.view(run, now), lambda _: timeline_view.unreadable(run, now)))
+
     async def metrics(self, request: web.BaseRequest) -> web.Response:
         connection_of(request).permit.check_every_run(words.METRICS_OF_ALL)
         body = await self._metrics.body()
@@ -398,6 +415,11 @@ ROUTES: tuple[Route, ...] = (
             ("after", After, "Number of the last event that is known: those after it. 0, the default: from the begin."),
             ("limit", Limit, f"Events of a page, 1 to {MOST_EVENTS} ({DEFAULT_LIMIT} by default); a stream sends all."),
         ),
+    ),
+    _question(
+        paths.TIMELINE, HttpApi.timeline, "Rounds, progress and events of a run over time, for a picture of it.",
+        answer=TimelineView, says="Of its last attempt, below 100 kB however long it is.",
+        refusals=(NotLeader, errors.UnknownRun),
     ),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),
     *map(_action, actions.ACTIONS),

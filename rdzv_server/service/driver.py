@@ -238,6 +238,11 @@ class Driver:
         """Tell `observer` of every batch from now on. One that raises is logged and told no more."""
         self._observers.append(observer)
 
+    def attempt_of(self, run_id: str) -> Run:
+        """Last attempt of the run. Raises `UnknownRun`."""
+        with _refusing():
+            return self._attempts_of(run_id)[-1]
+
     async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
         """Events of the run with numbers above `after`, at most so many, the oldest first. Raises `UnknownRun`.
 

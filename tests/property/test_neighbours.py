@@ -309,7 +309,7 @@ def looks() -> Iterator[tuple[str, str]]:
 
 
 def _addresses(route: Route) -> list[str]:
-    return [paths.events_of(run_id) for run_id in (A_RUN, *B_RUNS)] if "{run_id}" in route.path else [route.path]
+    return list(dict.fromkeys(route.path.format(run_id=quote(run_id, safe="")) for run_id in (A_RUN, *B_RUNS)))
 
 
 async def attacked(site: Site, path: str, message: Any, mine: Agent, theirs: Agent) -> None:

@@ -177,15 +177,15 @@ class RunMachine:
             return False
         if leases.absent_since:
             return False
-        if event.progress is not None and self._is_news(agent_id, event.progress):
+        if event.progress is not None and self._is_news(agent_id, event.progress, now):
             return False
         if event.finished is not None and finishing.is_news(run, agent_id, event.finished):
             return False
         self._renewed(event, now)
         return True
 
-    def _is_news(self, agent_id: str, told: Progress) -> bool:
-        return any(is_news(agent_id, told) for is_news in self._hooks.is_news)
+    def _is_news(self, agent_id: str, told: Progress, now: float) -> bool:
+        return any(is_news(agent_id, told, now) for is_news in self._hooks.is_news)
 
     def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
         """Apply a recorded fact again, or a part of a snapshot; return the effects of the fact, none for a snapshot."""
@@ -680,6 +680,8 @@ class RunMachine:
             at=run.wall_clock(now), **more,
         )  # fmt: skip
         self._effects.append(Happened(event))
+        for told in self._hooks.told:
+            told(event, now)
 
     def _note_large_event(self, reason: str, failure: Failure | None) -> None:
         size = getsizeof(reason) + (kept_failures.size_of(failure) if failure else 0)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from msgspec import Struct
+from rdzv_protocol.events import RunEvent
 from rdzv_protocol.messages import Progress
 
 from rdzv_server.core.events import Event, Fact
@@ -118,6 +119,9 @@ class Policy(Generic[StateT, SignsT]):
     def workers_succeeded(self, agent_id: str) -> None:
         """Forget what was about running workers of this agent: all of them have exited 0."""
 
+    def told(self, event: RunEvent, now: float) -> None:
+        """Take an event of the run that people are told."""
+
     def run_ended(self, now: float) -> None:
         """Close the books of a run that has just ended."""
 
@@ -127,7 +131,7 @@ class Policy(Generic[StateT, SignsT]):
 
     # Hooks that are called only while the server is live.
 
-    def is_news(self, agent_id: str, progress: Progress) -> bool:
+    def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
         """Whether `progressed` has anything to do."""
         return False
 
@@ -164,6 +168,7 @@ class Hooks:
         self.settle = _overridden(policies, Policy.settle)
         self.before_round_ends = _overridden(policies, Policy.before_round_ends)
         self.workers_succeeded = _overridden(policies, Policy.workers_succeeded)
+        self.told = _overridden(policies, Policy.told)
         self.run_ended = _overridden(policies, Policy.run_ended)
         self.report = _overridden(policies, Policy.report)
         self.round_opened = _overridden(policies, Policy.round_opened)

@@ -1,6 +1,7 @@
 """Policies of every run, each in a file or folder of its own.
 
-To add a policy, write it here and add it to `POLICIES`. The order is the order in which their facts are due.
+To add a policy, write it here and add it to `POLICIES`. The order is the order in which their facts are due, and of all
+hooks: the timeline reads what the time ledger is about to clear.
 """
 
 from rdzv_server.core.kernel.policy import Policies
@@ -8,5 +9,6 @@ from rdzv_server.core.policies.hangs.hang_policy import Hangs
 from rdzv_server.core.policies.network_check.network_policy import NetworkCheck
 from rdzv_server.core.policies.stragglers import Stragglers
 from rdzv_server.core.policies.time_ledger import TimeLedger
+from rdzv_server.core.policies.timeline import Timeline
 
-POLICIES: Policies = (NetworkCheck, Hangs, Stragglers, TimeLedger)
+POLICIES: Policies = (NetworkCheck, Hangs, Stragglers, Timeline, TimeLedger)

@@ -94,14 +94,14 @@ class Stragglers(Policy[StragglersState, Comparisons]):
     State = StragglersState
     Signs = Comparisons
 
-    def is_news(self, agent_id: str, progress: Progress) -> bool:
+    def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
         """Whether to compare nodes from now on: several run workers, and this is the first to tell a step's time."""
         if self.signs.look_at is not None or progress.step_s is None:
             return False
         return self.run.stage is Stage.RUNNING and len(self.run.running) > 1
 
     def progressed(self, agent_id: str, progress: Progress, now: float) -> None:
-        if self.is_news(agent_id, progress):
+        if self.is_news(agent_id, progress, now):
             self.signs.look_at = now + self.run.settings.lease_s
 
     def attend(self, now: float) -> None:

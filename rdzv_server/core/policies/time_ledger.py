@@ -113,7 +113,7 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
             return
         ledger.spent_s[ledger.phase] = ledger.spent_s.get(ledger.phase, 0.0) + now - ledger.since
         if ledger.phase == "running":
-            for part, seconds in _of_running(run, now - ledger.since).items():
+            for part, seconds in parts_of_round(run, now - ledger.since).items():
                 ledger.of_running_s[part] = ledger.of_running_s.get(part, 0.0) + seconds
             self.state.measured = ledger.starting_s = None
         if now_in in ("running", "ended") and ledger.phase != "running" and run.opening.cause is not Cause.FIRST:
@@ -131,12 +131,12 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
             "running_time": spent if isinstance(spent, RunningTime) else None,
         }
 
-    def is_news(self, agent_id: str, told: Progress) -> bool:
+    def is_news(self, agent_id: str, told: Progress, now: float) -> bool:
         """Whether this is the first progress of the running round."""
         return self.state.time.starting_s is None and progress.is_of_running_round(self.run, agent_id, told)
 
     def progressed(self, agent_id: str, told: Progress, now: float) -> TrainingBegan | None:
-        if not self.is_news(agent_id, told):
+        if not self.is_news(agent_id, told, now):
             return None
         told_s = told.age_s if told.telling_s is None else told.telling_s
         return TrainingBegan(max(0.0, now - told_s - self.run.started_at))
@@ -186,7 +186,7 @@ def phase(run: Run) -> TimePhase:
     return "forming" if run.membership is None else "restarting"
 
 
-def _of_running(run: Run, whole_s: float) -> dict[str, float]:
+def parts_of_round(run: Run, whole_s: float) -> dict[str, float]:
     """Seconds without training of a round that has ended after `whole_s`, by part; no second counts twice.
 
     A hang that is believed when the round ends counts whatever ends it, unless all workers have succeeded. Any other
@@ -205,6 +205,12 @@ def _of_running(run: Run, whole_s: float) -> dict[str, float]:
     if _of(run).starting_s is None and left_s:
         parts[STARTING] = left_s
     return parts
+
+
+def waited_s(run: Run, now: float) -> float:
+    """Seconds for which the run has had fewer nodes than its minimum, up to now."""
+    ledger = _of(run)
+    return ledger.spent_s.get("waiting", 0.0) + (now - ledger.since if ledger.phase == "waiting" else 0.0)
 
 
 def since(run: Run) -> float:
@@ -305,8 +311,14 @@ def view(run: Run, now: float) -> TimeStatus:
 def _parts(run: Run, now: float) -> dict[str, float]:
     """Seconds of each part of the running phase, up to now."""
     parts = dict.fromkeys(PARTS, 0.0) | _of_rounds_before(run)
-    for part, seconds in _of_this_round(run, now).items():
+    for part, seconds in parts_so_far(run, now).items():
         parts[part] += seconds
+    return parts
+
+
+def parts_so_far(run: Run, now: float) -> dict[str, float]:
+    """Seconds of each part of the running round, a present standstill and a start that goes on included."""
+    parts = _of_this_round(run, now)
     if present(run) == STARTING:
-        parts[STARTING] += now - _of(run).since - standstill_s(run, now) - _saving_s(run, now)
+        parts[STARTING] += now - _of(run).since - parts["detecting"] - parts["checkpointing"]
     return parts

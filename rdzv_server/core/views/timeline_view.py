@@ -1,0 +1,173 @@
+"""Timeline of a run as operators see it: times are seconds since 1970 by the server's clock, for a picture of the run.
+
+Its size has a limit, however long the run is: see `policies.timeline`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct, structs
+from rdzv_protocol.constraints import Count, Id, Round, Step
+from rdzv_protocol.events import EventKind, Number
+
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.policies import time_ledger
+from rdzv_server.core.policies.time_ledger import Duration
+from rdzv_server.core.policies.timeline import LANES, SECONDS, Lane, Mark, RoundSpan, Sample, Timeline
+
+Time = Annotated[float, Meta(description="seconds since 1970")]
+
+
+class TimelineRound(Struct, frozen=True, kw_only=True):
+    """Round of the run, or several neighbouring short ones together, with seconds by what they went into."""
+
+    first: Round
+    last: Round
+    opened_at: Time
+    started_at: Annotated[Time | None, Meta(description="of the first of them that has started; null: none has")]
+    ended_at: Annotated[Time | None, Meta(description="null: it forms or runs")]
+    waiting_s: Annotated[Duration, Meta(description="with fewer nodes than the minimum")]
+    forming_s: Annotated[Duration, Meta(description="with the minimum of nodes there, until it started")]
+    running_s: Annotated[Duration, Meta(description="from its start to its end; the next four are parts of it")]
+    starting_s: Annotated[Duration, Meta(description="at its begin, until its workers told their first progress")]
+    checkpointing_s: Duration
+    detecting_s: Annotated[Duration, Meta(description="at its end: from a standstill until it ended, or until now")]
+    lost_s: Annotated[Duration, Meta(description="before that: work since the last checkpoint that was repeated")]
+
+
+class TimelineSample(Struct, frozen=True, kw_only=True):
+    """Progress of the run at a time."""
+
+    at: Time
+    round: Round
+    step: Step
+    checkpoint_step: Annotated[Step | None, Meta(description="of the last complete checkpoint that is known")]
+    checkpointing_s: Annotated[Duration, Meta(description="of the round, since its sample before: for checkpoints")]
+    steps_per_s: Annotated[
+        float | None, Meta(description="since the sample before; null: that is of another round, or there is none")
+    ]
+
+
+class TimelineMark(Struct, frozen=True, kw_only=True):
+    """Events of a kind that happened together, or one."""
+
+    lane: Annotated[Lane, Meta(description="what the kind is about")]
+    kind: EventKind
+    at: Time
+    until: Time
+    count: Count
+    number: Annotated[Number, Meta(description="of the first of them among the run's events")]
+    node_id: Annotated[Id | None, Meta(description="of the first of them")]
+
+
+class TimelineView(Struct, frozen=True, kw_only=True):
+    """Rounds, progress and events of a run's last attempt, for a picture. However long it is, this is below 100 kB."""
+
+    run_id: Id
+    attempt: Count
+    now: Time
+    created_at: Time
+    ended_at: Time | None
+    sample_interval_s: Annotated[Duration, Meta(description="between two samples; it grows with the run's age")]
+    rounds: list[TimelineRound]
+    samples: list[TimelineSample]
+    marks: list[TimelineMark]
+
+
+def view(run: Run, now: float) -> TimelineView:
+    """Timeline of the run up to now."""
+    state = Timeline.of(run)
+    return TimelineView(
+        run_id=run.run_id,
+        attempt=run.attempt,
+        now=_time(run, now),
+        created_at=_time(run, run.created_at),
+        ended_at=_known(run, run.ended_at),
+        sample_interval_s=state.sample_interval_s,
+        rounds=[_round(run, span) for span in _up_to_now(run, state.rounds, now)],
+        samples=list(_samples(run, _with_latest(run, state.samples))),
+        marks=[_mark(run, mark) for mark in state.marks],
+    )
+
+
+def unreadable(run: Run, now: float) -> TimelineView:
+    """Timeline of a run of which nothing can be computed."""
+    created_at = _time(run, run.created_at)
+    return TimelineView(
+        run_id=run.run_id, attempt=run.attempt, now=_time(run, now), created_at=created_at, ended_at=None,
+        sample_interval_s=0.0, rounds=[], samples=[], marks=[],
+    )  # fmt: skip
+
+
+def _time(run: Run, at: float) -> float:
+    return round(run.wall_clock(at), 3)
+
+
+def _known(run: Run, at: float | None) -> float | None:
+    return None if at is None else _time(run, at)
+
+
+def _up_to_now(run: Run, rounds: Sequence[RoundSpan], now: float) -> list[RoundSpan]:
+    """Rounds with the time of the present phase, which is entered when it ends."""
+    if not rounds or rounds[-1].ended_at is not None:
+        return list(rounds)
+    last = structs.replace(rounds[-1])
+    if last.started_at is None:
+        last.waiting_s = time_ledger.waited_s(run, now) - Timeline.of(run).waited_before_s
+        last.forming_s = now - last.opened_at - last.waiting_s
+    else:
+        last.running_s = now - last.started_at
+        for part, seconds in time_ledger.parts_so_far(run, now).items():
+            setattr(last, f"{part}_s", seconds)
+    return [*rounds[:-1], last]
+
+
+def _round(run: Run, span: RoundSpan) -> TimelineRound:
+    return TimelineRound(
+        first=span.first,
+        last=span.last,
+        opened_at=_time(run, span.opened_at),
+        started_at=_known(run, span.started_at),
+        ended_at=_known(run, span.ended_at),
+        **{name: round(getattr(span, name), 3) for name in SECONDS},
+    )
+
+
+def _with_latest(run: Run, samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Samples, and what agents have told since the last one."""
+    pace = run.pace
+    if pace.highest_step is None or (samples and pace.told_at <= samples[-1].at):
+        return samples
+    saved_s = max((sign.progress.checkpoint_s for sign in run.progress.values()), default=0.0)
+    return [*samples, Sample(pace.told_at, run.round, pace.highest_step, pace.checkpoint_step, saved_s)]
+
+
+def _samples(run: Run, samples: Sequence[Sample]) -> Iterator[TimelineSample]:
+    last: Sample | None = None
+    saved: int | None = None
+    for sample in samples:
+        before = last if last is not None and last.round == sample.round else None
+        rate = None if before is None else (sample.step - before.step) / (sample.at - before.at)
+        saved_s = sample.checkpoint_s - (0.0 if before is None else before.checkpoint_s)
+        saved = saved if sample.checkpoint_step is None else sample.checkpoint_step
+        yield TimelineSample(
+            at=_time(run, sample.at),
+            round=sample.round,
+            step=sample.step,
+            checkpoint_step=saved,
+            checkpointing_s=round(max(0.0, saved_s), 3),
+            steps_per_s=None if rate is None else float(f"{max(0.0, rate):.4g}"),
+        )
+        last = sample
+
+
+def _mark(run: Run, mark: Mark) -> TimelineMark:
+    return TimelineMark(
+        lane=LANES[mark.kind],
+        kind=mark.kind,
+        at=_time(run, mark.at),
+        until=_time(run, mark.until),
+        count=mark.count,
+        number=mark.number,
+        node_id=mark.node_id,
+    )

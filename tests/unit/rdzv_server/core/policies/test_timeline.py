@@ -1,0 +1,156 @@
+"""Timeline: rounds, progress and marks of a run of any length, small and the same after a restart."""
+
+import sys
+from itertools import pairwise
+from random import Random
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from msgspec import Struct
+from rdzv_protocol.actions import ActionKind
+from rdzv_protocol.events import EventKind
+
+from rdzv_server.core.policies.time_ledger import TimeLedger
+from rdzv_server.core.policies.timeline import LANES, ProgressSampled, Timeline
+from rdzv_server.core.views import timeline_view
+from rdzv_server.core.views.timeline_view import TimelineView
+from tests.support.scenario import WALL_AT, Scenario, replayed
+from tests.support.stories import play
+
+WEEK_S = 604_800
+MOST_BYTES = 100_000
+MOST_RECORDS = 5_000
+
+
+def shown(run: Scenario) -> TimelineView:
+    return timeline_view.view(run.run, run.now)
+
+
+def told(nodes: str, story: str, **settings: Any) -> Scenario:
+    run = Scenario(nodes, **settings)
+    play(run, story)
+    return run
+
+
+def test_each_round_says_what_its_time_went_into() -> None:
+    run = told(
+        "1",
+        "join a; 10s; tell a highest_step=1 step_s=1; 40s; tell a highest_step=40 step_s=1 checkpoint_step=30 "
+        "checkpoint_s=5; fail a; 2s; join a; 8s",
+        max_restarts=3,
+    )
+    first, second = shown(run).rounds
+    assert (first.first, first.opened_at, first.started_at, first.ended_at) == (1, WALL_AT, WALL_AT, WALL_AT + 50)
+    assert (first.running_s, first.starting_s, first.checkpointing_s, first.lost_s) == (50, 10, 5, 10)
+    assert (second.opened_at, second.started_at, second.ended_at) == (WALL_AT + 50, WALL_AT + 52, None)
+    assert (second.forming_s + second.waiting_s, second.running_s, second.starting_s) == (2, 8, 8)
+    play(run, "succeed a; 5s")
+    assert shown(run).rounds[-1].ended_at == shown(run).ended_at == WALL_AT + 60
+    assert shown(run).rounds[-1].running_s == 8
+
+
+def test_samples_tell_steps_a_second_and_the_last_checkpoint() -> None:
+    run = told("1", "join a; 5s; tell a highest_step=1; 10s; tell a highest_step=21 checkpoint_step=20 checkpoint_s=2")
+    play(run, "20s; tell a highest_step=21 age_s=20 checkpoint_step=20 checkpoint_s=2")
+    first, second = shown(run).samples
+    assert (first.step, first.checkpoint_step, first.checkpointing_s, first.steps_per_s) == (21, 20, 2, None)
+    assert (second.step, second.steps_per_s, second.checkpointing_s) == (21, 0.0, 0.0), "it stands still"
+    play(run, "3s; tell a highest_step=27")
+    assert shown(run).samples[-1].step == 27, "what was told since the last sample is there as well"
+    assert len(Timeline.of(run.run).samples) == 2
+
+
+def test_a_rate_is_never_of_two_rounds() -> None:
+    run = told("1", "join a; 20s; tell a highest_step=50; fail a; join a; 20s; tell a highest_step=31", max_restarts=3)
+    assert [sample.steps_per_s for sample in shown(run).samples] == [None, None]
+
+
+def test_events_that_happen_together_are_one_mark() -> None:
+    run = told("2:3", "join a b; 60s; lose b; 1s; restart_run; 60s; join c d e")
+    marks = [(mark.lane, mark.kind, mark.count, mark.node_id) for mark in shown(run).marks]
+    assert marks == [
+        ("node", "node_joined", 2, "a"), ("fault", "node_lost", 1, "b"),
+        ("action", "run_restarted", 1, None), ("node", "node_joined", 3, "c"),
+    ]  # fmt: skip
+    numbers = [mark.number for mark in shown(run).marks]
+    kinds = {event.number: event.kind for event in run.events}
+    assert [kinds.get(number, "node_joined") for number in numbers] == [mark[1] for mark in marks]
+
+
+def test_every_action_and_fault_has_a_lane() -> None:
+    without = {"run_created", "round_opened", "round_started", "run_succeeded", "run_failed"}
+    over = {"straggler_over", "notice_ended", "network_tested"}
+    assert set(get_args(EventKind)) | set(get_args(ActionKind)) >= LANES.keys()
+    flat = {each for kind in get_args(EventKind) for each in (get_args(kind) or [kind])}
+    assert flat - LANES.keys() == without | over
+
+
+@pytest.fixture(scope="module")
+def week() -> Scenario:
+    """Run of a week, with a failure every quarter of an hour on average, and joins and warnings beside."""
+    chance, run = Random(29), Scenario("1:1", max_restarts=100_000)
+    play(run, "join a")
+    at = step = saved = spares = 0
+    while run.now < WEEK_S:
+        run.passes(60.0)
+        at += 60
+        step += 59
+        saved = step - 10
+        run.tells("a", highest_step=step, step_s=1.0, checkpoint_step=saved, checkpoint_s=at / 100)
+        if chance.random() < 1 / 15:
+            play(run, "fail a; 3s; join a")
+            at, step = 0, saved
+        if chance.random() < 1 / 50:
+            spares += 1
+            play(run, f"join b{spares}; leave b{spares}")
+    return run
+
+
+def test_a_week_of_a_run_fits_into_100_kb(week: Scenario) -> None:
+    state, run = Timeline.of(week.run), week.run
+    state.validate(run)
+    sizes = {
+        "in memory": deep_size(state),
+        "in a snapshot": len(msgspec.msgpack.encode(state)),
+        "as an answer": len(msgspec.json.encode(shown(week))),
+    }
+    print(sizes)
+    assert max(sizes.values()) < MOST_BYTES, sizes
+    records = sum(isinstance(record.fact, ProgressSampled) for record in week.records)
+    print(f"{records} records of progress in {len(week.records)}")
+    assert records < MOST_RECORDS
+
+
+def test_a_week_of_a_run_loses_no_second_and_no_event(week: Scenario) -> None:
+    rounds, spent = shown(week).rounds, TimeLedger.of(week.run).time.spent_s
+    assert rounds[0].first == 1 and rounds[-1].last == week.run.round
+    assert all(one.last + 1 == other.first for one, other in pairwise(rounds))
+    assert not week.stage.is_end
+    whole_s = sum(each.waiting_s + each.forming_s + each.running_s for each in rounds)
+    assert whole_s == pytest.approx(week.now, abs=1) and spent
+    counted = {kind: sum(mark.count for mark in shown(week).marks if mark.kind == kind) for kind in LANES}
+    happened = {kind: sum(event.kind == kind for event in week.events) for kind in LANES}
+    assert counted == happened
+
+
+def test_a_week_of_a_run_is_the_same_after_a_restart(week: Scenario) -> None:
+    before = Timeline.of(week.run)
+    assert Timeline.of(replayed(week.created, week.records)) == before
+    week.restarts_from_a_snapshot()
+    assert Timeline.of(week.run) == before
+
+
+def test_a_run_whose_snapshot_is_older_than_the_timeline_has_one_from_then_on() -> None:
+    run = told("1", "join a; 30s", max_restarts=3)
+    Timeline.of(run.run).rounds.clear()
+    play(run, "fail a; join a; 5s")
+    assert [(each.first, each.started_at is None) for each in shown(run).rounds] == [(1, False), (2, False)]
+
+
+def deep_size(thing: Any) -> int:
+    """Bytes that a thing takes in memory, with all that it holds; what is held twice counts twice."""
+    size = sys.getsizeof(thing)
+    if isinstance(thing, Struct):
+        return size + sum(deep_size(getattr(thing, name)) for name in thing.__struct_fields__)
+    return size + sum(map(deep_size, thing)) if isinstance(thing, list) else size
