@@ -148,6 +148,8 @@ class Model:
     verdict_at: float | None = None
     leaving: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Participants that go soon: until when the others' workers may save, and the cause."""
+    is_noticed: bool = False
+    """Whether workers of the running round have been told that it ends: that is never taken back."""
     told: tuple[int, float] | None = None
     """Round and deadline that the workers were told last."""
     unanswered: set[str] = field(default_factory=set)
@@ -245,7 +247,7 @@ class Model:
     def _give_up(self) -> None:
         """Take back what silent participants were spared, if as many new agents wait as the round has seats."""
         participants = [agent for agent in self.agents if not agent.idle]
-        certain = [agent for agent in self.in_state("waiting") if not agent.uncertain]
+        certain = [a for a in self.in_state("waiting") if not a.uncertain and a.name not in self.seated]
         since = [agent.spared_since for agent in participants if agent.spared_since is not None]
         if since and len(since) == len(participants) and len(certain) >= len(self.seated):
             for place, agent in enumerate(participants):
@@ -436,6 +438,8 @@ class Model:
                 self.leaving[name] = (now + notice_s, "node_left")
                 if agent.state != "running" or self.stage != "running":
                     self._release(name, now)
+                else:
+                    self.is_noticed = True
             self._conclude(now)
         self.pass_time(now)
 
@@ -482,6 +486,8 @@ class Model:
                 self._depart(absent, "node_lost", now)
             elif unproven:
                 self._depart(unproven[0], "node_lost", now)
+            elif silent and now >= silent[0].heard + LEASE_S and self._counts_from_close(silent[0]):
+                self._count_from_closes()
             elif silent and now >= silent[0].heard + LEASE_S and self._counts(silent[0]):
                 others = [each for each in silent if each.node != silent[0].node and now > each.heard + OVERDUE_S]
                 for other in others[:1]:
@@ -522,6 +528,18 @@ class Model:
                 return agent
             agent.is_suspect, agent.in_grace = True, False
         return None
+
+    def _counts_from_close(self, agent: Agent) -> bool:
+        """Whether its lease is to count from the close of its connection, and does not yet: others vanished with it."""
+        is_suspect = agent.vanished and (agent.is_suspect or self._vanished_together(agent))
+        return is_suspect and agent.absent is not None and agent.heard < agent.absent <= agent.heard + OVERDUE_S
+
+    def _count_from_closes(self) -> None:
+        for agent in filter(self._counts_from_close, self.agents):
+            assert agent.absent is not None
+            agent.heard = agent.absent
+        for agent in sorted(self.agents, key=lambda a: (a.heard, a.heard_turn)):
+            agent.heard_turn = self._turn()
 
     def _counts(self, silent: Agent) -> bool:
         """Whether a lease that is over counts: while workers run, one must be heard when this one should be."""
@@ -605,6 +623,7 @@ class Model:
             if self.settings.notice_timeout_s is not None and agent.state == "running" and self.stage == "running":
                 until = now + min(self.settings.notice_timeout_s, 0.8 * DRAIN_S)
                 self.leaving[agent.name] = (min(until, self.leaving.get(agent.name, (until,))[0]), "node_drained")
+                self.is_noticed = True
                 continue
             self.leaving.pop(agent.name, None)
             was, agent.state = agent.state, "draining"
@@ -665,7 +684,7 @@ class Model:
         self._lose_place(agent, agent.state, cause, now)
 
     def _lose_place(self, agent: Agent, was: str, cause: str, now: float) -> None:
-        if was == "running":
+        if was == "running" or self._has_lost_its_reason():
             self._open(cause, now)
             self.lost_at = now
             return
@@ -739,7 +758,7 @@ class Model:
         self.unheard_since = None
         self.ended = now
         self.opened, self.enough, self.scale_up_at, self.verdict_at, self.lost_at = now, None, None, None, None
-        self.waits_until, in_row = 0.0, self._in_row(now)
+        self.waits_until, in_row, self.is_noticed = 0.0, self._in_row(now), False
         if cause in ("worker_failure", "hang", "retried") and in_row and self.settings.restart_backoff_s:
             self.waits_until = now + min(
                 self.settings.restart_backoff_s * 2 ** (in_row - 1), self.settings.restart_backoff_max_s
@@ -760,6 +779,10 @@ class Model:
             return self.scale_up_at, "node_arrived"
         return None
 
+    def _has_lost_its_reason(self) -> bool:
+        """Whether workers were told that the running round ends, and nothing is about to end it any more."""
+        return self.stage == "running" and self.is_noticed and self.verdict_at is None and self._soon() is None
+
     def _tell(self, now: float) -> None:
         soon = self._soon()
         if soon is None:
@@ -774,7 +797,7 @@ class Model:
         return soon is not None and (now >= soon[0] or all_answered)
 
     def _turn_after_notice(self, now: float) -> None:
-        soon = self._soon()
+        soon, self.is_noticed = self._soon(), False
         assert soon
         for name in list(self.leaving):
             self._release(name, now)
@@ -841,6 +864,7 @@ class Model:
             self.scale_up_at = None
             return
         if self.settings.scale_up == "on-notice":
+            self.is_noticed = True
             self.scale_up_at = now + (
                 SCALE_UP_NOTICE_S if self.settings.notice_timeout_s is None else self.settings.notice_timeout_s
             )

@@ -172,6 +172,7 @@ class Leases:
         """Expect a sign of life of every agent, none of which was heard: the path to them is suspected."""
         self.uncertain.update(dict.fromkeys(self.renewed_at))
         self.suspects.update(self.renewed_at)
+        self._graces.clear()
 
     def give_up(self, agent_ids: Collection[str]) -> None:
         """Take the fresh leases of spared agents back: they end as if each was heard last when any agent was."""
@@ -215,9 +216,11 @@ class Leases:
         self.uncertain[agent_id] = self.unconnected[agent_id] = None
         if agent_id in self.excused or now <= self._excused_at + READ_WITHIN_S:
             return
-        self.absent_since[agent_id] = self._graces[agent_id] = now
+        self.absent_since[agent_id] = now
         if not self.is_any_certain and len(self.renewed_at) > 1:
             self.suspects.add(agent_id)  # nothing shows that the path to the server is in order
+        else:
+            self._graces[agent_id] = now
         closing = self._closings[agent_id] = Closing(self._run_id, node_id or agent_id, now, was_parked)
         self.all_closings.note(closing)
 
@@ -234,6 +237,7 @@ class Leases:
         """Note that the agent fell silent together with others."""
         self.suspects.add(agent_id)
         self.uncertain[agent_id] = None
+        self._graces.pop(agent_id, None)
 
     def probe(self, agent_id: str, until: float) -> None:
         """Expect a sign of life of the agent before `until`; the first probe counts."""

@@ -415,6 +415,7 @@ class RunMachine:
             self._told_of_unfit(join, now)
             return
         agent = run.agents.get(join.agent_id)
+        is_new = agent is None
         if agent is None:
             agent = Agent(join, fact.server_addr)
             self.agreed, self.agreed_program = join.settings, join.program
@@ -434,7 +435,7 @@ class RunMachine:
             run.move(agent, AgentState.WAITING)
             run.opening.joined_at = now
         run.leases.renew(join.agent_id, now)
-        if run.leases.spared:
+        if is_new and run.leases.spared:
             unheard.newcomer(run)
         self._note_directives([agent], None)
 

@@ -83,11 +83,11 @@ def may_give_place(run: Run, now: float) -> bool:
 
 
 def newcomer(run: Run) -> None:
-    """Give the round's spared agents up if as many agents wait as it has seats, all of which are heard."""
+    """Give the round's spared agents up if as many new agents wait as it has seats, all of which are heard."""
     leases = run.leases
     if len(run.waiting) < len(run.seats):
         return
     participants = [agent_id for agent_id, agent in run.agents.items() if agent.has_part]
-    waiting = sum(agent_id not in leases.uncertain for agent_id in run.waiting)
-    if waiting >= len(run.seats) and all(agent_id in leases.spared for agent_id in participants):
+    new = sum(agent_id not in leases.uncertain and agent_id not in run.seats for agent_id in run.waiting)
+    if new >= len(run.seats) and all(agent_id in leases.spared for agent_id in participants):
         leases.give_up(participants)

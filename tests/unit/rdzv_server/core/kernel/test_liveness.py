@@ -255,6 +255,23 @@ def test_the_next_deadline_is_the_soonest_of_lease_and_grace():
     assert leases.next_deadline() == 14.5
 
 
+def test_a_close_without_a_witness_sets_no_deadline_but_that_of_the_lease():
+    """A timer for its grace would fire for nothing, also if another agent is heard meanwhile."""
+    leases = leases_of(a=0.0, b=0.0)
+    leases.restart(["a", "b"], 0.0)
+    leases.disconnect("b", 1.0)
+    leases.renew("a", 1.5)
+    assert leases.next_deadline() == 10.0
+
+
+def test_an_agent_that_fell_silent_with_others_has_no_deadline_but_that_of_its_lease():
+    leases = leases_of(a=0.0, b=0.0)
+    leases.disconnect("b", 1.0)
+    assert leases.next_deadline() == 2.0
+    leases.suspect("b")
+    assert leases.next_deadline() == 10.0
+
+
 def test_a_path_that_is_away_for_less_than_a_lease_costs_no_node():
     """A proxy restarts. A poll that was parked until then is a sign of life: its agent had nothing to say before."""
     leases = Leases(lease_s=10, grace_s=1)

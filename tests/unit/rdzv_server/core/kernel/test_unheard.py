@@ -89,6 +89,14 @@ HOUR = "3600s"
     "but not before the old one's lease is over": (
         "1 lease_s=10", "join a; 7s; join b", {"start": "a"}, "2.9s; renew b", {"start": "a"}, "0.1s", {"ranks": "b"},
     ),
+    "a participant that joins again and nodes that stand by are no new agents: the others keep their leases": (
+        "2 lease_s=10 max_restarts=3", "join a b c d; 60s; renew b c d; fail b; join b; 9.9s; renew b c d",
+        {"agents": "a b c d", "stage": "forming"}, "0.1s", {"ranks": "c b", "faults": "b:failed"},
+    ),
+    "nor are a participant and a new agent together": (
+        "2 lease_s=10 max_restarts=3", "join a b; 60s; renew b; fail b; join b; join c; 9.9s; renew b c",
+        {"agents": "a b c", "stage": "forming"}, "0.1s", {"ranks": "c b", "faults": "b:failed"},
+    ),
     "an old agent that is heard after a new one keeps its place": (
         "2 lease_s=10", "join a b; 60s; join c; 3s; renew a b; 1s; join d; 1s; renew a b c d",
         {"start": "a b", "wait": "c d"},
