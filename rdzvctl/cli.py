@@ -36,6 +36,7 @@ examples:
   rdzvctl nodes r1                        its nodes by group rank
   rdzvctl events r1 --follow              what happened to it, and what happens
   rdzvctl logs r1 3 --follow              what the worker of rank 3 writes
+  rdzvctl bundle r1 --anonymize           a file for a bug report
   rdzvctl stop r1 --reason "wrong data"   end it on every node
   rdzvctl drain node-7 --deadline 10m     empty a node; the others go on without it
   rdzvctl config set-context lab --endpoint a:{DEFAULT_PORT},b:{DEFAULT_PORT} --token-file lab.token
@@ -286,6 +287,22 @@ def _stacks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", metavar="TEXT", help="why, for everybody who looks later")
 
 
+def _bundle(parser: argparse.ArgumentParser) -> None:
+    _run(parser)
+    parser.add_argument(
+        "--output", "-o", metavar="FILE", help="write to this new file; -: to stdout (default: named by run and time)"
+    )
+    parser.add_argument(
+        "--anonymize", action="store_true", help="replace names of runs, nodes, hosts, users, addresses and paths"
+    )
+
+
+def _write_bundle(session: Session) -> None:
+    from rdzvctl.bundle import bundle  # and what makes archives with it
+
+    bundle(session)
+
+
 def _complete(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command that shells run for completion; no help lists it."""
 
@@ -312,6 +329,7 @@ QUESTIONS = (
     ),
     Command("stacks", "show what a run's workers are doing right now: their Python stacks", commands.stacks, _stacks),
     Command("why", "say why a run stands where it does, and what to do", commands.why, _run),
+    Command("bundle", "write a file about a run for a bug report, without secrets", _write_bundle, _bundle),
 )
 """Commands that change nothing."""
 CONFIG = Command("config", "keep servers and tokens by name, as contexts", lambda session: None, _config)

@@ -112,6 +112,11 @@ class Client:
         except ValueError as error:  # which names the file
             raise BadInput(rdzvctl.words.bad_tls(str(error), place.source)) from None
 
+    @property
+    def token(self) -> str:
+        """Token that goes with each request; empty: none."""
+        return self._credentials.token or ""
+
     # Questions.
 
     def overview(self, run_id: str | None = None) -> Overview:
@@ -203,6 +208,10 @@ class Client:
             found += page["events"]
             after = page["after"] if page["events"] else last
         return EventPage(found, last)
+
+    def metrics(self) -> str:
+        """Metrics of the leader and its runs, in Prometheus' text format."""
+        return self.ask_leader(self._text, "GET", paths.METRICS)
 
     def follow_events(self, run_id: str, after: int, waiting: Callable[[str], None]) -> Iterator[Fields]:
         """Events of a run after that number, as they come, for ever: at whichever server leads.
@@ -304,13 +313,19 @@ class Client:
         text = os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else printable(str(error))
         return Failed(text, may_pass=False)
 
-    def _read(self, answer: Answer) -> Fields:
-        """The map in an answer. Raises `Failed`."""
+    def _text(self, answer: Answer) -> str:
+        """The text of an answer. Raises `Failed`."""
         try:
             with answer:
-                found = decoded(answer.read())
+                return answer.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
             raise Failed(rdzvctl.words.answer_broken_off(printable(str(error))), may_pass=True) from None
+
+    def _read(self, answer: Answer) -> Fields:
+        """The map in an answer. Raises `Failed`."""
+        text = self._text(answer)
+        try:
+            found = decoded(text)
         except ValueError:
             found = None
         if not isinstance(found, Fields):

@@ -82,6 +82,11 @@ class Session:
             yield found
 
     @property
+    def servers(self) -> Sequence[Fields]:
+        """Servers that have told their status last."""
+        return self._servers
+
+    @property
     def unhealthy_reason(self) -> str:
         """Sentences about servers that can decide nothing at present, and why; empty if all is well."""
         return views.unhealthy_reason(self._servers)

@@ -41,6 +41,12 @@ class Output:
         """Write one line for people on stderr, beside the output."""
         print(f"rdzvctl: {text}", file=sys.stderr)  # noqa: T201
 
+    def progress(self, text: str) -> None:
+        """Show what is under way, in one line at a terminal, in the place of the line before; empty: nothing is."""
+        if sys.stderr.isatty():
+            shown = text[: max(0, self.size().columns - 1)]
+            print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)  # noqa: T201
+
     def paragraph(self, text: str) -> None:
         """Write the text, wrapped to a terminal's width; in a pipe on one line."""
         self.line(self.wrapped(text))

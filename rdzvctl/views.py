@@ -247,7 +247,7 @@ def _lacks_nodes(run: Fields) -> bool:
     return bool(run["missing"]) and run["missing"]["more_nodes"] > len(run["missing"]["stopping"])
 
 
-def _sentence_of(failure: Fields) -> str:
+def sentence_of(failure: Fields) -> str:
     """The failure in one line, as every log and console says it."""
     from rdzv_protocol.words.run import worker_failed
 
@@ -351,7 +351,7 @@ def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = ""
     sentences = [*filter(None, first), _state(run), *cause, *others]
     failure = run["first_failure"]
     if failure:
-        what = _sentence_of(failure)
+        what = sentence_of(failure)
         when = f"{age(failure['age_s'])} ago in round {failure['round']}"
         is_told = printable(run["reason"]).startswith(what)
         sentences.append(f"That is the first failure, {when}." if is_told else f"First failure, {when}: {what}.")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import rdzv_protocol
 from rdzv_protocol import paths
+from rdzv_protocol.text import count
 from rdzv_protocol.words import flags
 from rdzv_protocol.words.flags import did_you_mean
 
@@ -350,3 +351,76 @@ def no_run_has(node_id: str, known: Sequence[str]) -> str:
 
 def in_no_run(node_id: str) -> str:
     return f"node {node_id}: no run has it now"
+
+
+# Bundles.
+
+FOR_A_BUNDLE = "for a bundle"
+ONE_ON_STDOUT = "--json and -o - both write to stdout: give -o FILE"
+NO_ARCHIVE_AT_TERMINAL = "a bundle is no text for a terminal: give -o FILE, or redirect stdout"
+ENDED_HAS_NO_WORKERS = "the run has ended: it has no workers"
+
+
+def asking_for(what: str) -> str:
+    return f"asking for {what} ..."
+
+
+def file_exists(path: str) -> str:
+    return f"{path} exists: give another -o FILE, or remove it"
+
+
+def events_dropped(number: int) -> str:
+    return f"the server has dropped the {count(number, 'oldest event')}"
+
+
+def bundle_written(path: str, files: int, size: int, missing: int) -> str:
+    where = "the bundle" if path == "-" else path
+    lacks = f"; {count(missing, 'part')} could not be had: README.md names the reasons" if missing else ""
+    return f"{where}: {count(files, 'file')}, {size / 1000:.0f} kB{lacks}. Look through it before you send it."
+
+
+_IN_BUNDLE = {
+    "report.txt": "Begin here: where the run stands and why, its nodes and its restarts.",
+    "evidence.txt": "Each failure that the server remembers, with its traceback or the end of its output.",
+    "stacks.json": "What the workers did when the bundle was made, as the server sent it.",
+    "stacks.txt": "The same for people: one sentence, and the stack that matters.",
+    "logs/": "The ends of the logs of rank 0 and of ranks that failed: at most 1,000 lines of each stream.",
+    "events.jsonl": "What happened to the run, an event a line: see docs/events.md.",
+    "events.txt": "The same for people. Times are those of the machine on which the bundle was made.",
+    "metrics.txt": "The server's metrics, and those of this run.",
+    "status.json": "The run as `rdzvctl status RUN --json` shows it.",
+    "settings.json": "The run's settings.",
+    "servers.json": "The servers, who of them leads, and cordoned nodes.",
+    "versions.json": "Versions of the programs, and names of the environment variables of `rdzvctl`, without values.",
+}
+"""Files of a bundle, and what each of them is."""
+
+
+def bundle_readme(
+    run_id: str, at: str, files: Sequence[str], missing: Sequence[tuple[str, str]], *, is_anonymous: bool
+) -> str:
+    """The README.md of a bundle. `missing`: parts that it lacks, each with the reason."""
+    there = [name for name in _IN_BUNDLE if any(each.startswith(name) for each in files)]
+    rows = [f"| `{name}` | {_IN_BUNDLE[name]} |" for name in there]
+    reasons = dict[str, list[str]]()
+    for what, why in missing:
+        if what not in reasons.setdefault(why, []):
+            reasons[why].append(what)
+    lacks = [f"- {', '.join(each)}: {why}" for why, each in reasons.items()] or ["Nothing."]
+    names = _ANONYMOUS if is_anonymous else _NAMED
+    return "\n".join((
+        f"# Bundle of run {run_id}", "", f"`rdzvctl bundle` {rdzv_protocol.VERSION} made it at {at}.", "",
+        "| file | what it is |", "|---|---|", *rows, "", "## What is missing", "", *lacks, "",
+        "## What was taken out", "", _REDACTED, "", names,
+    ))  # fmt: skip
+
+
+_REDACTED = """\
+`[redacted]` stands for values of environment variables, and for whatever looks like a secret: values of names such
+as token, password or key, bearer tokens, private keys, passwords in URLs, and long random texts.
+A secret that looks like an ordinary word is not found: look through the files before you send them."""
+_ANONYMOUS = """\
+Names of runs, nodes, hosts, users, addresses and paths are replaced, each everywhere by the same one.
+Names of one or two characters are replaced only in fields of their own and behind "node" or "run".
+Files of installed packages keep their names. Whatever else a script wrote stands as it was."""
+_NAMED = "Names are as they were. `rdzvctl bundle --anonymize` replaces them."

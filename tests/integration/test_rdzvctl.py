@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -263,6 +264,65 @@ async def test_a_log_is_followed_at_a_terminal_over_a_failover_and_into_the_next
         await shown.shows("run r is over, it has succeeded", after=seen)
         assert await shown.exit_code() == 0
         assert "\x1b[2J" not in shown.written and shown.text.count("one\n") == 1
+
+
+class Bundle(dict[str, str]):
+    """Texts of an archive, by name, without its folder."""
+
+    def __init__(self, path: Path) -> None:
+        with tarfile.open(path) as archive:
+            files = {each.name.partition("/")[2]: archive.extractfile(each) for each in archive}
+            super().__init__({name: file.read().decode() for name, file in files.items() if file})
+
+    @property
+    def all(self) -> str:
+        return "\n".join(self.values())
+
+
+async def test_a_bundle_has_what_a_report_needs_and_no_secret(cluster: Cluster, tmp_path: Path) -> None:
+    """One node shows its logs and the other does not; a worker has failed with a token in its error."""
+    at, secret = cluster.endpoint, "hunter2hunter2"
+    flags = ("--run-id", "big-model", "--nnodes", "2", "--max-restarts", "2", *PATIENT, "-r", "3")
+    folder = ("--log-dir", str(tmp_path / "logs"))
+    await cluster.node("gpu-a", *flags, *folder, "--allow-log-reads", "--node-rank", "0", nproc=1)
+    await cluster.node("gpu-b", *flags, *folder, "--node-rank", "1", nproc=1)
+    workers = await cluster.hub.group(2)
+    await workers[1].tell(f"complain ValueError: HF_TOKEN={secret} is not good")
+    workers[1].order_exit(3)
+    workers = await cluster.hub.group(2)
+    await workers[0].tell(f"say password: {secret}, epoch 7")
+    done = await rdzvctl("bundle", "-o", tmp_path / "b.tar.gz", endpoint=at, env={"LAB_TOKEN": "sesame-open"})
+    assert done.code == 0, done.err
+    found = Bundle(tmp_path / "b.tar.gz")
+    assert secret not in found.all and "sesame-open" not in found.all and "HF_TOKEN=[redacted]" in found["evidence.txt"]
+    assert found["logs/rank_0.stdout.txt"].strip() == "password: [redacted], epoch 7"
+    assert json.loads(found["status.json"])["phase"] == "running"
+    assert json.loads(found["settings.json"])["max_restarts"] == 2
+    events = [json.loads(line)["kind"] for line in found["events.jsonl"].splitlines()]
+    assert {"workers_failed", "stacks_asked"} <= {*events} and len(found["events.txt"].splitlines()) == len(events)
+    assert {each["program"] for each in json.loads(found["versions.json"])} == {"rdzvctl", "rdzv-server"}
+    assert "server_build_info" in found["metrics.txt"] and "rank" in found["stacks.txt"]
+    assert reads.not_allowed("gpu-b") in found["README.md"]
+    assert all(f"`{name.partition('/')[0]}" in found["README.md"] for name in found if name != "README.md")
+
+    again = await rdzvctl("bundle", "-o", tmp_path / "b.tar.gz", endpoint=at)
+    assert (again.code, again.err[0]) == (2, f"rdzvctl: error: {ctl.file_exists(str(tmp_path / 'b.tar.gz'))}")
+    shown = await rdzvctl("bundle", "--anonymize", "--json", "-o", tmp_path / "c.tar.gz", endpoint=at)
+    found = Bundle(tmp_path / "c.tar.gz")
+    assert [*found] == shown.json["files"]
+    for name in ("big-model", "gpu-a", "gpu-b", str(tmp_path), tmp_path.name):
+        assert name not in found.all, name
+    assert "node node-2 failed" in found["evidence.txt"]
+
+
+async def test_a_bundle_of_what_is_not_there_leaves_no_file(cluster: Cluster, tmp_path: Path) -> None:
+    done = await rdzvctl("bundle", "r", "-o", tmp_path / "b.tar.gz", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.FAILED
+    done = await rdzvctl("bundle", "r", "-o", tmp_path / "no" / "b.tar.gz", endpoint=cluster.endpoint)
+    assert done.code == ExitCode.BAD_INPUT
+    async with terminal(cluster, "bundle", "r", "-o", "-") as shown:
+        assert await shown.exit_code() == ExitCode.BAD_INPUT
+    assert os.listdir(tmp_path) == ["hub"]
 
 
 async def test_what_the_workers_do_right_now(cluster: Cluster, tmp_path: Path) -> None:

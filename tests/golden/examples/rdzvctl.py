@@ -27,5 +27,16 @@ EXAMPLES: Examples = {
     words.no_such_run: [{"run_id": "trianing", "known": ("training",)}, {"run_id": "r1", "known": ()}],
     words.done: [{"target": "run r1", "message": message} for message in ("run r1 is stopped", "it succeeded before")],
     words.node_in_runs: [{"node_id": "gpu1", "states": (("running", "r1"), ("waiting", "r2"))}],
+    words.bundle_written: [{"path": path, "files": 12, "size": 34_567, "missing": 1} for path in ("r1.tar.gz", "-")],
+    words.bundle_readme: [
+        {
+            "run_id": "r1",
+            "at": "2026-01-02 03:04:05 +0000",
+            "files": ("report.txt", "logs/rank_0.stderr.txt"),
+            "missing": (("stacks", "the run has ended"), ("stderr of rank 3", "refused")),
+            "is_anonymous": True,
+        },
+        {"run_id": "r1", "at": "2026-01-02 03:04:05 +0000", "files": (), "missing": (), "is_anonymous": False},
+    ],
     words.no_run_has: [{"node_id": "gpu", "known": ("gpu1",)}],
 }

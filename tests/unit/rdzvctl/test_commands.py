@@ -43,6 +43,7 @@ FOLLOWED_BY = {
     "logs": ("running 0", "running 0 --lines 2", "running 0 --json", "failed 0"),
     "stacks": ("running",),
     "why": ("restarting", "running --json"),
+    "bundle": ("running", "running --anonymize --json -o b", "failed"),
     "stop": ("running",),
     "restart": ("running",),
     "resize": ("running 1:2",),
@@ -237,6 +238,7 @@ def commands(
 ) -> Commands:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(cli, "make_parser", lambda line: PARSER)
+    monkeypatch.chdir(tmp_path)
     server.lacks()
     return Commands(server, capsys)
 
