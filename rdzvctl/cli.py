@@ -18,7 +18,7 @@ from rdzv_protocol.paths import DEFAULT_PORT
 from rdzv_protocol.text import printable
 
 import rdzvctl
-from rdzvctl import commands, completion
+from rdzvctl import commands, completion, views
 from rdzvctl.commands import Session
 from rdzvctl.contexts import FIELDS
 from rdzvctl.errors import BadInput, CtlError
@@ -256,8 +256,25 @@ def _config(parser: argparse.ArgumentParser) -> None:
         each.set_defaults(do=do)
 
 
+def _choice(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add what chooses among all runs."""
+    completion.completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=text), "runs")
+    parser.add_argument(
+        "--phase", metavar="PHASE", choices=views.PHASES, help=f"only runs in this phase: {', '.join(views.PHASES)}"
+    )
+    parser.add_argument(
+        "--health", metavar="STATE",
+        help="only runs in this state of health, such as hung or looping; trouble: each that needs a person",
+    )  # fmt: skip
+    parser.add_argument("--node", metavar="NODE", help="only runs with a node of this name, or pattern: 'gpu-1*'")
+
+
+def _runs(parser: argparse.ArgumentParser) -> None:
+    _choice(parser, "the run's id, or a pattern: 'eval-*' (default: all runs)")
+
+
 def _status(parser: argparse.ArgumentParser) -> None:
-    _run(parser)
+    _choice(parser, "the run's id, to show all about it, or a pattern: 'eval-*' (default: all runs)")
     parser.add_argument("--watch", "-w", action="store_true", help="show it again whenever it changes, until Ctrl-C")
 
 
@@ -318,7 +335,7 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 QUESTIONS = (
     Command("status", "show the server and its runs, or all about one run", commands.status, _status),
-    Command("runs", "list the runs", commands.runs),
+    Command("runs", "list the runs", commands.runs, _runs),
     Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
     Command("events", "show what happened to a run, and what happens", commands.events, _events),
     Command(

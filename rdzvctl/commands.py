@@ -30,6 +30,8 @@ LOG_LINES = 50
 """Default of `--lines`: number of lines of a log that are shown."""
 FOLLOW_S = 1.0
 """Seconds between two reads of a log that is followed."""
+HEADING_LINES = 2
+"""Lines of a table on a terminal above its first row."""
 LATEST = 1_000
 """Number of latest events among which the last opening of a round is looked for."""
 MOST_REASON_BYTES = 1_000
@@ -105,6 +107,23 @@ class Session:
             raise Refused(rdzvctl.words.NO_RUN, rdzvctl.words.start_one(self.endpoint))
         raise BadInput(rdzvctl.words.WHICH_RUN, _there_are(wanted))
 
+    @property
+    def wanted(self) -> views.Wanted:
+        """Which of all runs are asked for."""
+        given, run_id = self.given, str(self.given.get("run_id") or "")
+        names = {name: str(given.get(name, "")).replace("-", "_") for name in ("phase", "health")}
+        return views.Wanted(run_id, str(given.get("node", "")), **names)
+
+    @property
+    def names_one_run(self) -> bool:
+        """Whether one run is asked for by its id. Raises `BadInput` if it is to be chosen among others, too."""
+        wanted = self.wanted
+        if not wanted.pattern or any(sign in wanted.pattern for sign in "*?["):
+            return False
+        if wanted != views.Wanted(wanted.pattern):
+            raise BadInput(rdzvctl.words.no_pattern(wanted.pattern))
+        return True
+
     def _no_such(self, run_id: str, runs: Sequence[Fields]) -> CtlError:
         if self._unknown:
             return Unreachable(rdzvctl.words.unsure_of_run(run_id, self._unknown))
@@ -124,18 +143,24 @@ def status(session: Session) -> None:
     """Show the servers and their runs, or all that is known of one run."""
     if session.given.get("watch"):
         return _watch_status(session)
-    if session.given.get("run_id") is not None:
+    if session.names_one_run:
         run = session.run()
         return session.out.json(run) if session.out.is_json else _show_run(session, run)
     found = session.overview()
     if session.out.is_json:
-        return session.out.json({"servers": found.servers, "runs": found.runs})
+        return session.out.json({"servers": found.servers, "runs": _wanted(session, found.runs)})
     return _show_overview(session, found)
+
+
+def _wanted(session: Session, runs: Sequence[Fields]) -> list[Fields]:
+    """Those of the runs that are asked for."""
+    wanted = session.wanted
+    return [run for run in runs if wanted.covers(run)]
 
 
 def _watch_status(session: Session) -> None:
     """Show the status whenever it changes, for ever: a screen at a terminal, else a line for each changed run."""
-    out, run_id = session.out, session.given.get("run_id")
+    out, run_id = session.out, session.given.get("run_id") if session.names_one_run else None
     if run_id is not None:
         session.run()
     changes = session.changes(run_id)
@@ -145,7 +170,7 @@ def _watch_status(session: Session) -> None:
                 out.show(partial(_show_watched, session, found))
     seen: dict[str, Fields] = {}
     for found in changes:
-        for run in found.runs:
+        for run in found.runs if run_id is not None else _wanted(session, found.runs):
             before, seen[run["run_id"]] = seen.get(run["run_id"]), views.without_times(run)
             if before != seen[run["run_id"]]:
                 if out.is_json:
@@ -157,7 +182,7 @@ def _watch_status(session: Session) -> None:
 def _show_watched(session: Session, found: Overview) -> None:
     for text in found.unknown:
         session.out.paragraph(text)
-    if session.given.get("run_id") is None:
+    if not session.names_one_run:
         return _show_overview(session, found)
     for run in found.runs:
         _show_run(session, run)
@@ -173,14 +198,28 @@ def _show_overview(session: Session, found: Overview) -> None:
 
 def runs(session: Session) -> None:
     found = session.overview().runs
-    return session.out.json(found) if session.out.is_json else _show_runs(session, found)
+    return session.out.json(_wanted(session, found)) if session.out.is_json else _show_runs(session, found)
 
 
-def _show_runs(session: Session, found: Sequence[Fields]) -> None:
-    if found:
-        session.out.table(views.runs_table(found))
+def _show_runs(session: Session, known: Sequence[Fields]) -> None:
+    out, found = session.out, _wanted(session, known)
+    if not found:
+        out.line(rdzvctl.words.none_matches(len(known)) if known else rdzvctl.words.no_runs(session.endpoint))
+    elif out.room is None:
+        out.table(views.runs_table(found))
     else:
-        session.out.line(rdzvctl.words.no_runs(session.endpoint))
+        _show_as_many(out, views.first_to_see(found), out.room - HEADING_LINES)
+
+
+def _show_as_many(out: Output, found: Sequence[Fields], room: int) -> None:
+    """Show as many runs as the screen has lines for, and how many it has none for."""
+    drawn, most = out.drawn(views.rows_of_runs(found)), len(found)
+    if drawn.count("\n") >= room + HEADING_LINES:
+        most = most if most <= room else max(1, room - 1)
+        drawn = out.drawn(views.rows_of_runs(found[:most]), is_flat=True)
+    out.line(drawn)
+    if left := found[most:]:
+        out.line(rdzvctl.words.more_runs(len(left), views.phases(left)))
 
 
 def nodes(session: Session) -> None:

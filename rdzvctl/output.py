@@ -10,6 +10,8 @@ import rdzvctl
 from rdzvctl.views import STYLES, Table
 
 GAP = "  "
+MOST_KEPT = 24
+"""Most characters of a cell that a flat table keeps, whatever the terminal's width; the last column gives way first."""
 
 
 class Output:
@@ -71,14 +73,21 @@ class Output:
     def table(self, table: Table) -> None:
         self.line(self.drawn(table))
 
-    def drawn(self, table: Table) -> str:
-        """The table as text: formatted by rich on a terminal, if rich is installed."""
+    def drawn(self, table: Table, *, is_flat: bool = False) -> str:
+        """The table as text: formatted by rich on a terminal, if rich is installed. `is_flat`: each row in one line."""
+        width = self.size().columns
         if self.is_terminal:
             try:
-                return by_rich(table, self.size().columns, self.has_colours)
+                return by_rich(table, width, self.has_colours, is_flat=is_flat)
             except ImportError:
                 pass
-        return aligned(table)
+        text = aligned(table)
+        return "\n".join(_cut(line, width) for line in text.split("\n")) if is_flat else text
+
+    @property
+    def room(self) -> int | None:
+        """Lines that are left on the screen; None: there is no screen, and room for all."""
+        return None if self._frame is None else max(1, self.size().lines - len(self._frame))
 
     # A screen that is drawn anew.
 
@@ -98,8 +107,14 @@ class Output:
         self._frame = []
         draw()
         height = self.size().lines
-        shown = self._frame if len(self._frame) <= height else [*self._frame[: height - 1], "..."]
+        shown, more = self._frame, len(self._frame) - (height - 1)
+        if more > 1:
+            shown = [*self._frame[: height - 1], rdzvctl.words.more_lines(more)]
         print("\x1b[H" + "\n".join(f"{line}\x1b[K" for line in shown), end="\x1b[J", flush=True)  # noqa: T201
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def aligned(table: Table) -> str:
@@ -110,8 +125,9 @@ def aligned(table: Table) -> str:
     return "\n".join(padded)
 
 
-def by_rich(table: Table, width: int, has_colours: bool) -> str:
-    """The table within so many columns: what is too long for its column goes on in the next line."""
+def by_rich(table: Table, width: int, has_colours: bool, *, is_flat: bool = False) -> str:
+    """The table within so many columns: what is too long for its column goes on in the next line, or is cut if
+    `is_flat`."""
     from io import StringIO
 
     from rich import box
@@ -120,9 +136,19 @@ def by_rich(table: Table, width: int, has_colours: bool) -> str:
     from rich.text import Text
 
     drawn = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for heading in table.headings:
-        is_short = heading not in (table.headings[0], table.headings[-1])
-        drawn.add_column(heading, overflow="fold", no_wrap=is_short)
+    for at, heading in enumerate(table.headings):
+        is_last = at == len(table.headings) - 1
+        kept = (
+            None
+            if is_last or not is_flat
+            else min(MOST_KEPT, max(len(row[at]) for row in (table.headings, *table.rows)))
+        )
+        drawn.add_column(
+            heading,
+            overflow="ellipsis" if is_flat else "fold",
+            no_wrap=is_flat or not (at == 0 or is_last),
+            min_width=kept,
+        )
     for row in table.rows:
         drawn.add_row(*(Text(cell, STYLES.get(cell.partition(" ")[0].rstrip(","), "")) for cell in row))
     file = StringIO()

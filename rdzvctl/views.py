@@ -35,6 +35,7 @@ STYLES = {
     "disconnected": "red",
 }
 """Colours of states, whose names are always shown, too."""
+PHASES = ("unhealthy", "forming", "running", "finishing", "restarting", "succeeded", "failed")
 ENDS = ("succeeded", "failed")
 MOST_NAMED = 4
 """Most nodes, or runs, that a sentence names."""
@@ -96,10 +97,70 @@ def _server(server: Fields) -> str:
     return f"rdzv-server {version} at {printable(server['address'])}: {state}; up {up}"
 
 
+NAMELESS = "the server remembers the names of the latest only"
+
+
+class Wanted(NamedTuple):
+    """What is asked for of all runs; each empty: anything."""
+
+    pattern: str = ""
+    """Pattern of the run's id, as a shell has them: `eval-*`."""
+    node: str = ""
+    """Pattern of the name of one of its nodes."""
+    phase: str = ""
+    health: str = ""
+    """State of health, or `trouble` for each run that needs a person."""
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+    def covers(self, run: Fields) -> bool:
+        """Whether the run is asked for."""
+        from fnmatch import fnmatchcase
+
+        return (
+            (not self.pattern or fnmatchcase(run["run_id"], self.pattern))
+            and self.phase in ("", run["phase"])
+            and (not self.node or any(fnmatchcase(node["node_id"], self.node) for node in run["nodes"]))
+            and self._has_health(run)
+        )
+
+    def _has_health(self, run: Fields) -> bool:
+        if self.health == "trouble":
+            return is_troubled(run)
+        return not self.health or (bool(run["health"]) and self.health in _states(run["health"]))
+
+
+def _states(health: Fields) -> list[str]:
+    return [health["state"], *health["others"]]
+
+
+def first_to_see(runs: Iterable[Fields]) -> list[Fields]:
+    """The runs for a screen that may be too short for all: the troubled ones, then failed ones, then the others."""
+    return sorted(runs, key=lambda run: (not is_troubled(run), not _has_failed(run), _order(run)))
+
+
+def _has_failed(run: Fields) -> bool:
+    return bool(run["phase"] == "failed" and not run["is_stopped"])
+
+
+def phases(runs: Iterable[Fields]) -> str:
+    """Numbers of runs by phase: 180 running, 6 failed."""
+    numbers: dict[str, int] = {}
+    for run in runs:
+        numbers[run["phase"]] = numbers.get(run["phase"], 0) + 1
+    return ", ".join(f"{number} {phase}" for phase, number in sorted(numbers.items(), key=lambda each: -each[1]))
+
+
 def runs_table(runs: Iterable[Fields]) -> Table:
     """Table of runs, one row each; those that go on first, the troubled and then the youngest first among them."""
+    return rows_of_runs(sorted(runs, key=_order))
+
+
+def rows_of_runs(runs: Iterable[Fields]) -> Table:
+    """Table of runs in this order."""
     headings = ("RUN", "PHASE", "HEALTH", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON")
-    return Table(headings, [_run_row(run) for run in sorted(runs, key=_order)])
+    return Table(headings, [_run_row(run) for run in runs])
 
 
 def _order(run: Fields) -> tuple[bool, bool, float]:
@@ -143,6 +204,8 @@ def nodes_table(run: Fields) -> Table:
         )
         for gone in departures_of_missing(run)
     ]  # fmt: skip
+    if run["missing"] and (more := run["missing"]["more_gone"]):
+        rows.append((f"and {count(more, 'more node')}", "gone", *"----", NAMELESS))
     return Table(("NODE", "STATE", "GROUP RANK", "RANKS", "HEARD", "ADDRESS", "NOTE"), rows)
 
 
@@ -414,18 +477,29 @@ def _absent(run: Fields) -> list[str]:
         told.append(f"So it is with {count(len(silent) - MOST_NAMED, 'more node')}.")
     remarks = [f"{printable(said)}." for node in run["nodes"] for said in node["remarks"].values()]
     told += [sentence[0].upper() + sentence[1:] for sentence in remarks[:MOST_NAMED]]
+    told += _left_out(remarks, "remark", "rdzvctl nodes")
     told += [
         f"The network test failed between {' and '.join(map(printable, link['nodes']))}: {printable(link['problem'])}."
         for link in run["broken_links"][:MOST_NAMED]
-    ]
+    ] + _left_out(run["broken_links"], "broken link", "rdzvctl status --json")
     kept_out = [node for node in run["nodes"] if node["state"] == "running" and node["cordon"]]
     told += [
         f"Node {printable(node['node_id'])} runs, and gets no seat in a new round: {_cordon(node['cordon'])}."
         for node in kept_out[:MOST_NAMED]
-    ]
+    ] + _left_out(kept_out, "such node", "rdzvctl nodes")
     if standbys := _listed([node["node_id"] for node in run["nodes"] if node["state"] == "standby"]):
         told.append(f"Standing by: {standbys}.")
     return told
+
+
+def _left_out(things: Sequence[Any], noun: str, command: str) -> list[str]:
+    """Sentence about those beyond `MOST_NAMED`; none if there are no more."""
+    left = len(things) - MOST_NAMED
+    return (
+        [f"There {'is' if left == 1 else 'are'} {count(left, f'more {noun}')}: {command} shows all."]
+        if left > 0
+        else []
+    )
 
 
 def _restarts(run: Fields) -> str:
@@ -475,7 +549,7 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
 
 def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], endpoint: str) -> list[str]:
     """Steps for a round that forms. `kept_out`: cordoned nodes that have joined; each could be one that is missing."""
-    stopping, gone = (_listed(missing[kind]) for kind in ("stopping", "gone"))
+    stopping, gone = _listed(missing["stopping"]), _listed(missing["gone"], missing["more_gone"])
     steps = [f"Look at {gone}: gone."] if gone else []
     if stopping:
         steps.append(f"Wait for {stopping} to stop its workers, --shutdown-timeout at most.")
@@ -496,9 +570,10 @@ def _uncordon(node: Fields) -> str:
     return f"If node {printable(name)} is fit{why_not}: rdzvctl uncordon {quoted(name)}"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """The first few names, and how many more there are; empty for none."""
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+def _listed(names: Sequence[str], nameless: int = 0) -> str:
+    """The first few names, and how many more there are, the `nameless` ones among them; empty for none."""
+    left = len(names[MOST_NAMED:]) + nameless
+    more = f" and {left} more" if left else ""
     return ", ".join(map(printable, names[:MOST_NAMED])) + more
 
 

@@ -267,6 +267,24 @@ def no_runs(endpoint: str) -> str:
     return f"No runs. Start one: node-agent --endpoint {endpoint} ... SCRIPT"
 
 
+def none_matches(known: int) -> str:
+    """`known`: number of runs that are known."""
+    return f"No run matches, of {known} that {'is' if known == 1 else 'are'} known."
+
+
+def more_runs(hidden: int, phases: str) -> str:
+    """`phases`: numbers of these runs by phase."""
+    return f"... and {hidden} more: {phases}. rdzvctl runs lists all."
+
+
+def more_lines(hidden: int) -> str:
+    return f"... and {hidden} more lines, which do not fit on the screen"
+
+
+def no_pattern(run_id: str) -> str:
+    return f"--phase, --health and --node choose among all runs; run {run_id} is one"
+
+
 NO_RUN = "there is no run"
 NONE_AT_ALL = "there is none at all"
 WHICH_RUN = "which run?"

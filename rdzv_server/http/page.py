@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 from urllib.parse import parse_qsl, quote, unquote
 
 import rdzv_protocol
@@ -24,7 +24,7 @@ from rdzv_protocol.actions import Action
 from rdzv_server.auth import session
 from rdzv_server.auth.authorization import Caller, Permit
 from rdzv_server.core.kernel.run import Run
-from rdzv_server.core.views import run_view, status_view, watch_view
+from rdzv_server.core.views import health, run_view, status_view, watch_view
 from rdzv_server.core.views.status_view import NodeStatus
 from rdzv_server.http import answers
 from rdzv_server.http.events_endpoint import number_of
@@ -36,7 +36,10 @@ from rdzv_server.service.reading import read
 from rdzv_server.words import http as words
 
 WEB = Path(__file__).parents[1] / "web"
-STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+STATIC = {
+    "page.css": "text/css", "page.js": "text/javascript", "runs.js": "text/javascript", "icon.svg": "image/svg+xml",
+    "icon-trouble.svg": "image/svg+xml",
+}  # fmt: skip
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -293,6 +296,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.globals |= {"static": _static, "path_of": path_of, "paths": paths, "ROWS": ROWS}
+    environment.globals |= {"phases": get_args(run_view.Phase), "states_of_health": get_args(health.State)}
     environment.filters |= {"duration": _duration, "utc": _utc}
     return environment
 

@@ -40,6 +40,7 @@ from rdzv_server.http.events_endpoint import (
     Limit,
     number_of,
 )
+from rdzv_server.http.find_nodes import FoundNodes, find_nodes
 from rdzv_server.http.heads import LINGER_S, Server
 from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
 from rdzv_server.http.metrics import MetricsView
@@ -253,6 +254,11 @@ class HttpApi:
         run, now = await self._service.with_driver(run_id, latest), self._service.now(run_id)
         return json_of(read(run, lambda: timeline_view.view(run, now), lambda _: timeline_view.unreadable(run, now)))
 
+    async def find_nodes(self, request: web.BaseRequest) -> web.Response:
+        """Answer with the runs that have nodes of such a name."""
+        name, permit = request.rel_url.query.get("name", ""), connection_of(request).permit
+        return json_of(await find_nodes(self._service, permit.shows, name))
+
     async def metrics(self, request: web.BaseRequest) -> web.Response:
         connection_of(request).permit.check_every_run(words.METRICS_OF_ALL)
         body = await self._metrics.body()
@@ -420,6 +426,11 @@ ROUTES: tuple[Route, ...] = (
         paths.TIMELINE, HttpApi.timeline, "Rounds, progress and events of a run over time, for a picture of it.",
         answer=TimelineView, says="Of its last attempt, below 100 kB however long it is.",
         refusals=(NotLeader, errors.UnknownRun),
+    ),
+    _question(
+        paths.FIND_NODES, HttpApi.find_nodes, "The runs that have nodes of such a name.", answer=FoundNodes,
+        says="Their latest attempts, each with the first few of these nodes.",
+        query=(("name", str, "Part of the nodes' names; without it every node has such a name."),),
     ),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),
     *map(_action, actions.ACTIONS),

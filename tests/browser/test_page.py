@@ -1,5 +1,6 @@
 """The page of real runs in a real browser: it shows what happens, without a reload, and acts."""
 
+import asyncio
 import re
 import signal
 import time
@@ -291,6 +292,7 @@ async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, t
     )
     await tab.shows("#needy", "1 run needs a look: 1 hung")
     assert await tab.page.title() == "(1) Runs · rdzv-server"
+    assert "icon-trouble" in (await tab.page.get_attribute("#icon", "href") or "")
     await tab.is_accessible()
     await tab.picture("health-runs")
     await tab.open(cluster, "/runs/train")
@@ -307,6 +309,55 @@ async def test_a_run_that_hangs_looks_so_and_says_what_to_do(cluster: Cluster, t
     await worker.tell("progress 8 end")
     await tab.shows("#health-state", "below size")
     assert await tab.page.title() == "running · train · rdzv-server"
+    assert "icon-trouble" not in (await tab.page.get_attribute("#icon", "href") or "")
+    tab.is_content()
+
+
+async def test_the_list_of_runs_is_filtered_sorted_and_paged_and_stays_so_over_back(
+    cluster: Cluster, tab: Tab, new_tab: NewTab
+) -> None:
+    async with Crowd(cluster.server.port) as crowd:
+        await asyncio.gather(*(crowd.run(f"eval-{number:03}", [f"cpu-{number:03}"]) for number in range(108)))
+        await crowd.run("train", [f"gpu-{number}" for number in range(9)], max_restarts=3)
+        await crowd.run("broken", ["gpu-x"], max_restarts=0)
+        await crowd.fail("broken")
+        await tab.open(cluster)
+        await tab.counts("#runs tr", 100)
+        await tab.shows("#extent", "Runs 1 to 100 of 110")
+        await tab.shows("#runs tr:first-child", "broken")
+        await tab.is_accessible()
+        await tab.picture("runs-paged", full=True)
+        await tab.page.click("#next")
+        await tab.counts("#runs tr", 10)
+        assert await tab.page.is_disabled("#next")
+        await tab.page.get_by_role("button", name="Run", exact=True).click()
+        await tab.shows("#runs tr:first-child", "broken")
+        await tab.page.get_by_role("button", name="Run", exact=True).click()
+        await tab.shows("#runs tr:first-child", "train")
+        await tab.page.wait_for_selector("th[aria-sort=descending]")
+        await tab.is_accessible()
+        await tab.page.fill("#filter-words", "GPU-")
+        await tab.counts("#runs tr", 2)
+        await tab.shows("#runs tr:first-child", "has node gpu-0, gpu-1, gpu-2, gpu-3 and 5 more")
+        await tab.shows("#extent", "2 of 110 runs match")
+        await tab.page.select_option("#filter-phase", "running")
+        await tab.counts("#runs tr", 1)
+        await tab.page.click("#runs a")
+        await tab.shows("#reason", "round 1 runs on 9 nodes")
+        await tab.page.go_back()
+        await tab.counts("#runs tr", 1)
+        assert tab.page.url.endswith("/?words=GPU-&phase=running&sort=-run")
+        assert await tab.page.input_value("#filter-words") == "GPU-"
+        await tab.page.select_option("#filter-health", "trouble")
+        await tab.shows("#no-match", "No run matches.")
+        await tab.is_accessible()
+        await tab.page.click("#show-all")
+        await tab.counts("#runs tr", 100)
+        phone = await new_tab(viewport=PHONE, is_mobile=True)
+        await phone.open(cluster, "/?words=gpu")
+        await phone.counts("#runs tr", 2)
+        await phone.is_accessible()
+        await phone.picture("runs-phone", full=True)
     tab.is_content()
 
 

@@ -21,6 +21,7 @@ from rdzv_server.core.policies.hangs import words as hang_words
 from rdzv_server.words import auth, completion, operations
 from rdzv_server.words import service as service_words
 from rdzvctl import words as ctl
+from tests.browser.crowd import Crowd
 from tests.integration.replicas import Replicas
 from tests.support.certificates import Authority
 from tests.support.cluster import PATIENT, Cluster
@@ -372,6 +373,26 @@ async def test_a_terminal_shows_what_changes_until_it_is_interrupted(cluster: Cl
             assert await each.exit_code() == 128 + signal.SIGINT
             assert each.written.endswith("\r\n") and "Traceback" not in each.text
             assert "round 1 runs on 2 nodes" in each.written.rpartition("\x1b[?1049l")[2], "it stays to be read"
+
+
+async def test_a_short_screen_shows_the_troubled_and_failed_runs_first_and_says_what_it_leaves_out(
+    cluster: Cluster,
+) -> None:
+    async with Crowd(cluster.server.port) as crowd:
+        await crowd.run("broken", ["a"], max_restarts=0)
+        await crowd.fail("broken")
+        for number in range(30):
+            await crowd.run(f"well-{number}", ["a"])
+        async with terminal(cluster, "status", "--watch") as shown:
+            seen = await shown.shows(r"\.\.\. and 1\d more: 1\d running")
+            await shown.shows(r"RESTARTS(?s:.{0,300})broken(?s:.*)well-29")
+            assert seen is not None
+        for words in (("--phase", "failed"), ("b*",)):
+            found = (await rdzvctl("runs", *words, endpoint=cluster.endpoint)).lines
+            assert [line.split()[0] for line in found] == ["RUN", "broken"]
+        assert (
+            await rdzvctl("status", "broken", "--phase", "failed", endpoint=cluster.endpoint)
+        ).code == ExitCode.BAD_INPUT
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)], ids=["plain", "json"])

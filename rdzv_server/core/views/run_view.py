@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from rdzv_server.core.kernel import completion, finishing, legal_sizes
-from rdzv_server.core.kernel.run import Agent, AgentState, Departure, FailureRecord, Run, Stage
+from rdzv_server.core.kernel.run import HISTORY, Agent, AgentState, Departure, FailureRecord, Run, Stage
 from rdzv_server.core.policies import POLICIES
 from rdzv_server.core.policies.network_check import network_policy
 
@@ -35,6 +35,8 @@ class Missing(NamedTuple):
     stopping: list[str]
     """Nodes that still stop their workers."""
     vacated: list[Departure]
+    more_gone: int
+    """Number of further nodes that are gone, of which the run remembers only that."""
     """Departures of participants of the last round whose nodes are not back."""
 
 
@@ -138,7 +140,16 @@ def missing(run: Run) -> Missing | None:
     if run.stage is not Stage.FORMING:
         return None
     more = max(0, legal_sizes.smallest(run.settings) - len(run.waiting))
-    return Missing(more, [agent.node_id for agent in run.stopping.values()], completion.vacated(run))
+    stopping = [agent.node_id for agent in run.stopping.values()]
+    return Missing(more, stopping, completion.vacated(run), _more_gone(run))
+
+
+def _more_gone(run: Run) -> int:
+    """Number of participants of the last round that are gone, beyond those of `run.departures`."""
+    if run.membership is None or len(run.departures) < HISTORY:
+        return 0
+    told = sum(gone.round == run.membership.round and gone.group_rank is not None for gone in run.departures)
+    return max(0, sum(agent_id not in run.agents for agent_id in run.seats) - told)
 
 
 def broken_links(run: Run) -> list[Link]:

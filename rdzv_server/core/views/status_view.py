@@ -100,6 +100,7 @@ class MissingStatus(Struct, frozen=True, kw_only=True):
     stopping: list[str]
     gone: list[str]
     departures: Annotated[list[DepartureStatus], Meta(description="of the nodes that are gone")]
+    more_gone: Annotated[Count, Meta(description="nodes that are gone, too, and have no names here")]
 
 
 class RestartStatus(Struct, frozen=True, kw_only=True):
@@ -278,6 +279,7 @@ def _missing(run: Run, now: float) -> MissingStatus | None:
         stopping=found.stopping,
         gone=[gone.node_id for gone in found.vacated],
         departures=[_departure(gone, now) for gone in found.vacated],
+        more_gone=found.more_gone,
     )
 
 

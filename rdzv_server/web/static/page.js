@@ -281,73 +281,14 @@ function linkTo(server) {
   return link;
 }
 
-// All runs.
-
-const rows = new Map(); // by run
-const cordonRows = new Map(); // by node
-
-function drawRuns() {
-  const runs = Object.values(shown.runs || {});
-  const place = (run) => (isTroubled(run) ? -1 : ORDER.indexOf(run.phase)) * 1e12 - run.since;
-  runs.sort((one, other) => place(one) - place(other));
-  drawRows(byId("run-row"), byId("runs"), rows, runs.map((run) => [run.run_id, run]), (row, run) => {
-    row.run = run;
-    row.fields.run_id.href = runPath(run.run_id);
-    fill(row.fields.run_id, run.run_id);
-    fill(row.fields.attempt, run.attempt > 1 ? `attempt ${run.attempt}` : "");
-    fill(toned(row.fields.phase, run.phase), run.phase);
-    drawHealth(row.fields.health, run.phase === "unhealthy" ? undefined : run.health);
-    fill(row.fields.reason, isTroubled(run) ? run.health.sentence : run.reason);
-    drawSteps(row.fields.next, isTroubled(run) ? run.health.next.filter((step) => commandOf(step)).slice(0, 1) : []);
-    fill(row.fields.nodes, nodesOf(run) + (run.standbys ? ` + ${run.standbys}` : ""));
-    fill(row.fields.restarts, `${run.restart_count} of ${run.max_restarts}`);
-  });
-  byId("no-runs").hidden = runs.length > 0;
-  const counts = ORDER.map((phase) => [runs.filter((run) => run.phase === phase).length, phase]);
-  fill(byId("counts"), counts.filter(([count]) => count).map((pair) => pair.join(" ")).join(", "));
-  const troubled = runs.filter(isTroubled), states = new Map();
-  troubled.forEach(({ health }) => states.set(health.state, (states.get(health.state) || 0) + 1));
-  const which = [...states].map(([state, count]) => `${count} ${worded(state)}`).join(", ");
-  byId("needy").hidden = troubled.length === 0;
-  fill(byId("needy"), `${plural(troubled.length, "run")} ${troubled.length === 1 ? "needs" : "need"} a look: ${which}`);
-  document.title = `${troubled.length ? `(${troubled.length}) ` : ""}Runs · rdzv-server`;
-  sift();
-  drawKeptOut((shown.server || {}).cordons || []);
-  tickRuns();
-}
-
-function drawKeptOut(cordons) {
-  // nodes that get no seat in any run, whether or not one has them now
-  const named = cordons.map((cordon) => [cordon.node_id, cordon]);
-  drawRows(byId("cordon-row"), byId("cordons"), cordonRows, named, (row, cordon) => {
-    const at = cordon.until && new Date(cordon.until * 1000).toLocaleString([], { hourCycle: "h23" });
-    fill(row.fields.node_id, cordon.node_id);
-    fill(row.fields.why, `${reasonOf(cordon).join(" ")}; until ${at || "an operator uncordons it"}`);
-    row.querySelectorAll("button").forEach((button) => {
-      button.dataset.node = cordon.node_id;
-      button.setAttribute("aria-label", `${button.textContent} node ${cordon.node_id}`);
-    });
-  });
-  byId("kept-out").hidden = cordons.length === 0;
-}
-
-function sift() {
-  const wanted = byId("filter").value.toLowerCase();
-  for (const row of rows.values()) {
-    const { run_id, reason, phase, health } = row.run;
-    const words = health ? `${worded(health.state)} ${health.sentence}` : "";
-    row.hidden = !`${run_id} ${reason} ${phase} ${words}`.toLowerCase().includes(wanted);
-  }
-}
-
-function tickRuns() {
-  for (const { run, fields } of rows.values()) {
-    fill(fields.age, run.ended_at === undefined ? since(run.created_at) : `${since(run.ended_at)} ago`);
-    fill(fields.countdown, isTroubled(run) ? `for ${since(run.health.since)}` : countdown(run));
-  }
-}
-
 // Health.
+
+function drawTitle(title, isTrouble) {
+  // of the tab, whose icon shows trouble
+  document.title = `${title} · rdzv-server`;
+  const icon = byId("icon"), wanted = isTrouble ? icon.dataset.trouble : icon.dataset.well;
+  if (icon.getAttribute("href") !== wanted) icon.setAttribute("href", wanted);
+}
 
 function drawHealth(badge, health) {
   badge.hidden = !health;
@@ -382,10 +323,10 @@ function drawRun() {
   const run = shown.run;
   byId("no-run").hidden = Boolean(run);
   byId("of-run").hidden = !run;
-  if (!run) return;
+  if (!run) return drawTitle(runId, false);
   fill(toned(byId("phase"), run.phase), run.phase);
   fill(byId("reason"), run.reason);
-  document.title = `${isTroubled(run) ? worded(run.health.state) : run.phase} · ${runId} · rdzv-server`;
+  drawTitle(`${isTroubled(run) ? worded(run.health.state) : run.phase} · ${runId}`, isTroubled(run));
   const { health } = run;
   byId("health").hidden = !health;
   drawHealth(byId("health-state"), health);
@@ -774,8 +715,7 @@ function notice(text) {
 if (runId) {
   byId("nodes").addEventListener("keydown", move);
 } else {
-  byId("filter").addEventListener("input", sift);
-  document.querySelector(".filter").addEventListener("submit", (event) => event.preventDefault());
+  startRuns();
 }
 if (byId("dialog")) {
   document.addEventListener("click", ({ target }) => {

@@ -36,8 +36,8 @@ from tests.support.scenario import Scenario, running
 
 RUNS = ("restarting", "running", "failed")
 FOLLOWED_BY = {
-    "status": ("", "--json", *RUNS),
-    "runs": ("", "--json"),
+    "status": ("", "--json", "--phase running", "--health trouble --node a", "'r*'", *RUNS),
+    "runs": ("", "--json", "'r*' --health ok"),
     "nodes": ("restarting", "running", "running --json"),
     "events": ("running", "running --json"),
     "logs": ("running 0", "running 0 --lines 2", "running 0 --json", "failed 0"),

@@ -334,6 +334,46 @@ def test_a_run_that_restarts_and_loops_lacks_nodes_besides() -> None:
     assert found.text.startswith("Looping for ") and found.next[-1] == f"Start 1 more node: {START}"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (views.Wanted("t*"), ["train", "tiny"]),
+        (views.Wanted(phase="failed"), ["broken"]),
+        (views.Wanted(health="slow"), ["train"]),
+        (views.Wanted(health="trouble"), ["train"]),
+        (views.Wanted(health="ok"), ["tiny"]),
+        (views.Wanted(node="[bc]"), ["train"]),
+        (views.Wanted("t*", phase="failed"), []),
+    ],
+)
+def test_runs_are_chosen_by_id_phase_health_and_node(wanted: views.Wanted, found: list[str]) -> None:
+    train, tiny, broken = (told(running(str(len(names)), *names)) for names in ("abc", "a", "a"))
+    train |= {"run_id": "train", "health": {"state": "slow", "others": ["below_size"], "is_trouble": True}}
+    broken |= {"run_id": "broken", "phase": "failed", "health": None, "nodes": []}
+    tiny |= {"run_id": "tiny"}
+    assert [run["run_id"] for run in (train, tiny, broken) if wanted.covers(decoded(json.encode(run)))] == found
+
+
+def test_a_screen_shows_troubled_and_failed_runs_first() -> None:
+    well, hung, failed, stopped = (told(running("1", "a")) for _ in range(4))
+    hung |= {"run_id": "hung", "health": Fields(state="hung", is_trouble=True, others=[])}
+    failed |= {"run_id": "failed", "phase": "failed", "health": None}
+    stopped |= {"run_id": "stopped", "phase": "failed", "health": None, "is_stopped": True}
+    assert [run["run_id"] for run in views.first_to_see([well, stopped, failed, hung])] == [
+        "hung", "failed", "run", "stopped",
+    ]  # fmt: skip
+
+
+def test_of_more_lost_nodes_than_the_run_remembers_their_number_is_told() -> None:
+    names = [f"n{number:03}" for number in range(200)]
+    run = running("200", *names)
+    for name in names[:199]:
+        run.is_lost(name)
+    shown = told(run)
+    assert any("n135, n136, n137, n138 and 195 more" in step for step in views.why(shown, SERVER).next)
+    assert views.nodes_table(shown).rows[-1][0] == "and 135 more nodes"
+
+
 def test_all_runs_are_asked_which_of_them_need_a_person() -> None:
     stories = [
         ("1", "join a"), ("2 max_restarts=9", f"join a b; {LOOP}; 60s"), ("3", "join a; 10s"), ("1:2", "join a; 9s"),
@@ -407,7 +447,7 @@ def test_no_text_of_a_run_moves_the_cursor() -> None:
     run = told(check(("2 max_restarts=1", "join a b; fail a")))
     everything = {**run, "run_id": HOSTILE, "reason": HOSTILE}
     everything["nodes"] = [{**node, "node_id": HOSTILE, "addr": HOSTILE} for node in run["nodes"]]
-    everything["missing"] = {"more_nodes": 1, "stopping": [HOSTILE], "gone": [HOSTILE]}
+    everything["missing"] = Fields(more_nodes=1, stopping=[HOSTILE], gone=[HOSTILE])
     tables = (views.runs_table([everything]), views.nodes_table(everything), views.restarts_table(everything))
     for table in tables:
         assert all(cell.isprintable() for row in table.rows for cell in row)

@@ -1,0 +1,44 @@
+"""Search for nodes by name, over all runs: the list of runs that pages show has no names of nodes."""
+
+from functools import partial
+
+from msgspec import Struct
+from rdzv_protocol.constraints import Id
+
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.service.interface import Service, Shows
+from rdzv_server.service.operator_scheduler import checkpoint
+from rdzv_server.service.reading import read
+
+MOST_NAMED = 4
+"""Most nodes of a run that the answer names."""
+
+
+class RunWithNodes(Struct, frozen=True):
+    """Run with nodes of such names: the first few, and the number of further ones."""
+
+    run_id: Id
+    nodes: list[str]
+    more: int = 0
+
+
+class FoundNodes(Struct, frozen=True):
+    """Runs with nodes whose names contain the text, in any case of letters."""
+
+    runs: list[RunWithNodes]
+
+
+async def find_nodes(service: Service, shows: Shows | None, name: str) -> FoundNodes:
+    """Look through the latest attempts of the runs that `shows` lets through, in slices. None: of all runs."""
+    latest = {run.run_id: run for run in service.runs() if shows is None or shows(run.run_id)}
+    found = []
+    for run in latest.values():
+        await checkpoint()
+        if names := read(run, partial(_names, run, name.casefold()), lambda _: []):
+            found.append(RunWithNodes(run.run_id, names[:MOST_NAMED], max(0, len(names) - MOST_NAMED)))
+    return FoundNodes(found)
+
+
+def _names(run: Run, wanted: str) -> list[str]:
+    """Sorted names of the run's nodes that contain the text."""
+    return sorted({agent.node_id for agent in run.agents.values() if wanted in agent.node_id.casefold()})
