@@ -35,7 +35,7 @@ class Missing(NamedTuple):
     stopping: list[str]
     """Nodes that still stop their workers."""
     vacated: list[Departure]
-    more_gone: int
+    more_gone: int = 0
     """Number of further nodes that are gone, of which the run remembers only that."""
     """Departures of participants of the last round whose nodes are not back."""
 

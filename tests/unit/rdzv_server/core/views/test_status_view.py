@@ -27,7 +27,13 @@ def node(run, node_id):
 def missing(more_nodes, stopping="", gone=""):
     why = {"round": 1, "group_rank": 2, "left": False, "cause": losses.not_back(1.0), "age_s": 0.0}
     departures = [{"node_id": node_id, "agent_id": node_id, **why} for node_id in gone]
-    return {"more_nodes": more_nodes, "stopping": [*stopping], "gone": [*gone], "departures": departures}
+    return {
+        "more_nodes": more_nodes,
+        "stopping": [*stopping],
+        "gone": [*gone],
+        "departures": departures,
+        "more_gone": 0,
+    }
 
 
 @pytest.mark.parametrize(
