@@ -505,7 +505,8 @@ class Agent:
             self.orphans.end()
         for feature in self._features:
             feature.stopped()
-        self._runner.feed(WorkersStopped(round_))
+        told_until = self.started.group.told_until if self.started else 0.0
+        self._runner.feed(WorkersStopped(round_, told_until))
 
     def fail(self, reason: str) -> None:
         """Report that the workers cannot go on, or not begin, without something that the agent does for them."""

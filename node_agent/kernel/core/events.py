@@ -60,9 +60,14 @@ class Reported(Struct, frozen=True):
 
 
 class WorkersStopped(Struct, frozen=True):
-    """No worker of the round is left."""
+    """No worker of the round is left.
+
+    `told_until`: time before which the agent may still get the signal by which one of them has ended; the agent joins
+    no further round before.
+    """
 
     round: int
+    told_until: float = 0.0
 
 
 class NodeChecked(Struct, frozen=True):

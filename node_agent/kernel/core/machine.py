@@ -140,6 +140,9 @@ class AgentMachine:
         self._may_join = True
         """Whether the server expects a join: this agent is new, or was told to stop, or was fenced."""
         self._stop_asked = False
+        self._joins_at = inf
+        """Time until which the agent waits for the signal by which one of its workers has ended; infinite: it does not.
+        """
         self._checks = checks
         self._exits_when_excluded = exits_when_excluded
         self._is_checking = False
@@ -194,7 +197,7 @@ class AgentMachine:
         if self.state in (State.ENDING, State.EXITED):
             return None
         keep_alive_at = inf if self._busy or self._keep_alive_at is None else self._keep_alive_at
-        due = min(keep_alive_at, self._leaves_at, self.outages.next_deadline())
+        due = min(keep_alive_at, self._leaves_at, self._joins_at, self.outages.next_deadline())
         return None if due == inf else due
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
@@ -203,6 +206,8 @@ class AgentMachine:
         self._note_pause(now)
         if self.state is not State.EXITED:
             self._apply(event, now)
+            if now >= self._joins_at:
+                self._joins_at = inf
             if self._leaving and now >= self._leaves_at and self.state is not State.ENDING:
                 self._go(self._leaving, now)
             self._proceed(now)
@@ -236,8 +241,8 @@ class AgentMachine:
                 self._effects += self._reporter.matched(round_, failure)
             case events.Reported(round_):
                 self._reporter.arrived(round_)
-            case events.WorkersStopped(round_):
-                self._workers_stopped(round_, now)
+            case events.WorkersStopped(round_, told_until):
+                self._workers_stopped(round_, told_until, now)
             case events.NodeChecked(unfit):
                 self._checked(unfit, now)
             case events.Suspected():
@@ -329,7 +334,7 @@ class AgentMachine:
             self._proceed(now)
             return
         is_stopped = self.state is State.STOPPING and not self._has_workers and self._is_fit()
-        if is_stopped and self._may_join and not self._reporter.is_pending:
+        if is_stopped and self._may_join and not self._reporter.is_pending and self._joins_at == inf:
             self.state, self._keep_alive_at = State.JOINING, None
         if not self._busy:
             self._send_next(now)
@@ -525,9 +530,10 @@ class AgentMachine:
             )  # fmt: skip
             self._effects.append(told)
 
-    def _workers_stopped(self, round_: int, now: float) -> None:
+    def _workers_stopped(self, round_: int, told_until: float, now: float) -> None:
         if round_ == self.round:
             self.outages.idle_since, self._stop_asked = now, False
+            self._joins_at = told_until if told_until > now else inf
 
     def _stop_workers(self, signal_name: str = "SIGTERM", grace_s: float | None = None) -> None:
         if self._has_workers and not self._stop_asked:

@@ -371,8 +371,9 @@ class WorkerGroup(ProcessGroup):
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
         """The first failure that follows from another, or from a signal that the agent may be about to get, too."""
-        self._held_until = 0.0
-        """Time before which the group has not succeeded, since a worker may have been told to end."""
+        self.told_until = 0.0
+        """Time before which the agent may still get the signal by which a worker has ended. The group has not succeeded
+        before."""
         self._set_up_at = asyncio.get_running_loop().time() + LOOK_S
         """Time before which a forked worker may still have the handlers of the process that it is a copy of."""
         self.finished_at: dict[int, float] = {}
@@ -444,8 +445,8 @@ class WorkerGroup(ProcessGroup):
             self._settle(self._failed, failure)
             return
         is_first, self._suspect = self._suspect is None, self._suspect or failure
-        if worker.may_be_told:
-            self._held_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
+        if worker.may_be_told or (failure and _is_told_to_end(failure)):
+            self.told_until = asyncio.get_running_loop().time() + CAUSE_TIMEOUT_S
         if self._suspect is None:
             if self._is_empty():
                 self._succeed()
@@ -456,7 +457,7 @@ class WorkerGroup(ProcessGroup):
 
     def _succeed(self) -> None:
         loop = asyncio.get_running_loop()
-        if (held_s := self._held_until - loop.time()) > 0:
+        if (held_s := self.told_until - loop.time()) > 0:
             loop.call_later(held_s, self._settle, self._succeeded)
         else:
             self._settle(self._succeeded)

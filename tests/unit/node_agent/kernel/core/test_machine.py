@@ -146,6 +146,11 @@ def gone(agent):
     agent.handle(WorkersStopped(agent.machine.round))
 
 
+def gone_told(seconds):
+    """Workers are gone, one of them perhaps by a signal that the agent may get, too, for so many seconds."""
+    return lambda agent: agent.handle(WorkersStopped(1, agent.now + seconds))
+
+
 RUNS = told(start(1))
 STOPPED = [RUNS, told(stop(1)), gone, told(stop(1), revision=2)]
 """Steps of an agent that was told to stop in round 1, and joins the next one."""
@@ -232,6 +237,13 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "and follows its answer": (STOPPED, [join(after_round=1)]),
     "no round starts before the agent has joined it":
         ([RUNS, told(stop(1)), gone, told(start(2))], [join(after_round=1)]),
+    "an agent that may get its worker's signal does not join yet":
+        ([RUNS, told(stop(1)), told(stop(1), revision=2), gone_told(0.5)], []),
+    "it joins when none has come":
+        ([RUNS, told(stop(1)), told(stop(1), revision=2), gone_told(0.5), passes(0.5)], [join(after_round=1)]),
+    "it leaves when one comes, without having joined":
+        ([RUNS, told(stop(1)), told(stop(1), revision=2), gone_told(0.5), signalled()],
+         [*SIGTERM, SIGTERM_REPORT, Exit(START_AGAIN)]),
     "workers of an earlier round that are gone are no news":
         ([*STOPPED, told(start(2)), told(stop(2)), happens(WorkersStopped(1)),
           told(stop(2), revision=4)], []),

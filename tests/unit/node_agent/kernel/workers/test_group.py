@@ -312,6 +312,18 @@ async def test_workers_that_ended_long_ago_do_not_hold_a_success(crew, gate, mon
     await crew.calls_back("succeeded")
 
 
+@pytest.mark.parametrize(("name", "is_told"), [("TERM", True), ("KILL", False)])
+async def test_a_group_that_is_stopped_knows_how_long_the_agent_may_still_get_the_signal_of_a_worker(
+    crew, monkeypatch, name, is_told
+):
+    monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
+    group = crew.start(sh(f"kill -{name} $$"))
+    await crew.all_reaped(group)
+    group.stop(signal.SIGTERM, NEVER_S)
+    await crew.calls_back("stopped" if is_told else "failed")
+    assert (group.told_until > asyncio.get_running_loop().time()) is is_told
+
+
 # How a round is stopped.
 
 
