@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from node_agent import words
 from tests.support.cluster import Cluster
 from tests.support.launchers import NODE_AGENT, TORCHRUN, start
 from tests.support.programs import Program, start_agent
+from tests.support.terminal import Terminal
 from tests.support.told import tells, told
 from tests.support.worker_hub import WorkerHub
 from tests.unit.node_agent.logs_plugin import install
@@ -41,6 +43,29 @@ async def python(program: str, *flags: str, env: dict[str, str] | None = None, c
 
 
 # What the console shows.
+
+
+REDRAWS = """
+import sys
+for step in range(100):
+    sys.stderr.write(f"\\r{step}%|##########")
+    if step % 10 == 0:
+        sys.stderr.write("\\r" + " " * 20 + "\\r")
+        print("eval at", step, flush=True)
+sys.stderr.write("\\n")
+raise ValueError("boom")
+"""
+
+
+async def test_a_progress_bar_and_lines_between_its_redraws_stand_on_lines_of_their_own() -> None:
+    """As under torchrun, where workers inherit the terminal: whatever is written to either stream is in order."""
+    command = (sys.executable, "-m", "node_agent", *ONE, "--no-python", sys.executable, "-c", REDRAWS)
+    async with Terminal(*command, env={}) as shown:
+        assert await shown.exit_code() == 1
+        lines = [line.rpartition("\r")[2].strip() for line in re.split(r"\r?\n", shown.written)]
+        assert [line for line in lines if "eval" in line] == [f"eval at {step}" for step in range(0, 100, 10)]
+        assert "99%|##########" in lines and "ValueError: boom" in lines
+        assert re.search(r"failed: exit code 1: ValueError: boom", shown.text)
 
 
 async def test_a_single_worker_s_stdout_is_its_own_and_an_unfinished_line_is_seen_at_once(tmp_path: Path) -> None:

@@ -70,6 +70,11 @@ class Console:
         return wanted and os.environ.get("TERM", "dumb") != "dumb" and os.isatty(ERR)
 
     @property
+    def is_one(self) -> bool:
+        """Whether stdout and stderr are one terminal, file or pipe, in which readers see the order of writing."""
+        return self._err_screen == OUT
+
+    @property
     def program(self) -> str:
         return self._form.program
 

@@ -17,9 +17,9 @@ from node_agent.kernel.core.log_options import PREFIX_TEMPLATE, LogOptions
 from node_agent.kernel.output.console import ERR, OUT, Console
 from node_agent.kernel.output.folder import RunFolder, wants_files
 from node_agent.kernel.output.log_files import LogFile, LogFiles, OpenedFile
-from node_agent.kernel.output.routing import Plugin, Route, Routing, by_flags, narrowed, without_files
+from node_agent.kernel.output.routing import Plugin, Route, Routing, WorkerRoutes, by_flags, narrowed, without_files
 from node_agent.kernel.output.sinks import AsItComes, Filtered, Lines, Sink, Tail
-from node_agent.kernel.output.streams import Relay, Stream, pipe_bytes
+from node_agent.kernel.output.streams import Joined, Relay, Stream, pipe_bytes
 from node_agent.kernel.output.threads import in_thread
 from node_agent.kernel.workers.temp_dir import TempDir
 
@@ -91,12 +91,24 @@ class RoundLogs:
     def open_streams(self, local_rank: int) -> tuple[Stream, Stream]:
         """Streams for a worker's stdout and stderr. Raises `OSError` without pipes left; files need none."""
         worker = self._workers[local_rank]
+        if self._is_joined(worker):
+            both = Relay([*self._sinks(local_rank, OUT, worker.stdout), Tail()], self._console, self._pipe_bytes)
+            return both, Joined(both)
         out = self._open(local_rank, OUT, worker.stdout)
         try:
             return out, self._open(local_rank, ERR, worker.stderr)
         except OSError:
             out.finish()
             raise
+
+    def _is_joined(self, worker: WorkerRoutes) -> bool:
+        """Whether both of the worker's streams go to the same place, and nothing needs them apart."""
+        is_alike = worker.stdout == worker.stderr and worker.stdout.shown and not worker.stdout.path
+        return is_alike and self._console.is_one and not self.filtered
+
+    @property
+    def _pipe_bytes(self) -> int:
+        return pipe_bytes(len(self._workers))
 
     def _open(self, local_rank: int, fd: int, route: Route) -> Stream:
         if route.path:
@@ -114,7 +126,7 @@ class RoundLogs:
             sinks.append(Tail())
         if not sinks:
             return Stream()
-        return Relay(sinks, self._console if route.shown else None, pipe_bytes(len(self._workers)))
+        return Relay(sinks, self._console if route.shown else None, self._pipe_bytes)
 
     def _sinks(self, local_rank: int, fd: int, route: Route) -> list[Sink]:
         sinks: list[Sink] = []

@@ -116,9 +116,17 @@ class Lines(Sink):
         if not self._prefix or not lines:
             return lines
         if b"\r" in lines:
-            pieces = lines.splitlines(keepends=True)
-            return b"".join(self._prefix + piece if piece not in (b"\r", b"\r\n") else piece for piece in pieces)
+            return b"".join(map(self._prefixed_piece, lines.splitlines(keepends=True)))
+        if lines.startswith(b"\n") or b"\n\n" in lines:
+            return b"".join(line if line == b"\n" else self._prefix + line for line in lines.splitlines(keepends=True))
         return self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + lines[-1:]
+
+    def _prefixed_piece(self, piece: bytes) -> bytes:
+        """A piece of a line that is redrawn. One of spaces blanks what stands there, with its prefix."""
+        if piece in (b"\n", b"\r", b"\r\n"):
+            return piece
+        is_blank = piece.endswith(b"\r") and piece.isspace()
+        return (b" " * len(self._prefix) if is_blank else self._prefix) + piece
 
 
 class Filtered(Sink):

@@ -131,6 +131,20 @@ class Relay(Stream):
                 sink.end()
 
 
+class Joined(Stream):
+    """The stderr of a worker that writes both streams into one pipe, so that they keep the order of writing."""
+
+    def __init__(self, both: Relay) -> None:
+        super().__init__(-1)
+        self._both = both
+
+    def writable(self) -> int:
+        return self._both.writable()
+
+    def tail(self) -> tuple[str, ...]:
+        return self._both.tail()
+
+
 def pipe_bytes(workers: int) -> int:
     """Room of each pipe of so many workers; 0: what the kernel gives it anyway."""
     share = 1 << (ALL_PIPES_BYTES // (2 * workers)).bit_length() - 1  # the kernel rounds up to a power of two

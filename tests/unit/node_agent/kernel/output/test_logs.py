@@ -114,6 +114,49 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 Make = Callable[..., Agent]
 
 
+IN_TURNS = """
+import sys
+for number in range(200):
+    print("out", number, flush=True)
+    print("err", number, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "marks"),
+    [
+        ({"nproc": 1}, [""]),
+        ({"prefix": "[$rank] "}, ["[4] ", "[5] "]),
+        ({"nproc": 1, "log_dir": NO_FILES, "tee": Std.ALL}, [""]),
+    ],
+    ids=["one-worker", "the-users-template", "no-files"],
+)
+async def test_where_stdout_and_stderr_are_one_output_keeps_the_order_of_writing(
+    make: Make, flags: dict[str, Any], marks: list[str]
+) -> None:
+    agent = make(**flags)
+    agent.console.is_one = True
+    await agent.round(IN_TURNS)
+    shown, written = agent.console.text(OUT).decode().splitlines(), range(200)
+    for mark in marks:
+        own = [line.removeprefix(mark) for line in shown if line.startswith(mark)]
+        assert own == [f"{stream} {number}" for number in written for stream in ("out", "err")]
+    assert agent.console.text(ERR) == b""
+
+
+async def test_what_needs_the_streams_apart_gets_them_apart(make: Make) -> None:
+    """Files of their own, filters, and a console whose stdout and stderr are two places."""
+    for flags in ({"redirects": Std.OUT}, {"tee": Std.ERR}, {"stdout_filters": ("out",)}, {}):
+        agent = make(nproc=1, **flags)
+        agent.console.is_one = bool(flags)
+        logs = await agent.logs.open(_assignment(1, 1))
+        streams = logs.open_streams(0)
+        assert streams[0].writable() != streams[1].writable(), flags
+        for stream in streams:
+            stream.finish()
+        logs.close_files()
+
+
 @pytest.mark.parametrize(
     ("flags", "out", "err", "files"),
     [

@@ -53,14 +53,29 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("mark", "chunks", "shown"),
     [
-        ("[a]:", [b"one\ntwo\n", b"\nfour\n"], b"[a]:one\n[a]:two\n[a]:\n[a]:four\n"),
+        ("[a]:", [b"one\ntwo\n", b"\nfour\n"], b"[a]:one\n[a]:two\n\n[a]:four\n"),
         ("[a]:", [b"ready\nhalf a ", b"line", b"\n"], b"[a]:ready\n[a]:half a line\n"),
         ("[a]:", [b"last words"], b"[a]:last words\n"),
         ("[a]:", [b"10%\r20%\r", b"\r 30%", b"\r\n"], b"[a]:10%\r[a]:20%\r\r[a]: 30%\r\n"),
+        ("[a]:", [b"\n\none\n\n\ntwo\n\n"], b"\n\n[a]:one\n\n\n[a]:two\n\n"),
+        (
+            "[a]:",
+            [b"\r50%|#####\r         \r", b"loss 1\n\r60%"],
+            b"\r[a]:50%|#####\r             \r[a]:loss 1\n\r[a]:60%\n",
+        ),
         ("[a]:", [b"dos\r", b"\nunix\n"], b"[a]:dos\r\n[a]:unix\n"),
         ("", [b"one\ntw", b"o\n", b"\r\nthree\r", b"\n", b"four"], b"one\ntwo\n\r\nthree\r\nfour\n"),
     ],
-    ids=["every-line", "a-line-in-pieces", "a-last-line-gets-an-end", "redraws", "halves-of-a-line-end", "no-mark"],
+    ids=[
+        "every-line",
+        "a-line-in-pieces",
+        "a-last-line-gets-an-end",
+        "redraws",
+        "blank",
+        "cleared",
+        "halves-of-a-line-end",
+        "no-mark",
+    ],
 )
 async def test_lines_are_marked_and_whole(console, mark, chunks, shown):
     lines = Lines(mark, console, OUT)
