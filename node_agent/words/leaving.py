@@ -31,6 +31,10 @@ def drained(reason: str, remaining_s: float, has_workers: bool) -> str:
     return f"leaving the run: {reason}{grace}"
 
 
+HAS_LEFT = "left the run: no worker of this node is left"
+"""Last line of an agent whose node was drained, or found unfit."""
+
+
 def kept_out(reason: str) -> str:
     """Told by an agent that makes room for another node (`--exit-when-excluded`)."""
     return f"rdzv-server excludes this node ({reason}): replace it"

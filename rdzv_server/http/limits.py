@@ -120,6 +120,16 @@ class Buckets:
         self._full_at = dict(busy if len(busy) < MOST_PEERS else busy[MOST_PEERS // 2 :])
 
 
+def address_of(address: str) -> str:
+    """The address as people write it: an IPv4 one also if the connection came through an IPv6 socket; no zone."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return str(mapped or parsed)
+
+
 @lru_cache(maxsize=16_384)
 def peer_of(address: str) -> str:
     """Peer that an address belongs to: an IPv4 address, or an IPv6 network of 64 bits."""

@@ -42,7 +42,7 @@ from rdzv_server.http.events_endpoint import (
 )
 from rdzv_server.http.find_nodes import FoundNodes, find_nodes
 from rdzv_server.http.heads import LINGER_S, Server
-from rdzv_server.http.limits import Gatekeeper, RefusalLog, peer_of
+from rdzv_server.http.limits import Gatekeeper, RefusalLog, address_of, peer_of
 from rdzv_server.http.metrics import MetricsView
 from rdzv_server.http.requests import (
     assign_to_run,
@@ -210,7 +210,7 @@ class HttpApi:
         """Carry an operator's action out, or ask an agent an operator's question."""
         route, connection = self._routes[request.path], connection_of(request)
         message = read_json(route.request, await read_body(request))
-        by = f"{connection.permit.role} {peer_of(request.remote or '')}".strip()
+        by = f"{connection.permit.role} {address_of(request.remote or '')}".strip()
         wanted = OperatorRequest(message, by)
         assign_to_run(connection, wanted)
         return json_of(await self._service.ask(wanted, connection))

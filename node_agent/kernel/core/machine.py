@@ -329,6 +329,8 @@ class AgentMachine:
         goes = self.state is State.DRAINING or (self._leaving and self.state is State.STOPPING)
         if goes and not self._has_workers:
             why = words.leaving.reason_to_leave("found unfit" if self._is_unfit else "drained")
+            if not self._leaving:
+                self._log_change(words.leaving.HAS_LEFT, event="node_left")
             self._leave(self._leaving.why if self._leaving else why)
             self._end(ExitCode.NODE_UNFIT if self._is_unfit else ExitCode.START_AGAIN)
             self._proceed(now)

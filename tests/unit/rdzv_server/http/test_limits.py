@@ -5,7 +5,7 @@ from rdzv_protocol.errors import AgentFenced, Forbidden, Unauthorized
 
 from rdzv_server.config import Rate
 from rdzv_server.http import limits
-from rdzv_server.http.limits import LOG_LINES, SILENCE_S, Buckets, RefusalLog, peer_of
+from rdzv_server.http.limits import LOG_LINES, SILENCE_S, Buckets, RefusalLog, address_of, peer_of
 from rdzv_server.words import http as words
 
 TWO_A_SECOND = Rate(per_s=2, burst=5)
@@ -92,3 +92,18 @@ def test_a_flood_of_refusals_is_counted_and_not_said(caplog):
     assert len(said(caplog)) == LOG_LINES.burst
     refusals.note("10.0.0.7", Forbidden("not this one"), 10.0)
     assert said(caplog)[-1] == words.refused("10.0.0.7", "not this one", 100_000 - LOG_LINES.burst)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("::1", "::1"),
+        ("2001:db8:1:2:ffff::1", "2001:db8:1:2:ffff::1"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("", ""),
+    ],
+)
+def test_people_are_shown_the_address_itself(address: str, shown: str) -> None:
+    assert address_of(address) == shown
