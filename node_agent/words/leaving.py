@@ -31,8 +31,8 @@ def drained(reason: str, remaining_s: float, has_workers: bool) -> str:
     return f"leaving the run: {reason}{grace}"
 
 
-HAS_LEFT = "left the run: no worker of this node is left"
-"""Last line of an agent whose node was drained, or found unfit."""
+WORKERS_GONE = "the workers have ended: this node leaves the run"
+"""Last line of an agent whose node was drained while its workers ran."""
 
 
 def kept_out(reason: str) -> str:

@@ -329,8 +329,6 @@ class AgentMachine:
         goes = self.state is State.DRAINING or (self._leaving and self.state is State.STOPPING)
         if goes and not self._has_workers:
             why = words.leaving.reason_to_leave("found unfit" if self._is_unfit else "drained")
-            if not self._leaving:
-                self._log_change(words.leaving.HAS_LEFT, event="node_left")
             self._leave(self._leaving.why if self._leaving else why)
             self._end(ExitCode.NODE_UNFIT if self._is_unfit else ExitCode.START_AGAIN)
             self._proceed(now)
@@ -536,6 +534,8 @@ class AgentMachine:
         if round_ == self.round:
             self.outages.idle_since, self._stop_asked = now, False
             self._joins_at = told_until if told_until > now else inf
+            if self.state is State.DRAINING and not self._leaving:
+                self._log_change(words.leaving.WORKERS_GONE, event="node_left")
 
     def _stop_workers(self, signal_name: str = "SIGTERM", grace_s: float | None = None) -> None:
         if self._has_workers and not self._stop_asked:

@@ -91,6 +91,7 @@ FAILED = finish(succeeded=False, failure=a_failure(node_id="b"))
 SPENT = [Log(words.progress.run_failed("spent"), Level.ERROR, "run_failed"), WriteFailureReport("spent", FAILED)]
 SIGTERM = [Log(words.leaving.leaving("SIGTERM"), event="node_left"), leave()]
 DRAIN_SAID = Log(words.leaving.drained("node a is drained", 60.0, has_workers=True), event="node_drained")
+DRAIN_DONE = Log(words.leaving.WORKERS_GONE, event="node_left")
 DRAIN_SAID_IDLE = drains(words.leaving.drained("node a is drained", 60.0, has_workers=False))
 DRAIN_REPORT = WriteFailureReport("node a is drained")
 SIGTERM_REPORT = WriteFailureReport(words.leaving.got_signal("SIGTERM"))
@@ -305,7 +306,8 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "a drained agent has its workers stopped with the time that they are given, and polls on":
         ([RUNS, told(drain(60))],
          [DRAIN_SAID, StopWorkers(grace_s=60.0), DRAIN_REPORT, poll(revision=2)]),
-    "and leaves when they are gone": ([RUNS, told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
+    "and leaves when they are gone":
+        ([RUNS, told(drain()), gone], [DRAIN_DONE, leave(reason="drained"), Exit(START_AGAIN)]),
     "an agent without workers leaves at once when it is drained":
         ([told(wait("standing by")), told(drain())],
          [DRAIN_SAID_IDLE, DRAIN_REPORT, leave(reason="drained"), Exit(START_AGAIN)]),
@@ -315,7 +317,7 @@ STORIES = {  # what happens, and what the agent does at the last of it
     "workers that stop already are not signalled again":
         ([RUNS, told(stop(1)), told(drain())], [DRAIN_SAID, DRAIN_REPORT, poll(revision=3)]),
     "and their agent leaves instead of joining":
-        ([RUNS, told(stop(1)), told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
+        ([RUNS, told(stop(1)), told(drain()), gone], [DRAIN_DONE, leave(reason="drained"), Exit(START_AGAIN)]),
     "told again, a drained agent does nothing more": ([RUNS, told(drain()), told(drain())], [poll(revision=3)]),
     "unless its workers are given less time":
         ([RUNS, told(drain(60)), told(drain(5))],
@@ -325,13 +327,14 @@ STORIES = {  # what happens, and what the agent does at the last of it
         ([RUNS, told(drain()), told(directive)], [poll(revision=3)]) for directive in (start(2), stop(1))},
     "a drained agent that is fenced asks nothing more": ([RUNS, told(drain()), refused(AgentFenced("gone"))], []),
     "and leaves all the same":
-        ([RUNS, told(drain()), refused(AgentFenced("gone")), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
+        ([RUNS, told(drain()), refused(AgentFenced("gone")), gone],
+         [DRAIN_DONE, leave(reason="drained"), Exit(START_AGAIN)]),
     "a signal gives a drained agent's workers the time that signals give":
         ([RUNS, told(drain()), signalled()], [*SIGTERM, STOP, SIGTERM_REPORT]),
     "the end of the run is the end of a drained agent": ([RUNS, told(drain()), told(finish()), gone], [Exit(0)]),
     "a drained agent that loses its server leaves all the same":
         ([RUNS, told(drain()), happens(ConnectionFailed(Unreachable("connect", "refused"))), gone],
-         [leave(reason="drained"), Exit(START_AGAIN)]),
+         [DRAIN_DONE, leave(reason="drained"), Exit(START_AGAIN)]),
 
     # ending
     "an end of the run stops what still runs": ([RUNS, told(finish())], [SUCCEEDED_SAID, STOP]),
@@ -564,7 +567,7 @@ CHECKS = {  # what happens to an agent whose node is checked, and what it does a
     "a signal is not kept waiting for that": ([*CHECKED_RUN, fails, told(OWN_END), gone, signalled()], [Exit(1)]),
     "a run that ends over another node's does not": ([*CHECKED_RUN, told(FAILED), gone], [Exit(1)]),
     "a drained node is not checked":
-        ([*CHECKED_RUN, told(drain()), gone], [leave(reason="drained"), Exit(START_AGAIN)]),
+        ([*CHECKED_RUN, told(drain()), gone], [DRAIN_DONE, leave(reason="drained"), Exit(START_AGAIN)]),
     "a node that has run nothing since need not be checked again":
         ([FIT, told(stop(1, AFTER_ELSEWHERE))],
          [Log(words.progress.round_over(1, AFTER_ELSEWHERE), event="round_opened"), join(after_round=1)]),
@@ -594,7 +597,7 @@ RULES = {  # what happens to an agent whose user has rules about failures, and w
     "a drained agent leaves when it is there":
         ([RUNS, fails, told(drain()), gone, fatal],
          [report(failure=FATAL), leave(reason="drained"), Exit(START_AGAIN)]),
-    "not before": ([RUNS, fails, told(drain()), gone], []),
+    "not before": ([RUNS, fails, told(drain()), gone], [DRAIN_DONE]),
     "a signal does not lose the verdict, and the leave follows its report":
         ([RUNS, fails, signalled(), gone, fatal], [report(failure=FATAL), leave(), Exit(START_AGAIN)]),
     "the workers of an agent that was signalled are not waited for longer":
