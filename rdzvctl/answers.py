@@ -12,6 +12,8 @@ UNTOLD: dict[str, Any] = {
     # of a run
     "broken_links": (), "finishing": None, "free_seats": 0, "health": None, "legal_sizes": (),
     "is_stopped": False, "next_size": None, "node_unit": 1, "time_s": {}, "unheard_s": None,
+    # of an action
+    "changed": True,
     # of what a round waits for
     "more_gone": 0,
     # of a hang

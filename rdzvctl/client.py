@@ -242,6 +242,11 @@ class Client:
         """
         return self.ask_leader(self._read, "POST", path, body)
 
+    def costs(self, action: str, of: Request) -> Fields:
+        """What an action would cost."""
+        query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in of.items())
+        return self.ask_leader(self._read, "GET", f"{paths.COSTS}?action={action}&{query}")
+
     def ask_leader(
         self, read: Callable[[Answer], T], method: str, path: str, body: Request | None = None,
         headers: Mapping[str, str] | None = None,

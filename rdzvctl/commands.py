@@ -396,8 +396,11 @@ def act(action: "Action", session: Session) -> None:
     given, out = session.given, session.out
     target, shown = _node_target(action, session) if action.of_node else _run_target(action, session)
     if action.question and sys.stdin.isatty() and not given.get("yes"):
+        costs = _costs(action, session, target)
         out.note(shown)
-        if not confirmed(action.question, sys.stdin):
+        if costs["sentence"]:
+            out.note(rdzvctl.words.costs(printable(costs["sentence"])))
+        if costs["is_high"] and not confirmed(action.question, sys.stdin):
             raise Refused(rdzvctl.words.NOT_DONE)
     body = {
         **target,
@@ -407,12 +410,35 @@ def act(action: "Action", session: Session) -> None:
     }
     if "size" in given:
         body["min_nodes"], body["max_nodes"] = given["size"]
-    message = session.client.ask(action.path, body).get("message", "done")
+    done = _asked_for(session, action, body)
+    message = done.get("message", "done")
     if out.is_json:
-        return out.json({"action": action.name, **body, "message": message})
+        out.json({"action": action.name, **body, "message": message, "changed": done["changed"]})
+    if not done["changed"]:
+        raise Refused(rdzvctl.words.idle(printable(message)))
+    if out.is_json:
+        return None
     kind, name = next(iter(target.items()))
     named = (rdzvctl.words.named_node if kind == "node_id" else rdzvctl.words.named_run)(name)
     return out.line(printable(rdzvctl.words.done(named, message)))
+
+
+def _asked_for(session: Session, action: "Action", body: Request) -> Fields:
+    """Have the action carried out. Raises `Unreachable` if nobody can tell whether it was."""
+    try:
+        return session.client.ask(action.path, body)
+    except Unreachable as error:
+        again = rdzvctl.words.ask_again(views.quoted(str(body["request_id"])))
+        raise Unreachable(rdzvctl.words.outcome_unknown(str(error)), *error.help_lines, again) from None
+
+
+def _costs(action: "Action", session: Session, target: Request) -> Fields:
+    """What the action would cost; nothing is known of it from an older server."""
+    size = dict(zip(("min_nodes", "max_nodes"), session.given.get("size", ()), strict=False))
+    try:
+        return session.client.costs(action.name, target | size)
+    except Refused:
+        return Fields(sentence="", is_high=True)
 
 
 def _run_target(action: "Action", session: Session) -> tuple[Request, str]:

@@ -337,6 +337,22 @@ def stacks(round: int, sentence: str) -> str:
 NOT_DONE = "not done"
 
 
+def outcome_unknown(why: str) -> str:
+    return f"unknown whether it was done: {why}"
+
+
+def ask_again(request_id: str) -> str:
+    return f"ask again, which does it once: the same command with --request-id {request_id}"
+
+
+def idle(why: str) -> str:
+    return f"nothing to do: {why}"
+
+
+def costs(sentence: str) -> str:
+    return f"what it costs: {sentence}"
+
+
 def asks(question: str) -> str:
     return f"{question} [y/N]"
 

@@ -115,6 +115,8 @@ class Done(Struct, frozen=True, kw_only=True):
     epoch: Id
     message: Sentence
     """Sentence about the action, for a person: the one that the run's event has as its reason."""
+    changed: bool = True
+    """Whether there was something to do; false: `message` says why not."""
 
 
 class LogsRequest(Struct, frozen=True, kw_only=True):
@@ -186,7 +188,8 @@ class Action(Struct, frozen=True, kw_only=True):
     help: str
     """Meaning in `rdzvctl --help`."""
     question: str = ""
-    """Question that `rdzvctl` asks at a terminal before the action; empty: none, for the action can be taken back."""
+    """Question that `rdzvctl` asks at a terminal before an action that costs something; empty: none, for the action can
+    be taken back."""
     label: str
     """Label of its button."""
     is_grave: bool = False
@@ -226,7 +229,7 @@ RESTART = Action(
 )  # fmt: skip
 RESIZE = Action(
     name="resize", request=ResizeRequest, help="give a run other limits of its number of nodes, while it runs",
-    label="Resize", refusals=(errors.UnknownRun, errors.RunEnded),
+    question="Resize it?", label="Resize", refusals=(errors.UnknownRun, errors.RunEnded),
 )  # fmt: skip
 ADMIT = Action(
     name="admit", request=AdmitRequest, help="give the free seats of a running round to nodes that stand by",

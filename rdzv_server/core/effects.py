@@ -48,11 +48,12 @@ class QueryClosed(Struct, frozen=True):
 class Answered(Struct, frozen=True):
     """Answer an operator's action, with the sentence about what it has done, or had done before.
 
-    `is_untold`: it has done something of which no event tells.
+    `is_untold`: it has done something of which no event tells. `has_changed`: there was something to do.
     """
 
     sentence: str
     is_untold: bool
+    has_changed: bool = True
 
 
 Effect = Record | WakeAgents | Happened | ForgetRun | QueryClosed | Answered

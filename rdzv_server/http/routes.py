@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 from rdzv_protocol import actions, errors, messages, paths
 from rdzv_protocol.codec import decode
-from rdzv_protocol.constraints import MAX_MESSAGE_BYTES
+from rdzv_protocol.constraints import MAX_MESSAGE_BYTES, NodeCount
 from rdzv_protocol.errors import (
     LengthRequired,
     MalformedMessage,
@@ -27,9 +27,11 @@ from rdzv_protocol.text import printable
 
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.views import timeline_view
+from rdzv_server.core.views.costs import Question
 from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.answers import HEADERS, json_answer, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
+from rdzv_server.http.costs_endpoint import Costs, costs_of
 from rdzv_server.http.events_endpoint import (
     DEFAULT_LIMIT,
     LAST_NUMBER,
@@ -74,6 +76,8 @@ LOADING_SWITCH_S = 0.05e-3
 system."""
 GONE = 499
 """Status, as of nginx, in the metrics for an answer that nobody reads, because the caller is gone."""
+MOST_NODES = 100_000
+"""Highest number of nodes that may be asked about."""
 OTHER_PATHS = "other"
 """Name in the metrics of all paths but the API's: pages, their files, and unknown paths."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
@@ -259,6 +263,14 @@ class HttpApi:
         name, permit = request.rel_url.query.get("name", ""), connection_of(request).permit
         return json_of(await find_nodes(self._service, permit.shows, name))
 
+    async def costs(self, request: web.BaseRequest) -> web.Response:
+        """Answer with what an action would cost."""
+        query, permit = request.rel_url.query, connection_of(request).permit
+        low, high = (number_of(name, query.get(name), 0, 0, MOST_NODES) for name in ("min_nodes", "max_nodes"))
+        asked = Question(query.get("node_id", ""), low, high)
+        action, run_id = query.get("action", ""), query.get("run_id", "")
+        return json_of(await costs_of(self._service, permit.shows, action, run_id, asked))
+
     async def metrics(self, request: web.BaseRequest) -> web.Response:
         connection_of(request).permit.check_every_run(words.METRICS_OF_ALL)
         body = await self._metrics.body()
@@ -431,6 +443,17 @@ ROUTES: tuple[Route, ...] = (
         paths.FIND_NODES, HttpApi.find_nodes, "The runs that have nodes of such a name.", answer=FoundNodes,
         says="Their latest attempts, each with the first few of these nodes.",
         query=(("name", str, "Part of the nodes' names; without it every node has such a name."),),
+    ),
+    _question(
+        paths.COSTS, HttpApi.costs, "What an action would cost, before it is carried out.", answer=Costs,
+        says="A sentence; empty: nothing.", refusals=(MalformedMessage,),
+        query=(
+            ("action", str, "Name of the action: the end of its path."),
+            ("run_id", str, "The run of an action on a run."),
+            ("node_id", str, "The node of an action on a node."),
+            ("min_nodes", NodeCount, "Of a resize."),
+            ("max_nodes", NodeCount, "Of a resize."),
+        ),
     ),
     _question(paths.METRICS, HttpApi.metrics, "Metrics of the server and its runs, in Prometheus' text format."),
     *map(_action, actions.ACTIONS),

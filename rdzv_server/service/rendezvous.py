@@ -148,7 +148,7 @@ class Rendezvous:
         answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time()))
         if answered.is_untold:
             log.info("%s", words.done_by(answered.sentence, by))
-        return actions.Done(epoch=self.epoch, message=answered.sentence)
+        return actions.Done(epoch=self.epoch, message=answered.sentence, changed=answered.has_changed)
 
     async def _ask_agents(
         self, run_id: str, asked: events.LogAsked | StacksAsked, connection: Connection

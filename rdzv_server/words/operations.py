@@ -28,6 +28,18 @@ def nobody_waits(run_id: str) -> str:
     return f"no node stands by for a free seat in run {run_id}"
 
 
+def nothing_to_restart(run_id: str) -> str:
+    return f"run {run_id} has no workers to restart: a round forms, and starts them"
+
+
+def has_size(run_id: str, min_nodes: int, max_nodes: int) -> str:
+    return f"run {run_id} has these limits already: {min_nodes}:{max_nodes} nodes"
+
+
+def not_cordoned(node_id: str) -> str:
+    return f"node {node_id} is not cordoned"
+
+
 def stopped(reason: str) -> str:
     return f"stopped by {_AN_OPERATOR}{_because(reason)}"
 

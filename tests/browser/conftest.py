@@ -83,7 +83,7 @@ class Tab:
         for field, answer in answers.items():
             await self.page.fill(f"#ask-{field}", answer)
         await self.page.click("#dialog-do")
-        await self.shows("#done", f"{button}: done")
+        await self.shows("#done", f"{button}: ")
 
     async def choose(self, node: str) -> None:
         """Choose a node of the grid."""

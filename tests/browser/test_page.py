@@ -12,7 +12,7 @@ import pytest_asyncio
 from rdzv_protocol import actions
 
 from rdzv_server.core.policies import words
-from rdzv_server.words import completion, failures, operations
+from rdzv_server.words import completion, costs, failures, operations
 from rdzv_server.words import health as health_words
 from rdzv_server.words import service as service_words
 from tests.browser.conftest import PHONE, NewTab, Tab
@@ -246,7 +246,7 @@ async def test_a_node_that_no_run_has_is_uncordoned_by_button_and_by_keyboard(cl
     await press("Enter")
     await tab.page.keyboard.type("a <b>new</b> fan")
     await press("Enter")
-    await tab.shows("#done", "Uncordon: done")
+    await tab.shows("#done", operations.uncordoned("n<b>8", "a <b>new</b> fan", by_operator=True))
     uncordoned = operations.uncordoned("n<b>8", "a <b>new</b> fan", by_operator=True)
     await cluster.server.line(pattern(uncordoned) + r" \(by 127\.0\.0\.1\)")
     await tab.page.locator("#cordons tr", has_text="n<b>8").wait_for(state="detached")
@@ -425,6 +425,40 @@ async def test_the_page_of_a_standalone_run_has_no_buttons(cluster: Cluster, tab
     await tab.is_accessible()
     await cluster.finish([worker])
     await tab.shows("#live", "connection lost, trying again")
+
+
+async def test_an_action_says_what_it_costs_what_it_did_and_what_is_unknown(cluster: Cluster, tab: Tab) -> None:
+    async with Crowd(cluster.server.port) as crowd:
+        await crowd.run("run", "ab")
+        await tab.open(cluster, "/runs/run")
+        await tab.page.click("text=Resize")
+        await tab.shows("#dialog-cost", costs.NOTHING_STOPS)
+        await tab.page.fill("#ask-min", "4")
+        await tab.page.fill("#ask-max", "4")
+        await tab.shows("#dialog-cost", costs.waits(2))
+        await tab.is_accessible()
+        await tab.picture("action-cost")
+        await tab.page.keyboard.press("Escape")
+        await tab.page.get_by_role("button", name="Restart", exact=True).click()
+        await tab.shows("#dialog-cost", costs.restart(4, costs.WORK_UNKNOWN))
+        await tab.page.keyboard.press("Escape")
+        await tab.choose("a")
+        await tab.page.get_by_role("button", name="Cordon", exact=True).click()
+        await tab.page.fill("#ask-for", "soon")
+        await tab.page.click("#dialog-do")
+        await tab.shows("#dialog-error", "soon is no time: write 90s, 10m, 2h or 3d.")
+        await tab.page.fill("#ask-for", "2h")
+        await tab.page.click("#dialog-do")
+        await tab.shows("#done", operations.cordoned("a", 7200.0, ""))
+        await tab.act("Uncordon")
+        await tab.page.get_by_role("button", name="Uncordon", exact=True).click()
+        await tab.page.click("#dialog-do")
+        await tab.shows("#done", f"Nothing to do: {operations.not_cordoned('a')}")
+        await tab.page.click("text=Stop run")
+        await tab.shows("#dialog-cost", costs.stop(4, costs.WORK_UNKNOWN))
+        await cluster.server.kill()
+        await tab.page.click("#dialog-do")
+        await tab.shows("#dialog-error", "It is unknown whether it was done")
 
 
 async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab) -> None:

@@ -18,7 +18,7 @@ from rdzv_protocol.words import tls as tls_words
 from node_agent.features.log_reads import words as reads
 from rdzv_server.auth.authorization import Action
 from rdzv_server.core.policies.hangs import words as hang_words
-from rdzv_server.words import auth, completion, operations
+from rdzv_server.words import auth, completion, costs, operations
 from rdzv_server.words import service as service_words
 from rdzvctl import words as ctl
 from tests.browser.crowd import Crowd
@@ -428,7 +428,7 @@ async def test_a_server_that_comes_back_is_watched_again(durable: Cluster) -> No
 async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None:
     await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     async with terminal(cluster, "stop", "--reason", "wrong data") as shown:
-        await shown.shows(r"run r: running for .*: round 1 runs on 1 node\n.*\[y/N\] ")
+        await shown.shows(r"run r: running for .*: round 1 runs on 1 node\n(?s:.*)\[y/N\] ")
         shown.type("\n")
         assert await shown.exit_code() == ExitCode.FAILED
         assert ctl.NOT_DONE in shown.text and (await cluster.server.run())["phase"] == "running"
@@ -443,10 +443,32 @@ async def test_a_run_is_stopped_when_that_is_confirmed(cluster: Cluster) -> None
     assert done.code == ExitCode.FAILED and ctl.nothing_to_do("stop", "run r: failed for") in done.err[0]
 
 
+async def test_an_action_that_has_nothing_to_do_says_so_and_fails(cluster: Cluster) -> None:
+    await (await cluster.node("a", "--nnodes", "2", "--run-id", "r", nproc=1)).line(completion.waiting_for(1))
+    idle = {
+        ("uncordon", "nosuch"): operations.not_cordoned("nosuch"),
+        ("restart", "r"): operations.nothing_to_restart("r"),
+        ("resize", "r", "2:2"): operations.has_size("r", 2, 2),
+    }
+    for words, why in idle.items():
+        done = await rdzvctl(*words, endpoint=cluster.endpoint)
+        assert (done.code, done.out) == (ExitCode.FAILED, []) and ctl.idle(why) in done.err[0]
+
+
+async def test_a_resize_that_the_next_restart_would_wait_for_is_asked_about(cluster: Cluster) -> None:
+    await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
+    async with terminal(cluster, "resize", "r", "1:4") as shown:
+        assert await shown.exit_code() == 0 and "[y/N]" not in shown.text, "it costs nothing"
+    async with terminal(cluster, "resize", "r", "4", columns=200) as shown:
+        await shown.shows(re.escape(ctl.costs(costs.waits(3))) + r"\nResize it\? \[y/N\] ")
+        shown.type("\n")
+        assert await shown.exit_code() == ExitCode.FAILED
+
+
 async def test_a_script_is_asked_nothing(cluster: Cluster) -> None:
     await cluster.nodes("a", "--run-id", "r", *PATIENT, nproc=1)
     done = await rdzvctl("stop", "r", "--json", endpoint=cluster.endpoint)
-    assert done.json.keys() == {"action", "run_id", "reason", "request_id", "message"}
+    assert done.json.keys() == {"action", "run_id", "reason", "request_id", "message", "changed"}
     assert (done.json["action"], done.json["run_id"]) == ("stop", "r")
     assert await cluster.agents["a"].exit_code() == 1
 
@@ -493,7 +515,7 @@ async def test_a_node_is_cordoned_for_a_time(cluster: Cluster) -> None:
 async def test_a_node_is_drained_when_that_is_confirmed(cluster: Cluster) -> None:
     await cluster.nodes("ab", "--run-id", "r", "--nnodes", "1:2", *PATIENT, nproc=1)
     async with terminal(cluster, "drain", "a", "--deadline", "30s") as shown:
-        await shown.shows(r"node a: running in run r\n.*\[y/N\] ")
+        await shown.shows(r"node a: running in run r\n(?s:.*)\[y/N\] ")
         shown.type("y\n")
         await shown.shows(operations.drained("a", ""))
         assert await shown.exit_code() == 0

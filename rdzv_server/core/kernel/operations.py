@@ -113,6 +113,16 @@ def restart(machine: Machine, fact: RunRestarted, now: float) -> None:
     machine.run.opening.backoff_until = None
 
 
+def restarts_nothing(run: Run, fact: RunRestarted) -> str:
+    is_idle = run.stage is Stage.FORMING and run.opening.backoff_until is None
+    return words.nothing_to_restart(run.run_id) if is_idle else ""
+
+
+def resizes_nothing(run: Run, fact: RunResized) -> str:
+    has_size = (run.settings.min_nodes, run.settings.max_nodes) == (fact.min_nodes, fact.max_nodes)
+    return words.has_size(run.run_id, fact.min_nodes, fact.max_nodes) if has_size else ""
+
+
 def admit(machine: Machine, fact: events.ArrivalsAdmitted, now: float) -> None:
     sentence = completion.arrivals(machine.run)
     if fact.by:
@@ -262,12 +272,14 @@ class ActionRule(NamedTuple):
     """Sentence about an action on a node, which answers the request whether or not a run has the node."""
     refuse: Callable[[Any], None] = lambda wanted: None
     """Check of the message by itself. Raises `MalformedMessage`."""
+    idle: Callable[[Run, Any], str] = lambda run, fact: ""
+    """Sentence why the action changes nothing in the run; empty if it changes something."""
 
 
 RULES: Mapping[type[ActionRequest], ActionRule] = {
     actions.StopRequest: ActionRule(events.RunStopped, Rule(check_stop, stop)),
-    actions.RestartRequest: ActionRule(RunRestarted, Rule(check, restart)),
-    actions.ResizeRequest: ActionRule(RunResized, Rule(check_resize, resize), refuse=check_size),
+    actions.RestartRequest: ActionRule(RunRestarted, Rule(check, restart), idle=restarts_nothing),
+    actions.ResizeRequest: ActionRule(RunResized, Rule(check_resize, resize), refuse=check_size, idle=resizes_nothing),
     actions.AdmitRequest: ActionRule(events.ArrivalsAdmitted, Rule(check_admission, admit)),
     actions.ForgetRequest: ActionRule(events.RunForgotten, Rule(check_forgotten, forget)),
     actions.DrainRequest: ActionRule(events.NodeDrained, Rule(check_node, drain), drained),

@@ -24,7 +24,7 @@ from rdzv_server.core import events, journals
 from rdzv_server.core.effects import Answered, Effect, ForgetRun, Happened, Record
 from rdzv_server.core.events import Event, Life, NodeJoined, RunCreated, RunSuperseded, TimePassed
 from rdzv_server.core.journals import Key
-from rdzv_server.core.kernel import admission, kept_failures, snapshot
+from rdzv_server.core.kernel import admission, kept_failures, operations, snapshot
 from rdzv_server.core.kernel.liveness import Closings, HoldUp
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import HEARD_OF_S, Run, Stage
@@ -38,6 +38,7 @@ from rdzv_server.core.runs.room import Room, silent
 from rdzv_server.core.runs.set_apart import SetApart, own_error
 from rdzv_server.core.runs.used_numbers import UsedNumbers
 from rdzv_server.words import attempts as words
+from rdzv_server.words import operations as operations_words
 from rdzv_server.words import runs
 
 RETENTION_S = 3_600.0
@@ -125,6 +126,7 @@ class Registry:
         """Carry an operator's action out, unless it has been before."""
         machine = None
         was_done = self.answer_to(run_id, event.request_id)
+        nothing = "" if was_done else self._nothing_to_do(run_id, event)
         if isinstance(event, events.NodeOperation):
             effects = self.nodes.handle(event, now)
         elif isinstance(event, events.RunForgotten):
@@ -137,7 +139,18 @@ class Registry:
             effects = effects + self._judge(now)
         sentence = self.answer_to(run_id, event.request_id)
         is_untold = bool(sentence) and not (was_done or _has_event(effects, event.request_id))
-        return machine, [*effects, Answered(sentence or words.over_before(str(run_id)), is_untold)]
+        nothing = nothing if sentence else words.over_before(str(run_id))
+        return machine, [*effects, Answered(nothing or sentence, is_untold, has_changed=not nothing)]
+
+    def _nothing_to_do(self, run_id: str | None, event: events.Operation) -> str:
+        """Sentence why the action will change nothing; empty if it changes something, or nobody here can tell."""
+        latest = self._latest_machine(run_id) if run_id is not None else None
+        if isinstance(event, events.NodeUncordoned):
+            runs = [machine.run for machine in self.with_node(event.node_id)]
+            is_known = not self.nodes.knows_all_runs or event.node_id in self.nodes.state.cordons
+            is_cordoned = is_known or any(event.node_id in run.cordons for run in runs)
+            return "" if is_cordoned else operations_words.not_cordoned(event.node_id)
+        return operations.BY_FACT[type(event)].idle(latest.run, event) if latest else ""
 
     def answer_to(self, run_id: str | None, request_id: str) -> str:
         """Sentence that answered an operator's request; empty if the request is not known."""

@@ -674,6 +674,9 @@ function ask(button) {
     byId("ask-min").value = shown.run.min_nodes;
     byId("ask-max").value = shown.run.max_nodes;
   }
+  notice("");
+  drawCost(button);
+  byId("ask-min").oninput = byId("ask-max").oninput = () => drawCost(button);
   const requestId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // one for all attempts: it is done once
   dialog.querySelector("form").onsubmit = (event) => {
     event.preventDefault();
@@ -682,26 +685,60 @@ function ask(button) {
   dialog.showModal();
 }
 
+let costOf = null; // the button, and the size, whose cost is wanted
+
+async function drawCost(button) {
+  const query = new URLSearchParams({ action: button.dataset.path.split("/").at(-1) });
+  if (button.dataset.node) query.set("node_id", button.dataset.node);
+  else query.set("run_id", runId);
+  if (button.dataset.asks.includes("min_nodes")) ["min", "max"].forEach((name) => query.set(`${name}_nodes`, byId(`ask-${name}`).value || 0));
+  const wanted = costOf = query.toString();
+  fill(byId("dialog-cost"), "");
+  const answer = await fetch(`/v1/costs?${wanted}`, { headers: { Accept: "application/json" } }).catch(() => null);
+  const found = answer && answer.ok ? await answer.json().catch(() => null) : null;
+  if (costOf === wanted) fill(byId("dialog-cost"), found ? found.sentence && `What it costs: ${found.sentence}.` : "What it costs is unknown.");
+}
+
+function secondsOf(text) {
+  // "90s", "10m", "2h", "1d", or seconds; NaN for anything else
+  const found = /^\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*$/.exec(text);
+  return found ? Number(found[1]) * { "": 1, s: 1, m: 60, h: 3600, d: 86400 }[found[2]] : NaN;
+}
+
 async function act(button, asks, body) {
   for (const name of asks.filter(Boolean)) {
     const input = byId("dialog").querySelector(`[data-ask="${name}"] input`);
-    if (input.type !== "number") body[name] = input.value;
+    if (input.dataset.is === "time") {
+      if (input.value.trim() === "") continue;
+      body[name] = secondsOf(input.value);
+      if (Number.isNaN(body[name])) return refuse(`${input.value} is no time: write 90s, 10m, 2h or 3d.`, input);
+    } else if (input.type !== "number") body[name] = input.value;
     else if (input.value !== "") body[name] = Number(input.value);
   }
-  const error = byId("dialog-error");
+  byId("dialog-error").hidden = true;
   byId("dialog-do").disabled = true;
+  let said = null;
   try {
     const headers = { "Content-Type": "application/json", "X-CSRF-Token": document.body.dataset.csrf };
     const answer = await fetch(button.dataset.path, { method: "POST", headers, body: JSON.stringify(body) });
-    const said = await answer.json().catch(() => ({ message: `${answer.status} ${answer.statusText}` }));
-    if (!answer.ok) throw new Error(said.message);
-    byId("dialog").close();
-    notice(`${button.textContent}: done`);
-  } catch (problem) {
-    fill(error, `It was not done: ${problem.message}`);
-    error.hidden = false;
+    said = await answer.json().catch(() => ({ message: `${answer.status} ${answer.statusText}` }));
+    if (answer.ok) {
+      byId("dialog").close();
+      notice(said.changed === false ? `Nothing to do: ${said.message}` : `${button.textContent}: ${said.message}`);
+    } else if (answer.status >= 500) refuse(`It is unknown whether it was done: ${said.message}. ${ONCE}`);
+    else refuse(`It was not done: ${said.message}`);
+  } catch {
+    refuse(`It is unknown whether it was done: the server did not answer. ${ONCE}`);
   }
   byId("dialog-do").disabled = false;
+}
+
+const ONCE = "Press the button again to ask again: it is done once.";
+
+function refuse(why, input) {
+  fill(byId("dialog-error"), why);
+  byId("dialog-error").hidden = false;
+  if (input) input.focus();
 }
 
 let noticeEnds = 0;

@@ -1,0 +1,87 @@
+"""Costs of an operator's action, before it is carried out: who stops, and how much work is lost."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from rdzv_server.core import events
+from rdzv_server.core.kernel.run import Run, Stage
+from rdzv_server.core.policies import lost_time
+from rdzv_server.core.views import run_view
+from rdzv_server.words import costs as words
+
+
+class Question(NamedTuple):
+    """What is asked: the node of an action on one, and the limits of a resize."""
+
+    node_id: str = ""
+    min_nodes: int = 0
+    max_nodes: int = 0
+
+
+class Cost(NamedTuple):
+    """Cost of an action in one run, in words, and whether somebody should agree to it first."""
+
+    sentence: str
+    is_high: bool = False
+
+
+def of_action(action: str, run: Run, asked: Question, now: float) -> Cost:
+    """Cost of the action of this name in the run; an empty sentence if it costs nothing."""
+    cost = _COSTS.get(action)
+    return cost(run, asked, now) if cost else Cost("")
+
+
+def _workers(run: Run) -> int:
+    return run_view.world_size(run) if run.stage is Stage.RUNNING else 0
+
+
+def _lost(run: Run, now: float) -> str:
+    """Sentence about the work that is lost if the running round ends now."""
+    measured = lost_time.measure(run, events.RunStopped(""), now)
+    if measured.step is None:
+        return words.WORK_UNKNOWN
+    saved = run.checkpoint_step if measured.checkpoint_step is None else measured.checkpoint_step
+    return words.work_without_checkpoint(now - run.started_at) if saved is None else words.work(measured.lost_s, saved)
+
+
+def _stop(run: Run, asked: Question, now: float) -> Cost:
+    workers = _workers(run)
+    return Cost(words.stop(workers, _lost(run, now)) if workers else words.NOTHING_RUNS, not run.stage.is_end)
+
+
+def _restart(run: Run, asked: Question, now: float) -> Cost:
+    workers = _workers(run)
+    return Cost(words.restart(workers, _lost(run, now)), is_high=True) if workers else Cost(words.NOTHING_RUNS)
+
+
+def _drain(run: Run, asked: Question, now: float) -> Cost:
+    seats = [seat for agent in run.agents_of(asked.node_id) if (seat := run.seat_of(agent.agent_id))]
+    own, workers = sum(len(seat.ranks) for seat in seats), _workers(run)
+    if not own or not workers:
+        return Cost(words.NOTHING_STOPS)
+    return Cost(words.drain(own, workers - own, _lost(run, now)), is_high=True)
+
+
+def _resize(run: Run, asked: Question, now: float) -> Cost:
+    if run.stage is not Stage.RUNNING:
+        return Cost(words.NOTHING_RUNS)
+    there = len(run.running) + len(run.waiting)
+    if asked.max_nodes and len(run.running) > asked.max_nodes:
+        return _restart(run, asked, now)
+    if there < asked.min_nodes:
+        return Cost(words.waits(asked.min_nodes - there), is_high=True)
+    return Cost(words.NOTHING_STOPS)
+
+
+def _forget(run: Run, asked: Question, now: float) -> Cost:
+    return Cost(words.forget(run.event_number), is_high=True)
+
+
+_COSTS: Mapping[str, Callable[[Run, Question, float], Cost]] = {
+    "stop": _stop,
+    "restart": _restart,
+    "admit": _restart,
+    "drain": _drain,
+    "resize": _resize,
+    "forget": _forget,
+}
