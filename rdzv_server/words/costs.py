@@ -9,7 +9,7 @@ WORK_UNKNOWN = "how much work is lost is unknown, as they tell no progress"
 
 
 def work(lost_s: float, checkpoint_step: int) -> str:
-    return f"about {span(round(lost_s))} of work since the last checkpoint at step {checkpoint_step} is lost"
+    return f"about {span(round(lost_s))} of work since the latest checkpoint at step {checkpoint_step} is lost"
 
 
 def work_without_checkpoint(ran_s: float) -> str:
