@@ -289,7 +289,10 @@ def _logs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rank", metavar="RANK", type=_whole, help="the worker's rank")
     parser.add_argument("--lines", "-n", metavar="N", type=_lines, help="how many of the last lines (default: 50)")
     parser.add_argument(
-        "--stream", choices=get_args(LogStream), metavar="STREAM", help="stdout or stderr (default: stderr)"
+        "--stream",
+        choices=get_args(LogStream),
+        metavar="STREAM",
+        help="stdout or stderr (default: both; with --json stderr)",
     )
     parser.add_argument(
         "--follow", "-f", action="store_true", help="go on with what it writes, until the run has ended"

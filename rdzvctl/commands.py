@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv_protocol import paths
 from rdzv_protocol.credentials import SYSTEM
-from rdzv_protocol.flag_values import MOST_LOG_LINES, address
+from rdzv_protocol.flag_values import MOST_LOG_LINES, LogStream, address
 from rdzv_protocol.text import clip, printable
 
 import rdzvctl
@@ -310,24 +310,44 @@ def logs(session: Session) -> None:
     run, out, given = session.run(), session.out, session.given
     place = _place_of(run, given["rank"])
     wants_lines = not {"lines", "stream", "follow"}.isdisjoint(given)
-    log, refusal = None, ""
+    found, refusal = list[Fields](), ""
     if wants_lines or (place.path and not views.is_over(run)):
         try:
-            log = session.client.ask(paths.LOGS, _log_request(session, place))
+            found = _read_logs(session, place)
         except (Refused, KeptOut) as error:
             if wants_lines:
                 raise
             refusal = str(error)
     if out.is_json:
-        out.json({**place._asdict(), **(log or {"refusal": refusal})}, in_one_line=bool(given.get("follow")))
+        log = found[0] if found else {"refusal": refusal}
+        out.json({**place._asdict(), **log}, in_one_line=bool(given.get("follow")))
     else:
-        (out.note if log else out.line)(views.whereabouts(place))
-        (out.note if log else out.line)(views.log_files(place, log))
+        (out.note if found else out.line)(views.whereabouts(place))
+        if not found:
+            out.line(views.log_files(place, None))
         if refusal:
             out.paragraph(rdzvctl.words.no_log_here(refusal))
-        _show_log(out, log)
-    if log and given.get("follow"):
-        _follow_log(session, place, log)
+        for log in found:
+            out.note(views.log_files(place, log))
+            _show_log(out, log)
+    if found and given.get("follow"):
+        _follow_logs(session, place, found)
+
+
+def _read_logs(session: Session, place: views.Worker) -> list[Fields]:
+    """The ends of the wanted logs: of one stream, or of those of both that have a file. Raises if there is none."""
+    streams: tuple[LogStream, ...] = ("stdout", "stderr")
+    if "stream" in session.given or session.out.is_json:
+        streams = (session.given.get("stream", "stderr"),)
+    found, refused = list[Fields](), list[Refused]()
+    for stream in streams:
+        try:
+            found.append(session.client.ask(paths.LOGS, _log_request(session, place, stream)))
+        except Refused as error:
+            refused.append(error)
+    if not found:
+        raise refused[-1]
+    return found
 
 
 def stacks(session: Session) -> None:
@@ -354,38 +374,38 @@ def _place_of(run: Fields, rank: int) -> views.Worker:
     raise Refused(rdzvctl.words.no_rank(run["run_id"], rank, highest))
 
 
-def _log_request(session: Session, place: views.Worker, **more: int) -> Request:
-    given = {"stream": session.given.get("stream", "stderr"), "lines": session.given.get("lines", LOG_LINES)}
+def _log_request(session: Session, place: views.Worker, stream: LogStream, **more: int) -> Request:
+    given = {"stream": stream, "lines": session.given.get("lines", LOG_LINES)}
     return {"run_id": place.run_id, "rank": place.rank, **given, **more}
 
 
-def _show_log(out: Output, log: Fields | None) -> None:
-    if log and log["is_cut"]:
+def _show_log(out: Output, log: Fields) -> None:
+    if log["is_cut"]:
         out.note(rdzvctl.words.CUT)
-    for line in views.log_lines(log["text"]) if log else ():
+    for line in views.log_lines(log["text"]):
         out.line(line, at_once=True)
 
 
-def _follow_log(session: Session, place: views.Worker, log: Fields) -> None:
-    """Show what is added to the log until the run has ended; in each further round the log of that round's worker."""
-    out, said = session.out, ""
+def _follow_logs(session: Session, place: views.Worker, found: list[Fields]) -> None:
+    """Show what is added to the logs until the run has ended; in each further round the logs of that round's worker."""
+    out, said, logs = session.out, "", {log["stream"]: log for log in found}
     while True:
         time.sleep(FOLLOW_S)
         try:
-            new = session.client.ask(paths.LOGS, _log_request(session, place, offset=log["offset"]))
-            if (new["path"], new["node_id"]) != (log["path"], log["node_id"]):
-                out.note(rdzvctl.words.next_log(new["round"], new["path"], new["node_id"]))
-                new = session.client.ask(paths.LOGS, _log_request(session, place, lines=MOST_LOG_LINES))
-            log, said = new, ""
+            for stream, log in logs.items():
+                new = session.client.ask(paths.LOGS, _log_request(session, place, stream, offset=log["offset"]))
+                if (new["path"], new["node_id"]) != (log["path"], log["node_id"]):
+                    out.note(rdzvctl.words.next_log(new["round"], new["path"], new["node_id"]))
+                    new = session.client.ask(paths.LOGS, _log_request(session, place, stream, lines=MOST_LOG_LINES))
+                logs[stream], said = new, ""
+                if new["text"]:
+                    out.json(new, in_one_line=True) if out.is_json else _show_log(out, new)
         except (Refused, Unreachable) as error:
             if getattr(error, "code", "") in ("run_ended", "unknown_run"):
                 return out.note(str(error))
             if str(error) != said:  # between two rounds nobody has the rank, and after a failover it is asked again
                 out.note(str(error))
             said = str(error)
-            continue
-        if log["text"]:
-            out.json(log, in_one_line=True) if out.is_json else _show_log(out, log)
 
 
 # Actions.

@@ -243,6 +243,24 @@ async def test_the_end_of_a_workers_log(cluster: Cluster, tmp_path: Path) -> Non
     assert (await rdzvctl("logs", "0", "--lines", "1", endpoint=at)).out == ["loss 3"]
 
 
+async def test_logs_of_both_streams_are_shown_and_followed(cluster: Cluster, tmp_path: Path) -> None:
+    files = ("-r", "3", "--log-dir", str(tmp_path / "logs"), "--allow-log-reads")
+    (worker,) = await cluster.nodes("a", "--run-id", "r", *files, *PATIENT, nproc=1)
+    await worker.tell("complain first")
+    await worker.tell("say second")
+    done = await rdzvctl("logs", "0", endpoint=cluster.endpoint)
+    assert (done.code, done.out) == (0, ["second", "first"])
+    assert [line.split()[1] for line in done.err[1:]] == ["stdout", "stderr"]
+    async with terminal(cluster, "logs", "0", "--follow") as shown:
+        seen = await shown.shows(r"stderr of round 1, .*\nfirst\n")
+        await worker.tell("complain third")
+        seen = await shown.shows(r"third\n", after=seen)
+        await worker.tell("say fourth")
+        await shown.shows(r"fourth\n", after=seen)
+        await cluster.finish([worker])
+        assert await shown.exit_code() == 0
+
+
 async def test_a_log_is_followed_at_a_terminal_over_a_failover_and_into_the_next_round(
     lasting: Cluster, tmp_path: Path
 ) -> None:
