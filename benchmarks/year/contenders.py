@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.request import Request, urlopen
 
+from benchmarks.launchers import OWN_STORE
+
 TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py")
 RUN_ID = "year"
 OURS, FAIR, USUAL = "node-agent", "torchrun, retry loop", "torchrun"
-OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 EXCLUSION = ("--exclude-after", "3/60s", "--exclude-for", "30s")
 """Flags of rdzv-server: an excluded node may come back after what stands for half an hour."""
 TIMEOUT_S = 10.0

@@ -19,6 +19,16 @@ DESCRIPTION = """\
 Runs this node's workers of a distributed PyTorch run: joins the run at a rendezvous server, gets its ranks there, \
 starts the workers with torchrun's environment, and restarts them together with every other node's when one fails."""
 
+OF_THE_SERVER = {
+    *("--advertise", "--allow-host", "--admin-token-file", "--etcd-ca", "--etcd-cert"),
+    *("--etcd-key", "--exclude-after", "--exclude-for", "--exit-when-idle", "--host"),
+    *("--leader-lease", "--listen-fd", "--max-agents", "--max-connections", "--max-events"),
+    *("--max-runs", "--metrics-per-run", "--on-exclude", "--port", "--probe"),
+    *("--read-token-file", "--rebalance-after", "--retention", "--shards", "--stand-by-for"),
+    *("--store", "--take-over-after", "--tls-client-ca", "--webhook", "--webhook-secret-file"),
+}
+"""Flags that rdzv-server has and the agent has not."""
+
 EPILOG = f"""\
 examples:
   node-agent --standalone --nproc 2 train.py --lr 0.1
@@ -122,6 +132,8 @@ class Parser(argparse.ArgumentParser):
                 return flags, [word, *(rest[1:] if rest[:1] == ["--"] else rest)]
             name, *value = word.split("=", 1)
             spelling = self.spelling(name)
+            if spelling is None and name in OF_THE_SERVER:
+                self.error(words.cli.flag_of_server(name))
             if spelling is None:
                 self.error(words.cli.unknown_argument(word, self._instead_of(word)))
             flags.append("=".join([spelling, *value]))

@@ -19,6 +19,10 @@ def unknown_argument(word: str, meant: str) -> str:
     return f"unrecognized arguments: {word}{meant}"
 
 
+def flag_of_server(flag: str) -> str:
+    return f"{flag} is a flag of rdzv-server: give it to the command that starts the server"
+
+
 def ambiguous_flag(name: str, flags: Sequence[str]) -> str:
     return f"ambiguous option: {name} could match {', '.join(flags)}"
 

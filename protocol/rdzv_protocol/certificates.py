@@ -76,7 +76,7 @@ def _text(flag: str, path: str) -> str:
         with open(path, encoding="latin-1") as file:
             return file.read()
     except OSError as error:
-        raise BadCertificate(words.tls.bad_file(flag, path, error.strerror or str(error))) from None
+        raise BadCertificate(words.tls.unreadable(flag, path, error.strerror or str(error))) from None
 
 
 def _is_encrypted(flag: str, key: str) -> str:

@@ -36,13 +36,13 @@ from node_agent.compat.torchrun import options
 from node_agent.compat.torchrun.agent_thread import AgentThread, Ended
 from node_agent.compat.torchrun.options import NO_RESTARTS_LEFT
 from node_agent.kernel.core.backoff import ServerLost
+from node_agent.kernel.core.machine import LONGEST_REASON
 from node_agent.kernel.failures.diagnose import told_by_torch
 from node_agent.servers.failover import Failover
 
 STORE_LOOK_S = 0.02
 """Interval in which a node looks whether the round's others are at the store; they are milliseconds apart as a rule."""
 PROBE_TIMEOUT_S = 1.0
-LONGEST_REASON = 500
 
 log = get_logger(
     "torch.distributed.elastic.rendezvous.rdzv_server"

@@ -67,6 +67,7 @@ from node_agent.kernel.core.failure_reporter import FailureReporter
 from node_agent.kernel.core.server_outages import QUIET_S, ServerOutages, stage_of
 
 LONGEST_REASON = 500
+"""Most characters of the reason for which an agent leaves."""
 CAUSE_TIMEOUT_S = 0.5
 """Time within which the cause of a worker's end may still become known: another worker's end, or a signal that a
 scheduler sends to every process of a node."""

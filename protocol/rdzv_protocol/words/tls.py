@@ -7,6 +7,10 @@ def bad_file(flag: str, path: str, why: str) -> str:
     return f"{flag} {path}: {why}"
 
 
+def unreadable(flag: str, path: str, why: str) -> str:
+    return f"{flag} {path}: {why}: name a PEM file that this process can read"
+
+
 def bad_pair(cert_flag: str, cert: str, key_flag: str, key: str, why: str) -> str:
     return f"{cert_flag} {cert}, {key_flag} {key}: {why}"
 

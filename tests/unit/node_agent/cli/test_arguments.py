@@ -14,6 +14,7 @@ from node_agent import flags as values
 from node_agent import words
 from node_agent.cli.arguments import FLAGS, SETTINGS, Arguments, make
 from node_agent.cli.command_line import read
+from node_agent.cli.parser import OF_THE_SERVER, Parser
 from node_agent.cli.plan import SAME_NAMES, settings
 from node_agent.features.checks import CHECKS
 from node_agent.features.checks import words as checks
@@ -24,6 +25,7 @@ from node_agent.features.preemption import words as preemption
 from node_agent.features.readiness import words as readiness
 from node_agent.kernel.config import UsageError
 from node_agent.kernel.core.log_options import PREFIX_NAMES, Std
+from rdzv_server.cli import make_parser
 from tests.support.told import pattern
 from tests.unit.node_agent.command_lines import complaint, plan
 
@@ -186,6 +188,19 @@ def test_a_switch_takes_no_value_and_any_other_flag_takes_one(argument):
 )
 def test_a_flag_that_is_none_and_the_one_that_was_probably_meant(typed, meant):
     assert complaint(typed, "train.py") == words.cli.see_help(words.cli.unknown_argument(typed, meant))
+
+
+def test_flags_of_the_server_are_told_apart():
+    servers = {
+        name
+        for action in make_parser()._actions
+        for name in action.option_strings
+        if name.startswith("--") and "_" not in name
+    }
+    assert {name for name in servers if Parser().spelling(name) is None} == OF_THE_SERVER
+    assert complaint("--exclude-after", "3/24h", "train.py") == words.cli.see_help(
+        words.cli.flag_of_server("--exclude-after")
+    )
 
 
 @pytest.mark.parametrize(
