@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from http import HTTPStatus
@@ -29,9 +30,11 @@ from rdzv_protocol.words import flags as flag_words
 
 from rdzv_server.auth.reload import BadTokenFile, Security
 from rdzv_server.config import CLUSTER, MOST_CONNECTIONS, Limits, ServerConfig
+from rdzv_server.http.aiohttp_version import WrongAiohttp
 from rdzv_server.http.exports import BadExport, Exports
 from rdzv_server.http.garbage import COLLECT_AFTER
-from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind
+from rdzv_server.server import HttpServer, RendezvousServer, adopt, bind, import_http
+from rdzv_server.service.stand_by import StandBy
 from rdzv_server.storage.base import StoreBroken, StoreUnavailable
 from rdzv_server.storage.places import EtcdPlace, make_store
 from rdzv_server.tasks import first_of
@@ -72,7 +75,8 @@ Ctrl-C or SIGTERM stops it. Workers keep running; their agents try again until i
 def main() -> int:
     """Parse the command line and serve.
 
-    Returns the exit code; with `--exit-when-idle` FAILED also if a run has not succeeded.
+    Returns the exit code; with `--exit-when-idle` FAILED also if a run has not succeeded. START_AGAIN of a server that
+    stands by: no round has begun here, or an earlier server is back.
     """
     config = _activated(parse())
     _open_log(is_json=config.log_format == "json")
@@ -80,7 +84,7 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_S)
     try:
         return asyncio.run(_serve(config, _limits(config), Security(config), ServiceManager.of(os.environ)))
-    except (BadTokenFile, BadCertificate, BadExport, StoreBroken) as error:
+    except (BadTokenFile, BadCertificate, BadExport, StoreBroken, WrongAiohttp) as error:
         fail(str(error))
     except StoreUnavailable as error:
         fail(str(error), ExitCode.START_AGAIN)
@@ -129,6 +133,9 @@ async def _serve(
 
     for signum in STOPS:
         loop.add_signal_handler(signum, stop, words.STOPPED)
+    stand_by = StandBy(config.stand_by_for, config.take_over_after_s) if config.stand_by_for else None
+    if stand_by and not await _takes_over(config, stand_by, stopped, stop):
+        return ExitCode.START_AGAIN
     listener = _listener(config)
     server, place = _make_server(config, listener.getsockname()[1])
     exports = Exports(config, server.service, listener.getsockname()[1])
@@ -161,7 +168,7 @@ async def _serve(
 
             watch = IdleWatch(server.rendezvous, config.exit_when_idle_s, stop)
         try:
-            await first_of(server.crashed(), stopped)
+            await first_of(server.crashed(), stopped, *([_steps_back(stand_by, port, stop)] if stand_by else []))
             log.info(words.shuts_down(stopped.result()))
             if manager:
                 manager.stopping(STOP_S)
@@ -172,8 +179,31 @@ async def _serve(
             log.exception(words.CANNOT_GO_ON)
             return ExitCode.FAILED
         exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
+        if stand_by and (stand_by.is_back or all(run.membership is None for run in server.service.runs())):
+            exit_code = ExitCode.START_AGAIN
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the exit code stands: a scheduler may send one just now
     return exit_code
+
+
+async def _takes_over(
+    config: ServerConfig, stand_by: StandBy, stopped: asyncio.Future[str], stop: Callable[[str], None]
+) -> bool:
+    """Wait until this server is to serve, or is stopped, also by SIGUSR2. Returns whether it is to serve."""
+    earlier = [address_of(*server) for server in config.stand_by_for]
+    log.info(words.stands_by(earlier))
+    import_http()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR2, stop, words.STOPPED)
+    await first_of(stand_by.all_gone(lambda server: log.info(words.serves(server))), asyncio.shield(stopped))
+    loop.add_signal_handler(signal.SIGUSR2, lambda: None)  # not while it serves
+    if not stopped.done():
+        log.warning(words.takes_over(earlier))
+    return not stopped.done()
+
+
+async def _steps_back(stand_by: StandBy, port: int, stop: Callable[[str], None]) -> None:
+    """Stop serving when a server that goes before is back."""
+    stop(words.steps_back(await stand_by.any_back(port)))
 
 
 def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
@@ -325,6 +355,10 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
             fail(words.only_in_cluster(flag_of(field.name)))
     if config.is_one_of_several and config.exit_when_idle_s is not None:
         fail(words.NEVER_IDLE)
+    if config.is_one_of_several and config.stand_by_for:
+        fail(words.NEVER_STANDS_BY)
+    if "take_over_after_s" in given and not config.stand_by_for:
+        fail(words.needs_stand_by_for(flag_of("take_over_after_s")))
     pairs = (("tls_cert", "tls_key"), ("etcd_cert", "etcd_key"), ("webhook", "webhook_secret_file"))
     for one, other in pairs:
         if (one in given) != (other in given):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rdzv_protocol.flag_values import LOG_FORMATS, address, endpoint, seconds
+from rdzv_protocol.flag_values import LOG_FORMATS, Endpoint, address, endpoint, endpoints, seconds
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from rdzv_server.core.node_history import MOST_OF_A_NODE
@@ -98,6 +98,13 @@ def _address(text: str) -> str:
         raise ArgumentTypeError(str(error)) from None
 
 
+def _servers(text: str) -> list[Endpoint]:
+    try:
+        return endpoints(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
 ADDRESS: Kind = ("HOST:PORT", _address)
 COUNT: Kind = ("N", _number(int, 1, 10_000_000, words.whole_number(1, 10_000_000)))
 DESCRIPTOR: Kind = ("N", _number(int, 0, 2**31, words.A_DESCRIPTOR))
@@ -111,6 +118,7 @@ PORT: Kind = ("PORT", _number(int, 0, 65_535, words.A_PORT))
 SPAN: Kind = ("TIME", _span)
 AFTER: Kind = ("N/TIME", _after)
 SECONDS: Kind = ("SECONDS", _number(float, 0, 1e9, words.A_NUMBER_OF_SECONDS))
+SERVERS: Kind = ("HOST:PORT,...", _servers)
 SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, words.whole_number(1, MOST_SHARDS)))
 URL: Kind = ("URL", str)
 WHERE: Kind = ("WHERE", str)
@@ -157,6 +165,17 @@ class ServerConfig:
         "exit by itself: at once when every run is over and every agent has heard so, or when no agent has been "
         "connected for this long; with exit code 0 if every run has succeeded, else 1 (default: serve for ever)",
     )
+    stand_by_for: Sequence[Endpoint] = _flag(
+        (),
+        SERVERS,
+        "serve only while none of these servers answers; exit with 75 when one of them is back (default: serve at "
+        "once)",
+    )
+    """Servers that go before this one, which has none of their records."""
+    take_over_after_s: float = _flag(
+        10.0, SPAN, "with --stand-by-for: wait this long for each of those servers (default: {:g} s)"
+    )
+    """Seconds of silence after which a server is gone: an agent's default lease."""
     metrics_per_run: int = _flag(
         LISTED_RUNS,
         LISTED,

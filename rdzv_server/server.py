@@ -70,6 +70,9 @@ class HttpServer(ABC):
         read_only: bool = False,
     ) -> None:
         """Serve HTTP on a socket (see `bind`). `read_only`: refuse agents and operators' actions."""
+        from rdzv_server.http.aiohttp_version import check
+
+        check()
         from rdzv_server.auth.authorization import Access
         from rdzv_server.config import Limits
         from rdzv_server.http.limits import Gatekeeper
@@ -133,6 +136,17 @@ class RendezvousServer(HttpServer):
 
     async def crashed(self) -> None:
         await self._driver.crashed()
+
+
+def import_http() -> None:
+    """Import what `HttpServer.listen` needs, for a server that must listen at once when its time comes."""
+    from rdzv_server.http.aiohttp_version import check
+
+    check()
+    import rdzv_server.http.limits
+    import rdzv_server.http.listener
+    import rdzv_server.http.metrics
+    import rdzv_server.http.routes  # noqa: F401
 
 
 def bind(host: str | None, port: int) -> socket.socket:

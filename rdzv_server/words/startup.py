@@ -45,6 +45,13 @@ def only_in_cluster(flag: str) -> str:
 NEVER_IDLE = "--exit-when-idle: not with --store etcd://, where several servers stand by for any run"
 
 
+NEVER_STANDS_BY = "--stand-by-for: not with --store etcd://, where servers elect their leader"
+
+
+def needs_stand_by_for(flag: str) -> str:
+    return f"{flag} needs --stand-by-for HOST:PORT: without it the server serves at once"
+
+
 def needs_exclude_after(flag: str) -> str:
     return f"{flag} needs --exclude-after N/TIME: without it no node is kept out"
 
@@ -123,6 +130,29 @@ def few_connections(connections: int, most_files: int | None) -> str:
 def nothing_answers(host: str, port: int, why: str) -> str:
     """`--probe`."""
     return f"rdzv-server: nothing answers at {host}, port {port}: {why}"
+
+
+def wrong_aiohttp(version: str, first: str, before: str) -> str:
+    return f"aiohttp {version} is installed, and rdzv-server needs another: pip install 'aiohttp>={first},<{before}'"
+
+
+# `--stand-by-for`
+
+
+def stands_by(servers: Sequence[str]) -> str:
+    return f"standing by for {', '.join(servers)}"
+
+
+def serves(server: str) -> str:
+    return f"{server} serves; taking over when it is gone"
+
+
+def takes_over(servers: Sequence[str]) -> str:
+    return f"{', '.join(servers)}: no answer; taking over, and agents form their runs anew here"
+
+
+def steps_back(server: str) -> str:
+    return f"{server} answers again; agents form their runs anew there"
 
 
 # Start and end.

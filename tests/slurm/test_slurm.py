@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from node_agent.features.warm import words as warm_words
-from rdzv_server.words import completion, runs
+from rdzv_server.words import completion, runs, startup
 from tests.support.process_info import until
 from tests.support.programs import TORCH_WORKER, WORKER, Program
-from tests.support.slurm import Slurm
+from tests.support.slurm import PATIENCE_S, Slurm
 from tests.support.told import pattern
 from tests.support.worker_hub import WorkerHub, of_node, restart_count
 
@@ -147,13 +147,50 @@ async def test_a_fixed_run_that_has_lost_an_agent_fails_when_it_has_waited_for_i
     assert runs.join_timeout(completion.too_few(1, 1, 2, "n1", gone="n")) in slurm.output(job)
 
 
-async def test_a_job_that_has_lost_its_first_node_starts_again(slurm: Slurm, hub: WorkerHub) -> None:
-    job = submit(slurm, "elastic", hub, "--nodes=2", flags="--server-lost-timeout 1")
+async def test_a_job_that_has_too_few_nodes_without_its_first_starts_again(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "elastic", hub, "--nodes=2", flags="--join-timeout 2")
     await hub.group(2)
+    await until(lambda: re.search(pattern(startup.serves), slurm.output(job)) is not None)
     slurm.lose("n1")
+    hub.patience_s = PATIENCE_S
     for worker in await hub.group(2):
         worker.order_exit(0)
     assert await slurm.reaches(job, "COMPLETED", restarts=1)
+
+
+async def test_a_job_goes_on_without_its_first_node_and_its_status_is_the_runs(slurm: Slurm, hub: WorkerHub) -> None:
+    """Nobody has told Slurm yet that the node is lost: its controller takes minutes to notice."""
+    job = submit(slurm, "elastic", hub, "--job-name=train", flags="--nnodes 3:4 --last-call-timeout 5")
+    chained = after(slurm, job)
+    await hub.group(4)
+    await until(lambda: len(re.findall(pattern(startup.serves), slurm.output(job))) == 2)
+    slurm.power_off("n1")
+    hub.patience_s = PATIENCE_S
+    workers = await hub.group(3)
+    assert {worker.env["SLURMD_NODENAME"] for worker in workers} == {"n2", "n3", "n4"}
+    assert slurm.job(job)["JobState"] == "RUNNING"
+    for worker in workers:
+        worker.order_exit(0)
+    await until((slurm.folder / f".{job}.ended").exists)
+    slurm.set_down("n1")
+    assert await slurm.reaches(job, "COMPLETED", restarts=1)
+    assert await slurm.ended(chained) == "COMPLETED"
+    assert not list(slurm.folder.glob(f".{job}.*"))
+    for node in ("n2", "n3", "n4"):
+        lines = (slurm.folder / f"train-{job}.{node}.log").read_text().splitlines()
+        assert all(line.startswith(f"{node}: ") for line in lines)
+        assert any("node-agent: run succeeded" in line for line in lines)
+    assert all(re.match(r"n[1-4]: ", line) for line in slurm.output(job).splitlines() if "node-agent: " in line)
+
+
+async def test_a_run_that_fails_without_its_first_node_is_a_failed_job(slurm: Slurm, hub: WorkerHub) -> None:
+    job = submit(slurm, "elastic", hub, "--nodes=2-3", flags="--nnodes 2:3 --last-call-timeout 5 --max-restarts 0")
+    await hub.group(3)
+    await until(lambda: len(re.findall(pattern(startup.serves), slurm.output(job))) == 2)
+    slurm.lose("n1")
+    hub.patience_s = PATIENCE_S
+    (await hub.group(2))[0].order_exit(3)
+    assert await slurm.reaches(job, "FAILED", restarts=1)
 
 
 async def test_before_the_time_limit_workers_save_and_the_job_starts_again(slurm: Slurm) -> None:

@@ -124,8 +124,12 @@ class Slurm:
 
     def lose(self, node: str) -> None:
         """End every process of the node at once, as a power cut does, and have Slurm know that it is down."""
-        self._kill(node)
+        self.power_off(node)
         self.set_down(node)
+
+    def power_off(self, node: str) -> None:
+        """End every process of the node at once; Slurm takes minutes to notice."""
+        self._kill(node)
 
     def set_down(self, node: str) -> None:
         """Have Slurm take the node for down, as an operator does, whatever runs there."""
