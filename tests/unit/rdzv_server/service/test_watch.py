@@ -24,7 +24,7 @@ from rdzv_server.words import service as words
 from tests.support.scenario import RUN_ID, Connection, a_failure, a_join, running, settings_of
 from tests.support.told import beginning
 
-PATIENCE_S = 20.0
+PATIENCE_S = 100.0
 
 
 class Reader:

@@ -95,6 +95,7 @@ def test_who_is_slow_is_shown_and_the_workers_that_are_told_read_why() -> None:
     assert (notice.source, notice.node_id) == ("node_drained", "b") and notice.reason.startswith(SLOW)
 
 
+@pytest.mark.timeout(600)  # pure computation, on a machine that may be busy
 @pytest.mark.parametrize("seed", range(2))
 def test_ordinary_jitter_is_no_straggler_in_a_day(seed: int) -> None:
     """Steps differ by some percent, and one in ten takes three times as long: a checkpoint that nobody tells."""
