@@ -62,6 +62,7 @@ ELSEWHERE = {
         "export head": "test_a_script_that_was_written_for_torchrun",
         "torchrun": "test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds",
     },
+    "docs/operations.md": {"rdzvctl bundle": "test_a_bundle_has_what_a_report_needs_and_no_secret"},
     "docs/rdzvctl.md": {
         "rdzvctl status": "test_questions",
         "rdzvctl stacks": "needs 16 ranks that hang: test_the_rank_that_skips_a_collective_is_named",
