@@ -157,3 +157,11 @@ async def test_every_query_of_the_dashboard_is_answered_by_a_real_prometheus(clu
             query = target["expr"].replace("$job", ".*").replace("$run_id", ".*").replace("$__rate_interval", "1m")
             await prometheus.answers(query)
     await cluster.finish(workers)
+
+
+def test_each_alert_leads_to_a_section_of_the_docs() -> None:
+    for alert in deployed_alerts():
+        page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        headings = re.findall("^#+ (.*)$", (DEPLOY.parent / page).read_text(), re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in anchors, alert["alert"]
