@@ -36,8 +36,9 @@ from rdzv_server.service.reading import read
 from rdzv_server.words import http as words
 
 WEB = Path(__file__).parents[1] / "web"
+SCRIPT = "text/javascript"
 STATIC = {
-    "page.css": "text/css", "page.js": "text/javascript", "runs.js": "text/javascript", "icon.svg": "image/svg+xml",
+    "page.css": "text/css", "page.js": SCRIPT, "runs.js": SCRIPT, "timeline.js": SCRIPT, "icon.svg": "image/svg+xml",
     "icon-trouble.svg": "image/svg+xml",
 }  # fmt: skip
 POLICY = (

@@ -6,6 +6,9 @@ const SILENCE_MS = 15000; // the server says something every 5 s
 const AGAIN_MS = 1000;
 const MOST_EVENTS = 30;
 const EVENTS_AT_ONCE = 1000;
+const EVENTS_OF_A_PAGE = 200; // of which bursts are one line each
+const BURST = 3, BURST_S = 10; // events of a kind that are one line if each follows the one before so soon
+const BURSTS = { node_joined: "nodes joined", node_lost: "nodes lost", node_left: "nodes left", node_unfit: "nodes are unfit", workers_failed: "nodes' workers failed", node_cordoned: "nodes cordoned", node_uncordoned: "nodes uncordoned", node_drained: "nodes drained" };
 const TONES = {
   starting: "calm", training: "good", checkpointing: "done", detecting: "bad", lost: "bad", running: "good", finishing: "done", succeeded: "done", forming: "calm", waiting: "calm", standby: "none",
   restarting: "busy", stopping: "busy", silent: "busy", disconnected: "busy", cordoned: "busy", excluded: "busy", draining: "busy",
@@ -52,7 +55,24 @@ const now = () => Date.now() / 1000 + ahead;
 const since = (at) => duration(now() - at);
 const worded = (word) => word.replaceAll("_", " ");
 const isTroubled = (run) => Boolean(run.health && run.health.is_trouble); // a person should look at it
-const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hourCycle: "h23" });
+const isUtc = () => byId("utc").checked;
+const clocks = new Map(); // by whether they show UTC: making one takes a while
+
+function moment(at) {
+  // date, time and zone: the viewer's, or UTC
+  if (!clocks.has(isUtc())) {
+    const number = { year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+    clocks.set(isUtc(), new Intl.DateTimeFormat("en-US", { ...number, timeZoneName: "short", timeZone: isUtc() ? "UTC" : undefined }));
+  }
+  const part = Object.fromEntries(clocks.get(isUtc()).formatToParts(at * 1000).map(({ type, value }) => [type, value]));
+  return { date: `${part.year}-${part.month}-${part.day}`, time: `${part.hour}:${part.minute}:${part.second}`, zone: part.timeZoneName };
+}
+
+function stamp(at) {
+  const { date, time, zone } = moment(at);
+  return `${date} ${time} ${zone}`;
+}
+
 const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 function countdown(run) {
@@ -349,6 +369,7 @@ function drawRun() {
 function tickRun() {
   const run = shown.run;
   if (!run) return;
+  timeline.look(run);
   fill(byId("countdown"), countdown(run));
   if (run.health) fill(byId("health-age"), `for ${since(run.health.since)}`);
   const charged = `${run.restart_count} of ${run.max_restarts} used`;
@@ -374,7 +395,7 @@ function drawFailure(run) {
   byId("failure-hint").hidden = !failure.hint;
   const isEnd = run.end_failure && run.end_failure.at !== told.at;
   facts(byId("failure-facts"), [
-    ["Round", told.round], ["At", clock(told.at)], ["Node", failure.singled_out ? failure.node_id : ""],
+    ["Round", told.round], ["At", stamp(told.at)], ["Node", failure.singled_out ? failure.node_id : ""],
     ["Rank", failure.singled_out ? `${failure.rank} (local ${failure.local_rank})` : "cannot be told"], ["How it ended", failure.cause], ["Process", failure.pid],
     ["Error file", failure.error_file || ""], ["What ended the run", isEnd ? run.end_failure.sentence : ""],
   ]);
@@ -563,7 +584,7 @@ function drawTime(run) {
 // Events: the latest, and the rounds that they tell of.
 
 const events = {
-  last: 0, seen: "", busy: false, rounds: [], // of all attempts, in their order: what opened, started and ended each
+  last: 0, seen: "", busy: false, recent: [], older: [], opened: new Set(), rounds: [], // of all attempts, in their order: what opened, started and ended each
 
   async look(run) {
     const stamp = `${run.attempt} ${run.event_number}`;
@@ -584,20 +605,25 @@ const events = {
     // The run was forgotten, and another one has its id: events are numbered anew.
     this.last = 0;
     this.rounds = [];
-    byId("events").replaceChildren();
+    this.recent = [];
+    this.older = [];
   },
 
   async fetch() {
     if (runId === "." || runId === "..") return;
     for (;;) {
-      const path = `/v1/runs/${encodeURIComponent(runId)}/events?after=${this.last}&limit=${EVENTS_AT_ONCE}`;
-      const answer = await fetch(path, { headers: { Accept: "application/json" } });
-      if (!answer.ok) throw new Error(answer.statusText);
-      const found = (await answer.json()).events || [];
+      const found = await this.read(this.last, EVENTS_AT_ONCE);
       found.forEach((event) => this.take(event));
       this.draw(found);
       if (found.length < EVENTS_AT_ONCE) return;
     }
+  },
+
+  async read(after, limit) {
+    const path = `/v1/runs/${encodeURIComponent(runId)}/events?after=${after}&limit=${limit}`;
+    const answer = await fetch(path, { headers: { Accept: "application/json" } });
+    if (!answer.ok) throw new Error(answer.statusText);
+    return (await answer.json()).events || [];
   },
 
   take(event) {
@@ -609,21 +635,76 @@ const events = {
   },
 
   draw(found) {
-    const list = byId("events");
-    for (const event of found.slice(-MOST_EVENTS)) {
-      const line = make("li"), at = make("time");
-      if (event.at !== undefined) {
-        at.dateTime = new Date(event.at * 1000).toISOString();
-        at.textContent = clock(event.at);
-      }
-      const what = `${event.kind.replaceAll("_", " ")}: ${event.reason}${event.by ? ` (by ${event.by})` : ""}`;
-      line.append(make("span", "number", `${event.number}`), at, make("span", "what", what));
-      list.prepend(line);
-    }
-    while (list.children.length > MOST_EVENTS) list.lastChild.remove();
-    byId("events-card").hidden = list.children.length === 0;
+    this.recent = [...this.recent, ...found].slice(-EVENTS_OF_A_PAGE);
+    this.redraw();
+  },
+
+  redraw() {
+    byId("events-card").hidden = this.recent.length === 0;
+    if (!this.recent.length) return;
+    this.drawPage(this.older.at(-1) || this.recent);
     this.drawRounds();
     this.drawAttempts();
+  },
+
+  drawPage(page) {
+    const groups = this.grouped(page).slice(-MOST_EVENTS);
+    this.from = groups[0][0].number;
+    byId("events").replaceChildren(...groups.map((group) => this.line(group)).reverse());
+    const to = groups.at(-1).at(-1).number;
+    fill(byId("events-title"), this.older.length ? "Older events" : "Latest events");
+    fill(byId("events-range"), `${this.from} to ${to} of ${this.last}`);
+    byId("events-older").disabled = this.from <= 1 || this.from === this.oldest;
+    byId("events-newer").disabled = this.older.length === 0;
+  },
+
+  grouped(page) {
+    // events of a kind that came close together, such as the joins of a large run
+    const groups = [];
+    for (const event of page) {
+      const group = groups.at(-1), before = group && group.at(-1);
+      if (before && before.kind === event.kind && !event.by && event.at - before.at <= BURST_S) group.push(event);
+      else groups.push([event]);
+    }
+    return groups.flatMap((group) => (group.length < BURST ? group.map((event) => [event]) : [group]));
+  },
+
+  line(group) {
+    const [first] = group, item = make("li"), at = make("time");
+    if (first.at !== undefined) {
+      at.dateTime = new Date(first.at * 1000).toISOString();
+      at.textContent = stamp(first.at);
+    }
+    const numbers = group.length > 1 ? `${first.number}–${group.at(-1).number}` : `${first.number}`;
+    item.append(make("span", "number", numbers), at, group.length > 1 ? this.burst(group) : make("span", "what", this.sentence(first)));
+    return item;
+  },
+
+  burst(group) {
+    const [{ kind, number }] = group, all = make("details", "what");
+    all.append(make("summary", "", `${group.length} ${BURSTS[kind] || `× ${worded(kind)}`}`), ...group.map((event) => make("p", "", event.reason)));
+    all.open = this.opened.has(number);
+    all.addEventListener("toggle", () => (all.open ? this.opened.add(number) : this.opened.delete(number)));
+    return all;
+  },
+
+  sentence: (event) => `${worded(event.kind)}: ${event.reason}${event.by ? ` (by ${event.by})` : ""}`,
+
+  async goBack() {
+    const { from } = this, after = Math.max(0, from - 1 - EVENTS_OF_A_PAGE);
+    try {
+      const found = (await this.read(after, EVENTS_OF_A_PAGE)).filter((event) => event.number < from);
+      if (found.length) this.older.push(found);
+      else this.oldest = from; // the server has dropped what was before
+    } catch { /* the button can be pressed again */ }
+    this.redraw();
+    if (byId("events-older").disabled) byId("events-newer").focus();
+  },
+
+  goOn() {
+    this.older.pop();
+    this.redraw();
+    if (byId("events-newer").disabled) byId("events-older").focus();
   },
 
   drawAttempts() {
@@ -634,7 +715,7 @@ const events = {
       const { at } = this.rounds.find((round) => round.opened.attempt === opened.attempt).opened;
       return line(2, [
         `${opened.attempt}`, ended.kind.slice("run_".length), ended.reason, `${opened.round}`, duration(ended.at - at),
-        new Date(at * 1000).toLocaleString(),
+        stamp(at),
       ]);
     }));
   },
@@ -749,8 +830,27 @@ function notice(text) {
   noticeEnds = setTimeout(() => fill(byId("done"), ""), 6000);
 }
 
+const UTC = "rdzv-times-in-utc"; // key under which this browser remembers the choice
+
+function chooseZone() {
+  try {
+    localStorage.setItem(UTC, isUtc() ? "1" : "");
+  } catch { /* a browser that keeps nothing shows its own zone next time */ }
+  if (runId) {
+    timeline.draw();
+    events.redraw();
+  }
+  draw();
+}
+
+try {
+  byId("utc").checked = Boolean(localStorage.getItem(UTC));
+} catch { /* the viewer's zone */ }
+byId("utc").addEventListener("change", chooseZone);
 if (runId) {
   byId("nodes").addEventListener("keydown", move);
+  byId("events-older").addEventListener("click", () => events.goBack());
+  byId("events-newer").addEventListener("click", () => events.goOn());
 } else {
   startRuns();
 }

@@ -147,7 +147,7 @@ function drawKeptOut(cordons) {
   // nodes that get no seat in any run, whether or not one has them now
   const named = cordons.map((cordon) => [cordon.node_id, cordon]);
   drawRows(byId("cordon-row"), byId("cordons"), cordonRows, named, (row, cordon) => {
-    const at = cordon.until && new Date(cordon.until * 1000).toLocaleString([], { hourCycle: "h23" });
+    const at = cordon.until && stamp(cordon.until);
     fill(row.fields.node_id, cordon.node_id);
     fill(row.fields.why, `${reasonOf(cordon).join(" ")}; until ${at || "an operator uncordons it"}`);
     row.querySelectorAll("button").forEach((button) => {
