@@ -615,6 +615,26 @@ async def test_all_of_it_works_by_keyboard(cluster: Cluster, tab: Tab) -> None:
     assert await tab.page.evaluate("document.activeElement.textContent") == "Stop run", "where one was before"
 
 
+async def test_a_node_s_whole_name_and_the_rank_of_the_first_failure_can_be_read(
+    cluster: Cluster, new_tab: NewTab
+) -> None:
+    names = [f"gpu-node-{number:03}.rack-{number % 7}.hall-2.example.com" for number in range(200)]
+    async with Crowd(cluster.server.port) as crowd:
+        await crowd.run("r", names, max_restarts=1)
+        await crowd.fail("r", at=17)
+        tab = await new_tab(viewport=PHONE, is_mobile=True)
+        await tab.open(cluster, "/runs/r")
+        await tab.counts(".node", 200)
+        await tab.shows(".node[data-mark=first] .more", re.compile(r"first failure: rank \d+"))
+        first = tab.page.locator(".node >> nth=0")
+        assert await first.get_attribute("title") in names
+        await first.click()
+        assert await first.locator(".name").evaluate("(each) => each.scrollHeight <= each.clientHeight + 1")
+        await tab.is_accessible()
+        await tab.picture("nodes-phone")
+    tab.is_content()
+
+
 async def test_curl_gets_text_and_programs_get_json(cluster: Cluster, tab: Tab) -> None:
     context = tab.page.context
     plain = await context.request.get(f"http://{cluster.endpoint}/", headers={"Accept": "*/*"})

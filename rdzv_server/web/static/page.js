@@ -496,9 +496,10 @@ function drawCell(key, node, run) {
   cell.dataset.seat = seated ? "own" : "none";
   if (isFirst) cell.dataset.mark = "first";
   else delete cell.dataset.mark;
+  if (cell.title !== node.node_id) cell.title = node.node_id; // the cell may be too narrow for it
   fill(cell.children[0], seated ? `${node.group_rank} · ${node.node_id}` : node.node_id);
   fillWord(key, cell);
-  fill(cell.children[2], isFirst ? "first failure" : node.failures ? plural(node.failures, "failure") : ranksOf(node));
+  fill(cell.children[2], isFirst ? `first failure: rank ${first.rank}` : node.failures ? plural(node.failures, "failure") : ranksOf(node));
   return moved;
 }
 
