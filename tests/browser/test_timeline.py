@@ -156,3 +156,21 @@ async def test_a_burst_is_one_line_and_older_events_come_by_page(cluster: Cluste
             await tab.page.click("#events-newer")
         await tab.shows("#events-title", "Latest events")
     tab.is_content()
+
+
+async def test_the_last_failure_stands_below_the_first_with_the_number_of_failed_rounds(
+    cluster: Cluster, tab: Tab
+) -> None:
+    async with Crowd(cluster.server.port) as crowd:
+        await crowd.run("r", ["a", "b"], max_restarts=3)
+        await crowd.fail("r", at=0, error="the first")
+        await tab.open(cluster, "/runs/r")
+        await tab.shows("#failure-sentence", "node a")
+        assert await tab.page.is_hidden("#last-failure")
+        await crowd.fail("r", at=1, error="the second")
+        await tab.shows("#last-failure-title", "Last failure, the 2nd")
+        await tab.shows("#last-failure-sentence", "node b")
+        await tab.shows("#failure-sentence", "node a")
+        await tab.shows("#failure-facts", "Failed rounds")
+        await tab.is_accessible()
+    tab.is_content()

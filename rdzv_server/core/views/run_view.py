@@ -168,6 +168,22 @@ def end_failure(run: Run) -> FailureRecord | None:
     return run.first_of_round if run.end_failure else None
 
 
+def last_failure(run: Run) -> FailureRecord | None:
+    """Root failure of the last round that failed; None if that is the first failure, or there was none."""
+    last = run.first_of_round
+    if last is None and run.failures:
+        those = [each for each in run.failures if each.round == run.failures[-1].round]
+        last = next((each for each in those if not each.failure.consequence), those[0])
+    is_first = last is None or run.first_failure is None or last.round == run.first_failure.round
+    return None if is_first else last
+
+
+def failed_rounds(run: Run) -> int:
+    """Number of rounds that have ended by a failure, or are ending by one."""
+    restarts = sum(times for cause, times in run.restarts.items() if cause.is_failure)
+    return restarts + (run.first_of_round is not None)
+
+
 def world_size(run: Run) -> int:
     """Number of workers of the running round, or of the last one if the run has ended; 0 while a round forms."""
     if run.stage is Stage.FORMING or run.membership is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 from rdzv_protocol.timing import hold_s
 
 from rdzv_server.core.events import Cordon
@@ -67,6 +68,8 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         missing=_missing(run, clock) or None,
         broken_links=[link._asdict() for link in run_view.broken_links(run)] or None,
         first_failure=_failure(run.first_failure, clock),
+        last_failure=_without_evidence(run_view.last_failure(run), clock),
+        failed_rounds=run_view.failed_rounds(run) or None,
         end_failure=_failure(run_view.end_failure(run), clock),
     )
 
@@ -179,6 +182,10 @@ def _failure(record: FailureRecord | None, clock: Clock) -> Document | None:
     return {
         "round": record.round, "at": clock(record.at), "sentence": failure.sentence, "failure": to_builtins(failure)
     }  # fmt: skip
+
+
+def _without_evidence(record: FailureRecord | None, clock: Clock) -> Document | None:
+    return _failure(record and replace(record, failure=replace(record.failure, traceback=(), stderr_tail=())), clock)
 
 
 # Differences.

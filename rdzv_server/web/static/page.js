@@ -395,15 +395,37 @@ function drawFailure(run) {
   byId("failure-hint").hidden = !failure.hint;
   const isEnd = run.end_failure && run.end_failure.at !== told.at;
   facts(byId("failure-facts"), [
-    ["Round", told.round], ["At", stamp(told.at)], ["Node", failure.singled_out ? failure.node_id : ""],
-    ["Rank", failure.singled_out ? `${failure.rank} (local ${failure.local_rank})` : "cannot be told"], ["How it ended", failure.cause], ["Process", failure.pid],
+    ...placeOf(told), ["Process", failure.pid], ["Failed rounds", run.failed_rounds > 1 ? run.failed_rounds : ""],
     ["Error file", failure.error_file || ""], ["What ended the run", isEnd ? run.end_failure.sentence : ""],
   ]);
+  drawLastFailure(run.last_failure, run.failed_rounds);
   const traceback = failure.traceback || [], written = failure.stderr_tail || [];
   const evidence = traceback.length ? traceback : written;
   fill(byId("evidence-title"), traceback.length ? "Traceback" : "What it wrote last");
   fill(byId("evidence"), evidence.join("\n"));
   byId("evidence").hidden = byId("evidence-title").hidden = evidence.length === 0;
+}
+
+function drawLastFailure(told, count) {
+  byId("last-failure").hidden = !told;
+  if (!told) return;
+  fill(byId("last-failure-title"), `Last failure, the ${ordinal(count)}`);
+  fill(byId("last-failure-sentence"), told.sentence);
+  facts(byId("last-failure-facts"), [...placeOf(told), ["Hint", told.failure.hint || ""]]);
+}
+
+function placeOf({ round, at, failure }) {
+  // where and when a worker failed
+  const { singled_out: isKnown, node_id: node, rank, local_rank: local, cause } = failure;
+  return [
+    ["Round", round], ["At", stamp(at)], ["Node", isKnown ? node : ""],
+    ["Rank", isKnown ? `${rank} (local ${local})` : "cannot be told"], ["How it ended", cause],
+  ];
+}
+
+function ordinal(count) {
+  const teen = count % 100 > 10 && count % 100 < 14;
+  return `${count}${(!teen && ["th", "st", "nd", "rd"][count % 10]) || "th"}`;
 }
 
 function drawLinks(links) {

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rdzv_server.core.views import watch_view
 from rdzv_server.core.views.watch_view import difference, merge
 from rdzv_server.words import completion
-from tests.support.scenario import running
+from tests.support.scenario import Scenario, running
+from tests.support.stories import play
 
 names = st.text(max_size=3)
 values = st.recursive(
@@ -87,3 +88,16 @@ def test_a_view_says_whether_the_run_can_be_forgotten(end: str) -> None:
     elif end:
         run.run.set_apart = "an error"
     assert watch_view.view(run.run, run.now, wall).get("can_be_forgotten", False) is bool(end)
+
+
+def test_a_view_names_the_last_failure_without_its_evidence_once_another_round_has_failed() -> None:
+    run = Scenario("2", max_restarts=5)
+    play(run, "join a b; fail a; join a b")
+    shown = watch_view.view(run.run, run.now, wall)
+    assert "last_failure" not in shown and shown["failed_rounds"] == 1
+    play(run, "5s; fail b; fail a")
+    shown = watch_view.view(run.run, run.now, wall)
+    assert (shown["failed_rounds"], shown["last_failure"]["failure"]["node_id"]) == (2, "b")
+    assert shown["first_failure"]["failure"]["stderr_tail"] and not shown["last_failure"]["failure"].get("stderr_tail")
+    play(run, "join a b")
+    assert watch_view.view(run.run, run.now, wall)["last_failure"] == shown["last_failure"]
