@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -212,7 +213,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._bounds.arriving.stop(self)
         self._bounds.unread.stop(self)
         self._bounds.held.remove(self)
-        self._transport = None  # or both would be garbage in a cycle
+        if self._transport:
+            free(self._transport)
+        self._transport = None
         if self._is_refused:
             self._waiting.clear()
             self._end(error)
@@ -287,3 +290,9 @@ _PROBES = tuple(f"{method} {path}".encode() for method in LOOKS for path in PROB
 """Beginnings of probes' requests."""
 
 OnConnection = Callable[[HttpConnection], None]
+
+
+def free(transport: asyncio.BaseTransport) -> None:
+    """Have a closed transport freed with its last reference: asyncio's keeps a method of its own, which is a cycle."""
+    with suppress(AttributeError):  # one of TLS or of uvloop
+        del transport._read_ready_cb  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Generic, TypeVar
 from weakref import ref
 
-from rdzv_server.http.connection import READ_BYTES, HttpConnection
+from rdzv_server.http.connection import READ_BYTES, HttpConnection, free
 from rdzv_server.service.fair_scheduler import scheduler
 
 LOOK_S, EVICTED_AT_ONCE = 0.02, 8
@@ -37,6 +37,12 @@ class TlsProtocol(sslproto.SSLProtocol):
         assert self._transport
         self._transport.pause_reading()
         scheduler().ask(self._app_protocol.peer, partial(_shake_hands, ref(self), nbytes), is_stranger=True)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        transport = self._transport
+        super().connection_lost(error)
+        if transport:
+            free(transport)
 
     def go_on(self, nbytes: int) -> None:
         """Go on with the handshake: so many bytes of it have been received."""
