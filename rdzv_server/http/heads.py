@@ -67,7 +67,10 @@ class RequestHandler(web.RequestHandler):
         """Note the request whose head has arrived."""
         message, self._body = self._messages[-1]
         size, self._head_bytes = self._head_bytes + len(data), 0
-        if not isinstance(message, RawRequestMessage) or message.chunked:
+        if not isinstance(message, RawRequestMessage):
+            self.drops_rest = True
+            message.exc.__traceback__ = None  # whose frames hold this object and the exception itself
+        elif message.chunked:
             self.drops_rest = True
         elif size > MOST_HEAD_BYTES and _size_of(message) > MOST_HEAD_BYTES:
             self._messages.pop()

@@ -2,13 +2,19 @@
 
 import asyncio
 import gc
+import socket
 import weakref
+from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rdzv_protocol import paths
 
+from rdzv_server.auth.tls_config import TlsFiles
 from rdzv_server.http import garbage
+from rdzv_server.http.connection import HttpConnection
 from rdzv_server.http.garbage import (
     FEW,
     GROWN_BYTES,
@@ -18,7 +24,11 @@ from rdzv_server.http.garbage import (
     YOUNG_S,
     GarbageCollector,
 )
+from rdzv_server.http.heads import RequestHandler
+from rdzv_server.http.opening import Opening
 from rdzv_server.server import RendezvousServer, bind
+from tests.support.certificates import Authority
+from tests.support.process_info import until
 
 PATIENCE_S = 20.0
 
@@ -150,3 +160,45 @@ async def test_many_requests_at_once_are_one_look_and_none_follows(monkeypatch: 
         loop.call_at(loop.time() + 2 * YOUNG_S, over.set_result, None)
         await over
         assert looked == [0] * times
+
+
+SENDS = (
+    b"",
+    b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nX: y",
+    b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx",
+    b"\x16\x03\x01",
+    b"\0\r\n\r\n",
+)
+"""Bytes that peers send before they leave: nothing, a request, halves of one and of TLS's first message, and no HTTP."""
+FREED = (HttpConnection, Opening, RequestHandler, _SelectorSocketTransport)
+
+
+def held() -> list[object]:
+    """Connections that the process holds, each with what belongs to it."""
+    return [each for each in gc.get_objects() if isinstance(each, FREED)]
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+async def test_a_connection_that_has_closed_is_freed_without_a_collection(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_tls: bool
+) -> None:
+    """Else strangers fill memory faster than it is looked through."""
+    monkeypatch.setattr(garbage, "gc", Mock())
+    tls = TlsFiles(*Authority(tmp_path).issue("server")).context() if is_tls else None
+    async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
+        listener = bind("127.0.0.1", 0)
+        await server.listen(listener, tls)
+        gc.collect()
+        gc.disable()
+        try:
+            for sends in SENDS:
+                with socket.create_connection(listener.getsockname()) as peer:
+                    peer.sendall(sends)
+                    peer.shutdown(socket.SHUT_WR)
+                    peer.setblocking(False)
+                    while await asyncio.get_running_loop().sock_recv(peer, 4_096):
+                        pass
+                await until(lambda: not held())
+        finally:
+            gc.enable()
