@@ -47,8 +47,8 @@ class RequestHandler(web.RequestHandler):
     def is_reading_body(self) -> bool:
         return self._body is not None and not self._body.is_eof()
 
-    def connection_lost(self, error: BaseException | None) -> None:
-        super().connection_lost(error)
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
         self._body = None  # which knows this object: both are freed at once
 
     def data_received(self, data: bytes) -> None:
