@@ -38,7 +38,7 @@ class TlsProtocol(sslproto.SSLProtocol):
         self._transport.pause_reading()
         scheduler().ask(self._app_protocol.peer, partial(_shake_hands, ref(self), nbytes), is_stranger=True)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: BaseException | None) -> None:
         transport = self._transport
         super().connection_lost(exc)
         if transport:
