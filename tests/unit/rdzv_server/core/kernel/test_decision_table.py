@@ -1,6 +1,7 @@
 """What counts as evidence: each row of the table in docs/reliability.md is played, and no row is missing.
 
-A row is known by how it begins. One that needs more than one run, its agents and the time is named with the test that plays it.
+A row is known by how it begins. One that needs more than one run, its agents and the time is named with the test that
+plays it.
 """
 
 import importlib
