@@ -10,6 +10,7 @@ traceback, the workers are stopped, the agent leaves the run and exits with 1. I
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -35,7 +36,7 @@ from rdzv_protocol.text import clip, printable
 from node_agent import words
 from node_agent.kernel.config import AgentConfig
 from node_agent.kernel.core import events
-from node_agent.kernel.core.backoff import ServerLost
+from node_agent.kernel.core.backoff import ServerLost, Unreachable
 from node_agent.kernel.core.effects import Effect, Exit, Level, Log, OwnEffect
 from node_agent.kernel.core.machine import AgentMachine, State
 from node_agent.kernel.transport.base import Transport, spawn
@@ -43,6 +44,8 @@ from node_agent.kernel.transport.retrying import RetryingClient
 
 CRASH_MARGIN_S = 5.0
 """Time beyond its workers' grace period that an agent has to end in order after an exception."""
+UNREACHABLE_S = 0.3
+"""Longest time for which a leave is tried while the server is out of reach: nobody learns more by waiting for it."""
 ANSWER_TIMEOUT_S = 10.0
 """Longest time for which an answer to a query is tried: then nobody waits for it, and a report may."""
 MOST_REPORTS = 3
@@ -130,7 +133,8 @@ class Runner:
             lambda error: self.feed(events.ConnectionFailed(error)),
             lambda cut: self.feed(events.PollCut(cut)),
         )
-        self._side_client = RetryingClient(make_transport(), has_joined=True)  # a report must arrive, however late
+        self._side_client = RetryingClient(make_transport(), self._out_of_reach, has_joined=True)
+        """Client whose reports must arrive, however late."""
         self._member = member
         self._was_member: bool | None = None
         self._where = where
@@ -144,6 +148,10 @@ class Runner:
         self._exchanges: set[asyncio.Task[None]] = set()
         self._notifications: set[asyncio.Task[None]] = set()
         self._leave: asyncio.Task[None] | None = None
+        self._left_at = 0.0
+        self._is_out_of_reach = False
+        """Whether the latest message beside joins and polls has not reached the server yet."""
+        self._closing: asyncio.Timeout | None = None
         loop.set_exception_handler(self._loop_failed)
 
     @property
@@ -190,6 +198,7 @@ class Runner:
         try:
             async with asyncio.timeout(limit_s):
                 await self._side_client.ask(message)
+                self._is_out_of_reach = False
         except (AgentFenced, StaleRound, ServerLost, TimeoutError):
             pass  # the run has gone on without it; the answer to the next poll says what to do
         except ProtocolError as error:
@@ -205,21 +214,35 @@ class Runner:
             self.feed(events.GaveUp(words.agent.message_refused(str(error)), ExitCode.REFUSED))
 
     async def close(self) -> None:
-        """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections."""
+        """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections.
+
+        A leave that cannot reach the server is given up `UNREACHABLE_S` after it was sent.
+        """
         for timer in (self._timer, self._abort_timer):
             if timer:
                 timer.cancel()
         if self._notifications:
-            _, late = await asyncio.wait(self._notifications, timeout=self._close_timeout_s)
-            if self._leave in late and self.machine.outages.is_known:
-                told = words.connection.leave_not_delivered(self._where, self._close_timeout_s)
-                self._host.perform(Log(told, Level.WARNING))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._close_timeout_s) as self._closing:
+                    self._give_up_leave()
+                    await asyncio.wait(self._notifications)
+            if self._leave in self._notifications and self.machine.outages.is_known:
+                self._host.perform(Log(words.connection.leave_not_delivered(self._where), Level.WARNING))
         leftover = self._notifications | self._exchanges
         for task in leftover:
             task.cancel()
         await asyncio.gather(*leftover, return_exceptions=True)
         await self._client.close()
         await self._side_client.close()
+
+    def _out_of_reach(self, error: Unreachable | ProtocolError) -> None:
+        self._is_out_of_reach = isinstance(error, Unreachable)
+        self._give_up_leave()
+
+    def _give_up_leave(self) -> None:
+        """Wait less long for the last reports if a leave cannot reach the server."""
+        if self._leave and self._closing and self._is_out_of_reach and (until := self._closing.when()):
+            self._closing.reschedule(min(until, self._left_at + UNREACHABLE_S))
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -234,7 +257,7 @@ class Runner:
             case SuspectRequest():
                 spawn(self._deliver(effect), self._notifications)
             case LeaveRequest():
-                self._leave = spawn(self._deliver(effect), self._notifications)
+                self._leave, self._left_at = spawn(self._deliver(effect), self._notifications), self._loop.time()
             case AnswerRequest():
                 spawn(self._deliver(effect), self._exchanges)
             case _:

@@ -73,11 +73,8 @@ def success_not_delivered(server: str, longest_s: float) -> str:
     return f"all workers exited 0, but rdzv-server at {server} is out of reach: waiting for it{_limit(longest_s)}"
 
 
-def leave_not_delivered(server: str, within_s: float) -> str:
-    return (
-        f"could not tell rdzv-server at {server} within {within_s:g} s that this node is leaving; "
-        "the server will count it as lost"
-    )
+def leave_not_delivered(server: str) -> str:
+    return f"could not tell rdzv-server at {server} that this node is leaving; the server will count it as lost"
 
 
 def poll_cut(server: str, open_s: float, failure: str, hold_s: float) -> str:
