@@ -341,19 +341,21 @@ class RunMachine:
 
     # Signs, and checks: see `policy.Rule`.
 
-    def _renewed(self, event: events.LeaseRenewed, now: float) -> events.Fact | None:
+    def _renewed(self, event: events.LeaseRenewed, now: float) -> None:
         if event.agent_id not in self.run.agents or self.run.stage.is_end:
-            return None
+            return
         self.run.leases.renew(event.agent_id, now)
         if event.finished is not None:
             finishing.note(self.run, event.agent_id, event.finished, now)
         if event.progress is None:
-            return None
+            return
         progress.note(self.run, event.agent_id, event.progress, now)
-        fact: events.Fact | None = None
+        facts: list[events.Fact] = []
         for progressed in self._hooks.progressed:
-            fact = progressed(event.agent_id, event.progress, now) or fact
-        return fact
+            if fact := progressed(event.agent_id, event.progress, now):
+                facts.append(fact)
+        for fact in facts:  # once each policy has seen the same run
+            self._apply(fact, now)
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
         if agent := self.run.agents.get(event.agent_id):

@@ -136,7 +136,10 @@ class Policy(Generic[StateT, SignsT]):
         return False
 
     def progressed(self, agent_id: str, progress: Progress, now: float) -> Fact | None:
-        """Take what an agent of the run tells of its workers' progress; return the fact that follows, if any."""
+        """Take what an agent of the run tells of its workers' progress; return the fact that follows, if any.
+
+        The fact cannot end the round. If several policies return one, all are applied.
+        """
         return None
 
     def holds_round(self, now: float) -> bool:

@@ -1,7 +1,7 @@
 """Policies of every run, each in a file or folder of its own.
 
-To add a policy, write it here and add it to `POLICIES`. The order is the order in which their facts are due, and of all
-hooks: the timeline reads what the time ledger is about to clear.
+To add a policy, write it here and add it to `POLICIES`. The order is the order in which their facts are due and their
+hooks are called; no policy depends on it.
 """
 
 from rdzv_server.core.kernel.policy import Policies

@@ -115,7 +115,8 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
         if ledger.phase == "running":
             for part, seconds in parts_of_round(run, now - ledger.since).items():
                 ledger.of_running_s[part] = ledger.of_running_s.get(part, 0.0) + seconds
-            self.state.measured = ledger.starting_s = None
+        if now_in == "running":
+            self.state.measured = ledger.starting_s = None  # until then other policies may read the last round's
         if now_in in ("running", "ended") and ledger.phase != "running" and run.opening.cause is not Cause.FIRST:
             cause = run.opening.cause
             ledger.restarts_s[cause] = ledger.restarts_s.get(cause, 0.0) + now - run.opening.at

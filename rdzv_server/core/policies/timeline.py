@@ -118,8 +118,6 @@ class ProgressSampled(PolicyFact, frozen=True):
 
 
 class Timeline(Policy[TimelineState, TimelineSigns]):
-    """Listed before the time ledger, of which it reads what a round's end is about to clear."""
-
     name = "timeline"
     State = TimelineState
     Signs = TimelineSigns
