@@ -60,6 +60,8 @@ Plain = Callable[[Permit, str, int], Awaitable[Shown]]
 Thing = TypeVar("Thing")
 MOST_LOGIN_BYTES = 4_096
 """Most bytes of the form that logs somebody in: a token, and a path."""
+MOST_QUERY = 1_000
+"""Longest query that a page has again after a login: the form's fields contain it, up to three times as long."""
 ROWS, ATTEMPTS, LAST_ROW = 256, 16, 10**6
 """Rows of a plain table; attempts that are shown of a run; highest row that may be asked for."""
 FOR_A_DAY = "max-age=86400, immutable"
@@ -132,7 +134,7 @@ class Pages:
         except errors.Unauthorized:
             if caller.authorization:
                 raise
-            return _redirected(f"{paths.LOGIN}?to={quote(path, safe='')}")
+            return _redirected(f"{paths.LOGIN}?to={quote(_with_query(path, request), safe='')}")
         except errors.Forbidden as error:
             return await self._show("refused", caller, status=403, refusal=str(error))
         if (first := request.rel_url.query.get("plain")) is None:
@@ -247,6 +249,12 @@ def path_of(run_id: str) -> str:
     return paths.RUN_PAGE + (f"?run_id={run_id}" if run_id in (".", "..") else quote(run_id, safe=""))
 
 
+def _with_query(path: str, request: web.BaseRequest) -> str:
+    """Path of a page with the query that was asked for, such as a filter of runs; without one that is too long."""
+    query = request.rel_url.raw_query_string
+    return f"{path.partition('?')[0]}?{query}" if 0 < len(query) <= MOST_QUERY else path
+
+
 def _redirected(to: str, caller: Caller | None = None, of: str | None = None) -> web.Response:
     """Redirect to another page. `of`: session to set for this caller; empty: to delete; None: to leave as it is."""
     answer = web.Response(status=303, headers=HEADERS | {"Location": to})
@@ -259,8 +267,9 @@ def _redirected(to: str, caller: Caller | None = None, of: str | None = None) ->
 
 
 def _local(to: str) -> str:
-    """Return the path if it is one of this server's pages; else that of all runs."""
-    return to if to.startswith(paths.RUN_PAGE) and to.isascii() and to.isprintable() else paths.ROOT
+    """Return the path if it is one of this server's pages, with any query; else that of all runs."""
+    is_page = to.startswith((paths.RUN_PAGE, f"{paths.ROOT}?"))
+    return to if is_page and to.isascii() and to.isprintable() else paths.ROOT
 
 
 def _form(body: bytes) -> dict[str, str]:

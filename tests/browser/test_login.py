@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
@@ -165,12 +166,30 @@ async def test_a_session_does_nothing_that_the_page_has_not_asked_for(server: Se
 
 
 async def test_a_login_leads_nowhere_else(server: Server, tab: Tab) -> None:
-    for to in ("//evil.example", "https://evil.example", "/v1/status", "/runs/\r\nSet-Cookie: a=b"):
+    outside = ("//evil.example", "https://evil.example", "/\\evil.example?", "//?", "?", "/v1/status")
+    for to in (*outside, "/runs/\r\nSet-Cookie: a=b", "/?a\r\nSet-Cookie: a=b"):
         request = tab.page.context.request
         answer = await request.post(
             f"http://{server.endpoint}{paths.LOGIN}", form={"token": "readers-0123456789", "to": to}, max_redirects=0
         )
         assert (answer.status, answer.headers["location"]) == (303, "/")
+
+
+async def test_a_login_keeps_the_filter_of_runs(server: Server, tab: Tab) -> None:
+    async with Crowd(server.port, token="agents-0123456789") as crowd:
+        await crowd.run("team-a", ["a"])
+        await crowd.run("other", ["b"])
+        filtered = f"/?words={quote('team-a & more')}&phase=running"
+        await log_in(tab, server, "wrong", filtered)
+        await tab.shows("main", http.UNKNOWN_TOKEN)
+        await give(tab, "readers-0123456789")
+        await tab.is_live()
+        assert tab.page.url.endswith(filtered)
+        await tab.page.context.clear_cookies()
+        await tab.go(f"http://{server.endpoint}/?words={'x' * 2_000}")
+        await give(tab, "readers-0123456789")
+        await tab.is_live()
+        assert tab.page.url.endswith(f"{server.endpoint}/"), "too long"
 
 
 async def test_guessing_by_the_login_is_as_slow_as_by_any_other_path(server: Server, tab: Tab) -> None:
