@@ -37,7 +37,9 @@ NODES = 300
 """Nodes at one address, which take 1 s of the server's work to join and to restart."""
 QUIET_S = 12.0
 """Time within which memory is given back: the server looks once a second, and puts off what is not urgent for five."""
-GROWS_MB, STAYS_MB = 100, 32
+GROWS_MB, STAYS_MB = 100, 64
+"""What stays is memory of which Python uses a little in each mebibyte: more of it on a machine that is busy, where more
+strangers wait at once."""
 
 
 @dataclass(frozen=True, slots=True)
