@@ -25,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from schemathesis.transport.serialization import quote_all
 
 from rdzv_server.words import admission, operations
 from tests.support.told import pattern
@@ -104,6 +105,8 @@ class Fuzzer:
         (status,) = (operation for operation in self.operations if operation.path == paths.STATUS)
 
         def is_answered(case: Case) -> None:
+            if case.path_parameters and _is_described(case):
+                case.path_parameters |= quote_all(self._steer(case.operation.path, case.path_parameters))
             if isinstance(case.body, dict) and _is_described(case):
                 case.body |= self._steer(case.operation.path, case.body)
             response = case.call(session=session, timeout=30)
@@ -148,8 +151,8 @@ class Fuzzer:
         assert answer.status_code == 200, answer.content
 
     def _steer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Changes that lead where something happens: to runs that let newcomers in, to agents and rounds that exist,
-        and past long polls."""
+        """Changes to a body, or to the parameters of a path, that lead where something happens: to runs that let
+        newcomers in, to agents and rounds that exist, and past long polls."""
         agent = self._seated if body.get("agent_id") in NAMES else {}
         if "agent_id" not in body and path != paths.LEADER:  # an operator's
             run_id = self._seated["run_id"]
