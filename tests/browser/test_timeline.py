@@ -52,7 +52,7 @@ def a_day() -> dict[str, Any]:
             mark("node", "node_joined", 300, 200), mark("fault", "workers_failed", 28_800),
             mark("notice", "notice_given", 40_000, node=None), mark("warning", "straggler_found", 45_000),
             mark("fault", "hang_found", 60_000), mark("action", "node_cordoned", 61_000),
-            mark("node", "node_joined", 60_400),
+            mark("server", "server_restarted", 70_000, node=None), mark("node", "node_joined", 60_400),
         ],
     }  # fmt: skip
 
@@ -76,7 +76,7 @@ async def test_the_picture_tells_its_numbers_by_pointer_keyboard_and_table(
         slider = tab.page.locator("#timeline")
         lanes = await slider.locator("text.lane").all_text_contents()
         assert lanes[:5] == ["forming", "running", "checkpointing", "standing still", "lost work"]
-        assert {"faults", "warnings", "notices", "nodes", "actions", "steps a second", "step"} <= set(lanes)
+        assert {"faults", "warnings", "notices", "nodes", "actions", "server", "steps a second", "step"} <= set(lanes)
         await slider.focus()
         await tab.page.keyboard.press("Home")
         await tab.shows("#timeline-says", "2026-11-22 07:30:00 EST · round 1: forming")
@@ -93,9 +93,21 @@ async def test_the_picture_tells_its_numbers_by_pointer_keyboard_and_table(
         await tab.shows("#timeline-says", "round 2: standing still · no steps")
         await tab.picture(f"page-timeline-{name}-{scheme}")
         await tab.page.click("#timeline-card summary")
+        await tab.shows("#timeline-rows tr >> nth=0", "server restarted")
         await tab.shows("#timeline-rows tr >> nth=1", "straggler found (gpu-7)")
         await tab.shows("#timeline-rows tr >> nth=2", "200 × node joined (gpu-7 first)")
         await tab.is_accessible()
+    tab.is_content()
+
+
+async def test_a_later_attempt_says_that_earlier_ones_are_not_in_the_picture(cluster: Cluster, tab: Tab) -> None:
+    async with Crowd(cluster.server.port) as crowd:
+        await opened(tab, cluster, crowd)
+        assert await tab.page.is_hidden("#timeline-attempt")
+        later = a_day() | {"attempt": 2}
+        await tab.page.route(f"**{paths.timeline_of('day')}", lambda route: route.fulfill(json=later))
+        await tab.open(cluster, "/runs/day")
+        await tab.shows("#timeline-attempt", "This is attempt 2. Earlier attempts are not in the picture.")
     tab.is_content()
 
 

@@ -202,6 +202,8 @@ class RunMachine:
         """Give every agent a fresh lease after a restart of the server; it must speak before it gets a seat."""
         if not self.run.stage.is_end:
             self.run.leases.restart(self.run.agents, now)
+            for server_restarted in self._hooks.server_restarted:
+                server_restarted(now)
         if self.run.unheard_since is not None:
             self.run.leases.suspect_all()
 

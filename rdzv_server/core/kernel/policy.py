@@ -131,6 +131,9 @@ class Policy(Generic[StateT, SignsT]):
 
     # Hooks that are called only while the server is live.
 
+    def server_restarted(self, now: float) -> None:
+        """Note that this server has just taken the run over, which has not ended."""
+
     def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
         """Whether `progressed` has anything to do."""
         return False
@@ -175,6 +178,7 @@ class Hooks:
         self.run_ended = _overridden(policies, Policy.run_ended)
         self.report = _overridden(policies, Policy.report)
         self.round_opened = _overridden(policies, Policy.round_opened)
+        self.server_restarted = _overridden(policies, Policy.server_restarted)
         self.is_news = _overridden(policies, Policy.is_news)
         self.progressed = _overridden(policies, Policy.progressed)
         self.holders = tuple(

@@ -2,18 +2,20 @@
 
 Everything follows from facts, so a restarted server has the same timeline. Each of the three lists has a limit. If one
 is full, the policy merges what a picture shows least: the two shortest neighbouring rounds, the two marks of a kind
-that are closest together, or the samples of two neighbouring intervals.
+that are closest together, or two neighbouring samples. Old samples are merged first, so the last hour of a long run has
+finer samples than its first days.
 """
 
-from collections.abc import Sequence
+from bisect import bisect
 from itertools import pairwise
+from math import sqrt
 from typing import ClassVar, Literal
 
 from msgspec import Struct, field
 from rdzv_protocol.events import EventKind, RunEvent
 from rdzv_protocol.messages import Progress
 
-from rdzv_server.core.events import PolicyFact
+from rdzv_server.core.events import Fact, PolicyFact
 from rdzv_server.core.kernel import progress
 from rdzv_server.core.kernel.policy import Policy, Rule, Rules
 from rdzv_server.core.kernel.run import PolicyState, Run
@@ -21,22 +23,24 @@ from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.time_ledger import TimeLedger
 
 MOST_ROUNDS, MOST_SAMPLES, MOST_MARKS = 64, 256, 64
-FIRST_INTERVAL_S = 10.0
-"""Seconds between two samples of a young run: twice as many each time that there are `MOST_SAMPLES`."""
+FIRST_INTERVAL_S, LAST_INTERVAL_S = 10.0, 180.0
+"""Least seconds between two new samples of a young run, and of an old one: see `interval_s`."""
 BURST_S, BURSTS = 10.0, 200.0
 """Events of a kind are one mark if they come within `BURST_S`, or within the run's age divided by `BURSTS` if longer:
 about what a picture cannot show apart."""
 
-Lane = Literal["fault", "warning", "notice", "node", "action"]
-LANES: dict[EventKind, Lane] = {
+Lane = Literal["fault", "warning", "notice", "node", "action", "server"]
+MarkKind = Literal[EventKind, "server_restarted"]
+LANES: dict[MarkKind, Lane] = {
     "workers_failed": "fault", "node_lost": "fault", "hang_found": "fault", "node_unfit": "fault",
     "hang_suspected": "warning", "straggler_found": "warning", "warning": "warning",
     "notice_given": "notice",
     "node_joined": "node", "node_left": "node",
     "node_drained": "action", "node_cordoned": "action", "node_uncordoned": "action", "nodes_admitted": "action",
     "run_restarted": "action", "run_resized": "action", "run_stopped": "action", "stacks_asked": "action",
+    "server_restarted": "server",
 }  # fmt: skip
-"""Kinds of events that are marks, each with its lane in a picture."""
+"""Kinds of events that are marks, and the server's restart, each with its lane in a picture."""
 
 
 class RoundSpan(Struct, gc=False):
@@ -76,12 +80,12 @@ class Sample(Struct, frozen=True, gc=False):
 class Mark(Struct, gc=False):
     """Events of a kind that happened together."""
 
-    kind: EventKind
+    kind: MarkKind
     at: float
     until: float
     count: int
-    number: int
-    """Number of the first of them."""
+    number: int | None
+    """Number of the first of them; None: they are no events of the run."""
     node_id: str | None
     """Node of the first of them."""
 
@@ -91,8 +95,6 @@ class TimelineState(PolicyState):
     waited_before_s: float = 0.0
     """Seconds for which the run had waited below its minimum when the last round was opened."""
     samples: list[Sample] = field(default_factory=list)
-    sample_interval_s: float = FIRST_INTERVAL_S
-    """At most one sample is kept of each interval of this many seconds: the latest."""
     marks: list[Mark] = field(default_factory=list)
 
     def validate(self, run: Run) -> None:
@@ -103,10 +105,11 @@ class TimelineState(PolicyState):
 
 
 class TimelineSigns(Struct):
-    """Seconds that have gone into checkpoints in the running round, where most has, as agents tell them."""
-
     of_round: int = 0
     checkpoint_s: float = 0.0
+    """Seconds that have gone into checkpoints in this round, where most has, as agents tell them."""
+    restarted_at: float | None = None
+    """Time at which this server took the run over, until that is written down with other facts."""
 
 
 class ProgressSampled(PolicyFact, frozen=True):
@@ -115,6 +118,12 @@ class ProgressSampled(PolicyFact, frozen=True):
     step: int
     checkpoint_step: int | None = None
     checkpoint_s: float = 0.0
+
+
+class ServerRestarted(PolicyFact, frozen=True):
+    """The server was restarted, or another took over, while the run went on."""
+
+    restarted_at: float
 
 
 class Timeline(Policy[TimelineState, TimelineSigns]):
@@ -140,6 +149,17 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
 
     def run_ended(self, now: float) -> None:
         self._ended(now)
+
+    def server_restarted(self, now: float) -> None:
+        self.signs.restarted_at = now
+
+    def before_round_ends(self, fact: Fact, now: float) -> ServerRestarted | None:
+        restarted_at = self.signs.restarted_at
+        return None if restarted_at is None else ServerRestarted(restarted_at)
+
+    def _restarted(self, fact: ServerRestarted, now: float) -> None:
+        self.signs.restarted_at = None
+        self._add_mark(_restart(fact.restarted_at))
 
     def _ended(self, now: float) -> None:
         """Enter what the time of the round went into, which ends now."""
@@ -178,30 +198,36 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
             if mark.kind == event.kind:
                 mark.until, mark.count = now, mark.count + 1
                 return
-        marks.append(Mark(event.kind, now, now, 1, event.number, event.node_id))
+        self._add_mark(Mark(event.kind, now, now, 1, event.number, event.node_id))
+
+    def _add_mark(self, mark: Mark) -> None:
+        marks = self.state.marks
+        marks.insert(bisect(marks, mark.at, key=lambda each: each.at), mark)
         if len(marks) > MOST_MARKS:
             _merge_closest(marks)
 
     # Progress.
 
     def is_news(self, agent_id: str, told: Progress, now: float) -> bool:
-        """Whether an interval has begun of which there is no sample."""
-        return self._is_due(now) and self._has_step(agent_id, told)
+        """Whether a sample is due, or a restart of the server is not written down."""
+        return self.signs.restarted_at is not None or (self._is_due(now) and self._has_step(agent_id, told))
 
-    def progressed(self, agent_id: str, told: Progress, now: float) -> ProgressSampled | None:
+    def progressed(self, agent_id: str, told: Progress, now: float) -> ProgressSampled | ServerRestarted | None:
         run, signs = self.run, self.signs
         if signs.of_round != run.round:
             signs.of_round, signs.checkpoint_s = run.round, 0.0
         if told.checkpoint_s > signs.checkpoint_s and told.round == run.round:
             signs.checkpoint_s = told.checkpoint_s
+        if signs.restarted_at is not None:
+            return ServerRestarted(signs.restarted_at)
         if not self.is_news(agent_id, told, now):
             return None
         assert run.pace.highest_step is not None
         return ProgressSampled(run.pace.highest_step, run.pace.checkpoint_step, round(signs.checkpoint_s, 3))
 
     def _is_due(self, now: float) -> bool:
-        samples, interval_s = self.state.samples, self.state.sample_interval_s
-        return now // interval_s > (samples[-1].at if samples else self.run.started_at) // interval_s
+        samples = self.state.samples
+        return now - (samples[-1].at if samples else self.run.started_at) >= interval_s(self.run, now)
 
     def _has_step(self, agent_id: str, told: Progress) -> bool:
         return told.highest_step is not None and progress.is_of_running_round(self.run, agent_id, told)
@@ -210,19 +236,44 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
         self._add(Sample(now, self.run.round, fact.step, fact.checkpoint_step, fact.checkpoint_s))
 
     def _add(self, sample: Sample) -> None:
-        state = self.state
-        state.samples.append(sample)
-        state.samples = _thinned(state.samples, state.sample_interval_s)
-        while len(state.samples) > MOST_SAMPLES:
-            state.sample_interval_s *= 2
-            state.samples = _thinned(state.samples, state.sample_interval_s)
+        samples = self.state.samples
+        if samples and samples[-1].at >= sample.at:
+            samples.pop()
+        samples.append(sample)
+        if len(samples) > MOST_SAMPLES:
+            _drop_one(samples)
 
-    rules: ClassVar[Rules] = {ProgressSampled: Rule(apply=_sampled, may_end_round=False)}
+    rules: ClassVar[Rules] = {
+        ProgressSampled: Rule(apply=_sampled, may_end_round=False),
+        ServerRestarted: Rule(apply=_restarted, may_end_round=False),
+    }
 
 
-def _thinned(samples: Sequence[Sample], interval_s: float) -> list[Sample]:
-    """Latest sample of each interval."""
-    return list({sample.at // interval_s: sample for sample in samples}.values())
+def marks(run: Run) -> list[Mark]:
+    """Marks of a run, with a restart of the server that is not written down yet."""
+    signs, known = run.signs.get(Timeline.name), Timeline.of(run).marks
+    restarted_at = signs.restarted_at if isinstance(signs, TimelineSigns) else None
+    return known if restarted_at is None else sorted([*known, _restart(restarted_at)], key=lambda mark: mark.at)
+
+
+def _restart(at: float) -> Mark:
+    return Mark("server_restarted", at, at, 1, None, None)
+
+
+def interval_s(run: Run, now: float) -> float:
+    """Least seconds between two new samples: as many as there is room for, but never more than `LAST_INTERVAL_S`."""
+    share_s = (now - run.created_at) / MOST_SAMPLES
+    return min(LAST_INTERVAL_S, share_s) if share_s > FIRST_INTERVAL_S else FIRST_INTERVAL_S
+
+
+def _drop_one(samples: list[Sample]) -> None:
+    """Drop the sample whose neighbours are closest for its age: gaps grow with the square root of the age."""
+    last_at = samples[-1].at
+
+    def cost(index: int) -> float:
+        return (samples[index + 1].at - samples[index - 1].at) / sqrt(last_at - samples[index].at)
+
+    del samples[min(range(1, len(samples) - 1), key=cost)]
 
 
 def _merge_shortest(rounds: list[RoundSpan]) -> None:
@@ -240,7 +291,7 @@ def _merge_shortest(rounds: list[RoundSpan]) -> None:
 
 def _merge_closest(marks: list[Mark]) -> None:
     """Merge the two marks of a kind between which the least time has passed."""
-    latest: dict[EventKind, int] = {}
+    latest: dict[MarkKind, int] = {}
     closest: tuple[float, int, int] | None = None
     for index, mark in enumerate(marks):
         if (before := latest.get(mark.kind)) is not None:

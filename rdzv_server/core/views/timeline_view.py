@@ -8,12 +8,23 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 from rdzv_protocol.constraints import Count, Id, Round, Step
-from rdzv_protocol.events import EventKind, Number
+from rdzv_protocol.events import Number
 
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.policies.time_ledger import Duration
-from rdzv_server.core.policies.timeline import LANES, SECONDS, Lane, Mark, RoundSpan, Sample, Timeline
+from rdzv_server.core.policies.timeline import (
+    LANES,
+    SECONDS,
+    Lane,
+    Mark,
+    MarkKind,
+    RoundSpan,
+    Sample,
+    Timeline,
+    interval_s,
+    marks,
+)
 
 Time = Annotated[float, Meta(description="seconds since 1970")]
 
@@ -49,14 +60,16 @@ class TimelineSample(Struct, frozen=True, kw_only=True):
 
 
 class TimelineMark(Struct, frozen=True, kw_only=True):
-    """Events of a kind that happened together, or one."""
+    """Events of a kind that happened together, or one; or a restart of the server."""
 
     lane: Annotated[Lane, Meta(description="what the kind is about")]
-    kind: EventKind
+    kind: MarkKind
     at: Time
     until: Time
     count: Count
-    number: Annotated[Number, Meta(description="of the first of them among the run's events")]
+    number: Annotated[
+        Number | None, Meta(description="of the first of them among the run's events; null: the server's restart")
+    ]
     node_id: Annotated[Id | None, Meta(description="of the first of them")]
 
 
@@ -68,7 +81,7 @@ class TimelineView(Struct, frozen=True, kw_only=True):
     now: Time
     created_at: Time
     ended_at: Time | None
-    sample_interval_s: Annotated[Duration, Meta(description="between two samples; it grows with the run's age")]
+    sample_interval_s: Annotated[Duration, Meta(description="least between two new samples; older are further apart")]
     rounds: list[TimelineRound]
     samples: list[TimelineSample]
     marks: list[TimelineMark]
@@ -83,10 +96,10 @@ def view(run: Run, now: float) -> TimelineView:
         now=_time(run, now),
         created_at=_time(run, run.created_at),
         ended_at=_known(run, run.ended_at),
-        sample_interval_s=state.sample_interval_s,
+        sample_interval_s=interval_s(run, now if run.ended_at is None else run.ended_at),
         rounds=[_round(run, span) for span in _up_to_now(run, state.rounds, now)],
         samples=list(_samples(run, _with_latest(run, state.samples))),
-        marks=[_mark(run, mark) for mark in state.marks],
+        marks=[_mark(run, mark) for mark in marks(run)],
     )
 
 

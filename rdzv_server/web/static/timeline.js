@@ -5,7 +5,7 @@ const timeline = {
   EVERY_S: 10, SOONEST_S: 1, // between two looks at the server
   LABELS: 98, LANE: 18, CHART: 56, LEAST: 1.5, // pixels
   PHASES: { forming: "calm", running: "good", checkpointing: "done", "standing still": "bad", "lost work": "bad" },
-  MARKS: { fault: ["faults", "bad"], warning: ["warnings", "busy"], notice: ["notices", "calm"], node: ["nodes", "calm"], action: ["actions", "done"] },
+  MARKS: { fault: ["faults", "bad"], warning: ["warnings", "busy"], notice: ["notices", "calm"], node: ["nodes", "calm"], action: ["actions", "done"], server: ["server", "busy"] },
   STEPS_S: [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 1209600],
 
   data: null, seen: "", at: 0, busy: false, points: [], index: null,
@@ -49,6 +49,8 @@ const timeline = {
     this.findPoints();
     this.choose(chosen === null ? this.points.length - 1 : this.nearest(chosen), this.index !== null);
     this.drawTable();
+    byId("timeline-attempt").hidden = data.attempt === 1;
+    fill(byId("timeline-attempt"), `This is attempt ${data.attempt}. Earlier attempts are not in the picture.`);
   },
 
   shape(tag, attributes, text = "") {

@@ -23,7 +23,10 @@ STORIES = {
     "network_check": ("3", {}, f"join a b c {PAIRS}; test; test; fail a; join a b c {PAIRS}; test; test"),
     "hangs": ("2", {"max_restarts": 3}, "join a b; suspect a 0; judge; join a b; stacks; suspect b 1; suspect b"),
     "stragglers": ("2", {"replace_stragglers": True, "lease_s": 10.0}, "join a b c; steps 85 a=1.0 b=3.0 c=0.0"),
-    "timeline": ("1", {"max_restarts": 1}, "join a; tell a highest_step=7; 11s; tell a highest_step=9; fail a; join a"),
+    "timeline": (
+        "1", {"max_restarts": 1},
+        "join a; tell a highest_step=7; 11s; tell a highest_step=9; restart; tell a; fail a; join a",
+    ),
     "time_ledger": (
         "1", {"max_restarts": 3}, "join a; tell a highest_step=7 step_s=1.0 checkpoint_step=5; 9s; fail a; join a; 5s"
     ),

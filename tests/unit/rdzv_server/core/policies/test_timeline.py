@@ -19,6 +19,7 @@ from tests.support.scenario import WALL_AT, Scenario, replayed
 from tests.support.stories import play
 
 WEEK_S = 604_800
+DAYS, LAST_HOUR, FINE = (0, 2 * 86_400), (WEEK_S - 3_600, WEEK_S), 10
 MOST_BYTES = 100_000
 MOST_RECORDS = 5_000
 
@@ -78,10 +79,22 @@ def test_events_that_happen_together_are_one_mark() -> None:
     assert [kinds.get(number, "node_joined") for number in numbers] == [mark[1] for mark in marks]
 
 
+def test_restarts_of_the_server_are_marks_and_stay() -> None:
+    run = told("1", "join a; 60s", max_restarts=3)
+    run.restarts()
+    assert [mark.kind for mark in shown(run).marks] == ["node_joined", "server_restarted"], "before anything happens"
+    play(run, "5s; tell a highest_step=1; 60s")
+    run.restarts()
+    play(run, "10s; fail a; join a; 5s")
+    expected = [("node_joined", 0), ("server_restarted", 60), ("server_restarted", 125), ("workers_failed", 135)]
+    assert [(mark.kind, mark.at - WALL_AT) for mark in shown(run).marks] == expected
+    assert Timeline.of(replayed(run.created, run.records)) == Timeline.of(run.run)
+
+
 def test_every_action_and_fault_has_a_lane() -> None:
     without = {"run_created", "round_opened", "round_started", "run_succeeded", "run_failed"}
     over = {"straggler_over", "notice_ended", "network_tested"}
-    assert set(get_args(EventKind)) | set(get_args(ActionKind)) >= LANES.keys()
+    assert set(get_args(EventKind)) | set(get_args(ActionKind)) >= LANES.keys() - {"server_restarted"}
     flat = {each for kind in get_args(EventKind) for each in (get_args(kind) or [kind])}
     assert flat - LANES.keys() == without | over
 
@@ -132,6 +145,16 @@ def test_a_week_of_a_run_loses_no_second_and_no_event(week: Scenario) -> None:
     counted = {kind: sum(mark.count for mark in shown(week).marks if mark.kind == kind) for kind in LANES}
     happened = {kind: sum(event.kind == kind for event in week.events) for kind in LANES}
     assert counted == happened
+
+
+def test_the_last_hour_of_a_week_is_finer_than_its_first_days(week: Scenario) -> None:
+    samples = Timeline.of(week.run).samples
+    early, late = ([one.at for one in samples if begin <= one.at <= end] for begin, end in (DAYS, LAST_HOUR))
+    assert len(late) >= FINE
+    gaps = [max(other - one for one, other in pairwise(times)) for times in (early, late)]
+    print(len(early), len(late), gaps)
+    assert gaps[0] > 4 * gaps[1]
+    assert gaps[0] < WEEK_S / 50, "a picture of the week shows the first days, too"
 
 
 def test_a_week_of_a_run_is_the_same_after_a_restart(week: Scenario) -> None:
