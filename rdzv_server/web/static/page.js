@@ -435,9 +435,15 @@ function drawLinks(links) {
 
 // Nodes.
 
+const MOST_CARDS = 256; // more nodes are small cells without text, in a block for each state
+const TONES_FIRST = ["bad", "busy", "calm", "none", "done", "good"]; // order of the blocks
+
 const cells = new Map(); // by the key of the node, or of the seat that is missing
+const blocks = new Map(); // by state: { list, title, button }
+let isCompact = false;
 let changedNodes = null; // keys; null: all
 let chosen = null;
+let pointed = null; // the key of the cell under the pointer
 
 function wordOf(node, key) {
   const quiet = (shown.quiet || {})[key];
@@ -458,12 +464,15 @@ function quietFor(quiet) {
 function fillWord(key, cell) {
   const quiet = (shown.quiet || {})[key];
   const first = quiet ? `${cell.word} ${quietFor(quiet)}` : cell.word, second = keptOut(cell.node);
-  fill(cell.children[1], second && second !== cell.word ? `${first} · ${second}` : first);
+  const text = second && second !== cell.word ? `${first} · ${second}` : first;
+  if (isCompact) cell.said = text;
+  else fill(cell.children[1], text);
 }
 
 function drawNodes(run) {
   const nodes = shown.nodes || {}, missing = run.missing || {}, list = byId("nodes");
   const before = cells.size;
+  chooseSize(Object.keys(nodes).length + Object.keys(missing).length > MOST_CARDS);
   let moved = changedNodes === null;
   for (const [key, cell] of cells) {
     if (!(key in nodes) && !(key.slice(1) in missing && key[0] === "m")) {
@@ -482,14 +491,87 @@ function drawNodes(run) {
   changedNodes = new Set();
   if (moved || cells.size !== before) {
     const sorted = [...cells.values()].sort((one, other) => one.place - other.place || (one.name < other.name ? -1 : 1));
-    sorted.forEach((cell, index) => {
-      if (list.children[index] !== cell) list.insertBefore(cell, list.children[index] || null);
-    });
+    if (isCompact) drawBlocks(list, sorted);
+    else arrange(list, sorted);
+    if (chosen !== null && cells.has(chosen)) choose(chosen, false);
   }
   const counts = new Map();
   for (const cell of cells.values()) counts.set(cell.word, (counts.get(cell.word) || 0) + 1);
   const parts = [...counts].sort((one, other) => other[1] - one[1]);
-  bar(byId("states"), byId("states-legend"), parts.map(([word, count]) => [word, count, `${count} ${word}`]));
+  bar(byId("states"), isCompact ? make("p") : byId("states-legend"), parts.map(([word, count]) => [word, count, `${count} ${word}`]));
+  byId("nodes-first").hidden = !isCompact || !list.querySelector("[data-mark]");
+}
+
+function chooseSize(wanted) {
+  // Cells with text, or small ones.
+  if (isCompact === wanted) return;
+  isCompact = wanted;
+  changedNodes = null;
+  cells.clear();
+  blocks.clear();
+  byId("nodes").replaceChildren();
+  byId("states-legend").replaceChildren();
+  byId("nodes").classList.toggle("many", isCompact);
+  byId("nodes-says").hidden = byId("nodes-fold").hidden = !isCompact;
+}
+
+function arrange(parent, wanted) {
+  // What has the focus keeps it, unless it has to move.
+  const kept = new Set(wanted);
+  [...parent.children].forEach((child) => kept.has(child) || child.remove());
+  wanted.forEach((child, index) => {
+    if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] || null);
+  });
+}
+
+function drawBlocks(list, sorted) {
+  // One block for each state, those that need a look first. Its button, in the legend, folds it.
+  const byWord = new Map();
+  for (const cell of sorted) {
+    if (byWord.has(cell.word)) byWord.get(cell.word).push(cell);
+    else byWord.set(cell.word, [cell]);
+  }
+  for (const word of blocks.keys()) if (!byWord.has(word)) blocks.delete(word);
+  const urgency = (word) => TONES_FIRST.indexOf(TONES[word] || "busy");
+  const words = [...byWord.keys()].sort((one, other) => urgency(one) - urgency(other) || (one < other ? -1 : 1));
+  for (const word of words) {
+    if (!blocks.has(word)) blocks.set(word, makeBlock(word));
+    const { block, title, button } = blocks.get(word), inIt = byWord.get(word), text = `${inIt.length} ${word}`;
+    fill(title, text);
+    fill(button, text);
+    block.setAttribute("aria-label", text);
+    arrange(block, [title, ...inIt]);
+  }
+  arrange(list, words.map((word) => blocks.get(word).block));
+  arrange(byId("states-legend"), words.map((word) => blocks.get(word).button));
+}
+
+function makeBlock(word) {
+  const block = make("div", "block"), title = make("div", "title"), button = toned(make("button", "badge fold"), word);
+  block.setAttribute("role", "group");
+  title.setAttribute("aria-hidden", "true"); // the block has it as its label
+  button.type = "button";
+  button.setAttribute("aria-expanded", "true");
+  button.addEventListener("click", () => {
+    block.hidden = !block.hidden;
+    button.setAttribute("aria-expanded", String(!block.hidden));
+  });
+  return { block, title, button };
+}
+
+function point(key) {
+  // The name of a small cell, in words below all of them.
+  pointed = key;
+  const cell = cells.get(key) || cells.get(chosen);
+  if (isCompact) fill(byId("nodes-says"), cell ? `${nameOf(cell.node)}: ${[cell.said, cell.more].filter(Boolean).join(", ")}` : "Point at a node to read its name.");
+}
+
+const nameOf = (node) => (node.group_rank === undefined ? node.node_id : `${node.group_rank} · ${node.node_id}`);
+const keyOf = (cell) => cell.id.slice("node-".length);
+
+function cellAt(event) {
+  const cell = event.target.closest(".node");
+  return cell ? keyOf(cell) : null;
 }
 
 function drawCell(key, node, run) {
@@ -500,28 +582,31 @@ function drawCell(key, node, run) {
     cell.id = `node-${key}`;
     cell.setAttribute("role", "option");
     cell.setAttribute("aria-selected", "false");
-    cell.append(...["name", "word", "more"].map((name) => make("span", name)));
-    cell.addEventListener("click", () => choose(key));
+    if (!isCompact) cell.append(...["name", "word", "more"].map((name) => make("span", name)));
     cells.set(key, cell);
   }
   const seated = node.group_rank !== undefined;
   const first = run.first_failure && run.first_failure.failure;
   const isFirst = first && first.singled_out && first.node_id === node.node_id;
   const place = seated ? node.group_rank : 1e9;
-  const moved = cell.place !== place || cell.name !== node.node_id;
+  const word = wordOf(node, key);
+  const moved = cell.place !== place || cell.name !== node.node_id || (isCompact && cell.word !== word);
   cell.place = place;
   cell.name = node.node_id;
-  cell.word = wordOf(node, key);
+  cell.word = word;
   cell.node = node;
   const isInnocent = cell.word === "failed" && !node.failures; // it ended because another one failed
   toned(cell, isInnocent ? "" : cell.word);
   cell.dataset.seat = seated ? "own" : "none";
   if (isFirst) cell.dataset.mark = "first";
   else delete cell.dataset.mark;
-  if (cell.title !== node.node_id) cell.title = node.node_id; // the cell may be too narrow for it
-  fill(cell.children[0], seated ? `${node.group_rank} · ${node.node_id}` : node.node_id);
+  cell.more = isFirst ? `first failure: rank ${first.rank}` : node.failures ? plural(node.failures, "failure") : ranksOf(node);
   fillWord(key, cell);
-  fill(cell.children[2], isFirst ? `first failure: rank ${first.rank}` : node.failures ? plural(node.failures, "failure") : ranksOf(node));
+  const title = isCompact ? [nameOf(node), cell.word, cell.more].filter(Boolean).join(", ") : node.node_id;
+  if (cell.title !== title) cell.title = title; // the cell may be too narrow for it
+  if (isCompact) return moved;
+  fill(cell.children[0], nameOf(node));
+  fill(cell.children[2], cell.more);
   return moved;
 }
 
@@ -531,7 +616,7 @@ function ranksOf(node) {
   return last === node.first_rank ? `rank ${last}` : `ranks ${node.first_rank}–${last}`;
 }
 
-function choose(key) {
+function choose(key, isAsked = true) {
   if (chosen !== null && cells.has(chosen)) cells.get(chosen).setAttribute("aria-selected", "false");
   chosen = key;
   const list = byId("nodes");
@@ -540,8 +625,9 @@ function choose(key) {
     const cell = cells.get(key);
     cell.setAttribute("aria-selected", "true");
     list.setAttribute("aria-activedescendant", cell.id);
-    cell.scrollIntoView({ block: "nearest" });
+    if (isAsked) cell.scrollIntoView({ block: "nearest" });
   }
+  point(pointed);
   drawNode();
 }
 
@@ -574,10 +660,11 @@ function reasonOf({ by, reason, excluded }) {
 }
 
 function move(event) {
-  const list = [...byId("nodes").children];
+  const list = [...byId("nodes").querySelectorAll(isCompact ? ".block:not([hidden]) > .node" : ".node")];
   if (!list.length) return;
-  const columns = getComputedStyle(byId("nodes")).gridTemplateColumns.split(" ").length;
   const at = chosen === null ? -1 : list.indexOf(cells.get(chosen));
+  const grid = (list[at] || list[0]).parentElement;
+  const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
   const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
   let to = at + steps[event.key];
   if (event.key === "Home") to = 0;
@@ -585,8 +672,27 @@ function move(event) {
   else if (!(event.key in steps)) return;
   event.preventDefault();
   if (at < 0) to = 0;
+  if (Math.abs(to - at) === columns && (list[to] || {}).parentElement !== grid) to = nextTo(list, at, Math.sign(to - at));
   if (to < 0 || to >= list.length) return;
-  choose(list[to].id.slice("node-".length));
+  pointed = null;
+  choose(keyOf(list[to]));
+}
+
+function chooseFirst() {
+  // the node of the first failure, wherever it is among so many
+  const cell = byId("nodes").querySelector("[data-mark]");
+  if (!cell) return;
+  const fold = blocks.get(cell.word);
+  if (fold && fold.block.hidden) fold.button.click();
+  byId("nodes").focus();
+  choose(keyOf(cell));
+}
+
+function nextTo(list, at, step) {
+  // The nearest cell of the block below or above.
+  let to = at;
+  while (list[to] && list[to].parentElement === list[at].parentElement) to += step;
+  return to;
 }
 
 // Time.
@@ -872,6 +978,11 @@ try {
 byId("utc").addEventListener("change", chooseZone);
 if (runId) {
   byId("nodes").addEventListener("keydown", move);
+  byId("nodes").addEventListener("click", (event) => cellAt(event) === null || choose(cellAt(event)));
+  byId("nodes").addEventListener("pointerover", (event) => isCompact && point(cellAt(event)));
+  byId("nodes").addEventListener("pointerleave", () => point(null));
+  byId("nodes").addEventListener("focus", () => isCompact && point(null));
+  byId("nodes-first").addEventListener("click", chooseFirst);
   byId("events-older").addEventListener("click", () => events.goBack());
   byId("events-newer").addEventListener("click", () => events.goOn());
 } else {
