@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Error, Page, async_playwright, expect
+from playwright.async_api import Browser, Error, Page, ViewportSize, async_playwright, expect
 
 from tests.integration.conftest import etcd
 from tests.integration.replicas import Replicas
@@ -117,8 +117,14 @@ class Tab:
         await self.page.wait_for_selector(f"{selector}[data-tone={tone}]")
 
     async def picture(self, name: str, *, full: bool = False) -> None:
-        """Save what is seen."""
+        """Save what is seen, or the whole page. (A cell of the grid is not drawn while it is out of sight.)"""
+        size = self.page.viewport_size
+        if full and size:
+            height = await self.page.evaluate("document.documentElement.scrollHeight")
+            await self.page.set_viewport_size(ViewportSize(width=size["width"], height=height))
         await self.page.screenshot(path=self._folder / f"{name}.png", full_page=full)
+        if full and size:
+            await self.page.set_viewport_size(size)
 
     async def is_accessible(self) -> None:
         """axe-core finds nothing, nothing is wider than the screen, and no word of a state or a heading is broken."""
