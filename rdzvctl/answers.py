@@ -21,7 +21,7 @@ UNTOLD: dict[str, Any] = {
     # of a node
     "cordon": None, "drain_left_s": None, "excluded": False, "log_dir": "", "slow": "",
     # of a failure
-    "error": "", "hint": "", "singled_out": True, "stderr_tail": (), "traceback": (),
+    "both_streams": False, "error": "", "hint": "", "singled_out": True, "stderr_tail": (), "traceback": (),
     # of an event, which also leaves out what does not apply
     "at": None, "by": "",
 }  # fmt: skip

@@ -206,9 +206,10 @@ def _evidence(failure: Fields) -> Iterator[str]:
     yield f"round {failure['round']}: {views.sentence_of(failure)}"
     if failure["hint"]:
         yield failure["hint"]
-    for name in ("traceback", "stderr_tail"):
+    written = "output" if failure["both_streams"] else "stderr"
+    for name, label in (("traceback", "traceback"), ("stderr_tail", written)):
         if failure[name]:
-            yield f"{name}:"
+            yield f"{label}:"
             yield from (f"    {line}" for text in failure[name] for line in text.splitlines())
 
 

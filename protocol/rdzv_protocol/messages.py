@@ -65,6 +65,9 @@ class Failure(Struct, frozen=True, kw_only=True):
     traceback: Traceback = ()
     """The end of the exception's traceback, the exception last."""
     stderr_tail: Lines = ()
+    """Last lines that the worker wrote to its stderr; to stdout too if `both_streams`."""
+    both_streams: bool = False
+    """Whether the worker wrote stdout and stderr into one pipe, so that `stderr_tail` has the lines of both."""
     hint: Line = ""
     """Advice for a person; empty: none."""
     consequence: bool = False

@@ -155,7 +155,7 @@ def _block(index: int, failure: Failure, round_: int, root: Failure | None = Non
     else:
         missing = failure.error or end_in_torchs_words(failure.exit_code, failure.pid)
         yield Mark.ERROR if failure.error else Mark.TEXT, f"  traceback : {missing}"
-        yield from _indented("stderr    :", failure.stderr_tail)
+        yield from _indented("output    :" if failure.both_streams else "stderr    :", failure.stderr_tail)
 
 
 def _what(failure: Failure) -> tuple[object, ...]:

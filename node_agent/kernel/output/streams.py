@@ -21,6 +21,8 @@ class Stream:
 
     last_read_at: float | None = None
     """Time of the stream's last output, by the event loop's clock; None: there was none."""
+    has_both = False
+    """Whether the tail has the lines of the worker's other stream, too."""
     on_output: Callable[[], None] | None = None
     """Called with each piece that is read, before it is passed on."""
 
@@ -133,6 +135,8 @@ class Relay(Stream):
 
 class Joined(Stream):
     """The stderr of a worker that writes both streams into one pipe, so that they keep the order of writing."""
+
+    has_both = True
 
     def __init__(self, both: Relay) -> None:
         super().__init__(-1)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
 from node_agent import words
@@ -97,7 +98,8 @@ class Worker:
         from node_agent.kernel.failures.diagnose import examine
 
         assert self.exit_code is not None
-        return examine(self.spec, self.pid, self.exit_code, self.stderr_tail, oom, *self._left)
+        failure = examine(self.spec, self.pid, self.exit_code, self.stderr_tail, oom, *self._left)
+        return replace(failure, both_streams=self._streams[1].has_both)
 
     def _watch(self) -> None:
         """Watch the worker; kill it if it cannot be watched."""

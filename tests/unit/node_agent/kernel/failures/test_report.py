@@ -113,6 +113,12 @@ def test_the_whole_story_of_a_run():
     ]
 
 
+@pytest.mark.parametrize(("both_streams", "label"), [(False, "stderr"), (True, "output")])
+def test_the_last_lines_of_both_streams_are_not_called_stderr(both_streams, label):
+    end = finish(succeeded=False, failure=a_failure(stderr_tail=("Boom",), both_streams=both_streams))
+    assert f"  {label}    : Boom" in text(end)
+
+
 @pytest.mark.parametrize("cause", ["worker_failure", "retried", "hang"])
 def test_the_restart_that_the_root_cause_has_cost_refers_to_it(cause):
     restart = RestartEntry(round=2, cause=cause, charged=True, reason=boom().sentence, at=None)

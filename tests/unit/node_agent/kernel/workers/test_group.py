@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from rdzv_protocol.messages import Failure
 
 from node_agent import words
+from node_agent.kernel.output.sinks import Tail
+from node_agent.kernel.output.streams import Joined, Relay
 from node_agent.kernel.workers import group as workers
 from node_agent.kernel.workers.group import WorkerGroup
 from node_agent.kernel.workers.orphans import children
@@ -20,6 +22,11 @@ from tests.support.console import PATIENCE_S, FakeConsole, command_spec
 from tests.support.process_info import ended, until
 
 NEVER_S = 1_000.0
+
+
+def _one_pipe() -> tuple[Relay, Joined]:
+    both = Relay([Tail()], None)
+    return both, Joined(both)
 
 
 class Crew:
@@ -31,6 +38,7 @@ class Crew:
         self.failures: list[Failure] = []
         self.left: list[int] = []
         self.error_file = ""
+        self.have_one_pipe = False
         self.groups: list[WorkerGroup] = []
         self._called = asyncio.Event()
 
@@ -39,6 +47,7 @@ class Crew:
             replace(
                 command_spec(self.console, 10 + index, index, command, {**os.environ, **environment}),
                 error_file=self.error_file,
+                **({"open_streams": _one_pipe} if self.have_one_pipe else {}),
             )
             for index, command in enumerate(commands)
         ]
@@ -139,7 +148,15 @@ async def test_the_first_failure_is_reported_with_its_evidence(crew):
     assert (failure.node_id, failure.rank, failure.local_rank) == ("a", 11, 1)
     assert (failure.exit_code, failure.cause) == (3, "exit code 3")
     assert failure.stderr_tail == ("dear me", "last words")
-    assert failure.pid > 0
+    assert failure.pid > 0 and not failure.both_streams
+
+
+async def test_a_failure_says_whether_its_last_lines_are_of_both_streams(crew):
+    crew.have_one_pipe = True
+    crew.start(sh("echo loss 3; echo dear me >&2; exit 3"))
+    await crew.calls_back("failed")
+    (failure,) = crew.failures
+    assert failure.stderr_tail == ("loss 3", "dear me") and failure.both_streams
 
 
 async def test_an_error_file_is_read(crew, tmp_path):
