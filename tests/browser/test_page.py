@@ -626,6 +626,8 @@ async def test_a_node_s_whole_name_and_the_rank_of_the_first_failure_can_be_read
         await tab.open(cluster, "/runs/r")
         await tab.counts(".node", 200)
         await tab.shows(".node[data-mark=first] .more", re.compile(r"first failure: rank \d+"))
+        guilty = tab.page.locator(".node[data-mark=first] .more")
+        assert await guilty.evaluate("(each) => each.scrollWidth <= each.clientWidth"), "the rank is cut off"
         first = tab.page.locator(".node >> nth=0")
         assert await first.get_attribute("title") in names
         await first.click()
