@@ -461,6 +461,29 @@ async def test_an_action_says_what_it_costs_what_it_did_and_what_is_unknown(clus
         await tab.shows("#dialog-error", "It is unknown")
 
 
+async def test_the_end_of_a_worker_s_log_and_its_stacks_are_read_by_button(
+    cluster: Cluster, tab: Tab, tmp_path: Path
+) -> None:
+    files = ("-r", "3", "--log-dir", str(tmp_path / "logs"))
+    await cluster.node("a", *FLAGS, *files, "--allow-log-reads", nproc=1)
+    await cluster.node("b", *FLAGS, *files, nproc=1)
+    for worker in await cluster.hub.group(2):
+        await worker.tell("complain what it <b>said</b>")
+    await tab.open(cluster, "/runs/r%2F1")
+    await tab.choose("a")
+    await tab.page.get_by_role("button", name="End of its log").click()
+    await tab.shows("#look-text", "what it <b>said</b>")
+    await tab.shows("#look-says", re.compile(r"Rank \d: the end of its stderr, /.* on node a"))
+    await tab.is_accessible()
+    await tab.picture("node-log")
+    await tab.page.get_by_role("button", name="Stacks", exact=True).click()
+    await tab.shows("#look-says", re.compile(r"rank \d"))
+    await tab.choose("b")
+    await tab.page.get_by_role("button", name="End of its log").click()
+    await tab.shows("#look-says", "--allow-log-reads")
+    assert await tab.page.is_hidden("#look-text")
+
+
 async def test_a_refused_action_is_said_in_the_dialog(cluster: Cluster, tab: Tab) -> None:
     await cluster.nodes("ab", *FLAGS)
     await tab.open(cluster, "/runs/r%2F1")

@@ -648,7 +648,49 @@ function drawNode() {
     ...Object.entries(node.remarks || {}).map(([word, said]) => [word[0].toUpperCase() + word.slice(1), said]),
     ...(node.cordon ? cordonOf(node.cordon) : []),
   ]);
+  if (byId("looks")) drawLooks(node);
 }
+
+// What a worker of the chosen node has written, and what it is doing: only who may act can ask.
+
+let askedAbout = null; // the rank whose answer is wanted or shown
+
+function drawLooks(node) {
+  const first = node.first_rank, isThere = first !== undefined && shown.run.ended_at === undefined;
+  byId("looks").hidden = !isThere;
+  const select = byId("look-rank"), shape = `${node.node_id} ${first} ${node.local_world_size}`;
+  if (!isThere || select.dataset.shape === shape) return;
+  select.dataset.shape = shape;
+  select.replaceChildren(...Array.from({ length: node.local_world_size }, (_, local) => make("option", "", `${first + local}`)));
+  forgetLook();
+}
+
+function forgetLook() {
+  askedAbout = null;
+  fill(byId("look-says"), "");
+  byId("look-text").hidden = true;
+}
+
+async function look(path, tell) {
+  const rank = Number(byId("look-rank").value), wanted = askedAbout = { rank };
+  fill(byId("look-says"), `Asking the agent of rank ${rank} ...`);
+  byId("look-text").hidden = true;
+  const headers = { "Content-Type": "application/json", "X-CSRF-Token": document.body.dataset.csrf };
+  let says = "The server did not answer.", text = "";
+  try {
+    const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify({ run_id: runId, rank }) });
+    const said = await answer.json();
+    if (answer.ok) [says, text] = tell(said);
+    else says = said.message;
+  } catch { /* as it stands above */ }
+  if (askedAbout !== wanted) return; // another worker is asked about meanwhile
+  fill(byId("look-says"), says);
+  fill(byId("look-text"), text);
+  byId("look-text").hidden = !text;
+}
+
+const tellLog = ({ rank, stream, node_id: node, path, text }) => [`Rank ${rank}: the end of its ${stream}, ${path} on node ${node}${text ? "" : ", which is empty"}`, text];
+const tellStacks = ({ sentence, stack, problems }) => [[sentence, ...(problems || [])].join("; "), (stack || []).join("\n")];
 
 function cordonOf(cordon) {
   const { until } = cordon, [what, why] = reasonOf(cordon);
@@ -983,6 +1025,11 @@ if (runId) {
   byId("nodes").addEventListener("pointerleave", () => point(null));
   byId("nodes").addEventListener("focus", () => isCompact && point(null));
   byId("nodes-first").addEventListener("click", chooseFirst);
+  if (byId("looks")) {
+    byId("look-rank").addEventListener("change", forgetLook);
+    byId("look-log").addEventListener("click", () => look("/v1/runs/logs", tellLog));
+    byId("look-stacks").addEventListener("click", () => look("/v1/runs/stacks", tellStacks));
+  }
   byId("events-older").addEventListener("click", () => events.goBack());
   byId("events-newer").addEventListener("click", () => events.goOn());
 } else {
