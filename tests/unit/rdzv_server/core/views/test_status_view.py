@@ -192,6 +192,7 @@ def test_the_first_failure_comes_with_its_evidence():
         "error": "ValueError: boom",
         "traceback": ["Traceback (most recent call last):", "ValueError: boom"],
         "stderr_tail": ["Traceback", "Boom on b"],
+        "both_streams": False,
         "hint": "mind the gap",
         "consequence": False,
         "error_file": "",
