@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from rdzv_protocol import timing
-from rdzv_protocol.actions import LogsRequest, RestartRequest, StacksRequest
+from rdzv_protocol.actions import LogsRequest, ResizeRequest, StacksRequest
 from rdzv_protocol.errors import AgentFenced, NoAnswer, NodeRankTaken, QueryRefused, ServerUnavailable
 from rdzv_protocol.evidence import Evidence
 from rdzv_protocol.messages import AnswerRequest, FinishedWorkers, PollRequest, Reply, Start, Wait
@@ -182,9 +182,10 @@ async def test_each_of_many_actions_at_once_gets_its_own_answer():
     """One batch carries them out, and a run remembers the ids of fewer."""
     async with RendezvousServer() as server, asyncio.timeout(PATIENCE_S):
         await a_running_agent(server)
-        wanted = [RestartRequest(run_id=RUN_ID, reason=str(number)) for number in range(REQUESTS + 2)]
+        wanted = [ResizeRequest(run_id=RUN_ID, min_nodes=1, max_nodes=2 + number) for number in range(REQUESTS + 2)]
         done = await asyncio.gather(*(server.rendezvous.ask(OperatorRequest(each, "me"), OPERATOR) for each in wanted))
-        assert [each.message.rpartition(": ")[2] for each in done] == [each.reason for each in wanted]
+        for answer, each in zip(done, wanted, strict=True):
+            assert answer.changed and f"1:{each.max_nodes} " in answer.message
 
 
 async def test_an_agent_whose_poll_is_read_after_its_connection_closed_is_absent():
