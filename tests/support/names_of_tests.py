@@ -20,5 +20,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """In the process that gathers what the others report."""
-    if hasattr(report, "node"):
+    if hasattr(report, "node") and hasattr(report, "name"):  # a process that dies reports no name
         report.nodeid = report.name
