@@ -26,7 +26,7 @@ async def test_an_agent_is_ready_from_its_join_to_its_leave_also_while_it_stands
 
     await start("a")
     await cluster.agents["a"].line("cannot reach rdzv-server")
-    assert not files["a"].exists(), "ready before it has joined"
+    await until(lambda: not files["a"].exists())  # a thread removes it
     await cluster.regain_server()
     await until(files["a"].exists)
     assert files["a"].read_text() == f"{cluster.agents['a'].pid}\n"
