@@ -21,7 +21,6 @@ from tests.parity.command_lines import (
     NO_END,
     OTHER_FAILS,
     STATIC,
-    TWO_STREAMS,
     nodes,
     once_more,
 )
@@ -158,18 +157,6 @@ DIFFERENCES: Sequence[Difference] = (
         "a pipe to the agent, or a file: `isatty()` is false", "process/std(out|err)",
         both("^(terminal|file|device)$", "^pipe$"),
         Line("torchrun --standalone --nproc-per-node 2 train.py", "say out; cry err", streams="terminal"),
-    ),
-    Difference(
-        "order of stdout and stderr of one worker, with `2>&1`", "kept",
-        "each stream's own lines keep their order", "stdout/rank 0",
-        lambda theirs, ours: theirs and ours and sorted(theirs.split("\n")) == sorted(ours.split("\n")),
-        Line(STANDALONE, TWO_STREAMS, streams="one pipe"), "'one pipe'|'terminal'",
-    ),
-    Difference(
-        "pieces of a line", "shown at once, wherever the other stream is",
-        "whole lines: streams and workers never mix within one", "stdout/rank 0",
-        lambda theirs, ours: "r0 one r0 two" in str(theirs) and "r0 one r0 three" in str(ours),
-        Line(STANDALONE, "printf 'r0 one '; cry two; say three", streams="one pipe"), "'one pipe'",
     ),
     Difference(
         "a last line without its end", "stays so", "gets one", "stdout/last character",
