@@ -285,6 +285,7 @@ STREAMS = [
     if (streams, does) != ("one pipe", "say one; cry two; say three; cry four")
 ] + [
     Line("torchrun --standalone train.py", TWO_STREAMS, streams="one pipe"),
+    Line("torchrun --standalone -t 3 train.py", TWO_STREAMS, streams="one pipe"),
     Line("torchrun --standalone train.py", "printf 'r0 one '; cry two; say three", streams="one pipe"),
     Line("torchrun --standalone train.py", "say one; say two; say three", streams="one pipe"),
     Line("torchrun --standalone train.py", "read -r line || say end of stdin"),

@@ -21,6 +21,7 @@ from tests.parity.command_lines import (
     NO_END,
     OTHER_FAILS,
     STATIC,
+    TWO_STREAMS,
     nodes,
     once_more,
 )
@@ -157,6 +158,12 @@ DIFFERENCES: Sequence[Difference] = (
         "a pipe to the agent, or a file: `isatty()` is false", "process/std(out|err)",
         both("^(terminal|file|device)$", "^pipe$"),
         Line("torchrun --standalone --nproc-per-node 2 train.py", "say out; cry err", streams="terminal"),
+    ),
+    Difference(
+        "order of stdout and stderr of one worker, with `-t`", "as the two files are read", "the same, often another",
+        "stdout/rank 0",
+        lambda theirs, ours: theirs and ours and sorted(theirs.split("\n")) == sorted(ours.split("\n")),
+        Line("torchrun --standalone -t 3 train.py", TWO_STREAMS, streams="one pipe"), "-t 3.*('one pipe'|'terminal')",
     ),
     Difference(
         "a last line without its end", "stays so", "gets one", "stdout/last character",
