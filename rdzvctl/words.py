@@ -440,7 +440,7 @@ def bundle_readme(
     for what, why in missing:
         if what not in reasons.setdefault(why, []):
             reasons[why].append(what)
-    lacks = [f"- {', '.join(each)}: {why}" for why, each in reasons.items()] or ["Nothing."]
+    lacks = [f"- {', '.join(each)}: {why}" for why, each in reasons.items()] + [_NOT_ASKED_FOR]
     names = _ANONYMOUS if is_anonymous else _NAMED
     return "\n".join((
         f"# Bundle of run {run_id}", "", f"`rdzvctl bundle` {rdzv_protocol.VERSION} made it at {at}.", "",
@@ -449,6 +449,7 @@ def bundle_readme(
     ))  # fmt: skip
 
 
+_NOT_ASKED_FOR = "- versions and environment of the agents: `rdzvctl bundle` cannot ask agents for them"
 _REDACTED = """\
 `[redacted]` stands for values of environment variables, and for whatever looks like a secret: values of names such
 as token, password or key, bearer tokens, private keys, passwords in URLs, and long random texts.

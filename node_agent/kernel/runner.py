@@ -45,7 +45,7 @@ from node_agent.kernel.transport.retrying import RetryingClient
 CRASH_MARGIN_S = 5.0
 """Time beyond its workers' grace period that an agent has to end in order after an exception."""
 UNREACHABLE_S = 0.3
-"""Longest time for which a leave is tried while the server is out of reach: nobody learns more by waiting for it."""
+"""Seconds after which an agent gives up a leave that does not reach the server: it would only delay the agent's end."""
 ANSWER_TIMEOUT_S = 10.0
 """Longest time for which an answer to a query is tried: then nobody waits for it, and a report may."""
 MOST_REPORTS = 3

@@ -18,9 +18,9 @@ stay, and Python would look through all of them again and again while a large ru
 YOUNG_S = 0.01
 """Seconds after a first request in which the youngest objects are collected: a few thousand at most."""
 FEW = 100
-"""Number of closed connections after which garbage is collected that is not older than a look: a connection leaves
-1.5 kB in a cycle of its transport, and up to 10 kB if it was refused. After as many all garbage is collected in a quiet
-moment."""
+"""Number of closed connections after which garbage is collected that is not older than a look: a connection whose
+body was refused leaves up to 10 kB. After as many all garbage is collected in a quiet moment, and free memory goes back
+to the system."""
 LOOK_S = 1.0
 """Seconds after a request or a closed connection in which the process looks whether a full collection is due. Objects
 that are there at a look are old: only a full collection looks through them again."""

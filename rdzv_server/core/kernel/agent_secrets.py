@@ -23,7 +23,9 @@ def is_same(given: str, kept: str) -> bool:
 
 
 def nonce(kept: str, text: str) -> str:
-    """Return the keyed hash of a text. The key is the hash of a secret, without which nobody can guess the result."""
+    """Return the keyed hash of a text. Its key is `kept`, the hash of a secret: who does not know it cannot guess the
+    result.
+    """
     import hmac
 
     return hmac.new(kept.encode(), text.encode(), "sha256").hexdigest()[:32]

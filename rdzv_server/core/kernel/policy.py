@@ -120,7 +120,7 @@ class Policy(Generic[StateT, SignsT]):
         """Forget what was about running workers of this agent: all of them have exited 0."""
 
     def told(self, event: RunEvent, now: float) -> None:
-        """Take an event of the run that people are told."""
+        """Note an event of the run. People are told the same event."""
 
     def run_ended(self, now: float) -> None:
         """Close the books of a run that has just ended."""

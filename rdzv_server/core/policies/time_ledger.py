@@ -318,7 +318,7 @@ def _parts(run: Run, now: float) -> dict[str, float]:
 
 
 def parts_so_far(run: Run, now: float) -> dict[str, float]:
-    """Seconds of each part of the running round, a present standstill and a start that goes on included."""
+    """Seconds of each part of the running round until now. A standstill or a start that has not ended counts, too."""
     parts = _of_this_round(run, now)
     if present(run) == STARTING:
         parts[STARTING] += now - _of(run).since - parts["detecting"] - parts["checkpointing"]
