@@ -41,8 +41,8 @@ check-static: $(VENV)/dev.done  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/bench.done  ## measure node-agent beside torchrun into docs/performance.md: a quarter of an hour, better idle
-	$(BIN)/python -m benchmarks --write docs/performance.md
+bench: $(VENV)/bench.done  ## measure node-agent beside torchrun into docs/explanation/performance.md: a quarter of an hour, better idle
+	$(BIN)/python -m benchmarks --write docs/explanation/performance.md
 
 clean:  ## remove everything that make has made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -62,7 +62,7 @@ next one, and Ctrl-C prints what there is by then. A sample that did not come ab
 examples:
   python -m benchmarks recovery launch --repeat 3
   python -m benchmarks lost-noticed lost-unnoticed timers --json figures.json
-  python -m benchmarks --write docs/performance.md    what `make bench` does
+  python -m benchmarks --write docs/explanation/performance.md    what `make bench` does
   python -m benchmarks year --help                    a year of faults, which is a program of its own
 """
 

@@ -3,7 +3,8 @@
     node-agent --standalone --nproc 2 --notice-timeout 20 examples/checkpoint_on_notice.py --steps 200
     kill -TERM <the agent>     # all ranks save at the same step; started again, it goes on from there
 
-With several nodes, `--nnodes 1:2 --endpoint HOST:29400`, the others go on without the one that left: docs/notices.md.
+With several nodes, `--nnodes 1:2 --endpoint HOST:29400`, the others go on without the one that left:
+docs/how-to/save-before-leaving.md.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 `core` decides and knows no processes and no sockets; everything beside it is the shell that carries its decisions out.
 Nothing here imports torch, and nothing on the way to the first worker imports what that worker does not need.
 
-As a library it has torch's launcher API, by the names below: see docs/python-api.md.
+As a library it has torch's launcher API, by the names below: see docs/reference/python-api.md.
 """
 
 TYPE_CHECKING = False  # a script that imports `progress` alone need not import typing, which takes longer

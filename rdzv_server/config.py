@@ -123,9 +123,9 @@ SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, words.whole_number(1, MOST_SHA
 URL: Kind = ("URL", str)
 WHERE: Kind = ("WHERE", str)
 
-NODES = "nodes that cost runs their rounds (docs/bad-nodes.md)"
-EVENTS = "events of runs (docs/events.md); SIGHUP has the file opened, and the secret read, again"
-SECURITY = "security (docs/security.md); SIGHUP has these files read again"
+NODES = "nodes that cost runs their rounds (docs/how-to/bad-nodes.md)"
+EVENTS = "events of runs (docs/reference/events.md); SIGHUP has the file opened, and the secret read, again"
+SECURITY = "security (docs/how-to/secure-a-server.md); SIGHUP has these files read again"
 CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
 
 
@@ -186,15 +186,15 @@ class ServerConfig:
     log_format: str = _flag(
         "text",
         NAME,
-        "lines of the log: text, or json for collectors of logs (docs/logs.md); LOGLEVEL=WARNING leaves out what is "
-        "routine (default: {})",
+        "lines of the log: text, or json for collectors of logs (docs/how-to/logs.md); LOGLEVEL=WARNING leaves out "
+        "what is routine (default: {})",
         choices=LOG_FORMATS,
     )
     otel: bool = _flag(
         False,
         None,
-        "export an OpenTelemetry trace of each round, as OTEL_* variables say (OTLP over HTTP; docs/tracing.md); needs "
-        "the extra otel",
+        "export an OpenTelemetry trace of each round, as OTEL_* variables say (OTLP over HTTP; "
+        "docs/how-to/tracing.md); needs the extra otel",
     )
     listen_fd: int | None = _flag(
         None,

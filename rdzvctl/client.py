@@ -1,6 +1,6 @@
 """Client of one or several servers: finds who leads, follows leaders through a failover, and explains what fails.
 
-`http.client` takes as long to import as h11, and does sockets, TLS and streams besides (docs/adr/0036).
+`http.client` takes as long to import as h11, and does sockets, TLS and streams besides (ADR 36).
 """
 
 import http.client

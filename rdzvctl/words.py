@@ -419,7 +419,7 @@ _IN_BUNDLE = {
     "stacks.json": "What the workers did when the bundle was made, as the server sent it.",
     "stacks.txt": "The same for people: one sentence, and the stack that matters.",
     "logs/": "The ends of the logs of rank 0 and of ranks that failed: at most 1,000 lines of each stream.",
-    "events.jsonl": "What happened to the run, an event a line: see docs/events.md.",
+    "events.jsonl": "What happened to the run, an event a line: see docs/reference/events.md.",
     "events.txt": "The same for people. Times are those of the machine on which the bundle was made.",
     "metrics.txt": "The server's metrics, and those of this run.",
     "status.json": "The run as `rdzvctl status RUN --json` shows it.",

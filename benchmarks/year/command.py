@@ -20,9 +20,10 @@ from benchmarks.year.page import PROCESSES, SIMULATION, TRAINING
 from benchmarks.year.trace import ATTRIBUTION, DAYS
 
 EPILOG = """examples:
-  python -m benchmarks year --write docs/unattended.md                    real processes, a quarter of an hour
-  python -m benchmarks year --only simulation --write docs/unattended.md  the year in simulated time, 1.5 hours
-  python -m benchmarks year --only training --minutes 60 --write docs/unattended.md  an hour in which nothing hangs
+  PAGE=docs/explanation/unattended.md
+  python -m benchmarks year --write $PAGE                                 real processes, a quarter of an hour
+  python -m benchmarks year --only simulation --write $PAGE               the year in simulated time, 1.5 hours
+  python -m benchmarks year --only training --minutes 60 --write $PAGE    an hour in which nothing hangs
   python -m benchmarks year --minutes 6 --nodes 16 --json year.json       two minutes of faults for each launcher
   python -m benchmarks year --only simulation --nodes 128                 one size
 

@@ -1,4 +1,4 @@
-"""The page docs/unattended.md: parts between markers, each made from one run, and a plot."""
+"""The page docs/explanation/unattended.md: parts between markers, each made from one run, and a plot."""
 
 import os
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Only what happens around faults is simulated, message by message. Quiet time is skipped: an agent that is well renews
 its lease for ever, and one that falls silent gets back the sign of life that it would have given last. What else is
-left out is in docs/adr/0048-a-year-in-minutes.md.
+left out is in docs/development/adr/0048-a-year-in-minutes.md.
 """
 
 from collections.abc import Callable, Hashable, Iterable

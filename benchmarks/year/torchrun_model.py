@@ -1,6 +1,6 @@
 """Model of torchrun with its c10d rendezvous in the same year: a calculation, none of its code runs here.
 
-What is assumed, where we know it from torchrun's documentation, its code, or docs/torchrun-defects.md:
+What is assumed, where we know it from torchrun's documentation, its code, or docs/explanation/torchrun-defects.md:
 
 - A worker that ends makes its agent ask for a new rendezvous, and the others follow. A node that dies, is cut off, or
   hangs is noticed when a collective operation of its peers times out.

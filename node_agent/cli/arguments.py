@@ -192,7 +192,7 @@ class Arguments(Struct, frozen=True):
     replace_stragglers: Annotated[bool, our_switch(
         "when a node is slow (--straggler-factor), let one that stands by take its place, by a restart that is free, "
         "after a notice with --notice-timeout; node_agent.progress tells how long steps take "
-        "(docs/hangs.md#stragglers)")] = False
+        "(docs/how-to/detect-hangs.md#stragglers)")] = False
     rerun: Annotated[bool, our_switch("begin again a run that has already succeeded")] = False
 
     log_dir: Annotated[str, Flag(
@@ -317,7 +317,7 @@ HEADINGS = {
     "token_file": "security",
     "nproc_per_node": "this node",
     "max_restarts": "failures and membership, for the whole run",
-    "progress_timeout": "hangs (docs/hangs.md)",
+    "progress_timeout": "hangs (docs/how-to/detect-hangs.md)",
     "log_dir": "output",
     "module": "what the workers execute",
     "monitor_interval": "accepted without effect, for torchrun's command lines",

@@ -312,7 +312,7 @@ def _check_nesting(arguments: Arguments, config: AgentConfig) -> None:
 def _check_loopback(arguments: Arguments, target: Target, environment: Mapping[str, str]) -> None:
     """Refuse loopback as our `--endpoint` in a job of several nodes: each would look for the server on itself.
 
-    Several agents on one machine may well meet there, and torchrun's scripts name it on the head node (docs/adr/0031).
+    Several agents on one machine may well meet there, and torchrun's scripts name it on the head node (ADR 31).
     """
     if target.endpoint is None or not rendezvous.names_loopback(target.endpoint[0]):
         return

@@ -7,7 +7,7 @@ torchrun's backends are all served by rdzv-server. What differs is where it is:
     static                       the node of rank 0 hosts it, at --rdzv-endpoint or --master-addr, --master-port
 
 A run of one node needs no server that others could reach: it is in the agent itself, unless c10d names a port. See
-docs/adr/0010.
+ADR 10.
 """
 
 from collections.abc import Mapping
@@ -183,7 +183,7 @@ def _on_a_node(arguments: Arguments, endpoint: Endpoint, *, hosts: bool) -> Targ
     """A server that a node of the run hosts; `hosts`: this one does.
 
     At loopback it is out of other machines' reach if only one node is expected, or `--endpoint` says so. torchrun's
-    scripts name `localhost` on one node, and that node's own name on the others. See docs/adr/0031.
+    scripts name `localhost` on one node, and that node's own name on the others. See ADR 31.
     """
     is_loopback = names_loopback(endpoint[0])
     return Target(

@@ -1,7 +1,7 @@
 """Schedulers that `--endpoint auto` knows: one row each, of the variables that they give to every node of a job.
 
 A row says how many nodes there are, which one this is, who hosts rdzv-server, and what the job is called. Flags and
-PET_* variables that are given go before it. See docs/schedulers.md, which names the sources, and docs/adr/0032.
+PET_* variables that are given go before it. See docs/how-to/schedulers.md, which names the sources, and ADR 32.
 """
 
 import fnmatch

@@ -1,7 +1,7 @@
 """TorchX components `rdzv.ddp` and `rdzv.spmd`: TorchX's `dist.ddp` and `dist.spmd` on `rdzv-server` and `node-agent`.
 
 Found by TorchX through the entry point `torchx.components`, and imported by nobody else. All arguments of TorchX 0.7's
-components mean what they mean there; `--server` is ours, and says where the nodes meet. See docs/torchx.md.
+components mean what they mean there; `--server` is ours, and says where the nodes meet. See docs/how-to/torchx.md.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Exit codes of the programs, which schedulers act on; docs/exit-codes.md says how.
+"""Exit codes of the programs, which schedulers act on; docs/reference/exit-codes.md says how.
 
 The first three are torchrun's; the others are those of `sysexits.h`, which systemd shows by name.
 """

@@ -1,6 +1,6 @@
 """Client of an etcd cluster, through whichever member answers.
 
-The messages and stubs are `aetcd`'s. Its own client knows one member and no TLS; see docs/adr/0012.
+The messages and stubs are `aetcd`'s. Its own client knows one member and no TLS; see ADR 12.
 
 A dead member refuses, one that hangs runs into a deadline: then the next one is asked, and stays the first to be asked.
 Every request may therefore reach etcd twice, or after the caller was told that it failed; all are safe to repeat.

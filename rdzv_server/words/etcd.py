@@ -48,7 +48,8 @@ def no_answer(member: str) -> str:
 
 def no_space(member: str) -> str:
     return (
-        f"{member}: its space is used up: compact and defragment it, and see docs/failover.md for how to keep it small"
+        f"{member}: its space is used up: compact and defragment it, and see docs/how-to/high-availability.md "
+        "for how to keep it small"
     )
 
 

@@ -71,7 +71,7 @@ def log_files(folder: Path) -> list[Path]:
 
 
 async def test_a_node_whose_log_files_hang_stays_in_its_run(cluster: Cluster, tmp_path: Path) -> None:
-    """Simulated: a network file system whose server hangs (docs/reliability.md)."""
+    """Simulated: a network file system whose server hangs (docs/explanation/failures.md)."""
     flags = ("--nnodes", "2", "--lease", "2", "--log-dir", str(tmp_path), "-t", "3")
     workers = await cluster.nodes("ab", *flags, nproc=1)
     other = await cluster.node("c", "--nnodes", "1", "--run-id", "other", "--lease", "5")

@@ -93,7 +93,7 @@ async def compose(images: None, engine: ContainerEngine) -> AsyncIterator[Compos
 
 def of_the_page() -> list[str]:
     """Words of the page's command. The images are there already."""
-    page = (ROOT / "docs/clusters.md").read_text()
+    page = (ROOT / "docs/how-to/clusters.md").read_text()
     (words,) = re.findall(r"^docker compose (-f deploy/docker/compose.yaml .*)$", page, re.M)
     return [word for word in words.split() if word != "--build"]
 

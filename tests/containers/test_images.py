@@ -108,7 +108,7 @@ async def test_its_health_check_tells_a_server_that_hangs(run: Run, engine: Cont
 
 async def test_the_pages_command_has_tokens_read_again(engine: ContainerEngine, tmp_path: Path) -> None:
     """The image has a shell, and no program `kill`."""
-    pages = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("kubernetes", "security"))
+    pages = "".join((ROOT / "docs/how-to" / f"{page}.md").read_text() for page in ("kubernetes", "secure-a-server"))
     (command,) = set(re.findall(r"`kubectl exec\sdeployment/rdzv-server -- ([^`]+)`", pages))
     place = ("--network", "none", "--volume", f"{with_a_token(tmp_path)}:/tokens:ro")
     server = await engine.run("server", *place, *HARDENED, "rdzv-server", "--token-file", "/tokens/agents")

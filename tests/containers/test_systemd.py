@@ -68,7 +68,7 @@ def image(built: ContainerEngine, tmp_path_factory: pytest.TempPathFactory) -> N
 @pytest.fixture
 def machine(image: None, engine: ContainerEngine) -> Machine:
     """The machine of the page: a server, and the agent of a run."""
-    page = (ROOT / "docs/clusters.md").read_text()
+    page = (ROOT / "docs/how-to/clusters.md").read_text()
     (script,) = re.findall(r"^```bash\n(# the server's host.*?)^```", page, re.M | re.S)
     for theirs, ours in CHANGES.items():
         assert theirs in script

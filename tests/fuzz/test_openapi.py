@@ -60,7 +60,7 @@ def test_the_document_is_valid() -> None:
 
 
 def test_the_page_for_people_names_every_request_and_every_refusal() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "http-api.md").read_text()
     requests = {f"`{method.upper()} {path}`" for path, methods in document()["paths"].items() for method in methods}
     refusals = {
         code

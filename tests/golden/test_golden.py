@@ -11,7 +11,7 @@ from tests.golden.makers import FILE, makers, messages, modules, text
 from tests.golden.quotes import TESTS, quotes
 
 ROOT = TESTS.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*/*.md"))]
 FIELD = re.compile(r"<[^<>]*>|\d[\d.]*")
 
 

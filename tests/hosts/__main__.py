@@ -1,4 +1,4 @@
-"""The table of docs/reliability.md, measured: `python -m tests.hosts [--runs N] [--write FILE]`."""
+"""The table of docs/explanation/failures.md, measured: `python -m tests.hosts [--runs N] [--write FILE]`."""
 
 import argparse
 import os

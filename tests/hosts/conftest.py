@@ -46,7 +46,7 @@ async def _serving(network: Network, hub: WorkerHub, folder: Path) -> AsyncItera
 
 @pytest.fixture
 def note(record_property: Callable[[str, object], None]) -> Note:
-    """Checks a recovery, and enters it into the table of docs/reliability.md when that is written."""
+    """Checks a recovery, and enters it into the table of docs/explanation/failures.md when that is written."""
 
     def check_and_enter(
         fault: str, took_s: float, allowed_s: float, because: str, steps_again: int | None = None

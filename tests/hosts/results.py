@@ -1,4 +1,4 @@
-"""Recoveries that the tests measure, and the table that docs/reliability.md makes of it."""
+"""Recoveries that the tests measure, and the table that docs/explanation/failures.md makes of it."""
 
 import subprocess
 import sys

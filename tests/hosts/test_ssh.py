@@ -1,4 +1,4 @@
-"""The loop of docs/clusters.md that starts a run by ssh, as it stands there, with a real sshd on each host."""
+"""The loop of docs/how-to/clusters.md that starts a run by ssh, as it stands there, with a real sshd on each host."""
 
 import os
 import re
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("sshd") is None, reason="openssh-server is missing"),
 ]
 
-PAGE = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "clusters.md").read_text()
 NODES = "ab"
 CONFIG = """\
 HostKey {folder}/host_key

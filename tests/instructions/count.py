@@ -17,7 +17,7 @@ EXPECTED = Path(__file__).with_name("expected.toml")
 TOLERANCE = 0.20
 MARK = "getppid"
 WRITE = "python -m tests.instructions --write"
-REASONS = "What made them grow stands in docs/adr/0020-instructions-are-counted.md."
+REASONS = "What made them grow stands in docs/development/adr/0020-instructions-are-counted.md."
 TOTAL = re.compile(r"^summary: (\d+)$", re.MULTILINE)
 
 

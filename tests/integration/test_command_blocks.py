@@ -41,9 +41,9 @@ SECRETS, FOLDERS_TO_APPLY = (
 )
 ELSEWHERE = {
     "README.md": {"node-agent --standalone": "test_one_node"},
-    "docs/bad-nodes.md": {"node-agent --endpoint": "needs eight GPUs: test_the_command_lines_are_good_ones"},
-    "docs/chaos.md": {"python -m tests.chaos": "takes half an hour: test_the_run_bears_it"},
-    "docs/clusters.md": {
+    "docs/how-to/bad-nodes.md": {"node-agent --endpoint": "needs eight GPUs: test_the_command_lines_are_good_ones"},
+    "docs/development/chaos.md": {"python -m tests.chaos": "takes half an hour: test_the_run_bears_it"},
+    "docs/how-to/clusters.md": {
         "sbatch": "test_the_job_of_a_page",
         "torchx run": "test_an_elastic_run_goes_on_without_a_killed_agent_and_the_app_succeeds",
         "kubectl apply": f"needs a cluster: {FOLDERS_TO_APPLY}",
@@ -52,28 +52,30 @@ ELSEWHERE = {
         "docker compose": "test_the_command_of_the_page_ends_as_the_run_does",
         "#!/bin/bash": "test_its_exit_code_is_the_runs_verdict",
     },
-    "docs/failover.md": {"pip install": "needs an etcd of three members: test_all_servers_die_and_one_comes_back"},
-    "docs/frameworks.md": dict.fromkeys(
+    "docs/how-to/high-availability.md": {
+        "pip install": "needs an etcd of three members: test_all_servers_die_and_one_comes_back"
+    },
+    "docs/how-to/frameworks.md": dict.fromkeys(
         ("node-agent", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "torchft_lighthouse"), FRAMEWORKS
     ),
-    "docs/kubernetes.md": {"for role in": SECRETS, "kubectl apply": f"needs a cluster: {FOLDERS_TO_APPLY}"},
-    "docs/migrating-from-torchrun.md": {
+    "docs/how-to/kubernetes.md": {"for role in": SECRETS, "kubectl apply": f"needs a cluster: {FOLDERS_TO_APPLY}"},
+    "docs/how-to/migrate-from-torchrun.md": {
         "sbatch": "test_the_job_of_a_page",
         "export head": "test_a_script_that_was_written_for_torchrun",
         "torchrun": "test_a_run_of_two_nodes_is_on_the_status_page_and_succeeds",
     },
-    "docs/operations.md": {"rdzvctl bundle": "test_a_bundle_has_what_a_report_needs_and_no_secret"},
-    "docs/rdzvctl.md": {
+    "docs/how-to/troubleshoot.md": {"rdzvctl bundle": "test_a_bundle_has_what_a_report_needs_and_no_secret"},
+    "docs/reference/rdzvctl.md": {
         "rdzvctl status": "test_questions",
         "rdzvctl stacks": "needs 16 ranks that hang: test_the_rank_that_skips_a_collective_is_named",
         "rdzvctl drain": "test_actions",
         "rdzvctl config": "test_contexts",
         "pip install shtab": "test_a_shell_completes_names_from_the_server",
     },
-    "docs/scaling.md": dict.fromkeys(
+    "docs/how-to/scale-past-one-server.md": dict.fromkeys(
         ("rdzv-server", "curl"), "needs an etcd: test_operators_see_from_every_server_who_leads_what"
     ),
-    "docs/schedulers.md": dict.fromkeys(("srun", "rdzv-server"), "test_the_commands_on_the_page_of_schedulers"),
+    "docs/how-to/schedulers.md": dict.fromkeys(("srun", "rdzv-server"), "test_the_commands_on_the_page_of_schedulers"),
     "examples/gallery/README.md": {"pip install": FRAMEWORKS},
 }
 """Blocks that other tests run, by the page and the block's first words: the test, and why the block cannot run here."""
@@ -86,18 +88,21 @@ SERVER, RUN, BOOM = (
 )
 BEFORE = {
     "README.md": {"rdzvctl": [f"{SERVER} --store memory", "node-agent --endpoint HOST:29400 --nnodes 2 wait.py"]},
-    "docs/actions.md": {"curl": [TOKEN, SERVER, f"{RUN} --node-id node-d wait.py"]},
-    "docs/bad-nodes.md": {"node-agent --check": [SERVER]},
-    "docs/events.md": {
+    "docs/reference/actions.md": {"curl": [TOKEN, SERVER, f"{RUN} --node-id node-d wait.py"]},
+    "docs/how-to/bad-nodes.md": {"node-agent --check": [SERVER]},
+    "docs/reference/events.md": {
         "curl -s ": [SERVER, f"{BOOM} --node-id a boom.py", f"{BOOM} --node-id b boom.py # until round 2:"]
     },
-    "docs/failover.md": {"curl": [SERVER]},
-    "docs/http-api.md": {"curl": [TOKEN, SERVER, f"{RUN} wait.py"]},
-    "docs/metrics.md": {"curl": [SERVER]},
-    "docs/notices.md": {"node-agent": [SERVER], ": >": ["export NODE_AGENT_NOTICE_ACK=ack NODE_AGENT_NOTICE_FILE=ack"]},
-    "docs/page.md": {"curl": [SERVER, f"{RUN} wait.py"]},
-    "docs/rdzvctl.md": {"pip install '.[ctl]'": [SERVER, f"{RUN} --nproc=4 -t 3 --allow-log-reads wait.py"]},
-    "docs/warm-workers.md": {"node-agent": [SERVER]},
+    "docs/how-to/high-availability.md": {"curl": [SERVER]},
+    "docs/reference/http-api.md": {"curl": [TOKEN, SERVER, f"{RUN} wait.py"]},
+    "docs/reference/metrics.md": {"curl": [SERVER]},
+    "docs/how-to/save-before-leaving.md": {
+        "node-agent": [SERVER],
+        ": >": ["export NODE_AGENT_NOTICE_ACK=ack NODE_AGENT_NOTICE_FILE=ack"],
+    },
+    "docs/reference/page.md": {"curl": [SERVER, f"{RUN} wait.py"]},
+    "docs/reference/rdzvctl.md": {"pip install '.[ctl]'": [SERVER, f"{RUN} --nproc=4 -t 3 --allow-log-reads wait.py"]},
+    "docs/how-to/warm-workers.md": {"node-agent": [SERVER]},
 }
 """State in which a reader comes to a block: commands by the page and the block's first words. Agents keep running.
 
@@ -132,7 +137,7 @@ VARIES = (
     (r"  +", " +"),
 )
 """Patterns of text that differs from the output on a page: left-out text, ids, numbers, names, columns."""
-OTHERWISE = {"docs/failover.md", "docs/page.md"}
+OTHERWISE = {"docs/how-to/high-availability.md", "docs/reference/page.md"}
 """Pages whose output is that of several servers, or of a larger run."""
 
 

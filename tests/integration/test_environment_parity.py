@@ -21,7 +21,7 @@ from tests.support.launchers import NODE_AGENT, PROGRAMS, TORCHRUN, free_port, l
 
 pytestmark = pytest.mark.torch
 
-PAGE = PROGRAMS.parents[1] / "docs" / "migrating-from-torchrun.md"
+PAGE = PROGRAMS.parents[1] / "docs" / "how-to" / "migrate-from-torchrun.md"
 DUMP = PROGRAMS / "dump.py"
 FOUND = "found"
 IN_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"

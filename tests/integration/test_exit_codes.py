@@ -1,4 +1,4 @@
-"""Exit codes of both programs, one real process each: the contract of docs/exit-codes.md."""
+"""Exit codes of both programs, one real process each: the contract of docs/reference/exit-codes.md."""
 
 import re
 import signal
@@ -12,7 +12,7 @@ from tests.support.programs import Program, Server, start_agent
 from tests.support.worker_hub import WorkerHub
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "exit-codes.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
 NOWHERE = ("--connect-timeout", "0.1")
 
 

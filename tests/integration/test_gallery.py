@@ -1,4 +1,4 @@
-"""The examples of `examples/gallery/`, by the commands of docs/frameworks.md: killed on their way, they print the same.
+"""The examples of `examples/gallery/`, by the commands of docs/how-to/frameworks.md: killed, they print the same.
 
 What counts is what was printed last for a step: what was trained, but not kept in a checkpoint, is trained again.
 Losses are compared exactly where the world has the same size. Elsewhere sums have another order, and differ in the last
@@ -35,7 +35,7 @@ PATIENCE_S = 280.0
 
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "examples" / "gallery"
-PAGE = (ROOT / "docs" / "frameworks.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "frameworks.md").read_text()
 INTERRUPTED = PROGRAMS / "interrupted.py"
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
 LONG_TIMERS = {

@@ -1,4 +1,4 @@
-"""docs/operations.md: each symptom is made with real processes, and whatever the page quotes is what they say then."""
+"""docs/how-to/troubleshoot.md: each symptom is made with real processes, and they say what the page quotes."""
 
 import asyncio
 import html
@@ -33,7 +33,7 @@ from tests.support.wall_clock import WallClock, sweep
 from tests.support.worker_hub import WorkerHub
 
 ROOT = Path(__file__).parents[2]
-PAGE, ALERTS = ROOT / "docs" / "operations.md", ROOT / "deploy" / "prometheus" / "alerts.yaml"
+PAGE, ALERTS = ROOT / "docs" / "how-to" / "troubleshoot.md", ROOT / "deploy" / "prometheus" / "alerts.yaml"
 SLOW = ("--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5", "--last-call-timeout", "0")
 TRAIN = ("--run-id", "train")
 YEAR_S = 365 * 86_400

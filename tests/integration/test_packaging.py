@@ -208,7 +208,7 @@ def _classified(metadata: PackageMetadata) -> str:
 
 
 def test_the_licences_are_those_that_the_packages_name() -> None:
-    rows = re.findall(r"^\| ([\w-]+) \| (\S.*?) \|", (ROOT / "docs/licences.md").read_text(), re.M)
+    rows = re.findall(r"^\| ([\w-]+) \| (\S.*?) \|", (ROOT / "docs/reference/licences.md").read_text(), re.M)
     told = dict(rows[1:])
     for name in closure(iter(["rdzv-server"]), "etcd", "ctl", "hang", "otel", "torchx") - {"rdzv-server"}:
         metadata = distribution(name).metadata

@@ -18,7 +18,7 @@ from tests.support.worker_hub import Worker, WorkerHub, all_run
 
 pytestmark = needs_proxies
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to"
 EXCLUDING = ("--exclude-after", "3/1h")
 SERVER_CLOSE, ABORT_ON_CLOSE = "  option http-server-close", "  option abortonclose"
 SHORT = {"nginx": "proxy_read_timeout 2s;", "haproxy": "  timeout server 2s"}
@@ -136,7 +136,9 @@ async def test_a_killed_agent_is_missed_at_once_if_the_proxy_passes_its_close_on
         assert (await missed(cluster, proxy)).startswith(BY_CONNECTION if is_soon else BY_LEASE)
 
 
-@pytest.mark.parametrize(("page", "kind"), [("failover", "nginx"), ("failover", "haproxy"), ("security", "haproxy")])
+@pytest.mark.parametrize(
+    ("page", "kind"), [("high-availability", "nginx"), ("high-availability", "haproxy"), ("secure-a-server", "haproxy")]
+)
 async def test_with_the_configuration_that_a_page_shows_a_killed_agent_is_missed_at_once_and_streams_are_not_held_back(
     hub: WorkerHub, tmp_path: Path, unused_tcp_port: int, page: str, kind: Kind
 ) -> None:

@@ -1,4 +1,4 @@
-"""The examples of docs/python-api.md run as they stand, and print what stands below them."""
+"""The examples of docs/reference/python-api.md run as they stand, and print what stands below them."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "python-api.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
 EXAMPLE = re.compile(r"^```python\n(.*?)^```\n(?:```output\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 EXAMPLES = EXAMPLE.findall(PAGE.read_text())
 

@@ -1,4 +1,4 @@
-"""docs/rdzvctl.md: its commands are those that there are, and do what they should, one after the other."""
+"""docs/reference/rdzvctl.md: its commands are those that there are, and do what they should, one after the other."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from rdzvctl.cli import all_commands
 from tests.support.cluster import PATIENT, Cluster
 from tests.support.rdzvctl import rdzvctl
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rdzvctl.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "rdzvctl.md").read_text()
 
 
 def block(section: str, number: int = 0) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""docs/security.md: its commands work, and its table has the limits that there are."""
+"""docs/how-to/secure-a-server.md: its commands work, and its table has the limits that there are."""
 
 import re
 import subprocess
@@ -27,7 +27,7 @@ from tests.integration.test_strangers import DOORS, WAITS_S
 from tests.support.cluster import Cluster
 from tests.support.told import tells
 
-PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how-to/secure-a-server.md").read_text()
 
 
 def carry_out_commands(folder: Path) -> None:

@@ -46,7 +46,7 @@ strangers wait at once."""
 class Door:
     """Deed of strangers, how often it is done until the load is under way, and at which server.
 
-    `row`: the row of the table in docs/security.md that says what it costs.
+    `row`: the row of the table in docs/how-to/secure-a-server.md that says what it costs.
     """
 
     row: str

@@ -46,7 +46,9 @@ def test_systemd_finds_no_fault_with_them(tmp_path: Path) -> None:
 
 
 def test_the_page_installs_the_programs_where_the_units_look_for_them() -> None:
-    (script,) = re.findall(r"^```bash\n(sudo python3 .*?)^```", (ROOT / "docs/clusters.md").read_text(), re.M | re.S)
+    (script,) = re.findall(
+        r"^```bash\n(sudo python3 .*?)^```", (ROOT / "docs/how-to/clusters.md").read_text(), re.M | re.S
+    )
     links = re.findall(r"ln -sf (.+) (\S+)$", script, re.M)
     linked = {f"{folder}{Path(program).name}" for programs, folder in links for program in programs.split()}
     assert linked == {

@@ -18,7 +18,7 @@ from tests.support.told import tells
 from tests.support.worker_hub import Worker, WorkerHub, restart_count
 
 pytest.importorskip("torchx.runner", reason="the extra torchx", exc_type=ImportError)
-PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "clusters.md"
 PATIENCE_S = 60.0
 """TorchX itself takes seconds to start."""
 

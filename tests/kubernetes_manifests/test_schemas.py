@@ -227,7 +227,7 @@ def test_jobs_know_every_exit_code(folder: str) -> None:
 
 def test_the_pages_commands_make_every_secret_that_is_asked_for(tmp_path: Path) -> None:
     """kubectl itself makes each secret, with the files that flags name, and sends nothing to a cluster here."""
-    page = (ROOT / "docs" / "kubernetes.md").read_text().replace("`kubectl\ncreate", "`kubectl create")
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text().replace("`kubectl\ncreate", "`kubectl create")
     first, *more = re.findall(r"^for role .*|^kubectl create secret .*|(?<=`)kubectl create secret [^`]*", page, re.M)
     script = "\n".join([first, *(f"{command} --dry-run=client --output=yaml; echo ---" for command in more)])
     done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
@@ -257,7 +257,7 @@ def secrets(template: Document, container: Document) -> dict[str, str]:
     return {path: volumes[name] for path, name in mounts if name in volumes}
 
 
-PAGES = [*ROOT.joinpath("docs").glob("*.md"), *ROOT.joinpath("deploy").rglob("*.md"), *FOLDER.rglob("*.yaml")]
+PAGES = [*ROOT.joinpath("docs").rglob("*.md"), *ROOT.joinpath("deploy").rglob("*.md"), *FOLDER.rglob("*.yaml")]
 
 
 def test_every_folder_that_is_to_be_applied_is_there_and_told_of() -> None:

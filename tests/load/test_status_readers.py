@@ -119,7 +119,7 @@ async def test_agents_have_their_turn_while_others_read(server: Server) -> None:
 
 
 def show(polls: Sequence[float]) -> None:
-    """Print what docs/http-api.md tells: `pytest -rP`."""
+    """Print what docs/reference/http-api.md tells: `pytest -rP`."""
     print(f"{len(polls)} polls: {1e3 * median(polls):.1f} ms, at the longest {1e3 * max(polls):.0f} ms")
 
 

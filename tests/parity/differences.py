@@ -1,7 +1,7 @@
 """The reviewed table of what differs from torchrun, and the place of the documentation that shows it.
 
 Each difference that test_command_lines.py finds must be one of these, and each of these must still show. `python -m
-tests.parity.differences` writes them to docs/migrating-from-torchrun.md.
+tests.parity.differences` writes them to docs/how-to/migrate-from-torchrun.md.
 """
 
 import re
@@ -27,7 +27,7 @@ from tests.parity.command_lines import (
 )
 from tests.parity.observe import Findings, Line
 
-PAGE = Path(__file__).parents[2] / "docs" / "migrating-from-torchrun.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "migrate-from-torchrun.md"
 BEGINS = "<!-- Made by python -m tests.parity.differences -->\n"
 ENDS = "<!-- end -->\n"
 OF_ONE = re.compile(r"^(round \d+/rank \d+|node \d+)/")
@@ -119,12 +119,13 @@ DIFFERENCES: Sequence[Difference] = (
         "environment/NODE_AGENT_RUNS", only_here('^{"runs":'), PLAIN,
     ),
     Difference(
-        "`NODE_AGENT_PROGRESS_FILE`", "", "memory for `node_agent.progress` ([hangs.md](hangs.md))",
+        "`NODE_AGENT_PROGRESS_FILE`", "", "memory for `node_agent.progress` ([detect-hangs.md](detect-hangs.md))",
         "environment/NODE_AGENT_PROGRESS_FILE", only_here(r"^/proc/\d+/fd/\d+$"), PLAIN,
     ),
     Difference(
         "`TORCH_WORKER_SERVER_SOCKET`", "",
-        "where torch's worker server listens, if the script uses `worker_main` ([hangs.md](hangs.md#evidence))",
+        "where torch's worker server listens, if the script uses `worker_main` "
+        "([detect-hangs.md](detect-hangs.md#evidence))",
         "environment/TORCH_WORKER_SERVER_SOCKET", only_here(r"\.server$"), PLAIN,
     ),
     Difference(

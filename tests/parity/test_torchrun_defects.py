@@ -47,7 +47,7 @@ async def test_torchrun_is_not(name: str, tmp_path: Path) -> None:
 
 
 def test_the_page_names_what_is_run_here() -> None:
-    page = (Path(ROOT) / "docs" / "torchrun-defects.md").read_text()
+    page = (Path(ROOT) / "docs" / "explanation" / "torchrun-defects.md").read_text()
     table, _, notes = page.partition("\n- The test suite runs every line")
     assert {name for name in NAMES if f"`--only {name}`" in table} == {*NAMES}
     assert {name for name in NAMES if f"`{name}`" in notes} == {*QUICK_UNDER_TORCHRUN, *TAKES_MINUTES}

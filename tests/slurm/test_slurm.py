@@ -248,10 +248,10 @@ async def test_scancel_is_final_though_the_first_node_is_done_before_the_others(
 
 def slurm_section(page: str) -> str:
     """Return the section of a page that is about Slurm."""
-    return (ROOT / "docs" / f"{page}.md").read_text().partition("\n## Slurm\n")[2].partition("\n## ")[0]
+    return (ROOT / "docs/how-to" / f"{page}.md").read_text().partition("\n## Slurm\n")[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize(("page", "size"), [("clusters", 3), ("migrating-from-torchrun", 4)])
+@pytest.mark.parametrize(("page", "size"), [("clusters", 3), ("migrate-from-torchrun", 4)])
 async def test_the_job_of_a_page(slurm: Slurm, hub: WorkerHub, page: str, size: int) -> None:
     (command,) = re.findall(r"^sbatch (.*)$", slurm_section(page), re.MULTILINE)
     here = {"8": "1", "train.py": WORKER, "--gpus-per-node=8": "--cpus-per-task=1"}
@@ -264,9 +264,7 @@ async def test_the_job_of_a_page(slurm: Slurm, hub: WorkerHub, page: str, size: 
 
 async def test_a_script_that_was_written_for_torchrun(slurm: Slurm, hub: WorkerHub) -> None:
     """The line of the page of migration: the node of rank 0 hosts the server."""
-    (script,) = re.findall(
-        r"^(export head=.*?)^```", slurm_section("migrating-from-torchrun"), re.MULTILINE | re.DOTALL
-    )
+    (script,) = re.findall(r"^(export head=.*?)^```", slurm_section("migrate-from-torchrun"), re.MULTILINE | re.DOTALL)
     script = script.replace("train.py", WORKER).replace("--nproc-per-node 8", "--nproc-per-node 1")
     job = slurm.submit("--nodes=2", "--ntasks-per-node=1", "--wrap", script, env=hub.env)
     for worker in await hub.group(2):
@@ -277,7 +275,7 @@ async def test_a_script_that_was_written_for_torchrun(slurm: Slurm, hub: WorkerH
 @pytest.mark.parametrize("words", ["--endpoint auto ", "--endpoint auto@login:29400 "])
 async def test_the_commands_on_the_page_of_schedulers(slurm: Slurm, hub: WorkerHub, words: str) -> None:
     """No flags but that: the first node hosts the server. And with a server that is there for everybody."""
-    page = (ROOT / "docs" / "schedulers.md").read_text().replace("\\\n", " ")
+    page = (ROOT / "docs" / "how-to" / "schedulers.md").read_text().replace("\\\n", " ")
     (command,) = {line for line in re.findall(r"^srun .*", page, re.MULTILINE) if words in line}
     if "login" in words:
         await serve(slurm)

@@ -1,7 +1,7 @@
 """The entry point `rdzv-server` in the group `torchrun.handlers`: stock torchrun, with our server as its rendezvous.
 
 torch loads it in every process that imports its elastic package, workers included. So this module imports nothing but
-the standard library, and brings the rest in when a handler is asked for: see docs/adr/0008.
+the standard library, and brings the rest in when a handler is asked for: see ADR 8.
 """
 
 from collections.abc import Callable

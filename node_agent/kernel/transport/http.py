@@ -1,6 +1,6 @@
 """HTTP transport to a server: one request at a time over a connection that is kept open between them.
 
-Not aiohttp: its import alone takes longer than everything else between `exec` and the first worker (see docs/adr).
+Not aiohttp: its import alone takes longer than everything else between `exec` and the first worker (ADR 2).
 Proxies in the environment are never used: the server is a neighbour, and a proxy would hide the address by which the
 other nodes reach this one.
 """

@@ -14,7 +14,7 @@ from benchmarks.year.model import Policy
 from benchmarks.year.scenarios import AT_ONCE, BASE, CHECKED, CHECKS, Scenario, play
 from benchmarks.year.training import Watched
 
-UNATTENDED = Path(__file__).parents[3] / "docs" / "unattended.md"
+UNATTENDED = Path(__file__).parents[3] / "docs" / "explanation" / "unattended.md"
 
 
 @pytest.fixture

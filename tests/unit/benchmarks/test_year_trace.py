@@ -34,7 +34,7 @@ def test_any_number_of_nodes_has_the_traces_rate(nodes, shape):
 
 
 def test_checks_look_for_all_but_two_of_the_faults_after_which_a_node_stays_bad():
-    """docs/unattended.md has these figures."""
+    """docs/explanation/unattended.md has these figures."""
     stay = [row for row in trace.load() if row.class_ in kinds.STAYS_BAD]
     bad = [row for row in stay if kinds.odds(row.class_, row.description) != ((Kind.SLOW, 1),)]
     assert (len(bad), sum(kinds.is_checked(row.description) for row in bad)) == (128, 126)

@@ -11,7 +11,7 @@ from rdzv_protocol.events import EventKind, RunEvent
 
 from rdzv_server.http.webhook import signature
 
-PAGE = (Path(__file__).parents[3] / "docs" / "events.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "events.md").read_text()
 SECRET, BODY = b"secret", b'{"run_id": "run", "events": []}'
 NOW = 1_790_000_000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 ROWS = [
     [cell.strip() for cell in line.strip("| \n").split(" | ")]
-    for line in (ROOT / "docs" / "glossary.md").read_text().splitlines()
+    for line in (ROOT / "docs" / "reference" / "glossary.md").read_text().splitlines()
     if line.startswith("| ") and not line.startswith(("| term", "|---"))
 ]
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md: its tables have the metrics that there are, in their order and words."""
+"""docs/reference/metrics.md: its tables have the metrics that there are, in their order and words."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from node_agent.features.metrics import feature as agent
 from rdzv_server.http.metrics import METRICS
 from tests.support.prometheus import promtool
 
-PAGE = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/reference/metrics.md").read_text()
 
 
 def rows(metrics: Sequence[Metric]) -> list[str]:

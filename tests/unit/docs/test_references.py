@@ -20,7 +20,7 @@ TESTS = [*(ROOT / "tests").rglob("test_*.py")]
 KNOWN_TESTS = {path.stem for path in TESTS} | {
     name for path in TESTS for name in re.findall(r"def (test_\w+)", path.read_text())
 }
-RECORDS = {int(path.name[:4]) for path in (ROOT / "docs/adr").glob("0*.md")}
+RECORDS = {int(path.name[:4]) for path in (ROOT / "docs/development/adr").glob("0*.md")}
 
 
 def headings(page: Path) -> set[str]:
@@ -55,7 +55,7 @@ def test_the_layers_of_the_architecture_page_are_those_that_are_checked() -> Non
         for contract in contracts
         if contract["type"] == "layers"
     }
-    page = (ROOT / "docs/architecture.md").read_text()
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
     shown = dict(re.findall(r"^([\w.]+) +(\w+ (?:>|\|) .+)$", page, re.MULTILINE))
     assert shown == declared
 
@@ -73,13 +73,13 @@ def test_contributing_names_the_number_of_tests_that_run_at_a_time() -> None:
 
 
 def test_the_stages_of_a_connection_that_the_operations_page_names_are_those_that_agents_log() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/how-to/troubleshoot.md").read_text()
     (named,) = re.findall(r"The word before the colon says how far the agent got: (.+?)\. ", page)
     assert set(re.findall("`([^`]+)`", named)) <= set(get_args(Stage))
 
 
 def test_decision_records_are_numbered_in_a_row_by_name_and_heading() -> None:
-    records = sorted((ROOT / "docs/adr").glob("0*.md"))
+    records = sorted((ROOT / "docs/development/adr").glob("0*.md"))
     numbers = list(range(1, len(records) + 1))
     assert [int(record.name[:4]) for record in records] == numbers
     assert [int(re.match(r"# (\d+)\. ", record.read_text())[1]) for record in records] == numbers  # type: ignore[index]

@@ -1,10 +1,10 @@
-"""README.md: its figures of a year of faults are those of docs/unattended.md, which the benchmark has written."""
+"""README.md: its figures of a year of faults are those of docs/explanation/unattended.md."""
 
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/unattended.md").read_text()
+PAGE = (ROOT / "docs/explanation/unattended.md").read_text()
 README = " ".join((ROOT / "README.md").read_text().split())
 
 

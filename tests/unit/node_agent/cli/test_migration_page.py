@@ -1,4 +1,4 @@
-"""docs/migrating-from-torchrun.md says of the flags what the parsers say; every page's command lines are good ones."""
+"""docs/how-to/migrate-from-torchrun.md agrees with the parsers; every page's command lines are valid."""
 
 import json
 import os
@@ -17,10 +17,10 @@ from node_agent.flags import BACKENDS, Nodes
 from rdzv_server.cli import make_parser
 
 ROOT = Path(__file__).parents[4]
-PAGE = (ROOT / "docs" / "migrating-from-torchrun.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "migrate-from-torchrun.md").read_text()
 WITHOUT_DIFFERENCES = re.sub("<!-- Made by.*?<!-- end -->", "", PAGE, flags=re.DOTALL)
 """The page without the table of what differs, whose command lines are run by tests/parity; some are wrong."""
-PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*/*.md"), *(ROOT / "deploy").rglob("*.md")]
 PAGES += (ROOT / "examples").rglob("*.md")
 SHELL = {
     "exec $agent": "node-agent", "$(grep -c . hosts)": "4", "SERVER": "gpu-1",
@@ -143,4 +143,4 @@ def test_kubeflows_variables_are_understood() -> None:
 
 def test_every_page_that_it_names_is_there() -> None:
     for name in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        assert (ROOT / "docs" / name).is_file(), name
+        assert (ROOT / "docs/how-to" / name).is_file(), name

@@ -1,6 +1,6 @@
 """Limits that are learned: healthy scripts are let alone for hours, and a hang is found within the time that is told.
 
-The times are those of the table in docs/hangs.md.
+The times are those of the table in docs/how-to/detect-hangs.md.
 """
 
 import random

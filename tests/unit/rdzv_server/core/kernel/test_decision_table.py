@@ -1,4 +1,4 @@
-"""What counts as evidence: each row of the table in docs/reliability.md is played, and no row is missing.
+"""What counts as evidence: each row of the table in docs/explanation/failures.md is played, and no row is missing.
 
 A row is known by how it begins. One that needs more than one run, its agents and the time is named with the test that
 plays it.
@@ -13,7 +13,7 @@ import pytest
 from rdzv_server.core.kernel.unheard import GIVES_PLACE_S, MOST_S
 from tests.support.stories import Story, check
 
-PAGE = Path(__file__).parents[5] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[5] / "docs" / "explanation" / "failures.md"
 TEN_S, ONE_S = "lease_s=10", "disconnect_grace_s=1"
 
 PLAYED: dict[str, list[Story]] = {
