@@ -1,18 +1,20 @@
-"""The sans-IO core of the server: events in, effects out, `now` passed in.
+"""The sans-IO core of the server: events in, effects out. The caller passes in the time as `now`.
 
-- `kernel/` holds the rules of one run: what a rendezvous is. `kernel.run.Run` is the state of one run, and
-  `kernel.machine.RunMachine` is its only mutator.
-- `policies/` holds what runs have beside the rendezvous, each policy in a file or folder of its own. The kernel names
-  none.
-- `nodes/` decides what is about a node in all runs: cordons, blame and exclusion.
-- `runs/` holds the runs of a server: `runs.registry.Registry` is the way in for all events.
-- `views/` says what people are shown of a run.
+- `kernel/` holds the rules of one run: what a rendezvous is. `kernel.run.Run` is the state of one run, and only
+  `kernel.machine.RunMachine` changes it.
+- `policies/` holds the rules of a run beside the rendezvous, such as hang detection: a file or folder for each policy.
+  The kernel names no policy.
+- `nodes/` decides what applies to a node in all runs: cordons, blame and exclusion.
+- `runs/` holds the runs of a server. All events enter through `runs.registry.Registry`.
+- `views/` makes what people see of a run.
 
-Theory of operation. A run is `forming` a round, `running` it, or has ended. Agents that have joined wait for a seat;
-when `completion` says so the round completes, `admission` picks who gets a seat and `rank_assignment` says which. A
-worker's failure, a lost or leaving participant or an arrival opens the next round: every participant is told to stop
-and joins again. `restart_budget` says what that costs, `liveness` who is still there.
+How it works. A run is `forming` a round, is `running` it, or has ended. Agents that have joined wait for a seat.
+`completion` decides when the round completes, `admission` picks the agents that get a seat, and `rank_assignment` picks
+their ranks. The next round opens when a worker fails, when a participant is lost or leaves, or when a node arrives:
+then the server tells every participant to stop and join again. `restart_budget` decides what the restart costs, and
+`liveness` which agents are still alive.
 
-Facts that change a run are durable: each is recorded before it is acted on, and replaying a run's records gives the
-same state. Being heard, a closed connection and the passing of time are not recorded; what follows from them is.
+Facts that change a run are durable: the server records each one before it acts on it, and replaying a run's records
+gives the same state. The server does not record that it heard an agent, that a connection closed or that time passed.
+It records what it concludes from them.
 """

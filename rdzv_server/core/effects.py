@@ -1,4 +1,4 @@
-"""Effects: instructions of the core to the shell, which carries them out in order: it records first, then acts."""
+"""Effects: instructions of the core to the shell, which carries them out in order. It records first, then acts."""
 
 from msgspec import Struct
 from rdzv_protocol.events import RunEvent
@@ -8,7 +8,7 @@ from rdzv_server.core.node_facts import CordonsKept, NodeBlamed
 
 
 class Record(Struct, frozen=True):
-    """Write a fact down; no later effect is carried out before that is done."""
+    """Write a fact to the store, before any later effect is carried out."""
 
     run_id: str
     attempt: int
@@ -24,20 +24,23 @@ class WakeAgents(Struct, frozen=True):
 
 
 class Happened(Struct, frozen=True):
-    """Write the event down together with the records before it, then tell the log and whoever observes the run."""
+    """Write the event to the store together with the records before it, then log it and pass it to its observers."""
 
     event: RunEvent
 
 
 class ForgetRun(Struct, frozen=True):
-    """Drop an ended attempt's records and events. Its number is not used again, so nothing follows that is about it."""
+    """Drop an ended attempt's records and events.
+
+    No later event can refer to it, since its number is not used again.
+    """
 
     run_id: str
     attempt: int
 
 
 class QueryClosed(Struct, frozen=True):
-    """Answer an operator's question, named by its `token`, with the node's or a policy's; None: its time is over."""
+    """Answer an operator's question, named by `token`, with the answer of the node or policy, or None if it is late."""
 
     token: str
     node_id: str
@@ -46,9 +49,10 @@ class QueryClosed(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """Answer an operator's action, with the sentence about what it has done, or had done before.
+    """Answer an operator's action with a sentence about what it does, or what an earlier copy of the request did.
 
-    `is_untold`: it has done something of which no event tells. `has_changed`: there was something to do.
+    `is_untold`: whether the action did something that no event reports. `has_changed`: whether there was something to
+    do.
     """
 
     sentence: str

@@ -1,4 +1,4 @@
-"""Events of a run. Durable facts are recorded and replayed; signs of life and time are not."""
+"""Events of a run. Durable facts are recorded and replayed; signs of life and the passing of time are not."""
 
 from msgspec import Struct
 from rdzv_protocol.flag_values import LogStream
@@ -8,36 +8,42 @@ from rdzv_protocol.settings import RunSettings
 
 
 class Life(Struct, frozen=True):
-    """One life of a server: its time is the monotonic clock of the machine since its boot, plus an offset."""
+    """One lifetime of a server, from start to exit.
+
+    Its clock is the machine's monotonic clock since boot, plus an offset.
+    """
 
     boot_id: str = ""
     offset_s: float = 0.0
 
 
 class RunCreated(Struct, frozen=True):
-    """The first agent of an attempt named its settings."""
+    """The first agent of an attempt has joined, with the settings of the run."""
 
     run_id: str
     attempt: int
     explicit: bool
     settings: RunSettings
     wall_at: float
-    """The server's wall clock at that moment, seconds since 1970, by which people are told times."""
+    """The server's wall clock at that moment, in seconds since 1970. Times shown to people follow from it."""
     life: Life = Life()
     event_number: int = 0
-    """Number of the last event of the attempt before."""
+    """Number of the last event of the previous attempt."""
 
 
 class PolicyFact(Struct, frozen=True):
-    """Fact that a policy declares, in its own file: see `policy`."""
+    """Fact that a policy declares in its own file: see `policy`."""
 
 
 EXCLUDER = "rdzv-server"
-"""Name in `Cordon.by` of a node that the server itself keeps out: see `nodes`."""
+"""Value of `Cordon.by` for a node that the server itself excludes: see `nodes`."""
 
 
 class Cordon(Struct, frozen=True, kw_only=True):
-    """Cordon of a node, which gets no seat in a new round before `until`; None: until it is uncordoned."""
+    """Cordon of a node, which gets no seat in a new round before `until`.
+
+    If `until` is None, only an uncordon ends it.
+    """
 
     node_id: str
     reason: str
@@ -47,25 +53,26 @@ class Cordon(Struct, frozen=True, kw_only=True):
     wall_at: float | None = None
     """Wall-clock time of the cordon, seconds since 1970."""
     wall_until: float | None = None
-    """Wall-clock time of the cordon's end, for people; None: it does not end by itself."""
+    """Wall-clock time at which the cordon ends, for people; None if it does not end by itself."""
     drain_s: float | None = None
-    """Seconds that the node's workers have for a checkpoint; None: it is not drained."""
+    """Seconds that the node's workers have for a checkpoint; None if the node is not drained."""
     general: str = ""
-    """Reason for the other runs if `reason` quotes a run; empty: `reason` is for all."""
+    """Reason that the other runs see if `reason` quotes a run; empty if all runs see `reason`."""
     is_of_run: bool = False
-    """Whether the cordon is for one run only, which ends it when its time is over."""
+    """Whether the cordon is for one run only. That run ends the cordon when its time is over."""
 
     @property
     def excludes(self) -> bool:
-        """Whether the cordon is the server's own, for what the node has cost runs."""
+        """Whether the server itself set the cordon, because of what the node has cost runs."""
         return self.by == EXCLUDER
 
 
 class NodeJoined(Struct, frozen=True):
-    """An agent is ready for a round. `server_addr` is the server's own address as this agent reaches it.
+    """An agent is ready for a round.
 
-    `replaces`: agents that this one is the restart of, filled in by the run's machine. `cordon`: the cordon of its
-    node, if it has one. `is_scoped`: its token is good for some runs only.
+    `server_addr` is the address at which this agent reaches the server. `replaces` names the agents that this one
+    replaces because it is their restart; the run's machine fills it in. `cordon` is the cordon of its node, or None.
+    `is_scoped`: whether its token is valid for some runs only.
     """
 
     join: JoinRequest
@@ -76,9 +83,10 @@ class NodeJoined(Struct, frozen=True):
 
 
 class NodeLost(Struct, frozen=True):
-    """An agent is gone without having left; `cause` says how that is known. `is_blameless`: no node is blamed.
+    """An agent is gone without having left; `cause` says how the server knows.
 
-    `is_expired`: its lease had ended. Records of older servers do not tell that.
+    `is_blameless`: whether no node is blamed. `is_expired`: whether its lease had ended; False in records of older
+    servers.
     """
 
     agent_id: str
@@ -88,21 +96,25 @@ class NodeLost(Struct, frozen=True):
 
 
 class ContactLost(Struct, frozen=True):
-    """No agent of the running round was heard for a lease, since `heard_at`: none of them counts as lost."""
+    """The server has heard no agent of the running round since `heard_at`, for at least a lease.
+
+    None of them counts as lost.
+    """
 
     heard_at: float
 
 
 class ContactRegained(Struct, frozen=True):
-    """An agent of the run is heard again, or a new one has joined."""
+    """The server hears an agent of the run again, or a new agent has joined."""
 
     node_id: str
 
 
 class RunDeserted(Struct, frozen=True):
-    """No agent of the run was heard for a day, so the run ends. `for_room`: sooner, as a new run needs its place.
+    """The server has heard no agent of the run for a day, so the run ends.
 
-    `for_agents`: as new agents need the places of its agents.
+    `for_room`: the run ends sooner, because a new run needs its place. `for_agents`: because new agents need the places
+    of its agents.
     """
 
     for_room: bool = False
@@ -110,9 +122,10 @@ class RunDeserted(Struct, frozen=True):
 
 
 class NodeLeft(Struct, frozen=True):
-    """An agent said that it goes: a preemption, a drain, a Ctrl-C. `unfit`: a check has found its node unfit.
+    """An agent has announced that it leaves: after a preemption, a drain or a Ctrl-C.
 
-    `retracts_success`: a success of its workers that it has just reported does not count.
+    `unfit`: whether a check has found its node unfit. `retracts_success`: whether the success that the agent has just
+    reported for its workers does not count.
     """
 
     agent_id: str
@@ -122,7 +135,10 @@ class NodeLeft(Struct, frozen=True):
 
 
 class LeaveAnnounced(Struct, frozen=True):
-    """An agent goes soon: the workers of the run have `notice_s` to save, and its own are gone after `stop_s`."""
+    """An agent leaves soon.
+
+    The run's workers have `notice_s` seconds to save; the agent's own workers are gone after `stop_s`.
+    """
 
     agent_id: str
     reason: str
@@ -131,15 +147,16 @@ class LeaveAnnounced(Struct, frozen=True):
 
 
 class NoticeEnded(Struct, frozen=True):
-    """The workers have acknowledged that the round ends, or have had their time; `reason` says which."""
+    """The workers have acknowledged that the round ends, or their time is over; `reason` says which."""
 
     reason: str
 
 
 class WorkersFailed(Struct, frozen=True):
-    """A worker of the agent ended otherwise than with 0.
+    """A worker of the agent failed: it did not exit with 0.
 
-    `awaits_loss`: another participant is absent, and its loss would explain the failure. The run's machine fills it in.
+    `awaits_loss`: whether another participant is absent whose loss would explain the failure. The run's machine fills
+    it in.
     """
 
     agent_id: str
@@ -156,29 +173,30 @@ class WorkersSucceeded(Struct, frozen=True):
 
 
 class WorkersStillRun(Struct, frozen=True):
-    """Some workers of the running round finished a while ago, and others still run; `reason` names them."""
+    """Some workers of the running round finished a while ago and others still run; `reason` names them."""
 
     reason: str
 
 
 class RoundCompleted(Struct, frozen=True):
-    """The waiting agents get their seats and start; `reason` says why now."""
+    """The waiting agents get their seats and start; `reason` says why the round completes now."""
 
     reason: str
 
 
 class JoinTimedOut(Struct, frozen=True):
-    """The round has been below its minimum for `join_timeout_s`."""
+    """The round has had too few nodes for `join_timeout_s`."""
 
 
 class CauseNotFound(Struct, frozen=True):
-    """The cause of a failure that is a consequence has not been reported in time."""
+    """A failure is a consequence of another one, and no agent has reported that other failure in time."""
 
 
 class Operation(Struct, frozen=True):
-    """An operator's action. `by`: who, the role of a token and an address; `request_id`: empty for none.
+    """An operator's action.
 
-    Those that only their own effect knows stand beside it, in `operations`.
+    `by`: role of the operator's token, and the address. `request_id`: empty if the request has none. An operation that
+    only one module needs is declared there, in `operations`.
     """
 
     reason: str = ""
@@ -187,21 +205,21 @@ class Operation(Struct, frozen=True):
 
 
 class ArrivalsAdmitted(Operation, frozen=True):
-    """The running round ends so that waiting agents get a seat: by the run's policy, or by an operator."""
+    """The running round ends so that waiting agents get a seat, because of the run's policy or of an operator."""
 
 
 class RunStopped(Operation, frozen=True):
-    """An operator ended the run."""
+    """An operator has stopped the run."""
 
 
 class RunForgotten(Operation, frozen=True, kw_only=True):
-    """An operator has this ended run forgotten."""
+    """An operator has asked to forget this ended run."""
 
     run_id: str
 
 
 class NodeOperation(Operation, frozen=True, kw_only=True):
-    """An operator's action on a node, for all runs. `wall_at` and `life`: as those of `RunCreated`."""
+    """An operator's action on a node, for all runs. `wall_at` and `life` mean the same as in `RunCreated`."""
 
     node_id: str
     wall_at: float | None = None
@@ -209,10 +227,10 @@ class NodeOperation(Operation, frozen=True, kw_only=True):
 
 
 class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
-    """The node stands by in every new round, for `for_s` seconds or until it is uncordoned.
+    """The node gets no seat in new rounds for `for_s` seconds, or until an operator uncordons it if `for_s` is None.
 
-    `wall_until`: the end of that time by the wall clock, if it did not begin now, but with a cordon of another shard.
-    `general` and `is_of_run`: as those of `Cordon`.
+    `wall_until`: wall-clock time at which the cordon ends, if it did not begin now but with a cordon of another shard.
+    `general` and `is_of_run` mean the same as in `Cordon`.
     """
 
     for_s: float | None = None
@@ -222,7 +240,7 @@ class NodeCordoned(NodeOperation, frozen=True, kw_only=True):
 
 
 class NodeDrained(NodeCordoned, frozen=True, kw_only=True):
-    """The node is cordoned, and its agents leave: their workers have `deadline_s` seconds for a checkpoint."""
+    """The node is cordoned and its agents leave; their workers have `deadline_s` seconds for a checkpoint."""
 
     deadline_s: float
 
@@ -232,43 +250,46 @@ class NodeUncordoned(NodeOperation, frozen=True):
 
 
 class NumbersUsed(Struct, frozen=True):
-    """Forgotten run ids have used these numbers, and those below: see `used_numbers`."""
+    """Numbers that forgotten run ids have used: each one up to these: see `used_numbers`."""
 
     last: dict[str, tuple[int, int]]
-    """Number of the last attempt and of the last event, by run id."""
+    """Numbers of the last attempt and of the last event, by run id."""
     floor: tuple[int, int] = (0, 0)
-    """Highest numbers of the run ids that are not remembered any more."""
+    """Highest numbers of all run ids that the server no longer remembers."""
     unended: tuple[str, ...] = ()
-    """Run ids of `last` that an operator had forgotten before they had ended: their agents form them anew."""
+    """Run ids in `last` that an operator forgot before the runs had ended: their agents form the runs anew."""
     deserted: dict[str, str] = {}
-    """Run ids of `last` that gave their place to a new run, each with the sentence about its end."""
+    """Run ids in `last` that gave their place to a new run, each with the sentence about its end."""
 
 
 class EventsDropped(Struct, frozen=True):
-    """The events of the run with numbers below this one are dropped: see `kept_events`."""
+    """The server drops the run's events with numbers below this one: see `kept_events`."""
 
     below: int
 
 
 class WallClockSet(Struct, frozen=True):
-    """The server's wall clock was set, or its machine was suspended: it is `wall_at` now, in seconds since 1970."""
+    """The server's wall clock was set, or its machine was suspended. It shows `wall_at` now, in seconds since 1970."""
 
     wall_at: float
 
 
 class RunSuperseded(Struct, frozen=True):
-    """A new attempt begins in place of this one, which every node has left."""
+    """A new attempt begins in place of this one, because every node has left it."""
 
 
 class SnapshotPart(Struct, frozen=True):
-    """Part of a snapshot, which takes the place of all facts before it: see `snapshot`."""
+    """Part of a snapshot, which replaces all earlier facts: see `snapshot`."""
 
     data: bytes
     is_last: bool
 
 
 class LeaseRenewed(Struct, frozen=True):
-    """A sign of life came from the agent: a request, or its connection is back; with the progress of its workers."""
+    """The server has heard the agent: a request has come, or its connection is back.
+
+    `progress` is that of its workers.
+    """
 
     agent_id: str
     progress: Progress | None = None
@@ -276,14 +297,14 @@ class LeaseRenewed(Struct, frozen=True):
 
 
 class AgentDisconnected(Struct, frozen=True):
-    """The connection that carries the agent's polls was closed. `was_parked`: a poll was parked on it."""
+    """The connection for the agent's polls was closed. `was_parked`: whether a poll was parked on it."""
 
     agent_id: str
     was_parked: bool = True
 
 
 class LogAsked(Struct, frozen=True):
-    """An operator wants to see the end of a worker's log within `within_s` seconds.
+    """An operator asks for the end of a worker's log, and waits `within_s` seconds.
 
     `token` names the question in its `QueryClosed`.
     """
@@ -305,7 +326,7 @@ class QueryAnswered(Struct, frozen=True):
 
 
 class TimePassed(Struct, frozen=True):
-    """A deadline may have come."""
+    """A deadline may have passed."""
 
 
 Fact = (

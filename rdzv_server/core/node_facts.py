@@ -1,4 +1,7 @@
-"""Facts about nodes that no run records; beside them the journal has operators' actions, which runs record as well."""
+"""Facts about nodes that no run records.
+
+The nodes' journal also holds operators' actions, which runs record as well.
+"""
 
 from msgspec import Struct
 
@@ -7,7 +10,7 @@ from rdzv_server.core.node_history import Fault, Incident
 
 
 class NodeBlamed(Struct, frozen=True, kw_only=True):
-    """A node has cost a run something: see `node_history`. `wall_at` and `life`: as those of `RunCreated`."""
+    """A node has cost a run something: see `node_history`. `wall_at` and `life` mean the same as in `RunCreated`."""
 
     node_id: str
     fault: Fault
@@ -18,8 +21,10 @@ class NodeBlamed(Struct, frozen=True, kw_only=True):
 
 
 class CordonsKept(Struct, frozen=True):
-    """Snapshot of all cordons, of the latest requests about nodes, and of what nodes were blamed for, which takes the
-    place of the facts before it: see `nodes.state`."""
+    """Snapshot of all cordons, of the latest requests about nodes, and of the blame on nodes.
+
+    It replaces all earlier facts: see `nodes.state`.
+    """
 
     cordons: tuple[Cordon, ...] = ()
     answers: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """History of the nodes that have cost runs something, across runs and restarts.
 
-Blame on a node is a fact of the nodes' journal. An exclusion, and an operator's word that the node is well, begin the
-count anew; `exclusion` says what is counted, and when a node is kept out for it.
+Blame on a node is a fact in the nodes' journal. The count starts again after an exclusion, and after an operator
+declares the node healthy. `exclusion` decides what counts, and when a node is excluded for it.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from rdzv_protocol.text import clip
 
 Fault = Literal["lost", "failed", "hardware", "unfit", "slow", "excluded"]
 MOST_NODES, MOST_INCIDENTS, MOST_OF_A_NODE = 500, 1_000, 32
-"""Most nodes and incidents that are remembered, and incidents of one node: a snapshot of them is one record."""
+"""Most nodes, most incidents, and most incidents of one node that are remembered: a snapshot of all is one record."""
 OF_RUN = 32, 128
-"""Most nodes and incidents that are remembered of a run whose blame counts only in the run."""
+"""Most nodes and incidents that are remembered for a run whose blame counts only in that run."""
 REASON_BYTES, RUN_BYTES = 96, 64
 
 
 class Incident(Struct, frozen=True):
-    """Blame that a node has got, and when, by the server's clock and by the wall clock."""
+    """Blame on a node, and when it was recorded: `at` by the server's clock, `wall_at` by the wall clock."""
 
     at: float
     fault: Fault
@@ -29,7 +29,7 @@ class Incident(Struct, frozen=True):
 
 
 class Blame(Struct, frozen=True):
-    """Blame of a run on a node."""
+    """Blame that a run puts on a node."""
 
     node_id: str
     fault: Fault
@@ -37,7 +37,7 @@ class Blame(Struct, frozen=True):
 
 
 class NodeHistory:
-    """Incidents of each node; the node of the latest one is the last."""
+    """Incidents of each node, the node with the latest incident last."""
 
     def __init__(self, most_nodes: int = MOST_NODES, most_incidents: int = MOST_INCIDENTS) -> None:
         self.by_node: dict[str, tuple[Incident, ...]] = {}
@@ -45,7 +45,7 @@ class NodeHistory:
         self._incidents = 0
 
     def restore(self, by_node: Mapping[str, tuple[Incident, ...]]) -> None:
-        """Replace all incidents by those of a snapshot."""
+        """Replace all incidents with those of a snapshot."""
         self.by_node = dict(by_node)
         self._incidents = sum(map(len, by_node.values()))
 
@@ -59,11 +59,11 @@ class NodeHistory:
             self._pop(next(iter(self.by_node)))
 
     def forgive(self, node_id: str) -> None:
-        """Forget a node's incidents: an operator says that it is well."""
+        """Forget a node's incidents, since an operator declares it healthy."""
         self._pop(node_id)
 
     def since_excluded(self, node_id: str) -> tuple[Incident, ...]:
-        """Incidents of a node since it was excluded last."""
+        """Return the incidents of a node since it was last excluded."""
         incidents = self.by_node.get(node_id, ())
         ends = [index for index, each in enumerate(incidents) if each.fault == "excluded"]
         return incidents[ends[-1] + 1 :] if ends else incidents

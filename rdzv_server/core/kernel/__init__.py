@@ -1,1 +1,1 @@
-"""The rules of one run: what a rendezvous is. It knows no policy by name."""
+"""The rules of one run: what a rendezvous is. The kernel knows no policy by name."""

@@ -1,9 +1,10 @@
-"""Admission to a run: who may join, whose place a newcomer takes, and who of those that joined gets a seat.
+"""Admission to a run: which agents may join, which place a newcomer takes, and which of the joined agents get a seat.
 
-An agent that starts again claims the place of its dead self, by its node id or its `--node-rank`. Whoever holds that
-place and has no connection is replaced at once. One that has a connection is probed: it loses the place unless it is
-heard soon. One that lives keeps it: two agents of one node id are two nodes, and the node rank is refused to the
-newcomer. Agents of one node id that join together live: those of one machine have its name unless they are told one.
+An agent that restarts claims the place of its previous process, by its node id or its `--node-rank`. If the agent in
+that place has no connection, the newcomer replaces it at once. If it has one, the server probes it: it loses its place
+unless the server hears it soon. An agent that is alive keeps its place: two live agents with one node id are two nodes,
+and the server refuses the node rank to the newcomer. Agents of one node id that join together are all alive: agents of
+one machine share its host name unless each has its own `--node-id`.
 """
 
 import re
@@ -25,27 +26,27 @@ from rdzv_server.core.kernel.run import Agent, AgentState, Run
 from rdzv_server.words import admission as words
 
 MOST_AGENTS = 100_000
-"""Most agents of one run, those that stand by included: as many as a round may have nodes."""
+"""Most agents of one run, including those that stand by: as many as a round may have nodes."""
 MOST_GRACE_S = 3_600.0
-"""Longest `disconnect_grace_s` of a new run: an agent whose connection has closed takes memory for no longer."""
+"""Longest `disconnect_grace_s` of a new run, in seconds: an agent with a closed connection takes memory this long."""
 MOST_NAMESAKES = 16
-"""Most agents with one node id that a newcomer is compared with: an id that more have identifies nobody."""
+"""Most agents of one node id that a newcomer is compared with. An id that more agents share identifies none of them."""
 JUST_S = 1.0
-"""Seconds since a waiting agent was heard within which it surely lives: no host dies and starts again so fast."""
+"""If the server heard a waiting agent less than this many seconds ago, it is alive: no host restarts that fast."""
 
 
 _DIGITS = re.compile(r"\d+")
 
 
 class Claim(Struct, frozen=True):
-    """Meaning of a newcomer's node id and `--node-rank` for the agents that have them."""
+    """What a newcomer's node id and `--node-rank` mean for the agents that already have them."""
 
     replaces: tuple[str, ...] = ()
-    """Agents without a connection, or silent with all of the run, whose place the newcomer takes."""
+    """Agents whose place the newcomer takes: they have no connection, or the whole run is silent."""
     probes: tuple[str, ...] = ()
-    """Agents that may be dead, and are asked for a sign of life."""
+    """Agents that may be dead, and that the server asks for a sign of life."""
     is_undecided: bool = False
-    """Whether a probed agent has the newcomer's `--node-rank`: the probe decides whether that one may join."""
+    """Whether a probed agent has the newcomer's `--node-rank`: then the probe decides whether the newcomer may join."""
 
 
 _NO_CLAIM = Claim()
@@ -53,7 +54,7 @@ _SEATLESS = (AgentState.CORDONED, AgentState.DRAINING)
 
 
 def settings_of(join: JoinRequest) -> RunSettings:
-    """The settings of the run that this join creates. Raises `MalformedMessage` when they cannot be met."""
+    """Return the settings of the run that this join creates. Raises `MalformedMessage` if no run can meet them."""
     settings = join.settings.resolve()
     if settings.min_nodes > settings.max_nodes:
         raise MalformedMessage(words.min_above_max(settings.min_nodes, settings.max_nodes))
@@ -67,14 +68,14 @@ def settings_of(join: JoinRequest) -> RunSettings:
 
 
 def check_join(machine: Machine, event: NodeJoined, now: float) -> NodeJoined | None:
-    """Join as a fact, with the agents that it replaces; None if nothing follows from it but a sign of life, or a probe.
+    """Return the join as a fact, with the agents that it replaces; None if it only proves life or needs a probe.
 
-    Raises the `ProtocolError` that refuses it.
+    Raises the `ProtocolError` that refuses the join.
     """
     run, join = machine.run, event.join
     _check(run, join, machine.agreed)
     if run.stage.is_end:
-        return None  # an agent of the run has joined late, and its Finish stands
+        return None  # an agent of the run has joined late: its Finish stays valid
     if join.agent_id not in run.agents:
         return _check_newcomer(machine, event, now)
     if _is_rejoining(run, join):
@@ -95,7 +96,7 @@ def _check_newcomer(machine: Machine, event: NodeJoined, now: float) -> NodeJoin
 
 
 def note_join(machine: Machine, event: NodeJoined, now: float) -> None:
-    """Take a repeated join as a sign of life, and probe the agents that a newcomer may be the restart of."""
+    """Renew the lease of an agent that repeats its join, and probe the agents that a newcomer may replace."""
     run, join = machine.run, event.join
     if join.agent_id in run.agents:
         is_copy = not (run.stage.is_end or _is_rejoining(run, join))
@@ -110,7 +111,7 @@ def note_join(machine: Machine, event: NodeJoined, now: float) -> None:
 
 
 def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> None:
-    """Raise the refusal that this join deserves, if any. `agreed`: settings that are known to agree with the run's."""
+    """Raise the refusal of this join, if there is one. `agreed`: settings that are known to agree with the run's."""
     if agent := run.agents.get(join.agent_id):
         if not agent_secrets.is_same(join.secret, agent.join.secret):
             raise AgentFenced(words.other_secret(agent.agent_id, run.run_id))
@@ -126,9 +127,10 @@ def _check(run: Run, join: JoinRequest, agreed: RequestedSettings | None) -> Non
 
 
 def check_program(run: Run, join: JoinRequest) -> None:
-    """Refuse an agent that would run another program than an agent of its role that is connected, or in the end was.
+    """Refuse a newcomer with another program than the first agent of its role, if that agent is or last was connected.
 
-    Two people who share a run id by accident would else take each other's seats. Digits do not count: `node1.sh`.
+    Without this check, two people who use the same run id by accident would take each other's seats. Digits do not
+    count, as in `node1.sh`.
     """
     first = run.agents.get(run.command_of) or next(iter(run.agents.values()), None)
     if first is None or join.role != first.join.role:
@@ -141,7 +143,7 @@ def check_program(run: Run, join: JoinRequest) -> None:
 
 
 def _check_is_wanted(run: Run, join: JoinRequest) -> None:
-    """Refuse an agent with another command where nobody has named a run and no seat is free: it is another run's."""
+    """Refuse an agent with another command if no run id was given and no seat is free: it belongs to another run."""
     if len(run.running) < legal_sizes.largest(run.settings):
         return
     if first := _first_with_another_command(run, join):
@@ -152,13 +154,13 @@ def _check_is_wanted(run: Run, join: JoinRequest) -> None:
 
 
 def conflicts(run: Run, join: JoinRequest) -> list[str]:
-    """Phrases about settings that the run has otherwise than the join asks, but for limits set by an operator."""
+    """Return phrases about settings in which the run differs from the join, except limits that an operator has set."""
     asked = replace(join.settings, min_nodes=None, max_nodes=None) if run.is_resized else join.settings
     return asked.conflicts(run.settings)
 
 
 def _claim(run: Run, join: JoinRequest, now: float) -> Claim:
-    """Claim of a newcomer. Raises `NodeRankTaken` if an agent that lives has its `--node-rank`."""
+    """Return the claim of a newcomer. Raises `NodeRankTaken` if a live agent has its `--node-rank`."""
     namesakes = run.node_ids.get(join.node_id)
     holder = None if join.node_rank is None else run.node_ranks.get(join.node_rank)
     if namesakes is None and holder is None:
@@ -191,17 +193,18 @@ def _has_just_joined(run: Run, agent_id: str, now: float) -> bool:
 
 
 def _answers_until(run: Run, agent_id: str, now: float) -> float:
-    """Deadline by which an agent that lives answers if it is asked for a sign of life now.
+    """Return the time by which a live agent answers if it is asked for a sign of life now.
 
-    An agent polls at once when it is woken, or, while it stops its workers, twice in a lease.
+    An agent that is woken polls at once. While it stops its workers, it polls twice in each lease.
     """
     poll_s = run.settings.lease_s / HOLDS_PER_LEASE
     return now + (1.5 * poll_s if agent_id in run.stopping else poll_s)
 
 
 def differs(run: Run, join: JoinRequest) -> str:
-    """Warning about an agent that asks for another size than an operator gave the run, or runs another command than the
-    run's first; empty if there is nothing to say.
+    """Return a warning about an agent whose size or command differs; empty if there is none.
+
+    The agent asks for another size than an operator gave the run, or runs another command than the run's first agent.
     """
     if run.is_resized and (sizes := join.settings.conflicts(run.settings)):
         return words.resized(run.run_id, sizes)
@@ -212,7 +215,7 @@ def differs(run: Run, join: JoinRequest) -> str:
 
 
 def _first_with_another_command(run: Run, join: JoinRequest) -> Agent | None:
-    """Return the run's first agent if its command is another than this one's."""
+    """Return the run's first agent if its command differs from the command of this join, else None."""
     first = run.agents.get(run.command_of)
     return first if first and join.command and join.command != first.join.command else None
 
@@ -220,26 +223,29 @@ def _first_with_another_command(run: Run, join: JoinRequest) -> Agent | None:
 def _is_rejoining(run: Run, join: JoinRequest) -> bool:
     """Whether a known agent has stopped the workers of its last round and is ready for the next.
 
-    Any other join of a known agent is a repeated or delayed copy of one that has been taken.
+    Any other join of a known agent is a repeated or delayed copy of one that the server has already accepted.
     """
     agent = run.agents[join.agent_id]
     return agent.state is AgentState.STOPPING and join.after_round == agent.round
 
 
 def choose(run: Run) -> list[Agent]:
-    """The waiting agents that get a seat: participants of the round before first, then by order of joining."""
+    """Return the waiting agents that get a seat: participants of the previous round first, then by order of joining."""
     seats = legal_sizes.fitting(run.settings, len(run.waiting))
     taken = run.seats
     old = [agent for agent_id, agent in run.waiting.items() if agent_id in taken] if taken else []
     new = (agent for agent_id, agent in run.waiting.items() if agent_id not in taken) if taken else run.waiting.values()
-    if len(old) > seats:  # resized, or not enough for a larger legal size: who has the first ranks keeps them
+    if len(old) > seats:  # resized, or too few for a larger legal size: the first ranks keep their seats
         old.sort(key=lambda agent: taken[agent.agent_id].group_rank)
     chosen = old[:seats]
     return chosen + list(islice(new, seats - len(chosen)))
 
 
 def is_uncertain(run: Run, besides: Collection[str] = ()) -> bool:
-    """Whether one of the agents that would get a seat now, `besides` some, must give a sign of life first."""
+    """Whether one of the agents that would get a seat now must first give a sign of life.
+
+    Agents in `besides` do not count.
+    """
     uncertain = run.leases.uncertain
     if not uncertain:
         return False
@@ -249,17 +255,17 @@ def is_uncertain(run: Run, besides: Collection[str] = ()) -> bool:
 
 
 def free_seats(run: Run) -> int:
-    """Number of seats that waiting agents would fill beside the running round; 0 once some have finished their work."""
+    """Number of seats that waiting agents would fill beside the running round; 0 once some workers have finished."""
     running = len(run.running)
     return 0 if run.succeeded else max(0, legal_sizes.fitting(run.settings, running + len(run.waiting)) - running)
 
 
 def next_scale_up(run: Run, now: float) -> float | None:
-    """Time at which the running round ends to admit waiting agents: now if they fill it, else the window's end."""
+    """Time at which the running round ends to admit waiting agents: now if they fill it, else the end of the window."""
     settings = run.settings
     on_notice = settings.scale_up == "on-notice"
     if on_notice and run.scale_up_at is not None:
-        return run.scale_up_at  # a notice is never taken back
+        return run.scale_up_at  # a notice cannot be taken back
     if not run.waiting or free_seats(run) <= 0 or settings.scale_up == "manual":
         return None
     if on_notice:

@@ -1,11 +1,14 @@
-"""Secrets of agents: only an agent that has the secret of its join can speak in its name.
+"""Secrets of agents: only an agent that has the secret of its join can act under its agent id.
 
-The functions load OpenSSL, which takes 3.5 MB, when they see the first secret. An agent with `--standalone` has none.
+The functions load OpenSSL, which takes 3.5 MB, when they get the first secret. An agent with `--standalone` has none.
 """
 
 
 def digest(secret: str) -> str:
-    """Return the hash of a secret, which is random and long: all that the server keeps of it. Empty for none."""
+    """Return the hash of a secret, which is random and long.
+
+    The server keeps only this hash. Empty if there is no secret.
+    """
     if not secret:
         return ""
     from hashlib import sha256
@@ -23,8 +26,9 @@ def is_same(given: str, kept: str) -> bool:
 
 
 def nonce(kept: str, text: str) -> str:
-    """Return the keyed hash of a text. Its key is `kept`, the hash of a secret: who does not know it cannot guess the
-    result.
+    """Return the keyed hash of a text.
+
+    The key is `kept`, the hash of a secret: without it the result cannot be guessed.
     """
     import hmac
 

@@ -1,12 +1,14 @@
-"""Completion of a forming round: when it comes, and what the round waits for until then.
+"""Completion of a forming round: when it completes, and what the round waits for until then.
 
-A round completes at once when (a) max_nodes have joined, or (b) every participant of the round before that is still
-alive has rejoined and min_nodes are there; else (c) at the end of the last call, which begins with min_nodes. The seats
-of participants that are alive and still stop their workers are kept for them: no spare that waits already takes one,
-and no last call shuts them out. Nor is anything decided while it is uncertain whether one that would get a seat lives.
-A round that none of the last participants survived forms like a first one. With `shrink_after_s`, (b) waits so long
-for a replacement of whoever is gone. After charged restarts in a row nothing completes before the wait is over that
-`failed_rounds` sets, unless an operator restarts the run.
+A round completes at once if (a) `max_nodes` nodes have joined, or (b) every participant of the previous round that is
+still alive has rejoined and at least `min_nodes` nodes are there. Otherwise (c) it completes at the end of the last
+call, which begins when `min_nodes` nodes are there. The seats of participants that are alive and still stop their
+workers stay reserved: a waiting spare does not take them, and no last call ends without them. A round also does not
+complete while it is uncertain whether an agent that would get a seat is alive.
+
+If none of the last participants survived, the round forms like a first one. With `shrink_after_s`, (b) waits that many
+seconds for replacements of the nodes that are gone. After several charged restarts in a row, the round does not
+complete before the wait that `failed_rounds` sets is over, unless an operator restarts the run.
 """
 
 from rdzv_protocol.messages import Wait
@@ -19,26 +21,27 @@ from rdzv_server.words import completion as words
 from rdzv_server.words import operations as told
 
 UNFIT_BYTES, MOST_UNFIT = 200, 1_000
-"""Most bytes of the evidence against an unfit node in the end of a run, and most nodes for which it is remembered."""
+"""Most bytes of the evidence against an unfit node in a run's end, and most nodes whose evidence is remembered."""
 
 
 def has_standby(run: Run) -> bool:
-    """Whether a node stands by whose agent is connected."""
+    """Whether a node stands by and its agent is connected."""
     absent = run.leases.absent_since
     return any(agent_id not in absent for agent_id in run.waiting)
 
 
 def completes(run: Run, now: float) -> str | None:
-    """Reason why the forming round completes now, by rule (a) or (b); None while it waits."""
+    """Return the reason why the forming round completes now, by rule (a) or (b); None if it has to wait."""
     return None if _backs_off(run, now) else _all_there(run)
 
 
 def presumed_lost(run: Run, now: float) -> list[str]:
-    """Ids of the participants that the forming round waits for in vain; none unless it waits for nothing else.
+    """Return the participants that are presumed lost, by agent id; empty unless the round waits for nothing else.
 
-    A participant is presumed lost if its connection closed while its poll was parked, it has not polled again, and
-    workers of another node failed. The verdict is put off until then, as a poll would take it back. If several vanished
-    together, a failure says that they are gone only if it is a consequence: its worker has lost another one.
+    A participant is presumed lost if its connection closed while its poll was parked, if it has not polled again, and
+    if workers of another node failed. The verdict waits until then, because a new poll would reverse it. If several
+    participants vanished together, a failure shows that they are gone only if it is a consequence: its worker has lost
+    another one.
     """
     if not (run.failed and run.leases.absent_since and run.stopping):
         return []
@@ -54,7 +57,7 @@ def presumed_lost(run: Run, now: float) -> list[str]:
 
 
 def _lost_others(run: Run) -> bool:
-    """Whether the workers that have failed have lost others, as they say."""
+    """Whether the failed workers report that they lost other workers."""
     return run.first_of_round is not None and run.first_of_round.failure.consequence
 
 
@@ -76,10 +79,10 @@ def _all_there(run: Run) -> str | None:
 
 
 def deadline(run: Run) -> float | None:
-    """Time at which the forming round completes by its last call or fails by its join timeout.
+    """Time at which the forming round completes by its last call, or fails by its join timeout.
 
-    No last call while participants stop their workers. It would shut out nodes that are alive and about to rejoin, and
-    their return would restart the run once more; an agent bounds its own stop, and one that goes silent is lost.
+    No last call ends while participants stop their workers: it would exclude nodes that are alive and about to rejoin,
+    and their return would restart the run again. An agent limits the time of its own stop, and a silent agent is lost.
     """
     if admission.is_uncertain(run):
         return None
@@ -95,7 +98,7 @@ def _not_before(backoff_until: float | None, at: float) -> float:
 
 
 def _closes_at(run: Run, min_since: float) -> float:
-    """Time at which a round that has its minimum no longer waits for more nodes."""
+    """Time at which a round that has its minimum stops waiting for more nodes."""
     if run.opening.backoff_until is not None and _all_there(run):
         return run.opening.backoff_until
     if run.opening.lost_at is not None and _awaits_replacement(run):
@@ -104,7 +107,7 @@ def _closes_at(run: Run, min_since: float) -> float:
 
 
 def _awaits_replacement(run: Run) -> bool:
-    """Whether the round would be smaller than the one before, and is given time to fill the seats that are free."""
+    """Whether the round would be smaller than the previous one, and still waits for nodes to fill the free seats."""
     opening, settings = run.opening, run.settings
     if not settings.shrink_after_s or opening.lost_at is None or not run.survivors or run.membership is None:
         return False
@@ -112,7 +115,7 @@ def _awaits_replacement(run: Run) -> bool:
 
 
 def expired(run: Run) -> str:
-    """Reason why the forming round completes at its deadline."""
+    """Return the reason why the forming round completes at its deadline."""
     taken = legal_sizes.fitting(run.settings, len(run.waiting))
     if _awaits_replacement(run):
         return words.no_replacement(run.settings.shrink_after_s, taken)
@@ -120,14 +123,14 @@ def expired(run: Run) -> str:
 
 
 def _last_call_ends(run: Run, began_at: float) -> float:
-    """End of the last call that began with the minimum: as long as was asked for, else once nobody comes any more."""
+    """End of the last call that began with the minimum: after the requested time, else when no more nodes arrive."""
     if run.settings.last_call_timeout_s is not None:
         return began_at + run.settings.last_call_timeout_s
     return min(max(began_at, run.opening.joined_at) + LAST_CALL_QUIET_S, began_at + LAST_CALL_MOST_S)
 
 
 def wait(run: Run, now: float) -> Wait:
-    """Directive of an agent of a forming round: what it waits for."""
+    """Return the directive of an agent of a forming round: what it waits for."""
     if run.held:
         return Wait(reason=words.held(_joined(run), run.held))
     enough = run.opening.min_since is not None
@@ -137,7 +140,7 @@ def wait(run: Run, now: float) -> Wait:
 
 
 def standby(run: Run, now: float) -> Wait:
-    """Directive of an agent beside a running round: what it waits for."""
+    """Return the directive of an agent beside a running round: what it waits for."""
     ends_at = run.scale_up_at if run.replacement is None else run.replacement.until
     if ends_at is not None:
         remaining_s = max(0.0, ends_at - now)
@@ -152,7 +155,7 @@ def standby(run: Run, now: float) -> Wait:
 
 
 def cordoned(run: Run, node_id: str, now: float) -> Wait:
-    """Directive of an agent that has joined, and whose node is cordoned."""
+    """Return the directive of an agent that has joined and whose node is cordoned."""
     cordon = run.cordons[node_id]
     excluded = cordon.excludes
     text = words.standby_kept_out(node_id, cordon.reason, excluded=excluded)
@@ -162,7 +165,7 @@ def cordoned(run: Run, node_id: str, now: float) -> Wait:
 
 
 def running_reason(run: Run) -> str:
-    """The sentence about a running round, for status."""
+    """Return the sentence about a running round, for status."""
     seats, sizes = len(run.seats), legal_sizes.shown(run.settings) if run.waiting else ""
     also = [found.sentence] if (found := finishing.view(run)) else []
     if run.notice_since is not None:
@@ -192,7 +195,7 @@ def _awaited(run: Run, high: int, now: float) -> str:
 
 
 def vacated(run: Run) -> list[Departure]:
-    """Departures of participants of the last round whose nodes are not back: the forming round misses them."""
+    """Departures of participants of the last round whose nodes are not back: the forming round lacks these nodes."""
     return [
         gone
         for gone in run.departures
@@ -208,7 +211,7 @@ def _gone(run: Run) -> list[str]:
 
 
 def shortfall(run: Run) -> str:
-    """Sentence about a round below its minimum: who is there, and who is missing."""
+    """Return the sentence about a round below its minimum: which nodes are there, and which are missing."""
     low, nodes = legal_sizes.smallest(run.settings), len(run.waiting)
     return words.too_few(
         low - nodes,
@@ -233,27 +236,26 @@ def _unfit(out: dict[str, str]) -> str:
 
 
 def said_unfit(node_id: str, evidence: str) -> str:
-    """Evidence that a node's agent has sent, in a sentence about this node, whatever the evidence says."""
+    """Return the evidence that a node's agent has sent as a sentence about this node, in printable characters."""
     return printable(words.unfit(node_id, evidence))
 
 
 def note_unfit(run: Run, node_id: str, reason: str) -> None:
-    """Remember a node that leaves as unfit, and forget the oldest of too many."""
+    """Remember that a leaving node is unfit, and forget the oldest entries beyond the limit."""
     keep_latest(run.unfit, node_id, clip(reason, UNFIT_BYTES), MOST_UNFIT)
 
 
 def too_few_fit(run: Run, fixed_nodes: int) -> str:
-    """Reason why the forming round never gets its minimum, since of `fixed_nodes` too few are fit; empty: it may.
+    """Return why the forming round can never get its minimum, given `fixed_nodes` nodes; empty if it still can.
 
-    Nodes that have left as unfit and are not back are out, and those that the server itself keeps out until the round
-    would have given up. A node that was lost, left, or was cordoned by an operator may be back any time. A run that has
-    not begun yet goes on until all have been heard of: who came after its end would wait in vain.
+    Two kinds of nodes count as out: nodes that left as unfit and are not back, and nodes that the server itself
+    excludes until after the join timeout. A node that was lost, that left, or that an operator cordoned may come back
+    at any time. A run that has not begun yet waits until it has heard of all nodes: a node that came after its end
+    would wait in vain.
     """
     low, opening = legal_sizes.smallest(run.settings), run.opening
     if opening.min_since is not None or fixed_nodes - len(run.unfit) - len(run.cordons) >= low:
-        return (
-            ""  # enough are fit even if all of these are out: so nearly every join is answered without a look at them
-        )
+        return ""  # enough are fit even if all of these are out; this answers nearly every join without a look at them
     gives_up_at = opening.below_since + run.settings.join_timeout_s
     out = left_unfit(run)
     for node_id, cordon in run.cordons.items():
@@ -268,13 +270,13 @@ def too_few_fit(run: Run, fixed_nodes: int) -> str:
 
 
 def _number_known(run: Run, out: dict[str, str]) -> int:
-    """Number of the nodes that are part of the run, are `out` of it, or are gone."""
+    """Number of nodes that are part of the run, are in `out`, or are gone."""
     gone = out.keys() | {departure.node_id for departure in run.departures}
     return len(run.node_ids) + sum(node_id not in run.node_ids for node_id in gone)
 
 
 def _number_fit(run: Run, out: dict[str, str]) -> int:
-    """Number of agents that may get a seat: their nodes are not `out`, and they do not leave."""
+    """Number of agents that may get a seat: their nodes are not in `out`, and they are not leaving."""
     leaving = run.by_state[AgentState.DRAINING]
     kept_out = (agent_id for node_id in out for agent_id in run.node_ids.get(node_id, ()))
     return len(run.agents) - len(leaving) - sum(agent_id not in leaving for agent_id in kept_out)
@@ -289,12 +291,12 @@ def _joined(run: Run) -> str:
 
 
 def names(agents: dict[str, Agent], number: int | None = None) -> str:
-    """The first `number` of the agents' nodes, or all of them; the first few by name."""
+    """Return the names of the first `number` of the agents' nodes, or of all; only the first few are spelled out."""
     number = len(agents) if number is None else number
     return words.names((agent.node_id for agent in agents.values()), number)
 
 
 def arrivals(run: Run) -> str:
-    """Sentence about a scale-up: whom it admits."""
+    """Return the sentence about a scale-up: which nodes it admits."""
     admitted = min(len(run.waiting), admission.free_seats(run))
     return words.admitting(admitted, names(run.waiting, admitted)) if admitted > 0 else words.ADMITTING_NOBODY

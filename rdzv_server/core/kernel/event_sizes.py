@@ -1,10 +1,10 @@
-"""Sizes of the large events that an attempt keeps: their bytes together, and which events to drop for so many bytes.
+"""Sizes of the large events that an attempt keeps: their total in bytes, and which events to drop to free some.
 
-An event is large if it has evidence of a failure, or a long sentence. The others are limited by their number alone:
-none takes more than about a kilobyte, most take half of it, and counting their bytes would cost each join something.
+An event is large if it has evidence of a failure, or a long sentence. Only their number limits the other events: none
+takes more than about a kilobyte, most take half of it, and counting their bytes would make each join slower.
 
-The sizes are added up in blocks of events that follow each other. So they take a few numbers however many events there
-are, and what is left of a block whose first events are dropped is an estimate: its share.
+The sizes are added up in blocks of consecutive events, so they take only a few numbers for any number of events. If the
+first events of a block are dropped, the size of the rest is an estimate: its share of the block.
 """
 
 from math import ceil
@@ -12,23 +12,23 @@ from math import ceil
 from msgspec import Struct, field
 
 BLOCK_BYTES = 64 << 10
-"""Bytes of a block: it ends with the event that brings it there."""
+"""Bytes of a block: the event that reaches this size ends it."""
 LONG = 200
-"""Characters beyond which the sentence of an event is long."""
+"""Characters above which the sentence of an event is long."""
 
 
 class EventSizes(Struct):
     """Sizes of an attempt's large events."""
 
     total: int = 0
-    """Bytes of all of them, as far as they are known: a snapshot of an older server does not tell."""
+    """Bytes of all large events, as far as they are known: a snapshot of an older server does not contain them."""
     open: int = 0
     """Bytes of the last block, which is not full yet."""
     blocks: list[tuple[int, int]] = field(default_factory=list)
-    """Number of the last event of each other block, and the bytes of the block."""
+    """The other blocks: the number of the last event of each, and its bytes."""
 
     def add(self, number: int, size: int) -> None:
-        """Note a large event, which comes after those noted so far."""
+        """Note a large event, which is newer than all events noted before."""
         self.total += size
         self.open += size
         if self.open >= BLOCK_BYTES:
@@ -36,7 +36,7 @@ class EventSizes(Struct):
             self.open = 0
 
     def drop(self, first: int, below: int, end: int) -> None:
-        """Note that the events from `first` on, which is the oldest one, are dropped as far as they are below.
+        """Note that the events from `first`, the oldest one, up to but not including `below` are dropped.
 
         `end`: number of the attempt's last event.
         """
@@ -55,7 +55,7 @@ class EventSizes(Struct):
             self.open = left
 
     def first_left(self, first: int, dropped: int, end: int) -> int:
-        """Return the number of the oldest event that is left if so many bytes are dropped, from `first` on."""
+        """Return the number of the oldest event that is left when `dropped` bytes from event `first` on are dropped."""
         for last, size in (*self.blocks, (end, self.open)):
             if size >= dropped:
                 return first + ceil((last - first + 1) * dropped / size) if size else first

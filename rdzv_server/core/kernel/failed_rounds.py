@@ -1,15 +1,15 @@
-"""Failed rounds in a row: the wait before the next restart, and when one more is of no use.
+"""Failed rounds in a row: the wait before the next restart, and when another restart is of no use.
 
-Rounds that failed stand in a row until one gets the run further, by a higher step or a later checkpoint than any round
-before it, or lasts for `steady_s`. The first restart of a row comes at once; then the wait doubles from one to the
-next.
+Failed rounds form a row until one round gets the run further, by a higher step or a later checkpoint than any round
+before it, or lasts for `steady_s`. The first restart of a row comes at once; after that each wait is twice the previous
+one.
 
-Whether a charged restart was without progress depends on steps and checkpoints alone, as far as workers tell them
-(`node_agent.progress`), and not on how long the round lasted. In a run whose workers have never told any, restarts that
-follow each other quickly are counted instead.
+Whether a charged restart was without progress depends only on the steps and checkpoints that workers report
+(`node_agent.progress`), not on how long the round lasted. If the workers of a run have never reported any, restarts
+that follow each other quickly are counted instead.
 
 The same measure decides how many rounds in a row the same failure has ended. Failures are the same if their exit codes
-are equal, and if their errors, or their causes where there is no error, differ only in numbers.
+are equal, and if their errors (or their causes, if there is no error) differ only in numbers.
 """
 
 import re
@@ -24,19 +24,19 @@ STEADY_BACKOFFS = 2.0
 """Multiple of the longest wait that a round must last to end a row: 10 minutes by default, as in Kubernetes."""
 MOST_DOUBLINGS = 60
 FAILURE_BYTES = 240
-"""Most bytes of a failure that are kept to compare the next one with."""
+"""Most bytes of a failure that are kept for comparison with the next one."""
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 START_S = 600.0
-"""Seconds within which a round that has told no step counts as ended at its start."""
+"""A round that ends within this many seconds without having reported a step counts as failed at its start."""
 
 
 def steady_s(run: Run) -> float:
-    """Seconds after which a round that fails is no longer one of a row."""
+    """Seconds that a round must last so that its failure is no longer part of a row."""
     return STEADY_BACKOFFS * run.settings.restart_backoff_max_s
 
 
 def backoff_s(run: Run, now: float) -> float:
-    """Seconds to wait before the restart, if the running round fails now."""
+    """Seconds to wait before the restart if the running round fails now."""
     first_s, in_row = run.settings.restart_backoff_s, _in_row(run, now)
     if not first_s or not in_row:
         return 0.0
@@ -44,7 +44,7 @@ def backoff_s(run: Run, now: float) -> float:
 
 
 def no_progress(run: Run, now: float) -> str | None:
-    """Reason why a run whose round fails now is given up as one that gets nowhere; None if it is not."""
+    """Return why the run gives up, for lack of progress, if its round fails now; None if it does not."""
     most, made = run.settings.max_restarts_without_progress, _without_progress(run, now)
     if most is None or made < most:
         return None
@@ -54,7 +54,7 @@ def no_progress(run: Run, now: float) -> str | None:
 
 
 def no_use(run: Run, recurs: Recurs, now: float) -> str | None:
-    """Reason why a restart does not help after a failure of this kind in the round that runs; None if it may."""
+    """Return why a restart does not help after such a failure in the running round; None if it may help."""
     if recurs == "at_start" and not _is_told(run) and not run.restarts and now - run.started_at < START_S:
         return words.FAILED_AT_START
     step = run.step_of_round
@@ -64,7 +64,7 @@ def no_use(run: Run, recurs: Recurs, now: float) -> str | None:
 
 
 def settle(run: Run, *, charged: bool, failed: bool) -> None:
-    """Count the round that has ended, whatever ended it, and reset the measurements for the next one."""
+    """Count the round that has ended, for any reason, and reset the measurements for the next one."""
     ended_at = run.opening.at
     run.restarts_in_row = _in_row(run, ended_at) + failed
     run.restarts_without_progress = _without_progress(run, ended_at) + charged
@@ -76,7 +76,7 @@ def settle(run: Run, *, charged: bool, failed: bool) -> None:
 
 
 def same_failure(run: Run, now: float) -> SameFailure | None:
-    """Return the row of rounds that the same failure has ended, up to now; None: there is none, or it is over."""
+    """Return the row of rounds that the same failure has ended until now; None if there is none, or it is over."""
     if run.stage is Stage.FORMING and run.membership:
         return _same_failure(run, run.opening.at, failed=run.opening.cause.is_failure)
     row, pace = run.same_failure, run.pace
@@ -86,7 +86,7 @@ def same_failure(run: Run, now: float) -> SameFailure | None:
 
 
 def _same_failure(run: Run, ended_at: float, *, failed: bool) -> SameFailure | None:
-    """Row of rounds that the same failure has ended, after the end of the last completed one."""
+    """Return the rounds in a row that the same failure has ended, after the end of the last completed round."""
     row = None if _goes_on(run, ended_at) else run.same_failure
     if not failed or run.first_of_round is None:
         return row
@@ -107,7 +107,7 @@ def _without_progress(run: Run, now: float) -> int:
 
 
 def _goes_on(run: Run, now: float) -> bool:
-    """Whether the last round has got the run further, or has lasted, in a run whose workers tell no progress."""
+    """Whether the last round got the run further; if workers report no progress, whether it lasted long enough."""
     return _got_further(run) if _is_told(run) else _is_steady(run, now)
 
 
@@ -116,7 +116,7 @@ def _is_told(run: Run) -> bool:
 
 
 def _got_further(run: Run) -> bool:
-    """Whether the last round has got further than those before."""
+    """Whether the last round got further than all rounds before it."""
     return _is_beyond(run.highest_step, run.step_before) or _is_beyond(run.checkpoint_step, run.checkpoint_before)
 
 

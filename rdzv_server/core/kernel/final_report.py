@@ -1,6 +1,6 @@
-"""Final report of a run, as its end tells it to every agent: of a size that does not depend on the number of nodes.
+"""Final report of a run, which every agent gets when the run ends. Its size does not depend on the number of nodes.
 
-It goes to every agent at once and holds what scripts have written: whatever they wrote, it stays below 16 KiB.
+It contains text that users' scripts have written, and every agent gets it at once. So it always stays below 16 KiB.
 """
 
 from typing import Any
@@ -15,16 +15,16 @@ OTHERS, RESTARTS = 4, 8
 REASON_BYTES, RESTART_BYTES = 1_024, 240
 NAME_BYTES = 256
 DETAIL_BYTES, SUMMARY_BYTES = 400, 160
-"""Most bytes of the exit status and of the error in words: with the evidence, and in a summary."""
+"""Most bytes of the exit status and of the error, each as text: with the evidence, and in a summary."""
 CAUSE_BYTES = 640
-"""Most bytes of the cause with the evidence: that of a hang says what all ranks did."""
+"""Most bytes of the cause with the evidence: the cause of a hang says what all ranks did."""
 EVIDENCE_BYTES = 2_480
 """Most bytes of the last lines that a failed worker wrote."""
 EVIDENCE_LINES = 32
 
 
 def finish(run: Run, **more: Any) -> Finish:
-    """Directive that tells the agents how the run has ended; `more`: fields that policies fill in."""
+    """Return the directive that tells agents how the run has ended; `more`: fields that policies fill in."""
     ended_by, first = _ended_by(run), run.first_charged if run.stage is Stage.FAILED else None
     others = [record.failure for record in run.failures if ended_by and _is_beside(record, ended_by)][:OTHERS]
     return Finish(
@@ -46,7 +46,7 @@ def finish(run: Run, **more: Any) -> Finish:
 
 
 def _ended_by(run: Run) -> FailureRecord | None:
-    """Failure that ended the run, also by a restart that did not come about; None if a departure explains the end."""
+    """Return the failure that ended the run, even if a restart began; None if a departure explains the end."""
     to_blame = run.end_failure or run.opening.cause.is_failure
     return run.first_of_round if run.stage is Stage.FAILED and to_blame else None
 
@@ -56,7 +56,7 @@ def _is_beside(record: FailureRecord, root: FailureRecord) -> bool:
 
 
 def details(failure: Failure) -> Failure:
-    """Clip a failure with its evidence: the traceback, or else the worker's last lines."""
+    """Clip a failure with its evidence: the traceback, or if there is none the worker's last lines."""
     written = () if failure.traceback else last_lines(failure.stderr_tail, EVIDENCE_LINES, EVIDENCE_BYTES)
     traceback = last_lines(failure.traceback, EVIDENCE_LINES, EVIDENCE_BYTES)
     cause = clip(failure.cause, CAUSE_BYTES)
@@ -76,7 +76,7 @@ def _clipped(failure: Failure, most_bytes: int) -> Failure:
 
 
 def _restarts(run: Run) -> tuple[RestartEntry, ...]:
-    """Latest restarts of the ledger, and one for a change of membership that did not come about."""
+    """Return the latest restarts of the ledger, and one for a membership change that did not complete."""
     ledger, opening = list(run.ledger), run.opening
     has_begun = run.membership is None or run.membership.round == run.round
     if not has_begun and not opening.cause.is_failure:

@@ -1,10 +1,10 @@
-"""Rounds that finish: some workers have exited 0, and others still run. What is known of that, in one place.
+"""What is known about rounds that are about to finish: some workers have exited 0 and others still run.
 
-That all workers of a node have exited 0 is a fact. Which ones have, while others of the same node still run, is a sign
-that comes with polls. Both together say who has finished, how long ago, and who still runs.
+That all workers of a node have exited 0 is a fact. Polls report, as a sign, which workers of a node have exited while
+others of the same node still run. Both together show which workers have finished, how long ago, and which still run.
 
-Nothing is killed for it: the last workers may have much to save. When no worker has finished for `WARNED_AFTER_S`, the
-run warns once; another node that finishes starts that time anew.
+The server does not kill the remaining workers: they may have much to save. If no other worker finishes for
+`WARNED_AFTER_S` seconds, the run warns once; when another node finishes, that time starts again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ from rdzv_server.core.kernel.run import FinishedSign, Run, Stage
 from rdzv_server.words import finishing as words
 
 WARNED_AFTER_S = 300.0
-"""Seconds after the last worker that finished, after which a warning names the workers that still run."""
+"""Seconds after the last worker finished until a warning names the workers that still run."""
 NAMED = 4
 """Most nodes, or ranges of ranks, that a sentence names."""
 
 
 class Finishing(Struct, frozen=True):
-    """Workers of the running round that have finished, those that still run, and since when none has finished."""
+    """Workers of the running round that have finished, those that still run, and when the last one finished."""
 
     at: float
     """Time at which the last worker finished."""
@@ -39,7 +39,7 @@ class Finishing(Struct, frozen=True):
         return words.finishing(self.finished, self.still_running)
 
     def ago(self, now: float) -> str:
-        """Sentence with the minutes since the last worker finished."""
+        """Return the sentence with the minutes since the last worker finished."""
         return words.still_run(self.finished, round((now - self.at) / 60), self.still_running)
 
 
@@ -49,7 +49,10 @@ def has_begun(run: Run) -> bool:
 
 
 def finished_at(run: Run) -> float | None:
-    """Time at which the last worker of a round that finishes did so; None: none has, or an older server kept none."""
+    """Return the time at which the last worker of a finishing round finished; None if none has, or if it is not known.
+
+    A run of an older server does not know this time.
+    """
     if not has_begun(run):
         return None
     times = [next(reversed(run.succeeded_at.values()))] if run.succeeded_at else []
@@ -58,7 +61,7 @@ def finished_at(run: Run) -> float | None:
 
 
 def view(run: Run) -> Finishing | None:
-    """Return what is known of a round that finishes; None if no worker has finished, or none still runs."""
+    """Return what is known of a finishing round; None if no worker has finished, or if none still runs."""
     at = finished_at(run)
     return None if at is None or not run.running else Finishing(at, _finished(run), _still_running(run))
 
@@ -84,7 +87,7 @@ def _of_node(run: Run, agent_id: str, node_id: str) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """Ranks in words, as ranges: "rank 0", "ranks 0-7, 9", "ranks 1, 3, 5, 7 and 12 more"."""
+    """Return ranks as text, with ranges: "rank 0", "ranks 0-7, 9", "ranks 1, 3, 5, 7 and 12 more"."""
     if len(ranks) == 1:
         return words.rank(ranks[0])
     ranges = list(_ranges(ranks))
@@ -92,7 +95,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _ranges(ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last rank of each range of ascending ranks without a gap."""
+    """Yield the first and last rank of each range of ascending ranks without a gap."""
     for _, those in groupby(enumerate(ranks), lambda item: item[1] - item[0]):
         inside = [rank for _, rank in those]
         yield inside[0], inside[-1]
@@ -102,7 +105,7 @@ def _ranges(ranks: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def is_news(run: Run, agent_id: str, told: FinishedWorkers) -> bool:
-    """Whether the agent tells of workers that have finished since its last poll, in the running round."""
+    """Whether the agent reports workers that have finished since its last poll, in the running round."""
     seat, known = run.seat_of(agent_id), run.finished.get(agent_id)
     is_current = run.stage is Stage.RUNNING and told.round == run.round and agent_id in run.running
     if seat is None or not is_current or (known is not None and known.ranks == told.ranks):
@@ -111,7 +114,7 @@ def is_news(run: Run, agent_id: str, told: FinishedWorkers) -> bool:
 
 
 def note(run: Run, agent_id: str, told: FinishedWorkers, now: float) -> None:
-    """Keep what an agent tells of workers that have finished. The last that finished is the last entry."""
+    """Keep an agent's report of finished workers. The worker that finished last is the last entry."""
     if is_news(run, agent_id, told):
         run.finished[agent_id] = FinishedSign(tuple(sorted(set(told.ranks))), now - told.ago_s)
         run.finished = dict(sorted(run.finished.items(), key=lambda item: item[1].at))
@@ -121,14 +124,14 @@ def note(run: Run, agent_id: str, told: FinishedWorkers, now: float) -> None:
 
 
 def deadline(run: Run) -> float | None:
-    """Time at which the warning is due; None: it has been given, or no worker has finished."""
+    """Time at which the warning is due; None if it has been given, or if no worker has finished."""
     if run.still_running or (at := finished_at(run)) is None or not run.running:
         return None
     return at + WARNED_AFTER_S
 
 
 def due(run: Run, now: float) -> events.WorkersStillRun | None:
-    """The warning as a fact, once it is due; else None."""
+    """Return the warning as a fact once it is due, else None."""
     at = deadline(run)
     if at is None or now < at or (found := view(run)) is None:
         return None

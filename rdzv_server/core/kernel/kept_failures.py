@@ -1,9 +1,10 @@
-"""Limits of the evidence that is kept: of one failure, and of the failures of all attempts together.
+"""Limits of the evidence that is kept: for one failure, and for the failures of all attempts together.
 
-The limits of one failure are no lower than an agent's own, so they cut only what other programs report. Beyond the
-total, the attempt that ended first drops its evidence first; of those that have not ended, the one that keeps most. It
-keeps what a final report shows of the failures that it is blamed on, and a summary of a few more. People read evidence,
-and no rule does. So a drop is no fact: a server that starts again reads all of it, and drops as much.
+The limits of one failure are no lower than an agent's own, so they cut only what other programs report. If all failures
+exceed their total, the attempt that ended first drops its evidence first; among attempts that have not ended, the one
+that keeps most. The attempt still keeps what a final report shows of the failures that it is blamed on, and a summary
+of a few others. Only people read evidence, no rule does, so a drop is not a fact: after a restart the server reads all
+evidence again, and drops as much.
 """
 
 from collections.abc import Iterable
@@ -24,12 +25,11 @@ TEXT_BYTES = 1_024
 MOST_BYTES = 128 << 20
 """Most memory for the failures of all attempts, beside `LEAST_BYTES` for each."""
 LEAST_BYTES = 64 << 10
-"""Memory for the failures of an attempt up to which it drops no evidence. An attempt that has dropped its own takes
-less."""
+"""Bytes of an attempt's failures below which it drops no evidence. After a drop, an attempt takes less."""
 SUMMARIES = 8
-"""Number of the latest failures that an attempt keeps, at least as summaries, when it drops its evidence."""
+"""Number of latest failures of which an attempt keeps at least a summary when it drops its evidence."""
 ROOM = 10
-"""Divisor of the total: a tenth is dropped at once, as finding the oldest takes time."""
+"""Part of the total that is dropped at once, as a divisor: a tenth, since finding the oldest takes time."""
 _TEXTS, _LINES = ("cause", "error", "hint", "error_file", "rule"), ("traceback", "stderr_tail")
 
 
@@ -64,7 +64,7 @@ def drop_evidence(run: Run) -> None:
 
 
 def to_drop(keeping: Iterable[tuple[Run, int]], kept: int, most: int) -> list[Run]:
-    """Runs whose evidence is dropped if all failures take `kept` bytes and may take `most`.
+    """Return the runs that drop their evidence if all failures take `kept` bytes and may take `most`.
 
     `keeping`: runs that have evidence to drop, each with the bytes that its failures take.
     """

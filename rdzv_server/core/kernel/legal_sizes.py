@@ -1,7 +1,7 @@
 """Legal sizes of a round: the numbers of nodes that it may have, from the minimum to the maximum.
 
-Without `node_unit` and `legal_sizes` every number between the two is legal. A round takes the largest legal size that
-the nodes suffice for, and the others stand by.
+Without `node_unit` and `legal_sizes`, every number between the two is legal. A round takes the largest legal size for
+which there are enough nodes; the other nodes stand by.
 """
 
 from rdzv_protocol.settings import RunSettings
@@ -10,12 +10,12 @@ from rdzv_server.words import sizes as words
 
 
 def _given(settings: RunSettings) -> list[int]:
-    """Sizes that were given and are within the limits, the smallest first."""
+    """Return the given sizes that are within the limits, in ascending order."""
     return sorted(size for size in settings.legal_sizes if settings.min_nodes <= size <= settings.max_nodes)
 
 
 def fitting(settings: RunSettings, nodes: int) -> int:
-    """Largest legal size that `nodes` suffice for; 0: they are too few for any."""
+    """Return the largest legal size for which `nodes` nodes are enough; 0 if there is none."""
     nodes = min(nodes, settings.max_nodes)
     if settings.legal_sizes:
         return max((size for size in _given(settings) if size <= nodes), default=0)
@@ -24,21 +24,21 @@ def fitting(settings: RunSettings, nodes: int) -> int:
 
 
 def largest(settings: RunSettings) -> int:
-    """Largest legal size, beyond which an agent stands by; 0: no size is legal."""
+    """Return the largest legal size, beyond which agents stand by; 0 if no size is legal."""
     if settings.node_unit == 1 and not settings.legal_sizes and settings.min_nodes <= settings.max_nodes:
-        return settings.max_nodes  # asked for with every join
+        return settings.max_nodes  # every join asks for this
     return fitting(settings, settings.max_nodes)
 
 
 def smallest(settings: RunSettings) -> int:
-    """Smallest legal size, below which the run waits."""
+    """Return the smallest legal size. With fewer nodes the run waits."""
     if settings.legal_sizes:
         return min(_given(settings), default=settings.max_nodes)
     return settings.min_nodes + -settings.min_nodes % settings.node_unit
 
 
 def above(settings: RunSettings, nodes: int) -> int | None:
-    """Smallest legal size that `nodes` do not suffice for; None: they suffice for all."""
+    """Return the smallest legal size that needs more than `nodes` nodes; None if there is none."""
     if settings.legal_sizes:
         return min((size for size in _given(settings) if size > nodes), default=None)
     size = max(smallest(settings), nodes + settings.node_unit - nodes % settings.node_unit)
@@ -46,7 +46,7 @@ def above(settings: RunSettings, nodes: int) -> int | None:
 
 
 def shown(settings: RunSettings) -> str:
-    """The legal sizes in words; empty if every number from the minimum to the maximum is legal."""
+    """Return the legal sizes as text; empty if every number from the minimum to the maximum is legal."""
     if settings.legal_sizes:
         return words.legal_sizes(_given(settings))
     if settings.node_unit == 1 or settings.min_nodes == settings.max_nodes:
@@ -57,6 +57,6 @@ def shown(settings: RunSettings) -> str:
 
 
 def none_of(settings: RunSettings) -> str:
-    """Sentence about limits with no legal size between them."""
+    """Return a sentence about limits with no legal size between them."""
     given = sorted(settings.legal_sizes)
     return words.none_legal(given, settings.node_unit, settings.min_nodes, settings.max_nodes)

@@ -1,29 +1,32 @@
-"""Liveness of agents: a lease for each agent, and a shorter time for one of which that is uncertain.
+"""Liveness of agents: a lease for each agent, and a shorter time for an agent that may be dead.
 
-An agent is uncertain while its connection is closed, while it is probed (another agent claims to be its node, and it is
-asked for a sign of life), and after a restart of the server until its lease is renewed. It keeps its place, but gets no
-seat.
+An agent is uncertain while its connection is closed, while it is probed (another agent claims to be its node, so the
+server asks it for a sign of life), and after a restart of the server until its lease is renewed. An uncertain agent
+keeps its place, but gets no seat.
 
-The server's own trouble is no evidence against agents. Time for which it stood still counts for no deadline. If it
-answered nobody for so long that agents may have given it up, each agent gets one fresh lease, and the close of its
-connection is no sign, both until the agent is heard. So trouble that never ends does not keep a lost agent in the run.
-What came during the trouble is read after it, in any order: a poll that the agent has given up since is no reason to
-take the close of its connection for a sign.
+The server's own trouble is no evidence against agents. Deadlines do not count time in which the server's process stood
+still. If the server answered no agent for so many seconds that agents may have given it up, each agent gets one fresh
+lease, and the close of its connection does not count, until the server hears the agent. Since each agent gets only one
+such lease, endless trouble does not keep a lost agent in the run.
+
+The server reads messages from the time of the trouble later, in any order. A poll among them may be one that its agent
+has given up, so it does not make the close of a connection count.
 
 If several nodes vanish at once, the network path to the server is the likelier cause. So the grace of a closed
-connection decides nothing if other nodes' connections closed at the same time: then the agent's lease does, and no node
-is blamed. The same holds if all other agents of the run are away when the connection closes: a proxy that restarts
-twice may have let only this one back in between. That lease counts from the close if a poll was parked until then: its
-agent had nothing to say before. So a path that is away for less than a lease costs no node.
+connection decides nothing if connections of other nodes closed at the same time: then the agent's lease decides, and no
+node is blamed. The same holds if all other agents of the run are away when the connection closes: a proxy that restarts
+twice may have let only this one back in between. That lease counts from the close if a poll was parked until then,
+since its agent had nothing to send before. So a path that is broken for less than a lease costs no node.
 
-If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that is heard. For
-a grace, one must be certain when it ends, and was heard not long before. For a lease, one must be heard after the lost
-agent is overdue. Leases need a witness only while workers run, which a wrong verdict would stop. When an agent is heard
-after a time in which none was, it is no witness of that time: each of the others is spared, with one fresh lease.
+If all agents of a run are silent, a verdict helps none of them. So a loss needs a witness: an agent that the server
+hears. For a grace, one agent must be certain when the grace ends, and the server must have heard it recently. For a
+lease, the server must hear one after the lost agent is overdue. Leases need a witness only while workers run, because a
+wrong verdict would stop them. If the server hears an agent after a time in which it heard none, that agent is no
+witness of that time: the server spares each of the others, with one fresh lease.
 
-All leases of a run are equally long, so the one renewed longest ago stands first: renewing moves it to the end, the
-next deadline is the first entry, and neither depends on the number of nodes. A plain dict would not do: it finds its
-first entry behind the places of all those that were taken out before.
+All leases of a run have the same length, so the lease that was renewed longest ago is the first entry: renewing moves
+an entry to the end, and the next deadline is the first entry. Neither takes longer with more nodes. A plain dict would
+be slower: to find its first entry, it steps over the places of all entries that were removed before.
 """
 
 from collections import OrderedDict, deque
@@ -38,22 +41,23 @@ from rdzv_protocol.timing import HOLDS_PER_LEASE
 from rdzv_server.words import losses as words
 
 OVERDUE = 1.2 / HOLDS_PER_LEASE
-"""Part of a lease after which an agent that was not heard is overdue: an agent polls so many times in each lease."""
+"""Part of a lease after which a silent agent is overdue. An agent polls `HOLDS_PER_LEASE` times in each lease."""
 TOGETHER, TOGETHER_S = 3, 1.0
-"""Nodes of any runs, and seconds within which the connections of as many close if the path to them is at fault."""
+"""If the connections of this many nodes, of any runs, close within this many seconds, the path to them is at fault."""
 MOST_CLOSINGS = 256
-"""Latest closings that are compared: if there are more within a second, these tell enough."""
+"""Number of latest closings that are compared. If there are more within a second, these are enough to decide."""
 
 READ_WITHIN_S = 1.0
-"""Seconds after trouble of the server in which closes are read that may be of the time of the trouble."""
+"""Seconds after trouble of the server in which it may still read closes from the time of the trouble."""
 UNANSWERED = 0.5
-"""Part of a lease after which agents may give up a server that does not answer: it is less than their own limit."""
+"""Part of a lease after which agents may give up a server that does not answer: less than the agents' own limit."""
 
 
 class HoldUp(Struct, frozen=True):
-    """Trouble of the server that is over. `still_s`: seconds in which it could hear nobody, as its process stood still.
+    """Trouble of the server that is over.
 
-    `silent_s`: seconds in which an agent may have waited for an answer in vain.
+    `still_s`: seconds in which the process stood still, so that it could hear no agent. `silent_s`: seconds in which an
+    agent may have waited for an answer in vain.
     """
 
     still_s: float = 0.0
@@ -61,7 +65,7 @@ class HoldUp(Struct, frozen=True):
 
 
 class Closing(Struct, frozen=True):
-    """Closing of the connection that carried an agent's polls. `was_parked`: a poll was parked on it."""
+    """Close of the connection for an agent's polls. `was_parked`: whether a poll was parked on it."""
 
     run_id: str
     node_id: str
@@ -93,9 +97,10 @@ class Closings:
 
 
 class Loss(Struct, frozen=True):
-    """Agent that is lost, and why. `excuse`: why that is blamed on no node; empty: it is blamed on its own.
+    """Agent that is lost, and why.
 
-    `is_expired`: its lease has ended.
+    `excuse`: why no node is blamed for the loss; empty if the agent's node is blamed. `is_expired`: whether its lease
+    has ended.
     """
 
     agent_id: str
@@ -105,7 +110,7 @@ class Loss(Struct, frozen=True):
 
 
 class Leases:
-    """The leases of one run's agents. Times are the server's clock, in seconds."""
+    """The leases of one run's agents. Times are in seconds by the server's clock."""
 
     def __init__(self, lease_s: float, grace_s: float, run_id: str = "") -> None:
         self._lease_s = lease_s
@@ -116,34 +121,35 @@ class Leases:
         """Closings of all runs of the server."""
         self.renewed_at: OrderedDict[str, float] = OrderedDict()
         self.heard_at = -inf
-        """Time at which one of these agents was heard last. Only leases from a close on may be later."""
+        """Time at which the server last heard any of these agents. Only leases that count from a close may be later."""
         self.uncertain: OrderedDict[str, None] = OrderedDict()
         """Agents that get no seat until their leases are renewed."""
         self.absent_since: OrderedDict[str, float] = OrderedDict()
-        """Times at which the connections of agents that have none were closed, or from which their grace counts."""
+        """Times at which the connections of absent agents closed, or since when their grace counts."""
         self.unconnected: dict[str, None] = {}
-        """Uncertain agents that have no connection, since theirs was closed or the server has started."""
+        """Uncertain agents without a connection, because it was closed or because the server has restarted."""
         self.suspects: set[str] = set()
         """Uncertain agents that vanished together with others: their leases decide, and no node is blamed."""
         self.probed_until: dict[str, float] = {}
         self.excused: set[str] = set()
-        """Agents with a fresh lease for the server's trouble: until they are heard they get no other one."""
+        """Agents with a fresh lease because of the server's trouble. They get no other one until they are heard."""
         self._excused_at = -inf
-        """End of the server's latest trouble for which agents have a fresh lease."""
+        """End of the server's latest trouble after which agents got a fresh lease."""
         self.spared: dict[str, float] = {}
-        """Agents with a fresh lease since another one was heard again, each with the time since which none had been."""
+        """Agents with a fresh lease since another agent was heard again, each with the time since which none was
+        heard."""
         self.awaits_witness = False
-        """Whether a lease is over that counts only when another agent is heard."""
+        """Whether a lease has ended that counts only once the server hears another agent."""
         self.unread_since = inf
         """Arrival of the oldest message that the server has not read, which may be a sign of life of any agent."""
         self._closings: dict[str, Closing] = {}
-        """Closing of each absent agent's connection."""
+        """Close of each absent agent's connection."""
         self._graces: OrderedDict[str, float] = OrderedDict()
         """Times of `absent_since` of the agents whose grace still decides."""
         self._proven_at: dict[str, float] = {}
 
     def renew(self, agent_id: str, now: float) -> None:
-        """Give the agent, from which a sign of life came, a fresh lease: nothing is uncertain about it."""
+        """Give a fresh lease to an agent that the server has heard: the agent is certain again."""
         if now > self.heard_at:
             if now > self.heard_at + self._overdue_s and self.renewed_at:
                 self._spare(now)
@@ -162,20 +168,20 @@ class Leases:
                 self._proven_at[agent_id] = now
 
     def _spare(self, now: float) -> None:
-        """Give every agent a fresh lease, as none was heard for a time: the path to them may have been broken."""
+        """Give every agent a fresh lease, since none was heard for a while: the path to them may have been broken."""
         self.suspect_all()
         spared = [agent_id for agent_id in self.renewed_at if agent_id not in self.spared]
         self.spared.update(dict.fromkeys(spared, self.heard_at))
         self._excuse(spared, now)
 
     def suspect_all(self) -> None:
-        """Expect a sign of life of every agent, none of which was heard: the path to them is suspected."""
+        """Mark every agent as uncertain and suspect the path to them, because the server heard none of them."""
         self.uncertain.update(dict.fromkeys(self.renewed_at))
         self.suspects.update(self.renewed_at)
         self._graces.clear()
 
     def give_up(self, agent_ids: Collection[str]) -> None:
-        """Take the fresh leases of spared agents back: they end as if each was heard last when any agent was."""
+        """Take back spared agents' fresh leases: each ends as if its agent was heard when the latest was."""
         since = max((self.spared[agent_id] for agent_id in agent_ids), default=-inf)
         for agent_id in agent_ids:
             self.renewed_at[agent_id] = since
@@ -183,7 +189,7 @@ class Leases:
 
     @property
     def is_any_certain(self) -> bool:
-        """Whether nothing is uncertain about one of the agents."""
+        """Whether at least one agent is certain."""
         return len(self.uncertain) < len(self.renewed_at)
 
     @property
@@ -192,7 +198,7 @@ class Leases:
         return len(self.unconnected) == len(self.renewed_at)
 
     def are_silent(self, now: float) -> bool:
-        """Whether no agent was heard for a lease."""
+        """Whether the server heard no agent for a lease."""
         return bool(self.renewed_at) and min(now, self.unread_since) >= self.heard_at + self._lease_s
 
     def are_gone(self, now: float) -> bool:
@@ -207,9 +213,10 @@ class Leases:
         self._graces.pop(agent_id, None)
 
     def disconnect(self, agent_id: str, now: float, *, was_parked: bool = True, node_id: str = "") -> None:
-        """Note that the agent's connection closed, and whether its poll was parked; the first close counts.
+        """Note that the agent's connection closed, and whether its poll was parked; only the first close counts.
 
-        If the server did not answer the agent, it may have closed the connection for that: then its lease decides.
+        If the server did not answer the agent, the agent may have closed the connection for that: then its lease
+        decides.
         """
         if agent_id not in self.renewed_at or agent_id in self.absent_since:
             return
@@ -218,14 +225,14 @@ class Leases:
             return
         self.absent_since[agent_id] = now
         if not self.is_any_certain and len(self.renewed_at) > 1:
-            self.suspects.add(agent_id)  # nothing shows that the path to the server is in order
+            self.suspects.add(agent_id)  # nothing shows that the path to the server works
         else:
             self._graces[agent_id] = now
         closing = self._closings[agent_id] = Closing(self._run_id, node_id or agent_id, now, was_parked)
         self.all_closings.note(closing)
 
     def corroborates(self, agent_id: str) -> bool:
-        """Whether the agent's absence and failures of other nodes' workers explain each other."""
+        """Whether the agent's absence and the failures of other nodes' workers explain each other."""
         return agent_id in self._closings and self._closings[agent_id].was_parked
 
     def is_suspect(self, agent_id: str) -> bool:
@@ -240,12 +247,15 @@ class Leases:
         self._graces.pop(agent_id, None)
 
     def probe(self, agent_id: str, until: float) -> None:
-        """Expect a sign of life of the agent before `until`; the first probe counts."""
+        """Expect a sign of life of the agent before `until`; only the first probe counts."""
         self.probed_until.setdefault(agent_id, until)
         self.uncertain[agent_id] = None
 
     def counts_copies_of(self, agent_id: str) -> bool:
-        """Whether a repeated join, which may be a late copy, is a sign of life: no copy answers a probe."""
+        """Whether a repeated join, which may be a late copy, counts as a sign of life.
+
+        A copy does not answer a probe.
+        """
         if agent_id not in self.uncertain:
             return True
         return agent_id in self.absent_since and agent_id not in self.probed_until
@@ -255,7 +265,7 @@ class Leases:
         return agent_id not in self.uncertain and now < self._proven_at.get(agent_id, float("-inf")) + self._lease_s
 
     def resume(self, now: float, hold_up: HoldUp) -> None:
-        """Make up for a time in which the server could not hear agents, or not answer them."""
+        """Make up for a time in which the server could not hear agents, or could not answer them."""
         if hold_up.still_s:
             for times in (self.renewed_at, self.absent_since, self._graces):
                 for agent_id, at in times.items():
@@ -269,7 +279,7 @@ class Leases:
         self.awaits_witness = False
 
     def _excuse(self, agent_ids: Collection[str], now: float) -> None:
-        """Give the agents a fresh lease. Closes of their connections until now are no signs."""
+        """Give the agents a fresh lease. Closes of their connections until now do not count."""
         self.excused.update(agent_ids)
         for agent_id in agent_ids:
             self.renewed_at[agent_id] = now
@@ -279,7 +289,7 @@ class Leases:
                 self.probed_until[agent_id] = max(self.probed_until[agent_id], now + self._grace_s)
 
     def restart(self, agent_ids: Iterable[str], now: float) -> None:
-        """Give every agent a fresh lease after a restart of the server, which holds no connection yet."""
+        """Give every agent a fresh lease after a restart of the server, which has no connection yet."""
         for agent_id in agent_ids:
             self.renew(agent_id, now)
             self.uncertain[agent_id] = self.unconnected[agent_id] = None
@@ -307,7 +317,7 @@ class Leases:
         )  # fmt: skip
 
     def is_connected(self, agent_id: str) -> bool:
-        """Whether a connection carries the agent, as far as that is known."""
+        """Whether the agent has a connection, as far as the server knows."""
         is_known = agent_id not in self.uncertain or agent_id in self.probed_until
         return is_known and agent_id not in self.absent_since
 
@@ -317,9 +327,9 @@ class Leases:
         return None if renewed_at is None else renewed_at + self._lease_s
 
     def lost_at(self, agent_id: str) -> float | None:
-        """Time at which the agent is lost unless it is heard before; None if it has no lease.
+        """Return the time at which the agent is lost unless the server hears it before; None if it has no lease.
 
-        That is the end of its lease, or of its grace if that can decide.
+        That is the end of its lease, or the end of its grace if the grace can decide.
         """
         ends_at, since = self.ends_at(agent_id), self._graces.get(agent_id)
         if ends_at is None or since is None or not self.is_any_certain or self.is_suspect(agent_id):
@@ -327,21 +337,21 @@ class Leases:
         return min(ends_at, since + self._grace_s)
 
     def missed_since(self, agent_id: str, now: float) -> float:
-        """Time at which the agent's connection closed, or else at which it was heard last; now if it has no lease."""
+        """Return when the agent's connection closed, or else when it was last heard; now if it has no lease."""
         heard_at = self.renewed_at.get(agent_id, now)
         return self.absent_since.get(agent_id, self.spared.get(agent_id, heard_at))
 
     def overdue(self, now: float) -> Iterator[str]:
-        """Yield the agents that were not heard for longer than they should, beginning with the longest."""
+        """Yield the overdue agents, the one that was silent longest first."""
         for agent_id, renewed_at in self.renewed_at.items():
             if now <= renewed_at + self._overdue_s:
                 break
             yield agent_id
 
     def expired(self, now: float, *, needs_witness: bool = False) -> Loss | None:
-        """Return an agent that is lost by now; None while none is. `needs_witness`: leases count only with a witness.
+        """Return an agent that is lost by now; None if there is none. `needs_witness`: whether leases need a witness.
 
-        A deadline passes only when all is read that came in before it.
+        A deadline passes only after the server has read everything that arrived before it.
         """
         now = min(now, self.unread_since)
         if self._graces and (lost := self._out_of_grace(now)):
@@ -359,9 +369,9 @@ class Leases:
         return None
 
     def _counts_from_close(self, agent_id: str) -> bool:
-        """Whether the agent's lease is to count from the close of its connection, and does not do so yet.
+        """Whether the agent's lease should count from the close of its connection, and does not yet.
 
-        A close that comes long after the agent was to poll is no sign of life: TCP has given a silent host up.
+        A close that comes long after the agent's next poll was due is no sign of life: TCP has given up a silent host.
         """
         closing, renewed_at = self._closings.get(agent_id), self.renewed_at[agent_id]
         if closing is None or not closing.was_parked or not renewed_at < closing.at <= renewed_at + self._overdue_s:
@@ -398,9 +408,9 @@ class Leases:
         return Loss(agent_id, words.not_heard(self._lease_s), excuse, is_expired=True)
 
     def next_deadline(self) -> float | None:
-        """Time at which the next agent is lost unless its lease is renewed before, or at which all are silent."""
+        """Time at which the next agent is lost unless its lease is renewed before, or when all agents are silent."""
         if not self.renewed_at:
-            return None  # who has no lease is neither absent nor probed
+            return None  # an agent without a lease is neither absent nor probed
         at = (self.heard_at if self.awaits_witness else next(iter(self.renewed_at.values()))) + self._lease_s
         if self._graces and (ends_at := self._grace_ends_at()) is not None:
             at = min(at, ends_at)

@@ -1,4 +1,4 @@
-"""The mutator of one run: `handle(event, now)` gives the effects, `next_deadline()` says when to send `TimePassed`.
+"""The mutator of one run: `handle(event, now)` returns the effects, and `next_deadline()` when to send `TimePassed`.
 
     FORMING --RoundCompleted--> RUNNING --every participant succeeded--> SUCCEEDED
        ^                                      |
@@ -6,7 +6,7 @@
        |  operator's action
        +--JoinTimedOut--> FAILED                any --RunStopped--> FAILED
 
-An event that is refused raises a `ProtocolError` and changes nothing. A repeated one is accepted and changes nothing.
+An event that is refused raises a `ProtocolError` and changes nothing. A repeated event is accepted and changes nothing.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -60,16 +60,18 @@ from rdzv_server.words import notices as notice_words
 from rdzv_server.words import operations as operation_words
 
 WALL_CLOCK_SLACK_S = 0.5
-"""Seconds by which the wall clock must have been set for the server to notice, and as many for a run to follow: times
-that people are told are right to a second."""
+"""Seconds by which the wall clock must jump for the server to notice, and by which it must differ for a run to follow.
+
+Times that people see are right to a second.
+"""
 _FORMING, _RUNNING = Stage.FORMING, Stage.RUNNING
-"""Stages that every event is compared with, as constants: looking a member of an enumeration up is slow."""
+"""Stages that every event is compared with, as constants: looking up a member of an enumeration is slow."""
 DUE_AT_ONCE = 500
-"""Most agents that are lost in one go when many leases end together: other runs wait meanwhile."""
+"""Most agents that are declared lost at once when many leases end together: meanwhile other runs wait."""
 
 
 class RunMachine:
-    """Mutator of one attempt of a run, and of its policies. Times are the server's, in seconds."""
+    """Mutator of one attempt of a run, and of its policies. Times are in seconds by the server's clock."""
 
     def __init__(self, created: events.RunCreated, now: float, retention_s: float, policies: Policies) -> None:
         settings: RunSettings = created.settings
@@ -85,38 +87,38 @@ class RunMachine:
             event_number=created.event_number,
             first_event=created.event_number + 1,
         )
-        # Every agent that is alive asks within a lease, and must hear of the end: else it would form the run anew.
+        # Every live agent polls within a lease, and must hear of the end. Otherwise it would form the run anew.
         self._retention_s = max(retention_s, settings.lease_s)
         self.deadline: float | None = None
-        """Value of `next_deadline` after the last event that was taken."""
+        """Value of `next_deadline` after the last event that was handled."""
         self._effects: list[Effect] = []
-        """Effects that are to be returned next: at first that of the run's creation."""
+        """Effects that `handle` returns next: at first those of the run's creation."""
         self.policies = tuple(policy(self, now) for policy in policies)
         self._hooks = Hooks(self.policies)
         self.tell("run_created", self.run.opening.reason, now)
         self.agreed: RequestedSettings | None = None
         self.agreed_program = ""
-        """Settings and program of the last new agent: nearly all of them have the same."""
+        """Settings and program of the last new agent: nearly all agents have the same."""
         self.blamed: list[Blame] = []
-        """Blames on nodes that the registry has not taken yet, for the node history."""
+        """Blame on nodes for the node history, which the registry has not taken yet."""
         self.is_judged = False
-        """Whether the registry may exclude the nodes that are blamed: then no round completes before it has judged."""
+        """Whether the registry may exclude nodes that are blamed: then no round completes before it has decided."""
         self.awaits_verdict = False
-        """Whether a node was blamed, and the registry has not judged yet: a waiting node may be excluded."""
+        """Whether a node was blamed and the registry has not decided yet: it may exclude a waiting node."""
         self.history = NodeHistory(*OF_RUN)
         """Faults that nodes were blamed for, if they count only in this run: see `Run.is_scoped`."""
         self.places = 0
-        """Places that the registry counts for the attempt: its agents, or the seats of its last round if more."""
+        """Places that the registry counts for the attempt: its agents, or its last round's seats if these are more."""
         self.events = 0
-        """Kept events that the registry counts for the attempt, and their bytes."""
+        """Kept events that the registry counts for the attempt. `event_bytes`: their bytes."""
         self.event_bytes = 0
         self.evidence = 0
-        """Bytes of failures that the registry counts for the attempt, and the last failure among them."""
+        """Bytes of failures that the registry counts for the attempt. `last_failure`: the last failure among them."""
         self.last_failure: object = None
         self.departed = 0
-        """Agents that are gone whose ids the registry counts for the attempt."""
+        """Number of gone agents whose ids the registry counts for the attempt."""
         self._snapshot: list[bytes] = []
-        """Parts of a snapshot, while it is replayed."""
+        """Parts of a snapshot that is being replayed."""
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
         """Apply an event. Raises `ProtocolError`, with nothing changed, if it is refused."""
@@ -139,37 +141,40 @@ class RunMachine:
         return self._taken()
 
     def _rule_for(self, event: events.Event) -> tuple[Any, Rule]:
-        """Rule of a kind of event, and its owner; a policy that the run has not ignores its events."""
+        """Return the rule for a kind of event, and its owner.
+
+        The events of a policy that the run does not have are ignored.
+        """
         if rule := _RULES.get(type(event)):
             return self, rule
         return self._hooks.rules.get(type(event), (self, _IGNORED))
 
     def blame(self, node_id: str, fault: Fault, reason: str) -> None:
-        """Blame a node for what it has cost the run: no round completes until the registry has judged it."""
+        """Blame a node for what it has cost the run. No round completes until the registry has judged the node."""
         self.blamed.append(Blame(node_id, fault, reason))
         self.awaits_verdict = self.is_judged
 
     @property
     def is_unended(self) -> bool:
-        """Whether an operator has had the run forgotten before it had ended: then its agents form it anew."""
+        """Whether an operator forgot the run before it had ended: then its agents form it anew."""
         return False
 
     def take_blames(self) -> list[Blame]:
-        """Return the blames that have not been taken yet, and empty the list."""
+        """Return the blame that has not been taken yet, and empty the list."""
         blamed, self.blamed = self.blamed, []
         return blamed
 
     def _ask_agents(self, now: float) -> None:
-        """Send agents the queries that follow from the facts; never done in a replay."""
+        """Send agents the queries that follow from the facts. A replay does not call this."""
         run = self.run
         if notices.may_end(run) or run.notice is not None:
             notices.settle(self, now)
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
-        """Take a `LeaseRenewed` if only a fresh lease follows from it; else return False, with nothing changed.
+        """Handle a `LeaseRenewed` if it only renews a lease; else return False, with nothing changed.
 
-        The run's deadline is left as it is: it turns out to have moved on when it comes. If an agent is absent it may
-        move closer, as this agent is the witness that the end of a grace needs.
+        The run's deadline stays as it is: when it comes, it may turn out to be too early. If an agent is absent, the
+        deadline may become earlier, since this agent is the witness that the end of a grace needs.
         """
         run, agent_id = self.run, event.agent_id
         leases = run.leases
@@ -188,7 +193,7 @@ class RunMachine:
         return any(is_news(agent_id, told, now) for is_news in self._hooks.is_news)
 
     def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
-        """Apply a recorded fact again, or a part of a snapshot; return the effects of the fact, none for a snapshot."""
+        """Apply a recorded fact again, or a part of a snapshot. Return the effects of the fact; a snapshot has none."""
         if isinstance(fact, events.SnapshotPart):
             self._snapshot.append(fact.data)
             if fact.is_last:
@@ -199,7 +204,7 @@ class RunMachine:
         return self._taken()
 
     def restart(self, now: float) -> None:
-        """Give every agent a fresh lease after a restart of the server; it must speak before it gets a seat."""
+        """Give every agent a fresh lease after a restart of the server; an agent gets a seat only once it is heard."""
         if not self.run.stage.is_end:
             self.run.leases.restart(self.run.agents, now)
             for server_restarted in self._hooks.server_restarted:
@@ -208,18 +213,18 @@ class RunMachine:
             self.run.leases.suspect_all()
 
     def set_wall_clock(self, wall_at: float, now: float) -> list[Effect]:
-        """Note what the server's wall clock shows, if a run that has not ended counts otherwise."""
+        """Record the server's wall clock if a run that has not ended has another time."""
         if not self.run.stage.is_end and abs(self.run.wall_clock(now) - wall_at) > WALL_CLOCK_SLACK_S:
             self._transit(events.WallClockSet(wall_at), now)
         return self._taken()
 
     def has_news(self, agent_id: str, revision: int) -> bool:
-        """Whether the agent, which has seen the directive of `revision`, is to be told something at once."""
+        """Whether there is news for the agent, which has seen the directive of `revision`."""
         agent = self.run.agents.get(agent_id)
         return agent is None or agent.revision > revision
 
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
-        """The agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
+        """Return the agent's revision and what it must do now. Raises `AgentFenced` if it is not part of the run."""
         agent = self.agent(agent_id)
         directive = agent.directive or self._implied(agent, now)
         if type(directive) is Drain:
@@ -250,7 +255,7 @@ class RunMachine:
                 soonest = at
         return soonest
 
-    # What time brings: what follows from silence is a fact, and recorded as such.
+    # Timeouts. What follows from silence is a fact, and is recorded as one.
 
     def _pass_time(self, now: float) -> None:
         for _ in range(DUE_AT_ONCE):
@@ -290,7 +295,7 @@ class RunMachine:
         if is_running and (found := unheard.due(run, now)):
             return found
         if run.unheard_since is not None:
-            return None  # nothing else is concluded
+            return None  # the run draws no other conclusion
         forming_until = completion.deadline(run) if self._may_complete else None
         if forming_until is not None and now >= forming_until:
             if run.opening.min_since is None:
@@ -310,14 +315,14 @@ class RunMachine:
         return finishing.due(run, now)
 
     def _loss(self, lost: Loss, now: float) -> events.NodeLost:
-        """Loss as a fact: blamed on the node unless others vanished or fell silent together with it."""
+        """Return the loss as a fact. The node is blamed unless others vanished or fell silent together with it."""
         is_shared = lost.is_expired and self._note_others(lost.agent_id, now)
         excuse = lost.excuse or (losses.OTHERS_VANISHED if is_shared else "")
         why = losses.excused(lost.cause, excuse)
         return events.NodeLost(lost.agent_id, why, is_blameless=bool(excuse), is_expired=lost.is_expired)
 
     def _note_others(self, agent_id: str, now: float) -> bool:
-        """Whether an agent of another node is overdue as well; the next one is noted, as it fell silent, too."""
+        """Whether an agent of another node is overdue as well. The first such agent becomes a suspect, too."""
         run, node_id = self.run, self.run.agents[agent_id].node_id
         others = (each for each in run.leases.overdue(now) if run.agents[each].node_id != node_id)
         if (other := next(others, None)) is not None:
@@ -325,7 +330,7 @@ class RunMachine:
         return other is not None
 
     def _complete_if_ready(self, now: float) -> None:
-        """Complete the round if it is ready. Its completion is recorded, the signs of life that decide it are not."""
+        """Complete the round if it is ready. The completion is recorded; the signs of life that decide it are not."""
         if self.run.failed and self._may_complete:
             for agent_id in completion.presumed_lost(self.run, now):
                 excuse = losses.OTHERS_VANISHED if self.run.leases.is_suspect(agent_id) else ""
@@ -334,7 +339,7 @@ class RunMachine:
             self._complete(reason, now)
 
     def _complete(self, reason: str, now: float) -> None:
-        """Complete the round, or have the first policy that holds it prepare it."""
+        """Complete the round, or let the first policy that holds it prepare it."""
         for holds_round, prepare_round in self._hooks.holders:
             if holds_round(now):
                 prepare_round(now)
@@ -356,7 +361,7 @@ class RunMachine:
         for progressed in self._hooks.progressed:
             if fact := progressed(event.agent_id, event.progress, now):
                 facts.append(fact)
-        for fact in facts:  # once each policy has seen the same run
+        for fact in facts:  # after each policy has seen the same run
             self._apply(fact, now)
 
     def _disconnected(self, event: events.AgentDisconnected, now: float) -> None:
@@ -369,7 +374,7 @@ class RunMachine:
         self.agent(event.agent_id)
         return event
 
-    # Facts are recorded, applied, and draw their conclusions.
+    # Facts: they are recorded and applied, and then the machine and its policies settle.
 
     def _apply(self, fact: events.Fact, now: float) -> None:
         if self.run.stage is _RUNNING and self._may_end_round(fact):
@@ -398,7 +403,7 @@ class RunMachine:
         run.first_event = max(run.first_event, fact.below)
 
     def note_steps(self, step: int | None, checkpoint_step: int | None) -> None:
-        """Note the highest step, and checkpoint, that workers of the running round have told; None if none."""
+        """Note the highest step and the highest checkpoint that workers of the running round have reported, or None."""
         run = self.run
         if checkpoint_step is not None:
             run.checkpoint_step = max(checkpoint_step, run.checkpoint_step or 0)
@@ -410,7 +415,7 @@ class RunMachine:
 
     def _joined(self, fact: events.NodeJoined, now: float) -> None:
         run, join = self.run, fact.join
-        if fact.is_scoped:  # before anything is blamed on its word
+        if fact.is_scoped:  # before a node is blamed because of its report
             run.is_scoped = True
         for agent_id in fact.replaces:  # before the newcomer counts
             why, is_blameless = losses.REPLACED, run.leases.is_suspect(agent_id)
@@ -444,7 +449,7 @@ class RunMachine:
         self._note_directives([agent], None)
 
     def _told_of_unfit(self, join: JoinRequest, now: float) -> None:
-        """Remember a node that takes no part because its own check found it unfit before it joined."""
+        """Remember a node that does not take part, because its own check found it unfit before it joined."""
         why = completion.said_unfit(join.node_id, join.unfit)
         self.run.note_departed(join.agent_id)
         self.note_unfit(join.node_id, why)
@@ -462,7 +467,7 @@ class RunMachine:
             self.note_unfit(agent.node_id, completion.said_unfit(agent.node_id, fact.reason))
 
     def note_unfit(self, node_id: str, reason: str) -> None:
-        """Remember the node that leaves, has left, or does not join, because a check has found it unfit."""
+        """Remember that a check has found this node unfit: it leaves, has left, or does not join."""
         self.blame(node_id, "unfit", reason)
         completion.note_unfit(self.run, node_id, reason)
 
@@ -471,7 +476,10 @@ class RunMachine:
         self.end(Stage.FAILED, runs.join_timeout(completion.shortfall(self.run)), None, now)
 
     def _superseded(self, fact: events.RunSuperseded, now: float) -> None:
-        """End the run, in which no agent is heard. Silent agents that live join the new attempt when they return."""
+        """End the run, in which no agent is heard.
+
+        Silent agents that are alive join the new attempt when they return.
+        """
         silent = list(self.run.agents.values())
         why = losses.excused(losses.SILENT, losses.NOBODY_HEARD)
         for agent in silent:
@@ -516,14 +524,14 @@ class RunMachine:
         self._left_its_place(agent, was, cause, reason, now)
 
     def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
-        """Have an agent leave: its workers are gone by `until`, and no round counts with it any more."""
+        """Tell an agent to leave: its workers are gone by `until`, and no later round counts on it."""
         was = agent.state
         self.run.drain(agent, until)
         self.direct([agent], Drain(reason=reason, remaining_s=max(0.0, until - now), unfit=unfit))
         self._left_its_place(agent, was, cause, reason, now)
 
     def _left_its_place(self, agent: Agent, was: AgentState, cause: Cause, reason: str, now: float) -> None:
-        """Draw the conclusions for the round from an agent that is gone or leaves. `was`: its state before."""
+        """Decide what follows for the round from an agent that is gone or leaves. `was`: its state before."""
         run = self.run
         if was is AgentState.RUNNING or notices.has_lost_its_reason(run):
             self.open_round(cause, reason, now)
@@ -556,7 +564,7 @@ class RunMachine:
         self.tell("round_opened", reason, now, cause=cause.value)
 
     def _settle(self, now: float) -> None:
-        """Draw the conclusions of whatever has just changed."""
+        """Decide what follows for the run from the fact that was just applied."""
         run = self.run
         if run.leaving and run.stage is not _RUNNING:
             notices.release(self, now)
@@ -582,7 +590,7 @@ class RunMachine:
             opening.min_since, opening.below_since = None, now
 
     def hold(self, why: str) -> None:
-        """Keep the forming round from completing until `release`; `why`: phrase about what it waits for."""
+        """Keep the forming round from completing until `release`. `why` is a phrase about what it waits for."""
         self.run.held = why
 
     def release(self) -> None:
@@ -594,7 +602,7 @@ class RunMachine:
         self.run.leases.renew(agent_id, now)
 
     def workers_succeeded(self, agent_id: str) -> None:
-        """Let policies know that all workers of an agent have exited 0."""
+        """Tell the policies that all workers of an agent have exited 0."""
         for workers_succeeded in self._hooks.workers_succeeded:
             workers_succeeded(agent_id)
 
@@ -603,11 +611,11 @@ class RunMachine:
         restart_budget.note_root(self.run, record)
 
     def replace_node(self, node_id: str, why: str, now: float) -> None:
-        """Have a node that stands by take the place of this one; workers get a notice before if they are to."""
+        """Replace this node with a node that stands by, after a notice to the workers if the run gives notices."""
         notices.replace_node(self, node_id, why, now)
 
     def fail(self, failure: Failure, verdict: restart_budget.Verdict, now: float) -> None:
-        """End the run over a failure that no restart answers."""
+        """End the run over a failure that no restart can fix."""
         self.run.no_progress = verdict.no_progress
         self.end(Stage.FAILED, failures.ends_run(failure.sentence, verdict.reason), failure, now)
 
@@ -635,7 +643,7 @@ class RunMachine:
     # Helpers.
 
     def _implied(self, agent: Agent, now: float) -> Directive:
-        """Directive that the state of an agent implies, for one that was given none."""
+        """Return the directive that an agent's state implies, for an agent without a directive of its own."""
         if agent.state is AgentState.WAITING:
             forming = self.run.stage is _FORMING
             return completion.wait(self.run, now) if forming else completion.standby(self.run, now)
@@ -657,7 +665,7 @@ class RunMachine:
         return losses.not_part(agent_id, self.run.run_id)
 
     def direct(self, agents: Collection[Agent], directive: Directive | None) -> None:
-        """Tell agents what to do; None: what their state says."""
+        """Tell agents what to do; None if their state implies it."""
         self._note_directives(agents, directive)
         self.wake(agents)
 
@@ -668,7 +676,7 @@ class RunMachine:
         self.run.revision = before + len(agents)
 
     def emit(self, effect: Effect) -> None:
-        """Add an effect to those of the present event."""
+        """Add an effect to those of the current event."""
         self._effects.append(effect)
 
     def wake(self, agents: Iterable[Agent]) -> None:
@@ -732,4 +740,4 @@ _RULES: dict[type[events.Event], Rule] = {
     events.AgentDisconnected: Rule(note=RunMachine._disconnected),
     events.TimePassed: _IGNORED,
 }
-"""Rules of the run's own events; those of policies are in `Hooks.rules`."""
+"""Rules of the run's own events. `Hooks.rules` has the rules of the policies' events."""

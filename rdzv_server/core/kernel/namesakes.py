@@ -1,7 +1,7 @@
-"""Machines that take part under one node id, since they were given the same `--node-id` or host name.
+"""Machines that take part under one node id, because they have the same `--node-id` or host name.
 
-Each of them gets a seat, as agents of one machine do that share its name. But a cordon, a drain and the history of
-failures are about a node id, and an agent that starts takes the place of an absent one: so people are warned.
+Each of them gets a seat, like agents of one machine that share its host name. But cordons, drains and the history of
+failures apply to a node id, and a new agent takes the place of an absent one. So the server warns people.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ MOST_NAMED = 4
 
 
 def warning(run: Run, agent_id: str) -> str:
-    """Warn an agent of the running round whose node id another machine has as well; empty if none has."""
+    """Return a warning for an agent of the running round whose node id another machine has, too; empty if none has."""
     if len(run.node_ids) == len(run.agents):
         return ""
     agent = run.agents.get(agent_id)
@@ -26,7 +26,7 @@ def warning(run: Run, agent_id: str) -> str:
 def new_warnings(run: Run, seats_before: Mapping[str, Seat]) -> Iterator[tuple[str, str]]:
     """Yield each node id that several machines have in the round that has just begun, with its warning.
 
-    Leave out those that had the same seats in the round before.
+    Node ids whose agents all had seats in the previous round are left out.
     """
     if len(run.node_ids) == len(run.agents):
         return

@@ -1,11 +1,12 @@
-"""Notices: the workers of a running round are told that it is about to end, so that they save their work first.
+"""Notices: the server tells the workers of a running round that it is about to end, so that they save their work first.
 
-A round is about to end because a participant says that it goes (`LeaveAnnounced`), because an operator drains its node,
-because a slow node is replaced, or, with `--scale-up on-notice`, because a node has arrived. Why, and until when, are
-facts. That the agents have been asked, and what they answered, are signs: after a restart of the server the same agents
-are asked again. As soon as every worker that listens has acknowledged, else at the deadline, `NoticeEnded` ends the
-round. A notice is never taken back, also if whoever was about to leave has succeeded and is gone: a worker that has
-acknowledged one may end, and counts as interrupted.
+A round is about to end if a participant announces that it leaves (`LeaveAnnounced`), if an operator drains a node, if a
+slow node is replaced, or, with `--scale-up on-notice`, if a node has arrived. The reason and the deadline are facts.
+The queries to the agents, and their answers, are signs: after a restart of the server it asks the same agents again.
+`NoticeEnded` ends the round as soon as every listening worker has acknowledged, or else at the deadline.
+
+A notice is never taken back, even if the leaving agent has meanwhile succeeded and is gone: a worker that has
+acknowledged a notice may exit, and counts as interrupted.
 """
 
 from functools import partial
@@ -21,9 +22,9 @@ from rdzv_server.core.kernel.run import Agent, AgentState, Cause, Leaving, OpenN
 from rdzv_server.words import notices as words
 
 DRAIN_SHARE = 0.8
-"""Greatest part of a drain's time that a notice takes: the rest is for stopping the workers."""
+"""Largest part of a drain's time that a notice may take: the rest is for stopping the workers."""
 SOONER_S = 1.0
-"""Seconds by which a deadline must be sooner than the one that the workers know for them to be told again."""
+"""Seconds by which a new deadline must be earlier than the one that the workers know, so that they get a new notice."""
 
 
 class Pending(Struct, frozen=True):
@@ -62,7 +63,7 @@ def has_lost_its_reason(run: Run) -> bool:
 
 
 def ends_at(run: Run) -> float | None:
-    """Time at which the round ends; None while nothing is about to end it."""
+    """Time at which the round ends; None if nothing is about to end it."""
     soon = pending(run)
     if soon is None:
         return None
@@ -71,7 +72,7 @@ def ends_at(run: Run) -> float | None:
 
 
 def over(run: Run, now: float) -> events.NoticeEnded | None:
-    """Fact that ends the round, if it is time."""
+    """Return the fact that ends the round if its time has come, else None."""
     at = ends_at(run)
     return None if at is None or now < at else events.NoticeEnded(_ended(run, now))
 
@@ -80,7 +81,7 @@ def over(run: Run, now: float) -> events.NoticeEnded | None:
 
 
 def check(machine: Machine, event: events.LeaveAnnounced, now: float) -> events.Fact | None:
-    """Ignore a leave that was announced before. Raises `AgentFenced`."""
+    """Return the fact; None if this leave was announced before. Raises `AgentFenced`."""
     run = machine.run
     if run.stage.is_end or event.agent_id in run.departed_ids:
         return None
@@ -135,12 +136,12 @@ def ended(machine: Machine, fact: events.NoticeEnded, now: float) -> None:
     if run.replacement and not run.leaving and completion.has_standby(run):
         _blame(machine, run.replacement)
     release(machine, now)
-    if run.stage is Stage.RUNNING and soon:  # nobody has left a seat: a node arrived, or who goes had finished
+    if run.stage is Stage.RUNNING and soon:  # no seat is free: a node arrived, or the leaving node had finished
         machine.open_round(Cause(soon.source), soon.reason, now)
 
 
 def replace_node(machine: Machine, node_id: str, why: str, now: float) -> None:
-    """Open a round without this node, for whose place another one stands by, after a notice if workers get one."""
+    """Open a round without this node, which a waiting node replaces, after a notice if the run gives notices."""
     run, notice_s = machine.run, machine.run.settings.notice_timeout_s
     slow = Replacement(node_id, why, now + (notice_s or 0.0))
     if notice_s is None:
@@ -171,7 +172,7 @@ def _release(machine: Machine, agent: Agent, now: float) -> None:
 
 
 def settle(machine: Machine, now: float) -> None:
-    """Send agents the notice, and again if its deadline is sooner now; withdraw it when the round is over."""
+    """Send agents the notice, again if its deadline is now earlier; withdraw it when the round is over."""
     run, soon = machine.run, pending(machine.run)
     if run.notice and (soon is None or run.notice.round != run.round):
         _close(run, run.notice)
@@ -210,7 +211,7 @@ def _close(run: Run, notice: OpenNotice) -> None:
 
 
 def _ended(run: Run, now: float) -> str:
-    """Sentence about how the notice ended."""
+    """Return the sentence about how the notice ended."""
     after_s = None if run.notice_since is None else now - run.notice_since
     notice = run.notice
     if notice is None or not notice.asked:

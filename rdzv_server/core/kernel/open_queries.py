@@ -1,4 +1,4 @@
-"""Container of the open queries of one run; `queries` asks, answers and ends them."""
+"""Container of the open queries of one run; the functions of `queries` ask, answer and end them."""
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from rdzv_protocol.queries import Query
 
 NUMBERS_PER_S = 1_000
-"""Query numbers a second: a number is the query's time in these units, or the next free one. So no number repeats one
-of a server before, whose answers may still be under way."""
+"""Query numbers for each second. A number is the query's time in these units, or the next free one, so that no number
+repeats one of an earlier server whose answers may still be on their way."""
 
 Closed = Callable[..., None]
-"""Callback for the end of a query: kernel, agent, query, answer (None: its time is over), now."""
+"""Callback for the end of a query: it gets kernel, agent, query, answer (None if it is too late) and now."""
 
 
 _NOTHING: dict[int, "OpenQuery"] = {}
@@ -21,7 +21,7 @@ _NOTHING: dict[int, "OpenQuery"] = {}
 class OpenQuery(Struct, frozen=True):
     query: Query
     until: float
-    """Time by the server's clock after which nobody waits for the answer."""
+    """Time by the server's clock after which nothing waits for the answer."""
     closed: Closed
 
 
@@ -43,14 +43,14 @@ class Queries:
         return self._last
 
     def of(self, agent_id: str, now: float) -> tuple[Query, ...]:
-        """Open queries of the agent, with the seconds that are left."""
+        """Return the open queries of the agent, with the seconds that are left for each."""
         asked = self.by_agent.get(agent_id)
         if not asked:
             return ()
         return tuple(replace(each.query, remaining_s=max(0.0, each.until - now)) for each in asked.values())
 
     def has_changed(self, agent_id: str, known: Iterable[int]) -> bool:
-        """Whether the agent has open queries beside those with the `known` numbers."""
+        """Whether the agent has open queries other than those with the `known` numbers."""
         return not self.by_agent.get(agent_id, _NOTHING).keys() <= set(known)
 
     def take(self, agent_id: str, number: int) -> OpenQuery | None:
@@ -62,7 +62,7 @@ class Queries:
         return opened
 
     def expired(self, now: float) -> tuple[str, int] | None:
-        """Agent and number of a query whose time is over; None: there is none."""
+        """Return agent and number of a query whose time is over; None if there is none."""
         at = self.next_deadline()
         return self._due[0][1:] if at is not None and now >= at else None
 

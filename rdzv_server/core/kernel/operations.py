@@ -1,9 +1,8 @@
-"""Effects of operators' actions: the fact that each one is, what is refused, and what it changes.
+"""Effects of operators' actions: the fact that each one becomes, when it is refused, and what it changes.
 
-`RULES` has one for each action of `rdzv_protocol.actions`; the machine's dispatch and the kinds of stored records are
-made of it. A check gives the fact to be recorded, or None for a request that was carried out before. Whatever a
-transition does stands in one sentence: the event's, which answers the request, too, and answers it again if it is
-repeated.
+`RULES` has one rule for each action of `rdzv_protocol.actions`; the machine's dispatch and the kinds of stored records
+follow from it. A check returns the fact to record, or None for a request that was carried out before. One sentence
+describes what a transition does: the event's sentence, which also answers the request, and a repetition of the request.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,15 +24,15 @@ from rdzv_server.core.kernel.run import HEARD_OF_S, Agent, AgentState, Cause, Le
 from rdzv_server.words import operations as words
 
 REASON_BYTES, EVIDENCE_BYTES = 128, 192
-"""Most bytes of the reason of an operator's cordon, of which there may be a thousand, and of the server's own."""
+"""Most bytes of the reason of an operator's cordon, of which there may be a thousand, and of the server's cordon."""
 
 
 class RunRestarted(events.Operation, frozen=True):
-    """An operator has the workers of every node restarted."""
+    """An operator has restarted the workers of every node."""
 
 
 class RunResized(events.Operation, frozen=True, kw_only=True):
-    """An operator gave the run other limits of its number of nodes."""
+    """An operator has changed the limits of the run's number of nodes."""
 
     min_nodes: int
     max_nodes: int
@@ -43,7 +42,7 @@ class RunResized(events.Operation, frozen=True, kw_only=True):
 
 
 def check(machine: Machine, event: events.Operation, now: float) -> events.Fact | None:
-    """Refuse an action on a run that is over. Raises `RunEnded`."""
+    """Return the fact; None if it was carried out before. Raises `RunEnded` if the run is over."""
     run = machine.run
     if event.request_id in run.answers:
         return None
@@ -53,13 +52,13 @@ def check(machine: Machine, event: events.Operation, now: float) -> events.Fact 
 
 
 def check_size(wanted: actions.ResizeRequest) -> None:
-    """Refuse limits that no number of nodes keeps. Raises `MalformedMessage`."""
+    """Raise `MalformedMessage` if the minimum is above the maximum."""
     if wanted.min_nodes > wanted.max_nodes:
         raise MalformedMessage(words.min_above_max(wanted.min_nodes, wanted.max_nodes))
 
 
 def check_resize(machine: Machine, event: RunResized, now: float) -> events.Fact | None:
-    """Refuse limits with no legal size between them. Raises `MalformedMessage`."""
+    """Return the fact, as `check` does. Raises `MalformedMessage` if no legal size is within the limits."""
     settings = _resized(machine.run, event)
     if event.request_id not in machine.run.answers and not legal_sizes.largest(settings):
         raise MalformedMessage(words.no_legal_size(legal_sizes.none_of(settings), machine.run.run_id))
@@ -75,7 +74,7 @@ def check_stop(machine: Machine, event: events.RunStopped, now: float) -> events
 
 
 def check_admission(machine: Machine, event: events.ArrivalsAdmitted, now: float) -> events.Fact | None:
-    """Refuse to admit nobody. Raises `NobodyWaits`."""
+    """Return the fact; None if it was carried out before. Raises `NobodyWaits` if there is no agent to admit."""
     run = machine.run
     if event.request_id in run.answers:
         return None
@@ -85,12 +84,12 @@ def check_admission(machine: Machine, event: events.ArrivalsAdmitted, now: float
 
 
 def check_node(machine: Machine, event: events.NodeOperation, now: float) -> events.Fact | None:
-    """Ignore an action on a node in a run that is over, or that has been carried out before."""
+    """Return the fact; None if the run is over, or if the action was carried out before."""
     return None if machine.run.stage.is_end or event.request_id in machine.run.answers else event
 
 
 def check_forgotten(machine: Machine, event: events.RunForgotten, now: float) -> events.Fact | None:
-    """Ignore a second wish to forget the run. That it is over has been checked by the registry."""
+    """Return the fact; None if the run is already to be forgotten. The registry has checked that the run is over."""
     return None if machine.run.forget_at is not None else event
 
 
@@ -105,7 +104,7 @@ def stop(machine: Machine, fact: events.RunStopped, now: float) -> None:
 
 
 def restart(machine: Machine, fact: RunRestarted, now: float) -> None:
-    """Restart the running round. While a round forms, the workers are stopped already: then a back-off ends."""
+    """Restart the running round. While a round forms, its workers have already stopped: then only a back-off ends."""
     sentence = words.restarted(fact.reason)
     _tell(machine, "run_restarted", fact, sentence, now)
     if machine.run.stage is Stage.RUNNING:
@@ -131,7 +130,10 @@ def admit(machine: Machine, fact: events.ArrivalsAdmitted, now: float) -> None:
 
 
 def resize(machine: Machine, fact: RunResized, now: float) -> None:
-    """Set the limits. Too many participants go on with fewer at once, unless some have finished their work."""
+    """Set the limits.
+
+    If there are too many participants, a new round opens at once, unless some workers have finished.
+    """
     run = machine.run
     run.settings = _resized(run, fact)
     run.is_resized = True
@@ -142,7 +144,7 @@ def resize(machine: Machine, fact: RunResized, now: float) -> None:
 
 
 def forget(machine: Machine, fact: events.RunForgotten, now: float) -> None:
-    """Have the run forgotten once every live agent has heard of its end: else one might form it anew."""
+    """Have the run forgotten once every live agent has heard of its end: otherwise one might form it anew."""
     run = machine.run
     assert run.ended_at is not None
     run.forget_at = max(now, run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
@@ -150,7 +152,7 @@ def forget(machine: Machine, fact: events.RunForgotten, now: float) -> None:
 
 
 def forgotten(run: Run, now: float) -> str:
-    """Sentence about a run that is forgotten, or will be."""
+    """Return the sentence about a run that is forgotten, or soon will be."""
     left_s = (run.forget_at or now) - now
     return words.forgotten(run.run_id, left_s)
 
@@ -161,7 +163,7 @@ def cordon(machine: Machine, fact: events.NodeCordoned, now: float) -> None:
 
 
 def keep_out(machine: Machine, cordon: Cordon) -> None:
-    """Cordon the node: its agents that wait stand by, and so does whoever joins."""
+    """Cordon the node: its waiting agents get no seat, nor do agents that join later."""
     run = machine.run
     run.cordons[cordon.node_id] = cordon
     kept_out = [agent for agent in run.agents_of(cordon.node_id) if agent.state is AgentState.WAITING]
@@ -178,13 +180,16 @@ def uncordon(machine: Machine, fact: events.NodeUncordoned, now: float) -> None:
 
 
 def next_uncordoning(run: Run) -> events.Cordon | None:
-    """Return the run's own cordon that ends first; None: it has none that ends."""
+    """Return the run's own cordon that ends first; None if no cordon of its own ends."""
     own = [cordon for cordon in run.cordons.values() if cordon.is_of_run and cordon.until is not None]
     return min(own, key=lambda cordon: cordon.until or 0.0, default=None)
 
 
 def drain(machine: Machine, fact: events.NodeDrained, now: float) -> None:
-    """Cordon the node, and have its agents leave; those that do not know `drain` are fenced, and rejoin to stand by."""
+    """Cordon the node, and tell its agents to leave.
+
+    Agents that do not know `drain` are fenced; they rejoin and get no seat.
+    """
     run, sentence = machine.run, drained(fact)
     keep_out(machine, cordon_of(fact, now))
     _tell(machine, "node_drained", fact, sentence, now, node_id=fact.node_id)
@@ -209,11 +214,11 @@ def _move(machine: Machine, agents: list[Agent], state: AgentState) -> None:
         machine.direct(agents, None)
 
 
-# What is told.
+# Sentences.
 
 
 def cordon_of(fact: events.NodeCordoned, now: float) -> Cordon:
-    """Cordon that follows from an action at this time."""
+    """Return the cordon that follows from an action at this time."""
     return Cordon(
         node_id=fact.node_id,
         reason=clip(fact.reason, EVIDENCE_BYTES if fact.by == EXCLUDER else REASON_BYTES),
@@ -253,7 +258,7 @@ def _tell(
     now: float,
     node_id: str | None = None,
 ) -> None:
-    """Note the action as an event, and as the answer to its request."""
+    """Record the action as an event, and as the answer to its request."""
     machine.run.answer(fact.request_id, sentence)
     machine.tell(kind, sentence, now, by=fact.by, request_id=fact.request_id or None, node_id=node_id)
 
@@ -262,18 +267,18 @@ def _tell(
 
 
 class ActionRule(NamedTuple):
-    """Effect of an action: how it is recorded, and what that does."""
+    """Effect of an action: the fact that is recorded, and what this fact does."""
 
     fact: type[events.Operation]
-    """Fact that is recorded. It has the fields of the action's message that it needs, by the same names."""
+    """Fact that is recorded. Its fields have the names of the message's fields that it needs."""
     rule: Rule
-    """Check and transition of each run that the action is about."""
+    """Check and transition in each run that the action is about."""
     says: Callable[[Any], str] = lambda fact: ""
-    """Sentence about an action on a node, which answers the request whether or not a run has the node."""
+    """Sentence about an action on a node. It answers the request whether or not a run has the node."""
     refuse: Callable[[Any], None] = lambda wanted: None
-    """Check of the message by itself. Raises `MalformedMessage`."""
+    """Check of the message itself. Raises `MalformedMessage`."""
     idle: Callable[[Run, Any], str] = lambda run, fact: ""
-    """Sentence why the action changes nothing in the run; empty if it changes something."""
+    """Sentence about why the action changes nothing in the run; empty if it changes something."""
 
 
 RULES: Mapping[type[ActionRequest], ActionRule] = {
@@ -291,7 +296,7 @@ BY_FACT = {action.fact: action for action in RULES.values()}
 
 
 def fact_of(wanted: ActionRequest, by: str, request_id: str, wall_at: float) -> events.Operation:
-    """Fact for an operator's message. `wall_at`: present wall-clock time. Raises `MalformedMessage`."""
+    """Return the fact for an operator's message. `wall_at`: current wall-clock time. Raises `MalformedMessage`."""
     action = RULES[type(wanted)]
     action.refuse(wanted)
     more = {"reason": printable(wanted.reason), "by": by, "request_id": request_id, "wall_at": wall_at}

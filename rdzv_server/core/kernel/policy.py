@@ -1,12 +1,12 @@
-"""Policies of a run: rules beside the rendezvous itself, each in a room of its own in `policies/`.
+"""Policies of a run: rules beside the rendezvous itself, each in a file or folder of its own in `policies/`.
 
 A policy reads the run and never changes it. It acts through the `Kernel`, and keeps two kinds of state of its own:
 
 - `state` follows from facts only. It is the same after a replay, and snapshots hold it.
-- `signs` are what was heard since the server began. A restarted server begins without them.
+- `signs` are what the server has heard since it started. After a restart they are empty.
 
-The machine calls the hooks that a policy overrides, in the order of the policies that it was given; a hook that is not
-overridden costs nothing. A hook that returns a value is a question and changes nothing.
+The machine calls the hooks that a policy overrides, in the order of the policies that it was given. A hook that is not
+overridden costs nothing. A hook that returns a value only answers a question, and changes nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,26 +27,22 @@ R = TypeVar("R")
 
 
 AT_ONCE = float("-inf")
-"""Deadline that has come already."""
+"""Deadline that has already passed."""
 
 
 class Rule(NamedTuple):
-    """Meaning of one kind of event. Each function gets its owner (a machine or a policy), the event, and the time."""
+    """What one kind of event means. Each function gets its owner (a machine or a policy), the event, and the time."""
 
     check: Callable[[Any, Any, float], Fact | None] | None = None
-    """Question which fact is to be applied; None if none. It changes nothing.
-
-    Raises `ProtocolError` for an event that is refused.
-    """
+    """Function that returns the fact to apply, or None if there is none. It changes nothing. Raises `ProtocolError` for
+    an event that is refused."""
     apply: Callable[[Any, Any, float], None] | None = None
-    """Transition of a fact, both when it happens and in a replay."""
+    """Function that applies a fact, both when it happens and in a replay."""
     note: Callable[[Any, Any, float], Fact | None] | None = None
-    """Change of signs by an event that was not refused, before its fact is applied; never in a replay.
-
-    A fact that it returns takes the place of that of `check`.
-    """
+    """Function that changes signs for an event that was not refused, before its fact is applied. A replay does not call
+    it. If it returns a fact, that fact replaces the one from `check`."""
     may_end_round: bool = True
-    """Whether the running round may end by this fact."""
+    """Whether the fact may end the running round."""
 
 
 Rules = Mapping[type[Event], Rule]
@@ -63,7 +59,7 @@ class Policy(Generic[StateT, SignsT]):
     State: ClassVar[type[Any]] = PolicyState
     Signs: ClassVar[type[Any]] = NoSigns
     rules: ClassVar[Rules] = {}
-    """Rules of the policy's own facts, and of events that lead to them."""
+    """Rules of the policy's own facts, and of the events that lead to them."""
 
     def __init__(self, kernel: Kernel, now: float) -> None:
         self.kernel = kernel
@@ -73,12 +69,12 @@ class Policy(Generic[StateT, SignsT]):
         self.begin_signs()
 
     def first_state(self, now: float) -> StateT:
-        """State of a run that has just been created."""
+        """Return the state for a run that has just been created."""
         state: StateT = self.State()
         return state
 
     def adopt(self, state: StateT) -> None:
-        """Take this state, which a new run has or a snapshot held."""
+        """Take this state, of a new run or from a snapshot."""
         self.state = self.run.policies[self.name] = state
 
     def begin_signs(self) -> None:
@@ -88,60 +84,60 @@ class Policy(Generic[StateT, SignsT]):
 
     @classmethod
     def of(cls, run: Run) -> StateT:
-        """State of this policy in a run; that of a new run if the run has no such policy."""
+        """Return the state of this policy in a run, or the state of a new run if the run does not have the policy."""
         state: StateT = run.policies.get(cls.name) or cls.State()  # type: ignore[assignment]
         return state
 
-    # What people are shown of a run, in every view.
+    # What people see of a run, in every view.
 
     @classmethod
     def node_remarks(cls, run: Run, agent_id: str) -> Mapping[str, str]:
-        """Return sentences about the agent's node, each by a word for its state, such as `slow`."""
+        """Return sentences about the agent's node. The key of each is a word for the node's state, such as `slow`."""
         return {}
 
     @classmethod
     def run_remark(cls, run: Run, now: float) -> str:
-        """Return a phrase about the running round that follows its reason; empty for none."""
+        """Return a phrase that follows the running round's reason; empty if there is none."""
         return ""
 
-    # Hooks that are called in a replay, too.
+    # Hooks that a replay calls, too.
 
     def settle(self, now: float) -> None:
-        """Draw conclusions from the fact that was just applied."""
+        """Update the state after the fact that was just applied."""
 
     def before_round_ends(self, fact: Fact, now: float) -> Fact | None:
-        """Return a fact that is to be recorded before this one, which may end the running round."""
+        """Return a fact to record before this one, which may end the running round; None if there is none."""
         return None
 
     def round_opened(self, cause: Cause, now: float) -> None:
-        """Forget what was about the round that ends."""
+        """Forget everything about the round that ends."""
 
     def workers_succeeded(self, agent_id: str) -> None:
-        """Forget what was about running workers of this agent: all of them have exited 0."""
+        """Forget everything about this agent's running workers: all of them have exited 0."""
 
     def told(self, event: RunEvent, now: float) -> None:
-        """Note an event of the run. People are told the same event."""
+        """Note an event of the run, which people see as well."""
 
     def run_ended(self, now: float) -> None:
-        """Close the books of a run that has just ended."""
+        """Complete the state of a run that has just ended."""
 
     def report(self) -> Mapping[str, Any]:
-        """Return fields of the final report that are this policy's."""
+        """Return this policy's fields of the final report."""
         return {}
 
-    # Hooks that are called only while the server is live.
+    # Hooks that a replay does not call.
 
     def server_restarted(self, now: float) -> None:
-        """Note that this server has just taken the run over, which has not ended."""
+        """Note that the server has just taken over the run after a restart. The run has not ended."""
 
     def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
         """Whether `progressed` has anything to do."""
         return False
 
     def progressed(self, agent_id: str, progress: Progress, now: float) -> Fact | None:
-        """Take what an agent of the run tells of its workers' progress; return the fact that follows, if any.
+        """Handle an agent's report of its workers' progress; return the fact that follows, or None.
 
-        The fact cannot end the round. If several policies return one, all are applied.
+        The fact must not end the round. If several policies return a fact, all of them are applied.
         """
         return None
 
@@ -150,17 +146,20 @@ class Policy(Generic[StateT, SignsT]):
         return False
 
     def prepare_round(self, now: float) -> None:
-        """Begin what a round that the policy holds has to wait for, with `Kernel.hold`."""
+        """Begin what the held round has to wait for, with `Kernel.hold`."""
 
     def attend(self, now: float) -> None:
-        """Change signs, and send agents queries, as the facts and the time demand; called once a deadline has come."""
+        """Change signs and send agents queries, as the facts and the time require.
+
+        Called after a deadline has passed.
+        """
 
     def deadline(self) -> float | None:
-        """Time at which `attend` or `due` has something to do, if nothing else happens before; `AT_ONCE` if now."""
+        """Time at which `attend` or `due` has something to do, if nothing else happens before; `AT_ONCE` for now."""
         return None
 
     def due(self, now: float) -> Fact | None:
-        """Return the fact that follows from the time that has passed, if any."""
+        """Return the fact that follows from the time that has passed, or None."""
         return None
 
 

@@ -1,6 +1,6 @@
-"""Progress of a run's workers, as their agents tell it with polls: signs.
+"""Progress of a run's workers, as their agents report it with polls. Progress is a sign, not a fact.
 
-The steps that are known when a round ends are written down by `policies.lost_time`.
+`policies.lost_time` records the steps that are known when a round ends.
 """
 
 from rdzv_protocol.messages import Progress
@@ -8,13 +8,13 @@ from rdzv_protocol.messages import Progress
 from rdzv_server.core.kernel.run import Pace, ProgressSign, Run, Stage
 
 STALLED = 3.0
-"""Multiple of the usual time of a step without progress after which workers stand still."""
+"""Multiple of a step's usual time: workers without progress for longer than this are stalled."""
 MOVED_S = 1.0
-"""Least difference in seconds between two times of progress: a sign may be on its way for less."""
+"""Smallest difference in seconds between two times of progress that counts: a sign may be delayed by less."""
 
 
 def note(run: Run, agent_id: str, progress: Progress, now: float) -> None:
-    """Keep the progress that an agent tells, if it is about workers of the running round."""
+    """Keep the progress that an agent reports, if it is about workers of the running round."""
     if is_of_running_round(run, agent_id, progress):
         run.progress[agent_id] = ProgressSign(progress, now)
         _note_pace(run.pace, progress, now)
@@ -45,13 +45,13 @@ def is_of_running_round(run: Run, agent_id: str, progress: Progress) -> bool:
 
 
 def goes_on(run: Run) -> bool:
-    """Whether the workers of all nodes tell steps, and told the last one when it was due."""
+    """Whether the workers of all nodes report steps, and the latest step of each is not overdue."""
     told = [run.progress[agent_id].progress for agent_id in run.running if agent_id in run.progress]
     steps_go_on = [each.step_s is not None and each.age_s <= STALLED * each.step_s for each in told]
     return bool(steps_go_on) and len(told) == len(run.running) and all(steps_go_on)
 
 
 def pace(signs: list[ProgressSign]) -> tuple[float | None, float | None]:
-    """Seconds that a step takes where it takes longest, and the time of the last one; None where not told."""
+    """Return the seconds that the slowest node takes for a step, and the time of the last step; None if unknown."""
     step_s = max((sign.progress.step_s for sign in signs if sign.progress.step_s is not None), default=None)
     return step_s, max((sign.at - sign.progress.age_s for sign in signs), default=None)

@@ -1,4 +1,4 @@
-"""Protocols of a run's machine: what policies may do to the run, and what the kernel's own rules may do beside it."""
+"""Protocols of a run's machine: what policies may do to the run, and what else the kernel's own rules may do."""
 
 from collections.abc import Collection, Iterable
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from rdzv_server.core.node_history import Fault
 
 
 class Kernel(Protocol):
-    """Protocol of all that policies may do to the run."""
+    """Everything that policies may do to the run."""
 
     @property
     def run(self) -> Run: ...
@@ -26,41 +26,41 @@ class Kernel(Protocol):
         """Answer the polls of these agents."""
 
     def emit(self, effect: Effect) -> None:
-        """Add an effect to those of the present event."""
+        """Add an effect to those of the current event."""
 
     def open_round(self, cause: Cause, reason: str, now: float) -> None:
         """Open the next round: every participant stops its workers and joins again."""
 
     def replace_node(self, node_id: str, why: str, now: float) -> None:
-        """Have a node that stands by take the place of this one; workers get a notice before if they are to."""
+        """Replace this node with a node that stands by, after a notice to the workers if the run gives notices."""
 
     def hear(self, agent_id: str, now: float) -> None:
         """Take a sign of life of an agent."""
 
     def hold(self, why: str) -> None:
-        """Keep the forming round from completing until `release`; `why`: phrase about what it waits for."""
+        """Keep the forming round from completing until `release`. `why` is a phrase about what it waits for."""
 
     def release(self) -> None:
         """Let the forming round complete."""
 
     def drain(self, agent: Agent, until: float, cause: Cause, reason: str, now: float, *, unfit: bool = False) -> None:
-        """Have an agent leave: its workers are gone by `until`, and no round counts with it any more."""
+        """Tell an agent to leave: its workers are gone by `until`, and no later round counts on it."""
 
     def note_unfit(self, node_id: str, reason: str) -> None:
-        """Remember a node that leaves because it was found unfit."""
+        """Remember that a leaving node was found unfit."""
 
     def note_root(self, record: FailureRecord) -> None:
         """Make a failure that the policy has found the root of the running round."""
 
     def note_steps(self, step: int | None, checkpoint_step: int | None) -> None:
-        """Note the highest step, and checkpoint, that workers of the running round have told; None if none."""
+        """Note the highest step and the highest checkpoint that workers of the running round have reported, or None."""
 
     def fail(self, failure: Failure, verdict: Verdict, now: float) -> None:
-        """End the run over a failure that no restart answers."""
+        """End the run over a failure that no restart can fix."""
 
 
 class Machine(Kernel, Protocol):
-    """Protocol of all that the rules of the rendezvous may do to the run, which is more than policies may."""
+    """Everything that the rules of the rendezvous may do to the run, which is more than policies may do."""
 
     agreed: RequestedSettings | None
     """Settings of the last new agent: nearly all agents have the same."""
@@ -70,16 +70,16 @@ class Machine(Kernel, Protocol):
         """Return the agent. Raises `AgentFenced` if it is not part of the run."""
 
     def direct(self, agents: Collection[Agent], directive: Directive | None) -> None:
-        """Tell agents what to do; None: what their state says."""
+        """Tell agents what to do; None if their state implies it."""
 
     def depart(self, agent: Agent, cause: Cause, detail: str, now: float, *, is_blameless: bool = False) -> None:
-        """Let an agent go, which is lost or leaves."""
+        """Remove an agent that is lost or leaves."""
 
     def blame(self, node_id: str, fault: Fault, reason: str) -> None:
         """Blame a node for what it has cost the run."""
 
     def workers_succeeded(self, agent_id: str) -> None:
-        """Let policies know that all workers of an agent have exited 0."""
+        """Tell the policies that all workers of an agent have exited 0."""
 
     def end(self, stage: Stage, reason: str, failure: Failure | None, now: float) -> None:
         """End the run."""

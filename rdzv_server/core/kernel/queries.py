@@ -1,8 +1,8 @@
-"""Open queries: questions to a run's agents beside their directives, for whom, and until when.
+"""Open queries: questions to a run's agents beside their directives, each for one agent and with a deadline.
 
-They are signs, not facts: nothing of them is recorded, and whatever is concluded from an answer is a fact of its own.
-Each ends once, and whoever asked is told: with the agent's answer, with `Refused` if the agent is gone or the run has
-ended, or with None when its time is over.
+Queries are signs, not facts: the server does not record them, and what it concludes from an answer is a fact of its
+own. Each query ends once, and its callback gets the agent's answer, `Refused` if the agent is gone or the run has
+ended, or None if its time is over.
 """
 
 from collections.abc import Iterable
@@ -24,14 +24,14 @@ MOST_OPEN = 8
 
 
 def knows(agent: Agent, kind: type[Query]) -> bool:
-    """Whether the agent said with its join that it knows queries of this kind."""
+    """Whether the agent's join names this kind of queries as known."""
     return kind.__struct_config__.tag in agent.join.queries
 
 
 def ask(
     kernel: Kernel, agent: Agent, kind: type[Query], within_s: float, closed: Closed, now: float, **fields: Any
 ) -> int:
-    """Ask an agent that knows the kind about its last round; `closed` is called at the end, within `within_s` seconds.
+    """Ask an agent that knows the kind about its last round. `closed` is called at the end, within `within_s` seconds.
 
     Returns the query's number.
     """
@@ -44,20 +44,20 @@ def ask(
 
 
 def close(kernel: Kernel, agent: Agent, number: int, answer: QueryAnswer | None, now: float) -> None:
-    """End the query, if it is open, and tell whoever asked."""
+    """End the query, if it is open, and call its callback."""
     if opened := kernel.run.queries.take(agent.agent_id, number):
         opened.closed(kernel, agent, opened.query, answer, now)
 
 
 def close_all(kernel: Kernel, agents: Iterable[Agent], reason: str, now: float) -> None:
-    """End all queries of these agents, none of which will answer."""
+    """End all queries of these agents, which cannot answer them any more."""
     for agent in agents:
         for number in list(kernel.run.queries.by_agent.get(agent.agent_id, ())):
             close(kernel, agent, number, Refused(reason=reason), now)
 
 
 def answered(kernel: Kernel, event: events.QueryAnswered, now: float) -> None:
-    """Take an agent's answer; ignore one that comes too late, again, or from an unknown agent."""
+    """Handle an agent's answer; ignore one that is late, repeated, or from an unknown agent."""
     if agent := kernel.run.agents.get(event.agent_id):
         close(kernel, agent, event.number, event.answer, now)
 
@@ -92,7 +92,7 @@ def _answer_operator(
 
 
 def seat_of_rank(run: Run, rank: int) -> Seat:
-    """Seat that had the rank in the last round. Raises `UnknownRank`."""
+    """Return the seat that had the rank in the last round. Raises `UnknownRank`."""
     if run.membership is None:
         raise UnknownRank(words.no_ranks_yet(run.run_id))
     if seat := run.seat_of_rank(rank):

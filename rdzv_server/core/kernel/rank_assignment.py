@@ -1,14 +1,14 @@
 """Assignment of ranks to the participants of a round.
 
 Group ranks are sticky: a participant keeps its own, a replacement takes a vacant one, and a shrink keeps the order.
-Each node gets a key, and the order of the keys is the order of the group ranks: a node's key is its `--node-rank` if
-it has one, else its last group rank, else the rank that it prefers, else the lowest key that nobody has: the nodes that
-have none of these get theirs in the order of their `sort_key`, such as their place in the network's tree. Worker ranks
-follow the group ranks, cumulative over each node's own local_world_size.
+Each node gets a key, and the nodes' group ranks follow the order of their keys. A node's key is its `--node-rank` if it
+has one, else its last group rank, else the rank that it prefers, else the lowest free key. Nodes that have none of
+these get their keys in the order of their `sort_key`, such as their place in the network's tree. Worker ranks follow
+the group ranks, cumulative over each node's own `local_world_size`.
 
-That is the policy `sticky`. With `topology` no rank is sticky: all nodes without a rank that they asked for are in the
-order of their `sort_key` in every round, so that those of one block stay beside each other whoever replaces whom. With
-`fill-gaps` the others stay where they are when a round has fewer nodes, and the last ones move into the gaps.
+That is the policy `sticky`. With `topology` no rank is sticky: all nodes that did not ask for a rank are in the order
+of their `sort_key` in every round, so that the nodes of one block stay together after a replacement. With `fill-gaps`,
+if a round has fewer nodes, the last nodes move into the gaps and the others keep their ranks.
 """
 
 from itertools import count
@@ -20,7 +20,7 @@ from rdzv_server.core.kernel.run import Agent, Membership, Run, Seat
 
 
 def order(run: Run, chosen: list[Agent]) -> list[Agent]:
-    """The chosen agents by group rank."""
+    """Return the chosen agents in the order of their group ranks."""
     policy = run.settings.rank_policy
     keys = {agent.join.agent_id: agent.join.node_rank for agent in chosen if agent.join.node_rank is not None}
     taken = set(keys.values())
@@ -50,7 +50,7 @@ def order(run: Run, chosen: list[Agent]) -> list[Agent]:
 
 
 def _fill_gaps(keys: dict[str, int], chosen: list[Agent]) -> None:
-    """Move keys beyond the number of nodes into the gaps below it, but for those of nodes that claim their rank."""
+    """Move keys beyond the number of nodes into the gaps below it, except the keys of nodes that claim their rank."""
     taken = set(keys.values())
     gaps = (key for key in range(len(chosen)) if key not in taken)
     beyond = [agent for agent in chosen if keys[agent.join.agent_id] >= len(chosen) and agent.join.node_rank is None]
@@ -59,7 +59,10 @@ def _fill_gaps(keys: dict[str, int], chosen: list[Agent]) -> None:
 
 
 def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:
-    """Membership of the round that completes, in O(n) with little work for each agent: `start` does the rest."""
+    """Return the membership of the completing round.
+
+    Takes O(n), with little work for each agent: `start` does the rest.
+    """
     role_sizes: dict[str, int] = {}
     for agent in ordered:
         join = agent.join
@@ -88,7 +91,7 @@ def assign(run: Run, ordered: list[Agent], reason: str) -> Membership:
 
 
 def start(run: Run, agent_id: str) -> Start:
-    """Directive of a participant at the beginning of the last completed round."""
+    """Return the directive with which a participant starts the last completed round."""
     membership = run.membership
     assert membership
     seat = membership.seats[agent_id]
@@ -111,10 +114,10 @@ def start(run: Run, agent_id: str) -> Start:
 
 
 def _master_addr(ordered: list[Agent]) -> str:
-    """Address at which every participant reaches group rank 0.
+    """Return the address at which every participant reaches group rank 0.
 
-    An agent on the server's own host may reach the server, and so name itself, by a loopback address that means nothing
-    to the others. They reach that host by the address at which they reach the server.
+    An agent on the server's own host may reach the server by a loopback address, and so report a loopback address as
+    its own. The other participants cannot use that. They reach that host by the address at which they reach the server.
     """
     master, *others = ordered
     if others and _is_loopback(master.join.addr):
@@ -125,7 +128,7 @@ def _master_addr(ordered: list[Agent]) -> str:
 
 
 def _is_loopback(address: str) -> bool:
-    from ipaddress import ip_address  # an agent that is alone loads this file, too, and does without
+    from ipaddress import ip_address  # a standalone agent loads this file, too, without needing it
 
     try:
         return ip_address(address).is_loopback

@@ -1,12 +1,12 @@
-"""Budget of restarts: what each costs, which failure is to blame, and when the run cannot afford one.
+"""Budget of restarts: what each restart costs, which failure is to blame, and when the run cannot afford another one.
 
 A round that fails is charged one restart, however many workers failed in it. If it turns out before the next round
-completes that a participant was lost or left, the failures were that departure's doing: the restart becomes a
-membership change, which is free. So a charge is only settled, and counted, when the next round completes.
+completes that a participant was lost or left, that departure caused the failures: the restart becomes a membership
+change, which is free. So a charge is settled, and counted, only when the next round completes.
 
-To blame is the first failure of the round, unless it is a consequence (what its worker wrote says that another worker
-was gone) and one that is none is reported for the same round: then that one. A consequence alone does not end a run at
-once: its cause is on its way, as another node's report or as the loss of that node. The run waits for it for a moment.
+The first failure of a round is to blame, unless it is a consequence: its worker's output says that another worker was
+gone. Then the first failure of the round that is no consequence is to blame. A consequence by itself does not end a run
+at once: its cause will follow, as another node's report or as the loss of that node. The run waits a moment for it.
 """
 
 from msgspec import Struct
@@ -17,9 +17,9 @@ from rdzv_server.core.kernel.run import Cause, FailureRecord, Opening, Restart, 
 from rdzv_server.words import failures as words
 
 CAUSE_WINDOW_S = 1.0
-"""Seconds that a run without restarts left waits for the cause of a consequence."""
+"""Seconds that a run with no restarts left waits for the cause of a consequence."""
 FAILURES_OF_A_ROUND = 8
-"""Most failures of a round that are remembered one by one, beside the root."""
+"""Most failures of a round that are remembered one by one, in addition to the root."""
 MOST_NODES = 10_000
 """Most nodes of a run whose failures are counted: those that failed last."""
 
@@ -29,7 +29,7 @@ class Verdict(Struct, frozen=True):
 
     reason: str
     no_progress: bool = False
-    """Whether the reason is that restarts have got the run no further."""
+    """Whether the reason is that restarts brought no progress."""
 
 
 def note(run: Run, record: FailureRecord) -> None:
@@ -39,13 +39,13 @@ def note(run: Run, record: FailureRecord) -> None:
         if run.first_failure is None or run.first_failure == blamed:
             run.first_failure = record
         run.first_of_round = record
-    if run.seat_of(record.agent_id):  # a drained node may have none in this round any more
+    if run.seat_of(record.agent_id):  # a drained node may no longer have one in this round
         run.failed.add(record.agent_id)
     _count(run, record)
 
 
 def note_root(run: Run, record: FailureRecord) -> None:
-    """Make a failure the root of its round: whatever fails when the workers are stopped follows from it.
+    """Make a failure the root of its round: failures that follow when the workers are stopped are its consequences.
 
     It counts against a node only if its failure singles a worker out.
     """
@@ -69,7 +69,7 @@ def is_to_blame(run: Run, failure: Failure) -> bool:
 
 
 def verdict(run: Run, failure: Failure, now: float) -> Verdict | None:
-    """Decide whether this failure ends the run; None: a restart follows."""
+    """Return the verdict that this failure ends the run; None if a restart follows."""
     if failure.verdict == "fatal":
         return Verdict(words.fatal_rule(failure.rule))
     if is_fatal(run, failure):
@@ -91,7 +91,7 @@ def _spent(run: Run) -> Verdict:
 
 
 def left(run: Run, now: float) -> int:
-    """Restarts that may still be charged before a failure ends the run."""
+    """Number of restarts that may still be charged before a failure ends the run."""
     window_s = run.settings.restart_window_s
     counted = run.restart_count - (run.restarts.get(Cause.HANG, 0) if has_hang_budget(run) else 0)
     spent = counted if window_s is None else sum(at > now - window_s for at in run.charged_at)
@@ -104,7 +104,7 @@ def has_hang_budget(run: Run) -> bool:
 
 
 def verdict_on_hang(run: Run, now: float) -> Verdict | None:
-    """Decide whether a hang ends the run; None: a restart follows."""
+    """Return the verdict that a hang ends the run; None if a restart follows."""
     if run.settings.on_hang == "fail":
         return Verdict(words.FATAL_HANG)
     if given_up := _without_progress(run, now):
@@ -116,12 +116,12 @@ def verdict_on_hang(run: Run, now: float) -> Verdict | None:
 
 
 def is_fatal(run: Run, failure: Failure) -> bool:
-    """Whether the user declared that such a failure ends the run whatever the budget."""
+    """Whether the user declared that such a failure ends the run, whatever the budget."""
     return failure.verdict == "fatal" or failure.exit_code in run.settings.fatal_exit_codes
 
 
 def cause_of(failure: Failure) -> Cause:
-    """Cause of the restart that answers this failure: charged, unless the user has declared it free."""
+    """Cause of the restart that follows this failure. It is charged unless the user has declared it free."""
     return Cause.RETRIED if failure.verdict == "retry" else Cause.WORKER_FAILURE
 
 
@@ -131,7 +131,7 @@ def awaits_cause(run: Run, record: FailureRecord) -> bool:
 
 
 def reclassify(opening: Opening, cause: Cause, reason: str) -> None:
-    """Put the restart down to a participant that is gone: what looked like a failure was a membership change."""
+    """Attribute the restart to a participant that is gone: the apparent failure was a membership change."""
     if opening.cause.is_failure or opening.cause is Cause.NODE_ARRIVED:
         opening.cause = cause
         opening.reason = reason
@@ -139,7 +139,7 @@ def reclassify(opening: Opening, cause: Cause, reason: str) -> None:
 
 
 def settle(run: Run, now: float) -> None:
-    """Enter into the ledger why the round that completes was opened, and charge it if that was a failure."""
+    """Add to the ledger why the completing round was opened, and charge the restart if that was a failure."""
     opening = run.opening
     if opening.cause is Cause.FIRST:
         return

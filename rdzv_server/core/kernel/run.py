@@ -1,4 +1,4 @@
-"""The state of one run. Only `machine.RunMachine` changes it; everything else reads it."""
+"""The state of one run. Only `machine.RunMachine` changes it."""
 
 from collections import OrderedDict
 from enum import StrEnum
@@ -19,15 +19,15 @@ from rdzv_server.core.kernel.open_queries import Queries
 from rdzv_server.words import notices as words
 
 HEARD_OF_S = 60.0
-"""Seconds within which a live agent hears that its run has ended, however long its lease is."""
+"""Seconds within which a live agent hears that its run has ended, even if its lease is longer."""
 REQUESTS = 64
-"""Number of the latest operators' requests of a run whose repetition is recognized."""
+"""Number of latest operators' requests of a run that are recognized when they are repeated."""
 HISTORY = 64
-"""Restarts, failures and departures that a run remembers one by one; the counters never forget."""
+"""Number of restarts, failures and departures that a run remembers one by one. The counters count all of them."""
 MOST_DEPARTED = 10_000
-"""Agents that are gone whose ids are remembered, so that a late copy of a join brings none of them back. Whatever else
-one that is forgotten asks is refused as an unknown agent's; if it lives and begins anew, it is a newcomer. There is a
-limit for all runs, too: see `room`."""
+"""Number of gone agents whose ids are remembered, so that a late copy of a join does not bring an agent back. Other
+requests of a forgotten agent are refused as those of an unknown agent. If it is alive and joins again, it is a
+newcomer. There is also a limit for all runs: see `room`."""
 
 
 T = TypeVar("T")
@@ -52,23 +52,25 @@ class AgentState(StrEnum):
     """Joined and without workers; beside a running round it stands by."""
     RUNNING = "running"
     STOPPING = "stopping"
-    """Told to stop its workers, and not joined again: the next round waits for it while it is alive."""
+    """Told to stop its workers and not joined again: the next round waits for it while it is alive."""
     SUCCEEDED = "succeeded"
     """Finished: all of its workers exited 0."""
     CORDONED = "cordoned"
-    """Joined and without workers; its node is cordoned, so that it gets no seat."""
+    """Joined and without workers, but without a seat since its node is cordoned."""
     DRAINING = "draining"
-    """Told to leave, and stopping its workers: no round waits for it or counts with it."""
+    """Told to leave, and stopping its workers: no round waits for it or counts on it."""
 
 
 _WAITING, _RUNNING, _STOPPING = AgentState.WAITING, AgentState.RUNNING, AgentState.STOPPING
-"""States that are used with every event, as constants: looking a member of an enumeration up is slow."""
+"""States that every event uses, as constants: looking up a member of an enumeration is slow."""
 _WITHOUT_PART = (AgentState.WAITING, AgentState.CORDONED, AgentState.DRAINING)
 
 
 class Cause(StrEnum):
-    """Cause for which a round was opened. Only a worker's failure and a hang are charged; a failure that a user's rule
-    retries is not."""
+    """Cause for which a round was opened.
+
+    Only a worker's failure and a hang are charged, unless a user's rule retries the failure.
+    """
 
     FIRST = "first"
     WORKER_FAILURE = "worker_failure"
@@ -91,13 +93,13 @@ class Cause(StrEnum):
 
 
 class Agent(Struct):
-    """Agent that is part of the run now. `directive` None: its state says what it must do, wait or start."""
+    """Agent that is part of the run now. If `directive` is None, its state implies what it must do: wait or start."""
 
     join: JoinRequest
     server_addr: str
     state: AgentState = AgentState.WAITING
     round: int = 0
-    """Last round that the agent had a seat in; 0 for none."""
+    """Last round in which the agent had a seat; 0 if none."""
     directive: Directive | None = None
     revision: int = 0
     drain_until: float = 0.0
@@ -105,12 +107,12 @@ class Agent(Struct):
 
     @property
     def has_part(self) -> bool:
-        """Whether the agent takes part in the last completed round, as far as its own state says."""
+        """Whether the agent takes part in the last completed round, as far as its own state shows."""
         return self.state not in _WITHOUT_PART
 
     @property
     def has_joined(self) -> bool:
-        """Whether the agent has joined and has no workers, whether or not a cordon keeps it out."""
+        """Whether the agent has joined and has no workers, even if a cordon keeps it from getting a seat."""
         return self.state is _WAITING or self.state is AgentState.CORDONED
 
     @property
@@ -140,7 +142,7 @@ class Seat(Struct, frozen=True):
 
 
 class Membership(Struct, frozen=True):
-    """The participants of a completed round, by agent id, and what all of them are told alike."""
+    """The participants of a completed round by agent id, and what is the same for all of them."""
 
     round: int
     seats: dict[str, Seat]
@@ -153,7 +155,7 @@ class Membership(Struct, frozen=True):
 
 
 class Departure(Struct, frozen=True):
-    """A participant that is gone, and whether it said so."""
+    """A participant that is gone. `left`: whether it announced its departure."""
 
     node_id: str
     agent_id: str
@@ -168,7 +170,7 @@ class Leaving(Struct):
     """Announced departure of a participant: the others' workers get a notice first."""
 
     until: float
-    """Time at which the notice ends, unless it is acknowledged before."""
+    """Time at which the notice ends, unless all workers acknowledge it before."""
     stop_until: float
     """Time by which the participant's own workers must be gone."""
     cause: Cause
@@ -193,37 +195,38 @@ class Restart(Struct, frozen=True):
 
 
 class Opening(Struct):
-    """Opening of the forming round: its cause; settled, and charged or not, when the round completes."""
+    """Opening of the forming round. Its cause is settled, and charged or not, when the round completes."""
 
     cause: Cause
     reason: str
     at: float
     min_since: float | None = None
-    """Time since which the round has had its minimum of nodes; None: it is below."""
+    """Time since which the round has had enough nodes; None if it has too few."""
     below_since: float = 0.0
-    """Time since which the round has been below its minimum, if it is."""
+    """Time since which the round has had too few nodes, if it has."""
     joined_at: float = 0.0
     """Time of the last join."""
     lost_at: float | None = None
-    """Time at which a participant was lost or left last; None: none was."""
+    """Time at which a participant was last lost or left; None if none was."""
     backoff_until: float | None = None
-    """Time until which the restart waits, as others have come before it in a row; None: it does not wait."""
+    """Time until which the restart waits, because it follows others in a row; None if it does not wait."""
 
 
 class ProgressSign(Struct, frozen=True):
-    """Progress of a node's workers, and the server's time by which it was told."""
+    """Progress of a node's workers, and when the server heard of it, by the server's clock."""
 
     progress: Progress
     at: float
 
 
 class Pace(Struct):
-    """Progress of all workers of the running round together, by the latest signs; None: none was told."""
+    """Progress of all workers of the running round together, by the latest signs; None if not reported."""
 
     step_s: float | None = None
-    """Seconds that a step takes, as a node told it last."""
+    """Seconds that a step takes, by the latest report of any node."""
     moved_at: float | None = None
-    """Time of the latest progress of any node's slowest worker, to about a second: so it rests when the run does."""
+    """Time of the latest progress of any node's slowest worker, to about a second. It rests while the run stands
+    still."""
     told_at: float = 0.0
     """Time of the latest sign."""
     highest_step: int | None = None
@@ -231,27 +234,27 @@ class Pace(Struct):
 
 
 class FinishedSign(Struct, frozen=True):
-    """Ranks of a node's workers that have exited 0 while others of the same node run, and when the last one did."""
+    """Ranks of a node's workers that have exited 0 while others of the same node run, and when the last one exited."""
 
     ranks: tuple[int, ...]
     at: float
 
 
 class SameFailure(Struct, frozen=True):
-    """Rounds in a row that the same failure has ended, none of which got the run further: see `failed_rounds`."""
+    """Rounds in a row that the same failure has ended without getting the run further: see `failed_rounds`."""
 
     failure: str
-    """Error or cause of the last of them."""
+    """Error or cause of the last of these failures."""
     exit_code: int
     rounds: int
     since: float
     """Time of the first of these failures."""
     rank: int | None = None
-    """Rank that the last of them singles out; None: it singles none out."""
+    """Rank that the last failure singles out; None if it singles none out."""
 
 
 class Replacement(Struct, frozen=True):
-    """Replacement of a slow node by a node that stands by, and the latest time at which the round ends for it."""
+    """Replacement of a slow node by a waiting node. `until`: the latest time at which the round ends for it."""
 
     node_id: str
     slow: str
@@ -266,15 +269,15 @@ class Replacement(Struct, frozen=True):
 class PolicyState(Struct):
     """State of a policy that survives a restart of the server.
 
-    In a snapshot its fields stand beside the run's, so no two policies have a field of the same name.
+    A snapshot stores its fields beside the run's, so no two policies may have a field of the same name.
     """
 
     def validate(self, run: "Run") -> None:
-        """Raise `AssertionError` if the state contradicts itself or the run's."""
+        """Raise `AssertionError` if the state contradicts itself or the run's state."""
 
 
 class RunState(Struct, kw_only=True):
-    """State of a run that survives a restart of the server. Times are the server's, in seconds."""
+    """State of a run that survives a restart of the server. Times are in seconds by the server's clock."""
 
     run_id: str
     attempt: int
@@ -282,83 +285,83 @@ class RunState(Struct, kw_only=True):
     settings: RunSettings
     created_at: float
     wall_clock_ahead: list[tuple[float, float]]
-    """Times since which the wall clock is so many seconds ahead of the server's, the first of them the creation's."""
+    """Pairs of a time and the seconds by which the wall clock is ahead of the server's clock since then. The first is
+    from the run's creation."""
     opening: Opening
     stage: Stage = Stage.FORMING
     round: int = 1
     """Number of the round that is forming or running."""
     agents: dict[str, Agent] = field(default_factory=dict)
     cordons: dict[str, Cordon] = field(default_factory=dict)
-    """Cordons of nodes that are, or have been, part of the run."""
+    """Cordons of nodes that are, or were, part of the run."""
     is_scoped: bool = False
-    """Whether an agent has joined with a token for some runs only: then what the run blames nodes for counts only in
-    this run."""
+    """Whether an agent's token is valid for some runs only: then the run's blame on nodes counts only in this run."""
     answers: dict[str, str] = field(default_factory=dict)
-    """Ids of the latest operators' requests, each with the sentence that it was answered with."""
+    """Ids of the latest operators' requests, each with the sentence that answered it."""
     is_resized: bool = False
     """Whether an operator has changed the limits of the number of nodes that the agents ask for."""
     command_of: str = ""
-    """Id of the agent whose command the others' are compared with: the first, or the first after that was gone."""
+    """Id of the agent whose command is compared with the others': the first one, or its successor when it was gone."""
     membership: Membership | None = None
-    """Membership of the last completed round; None: none has completed."""
+    """Membership of the last completed round; None if none has completed."""
     succeeded: set[str] = field(default_factory=set)
-    """Ids of the agents of the membership whose workers all exited 0, those that are gone since included."""
+    """Ids of the agents of the membership whose workers all exited 0, including agents that are gone since."""
     succeeded_at: dict[str, float] = field(default_factory=dict)
-    """Times at which those of `succeeded` reported that; an older server kept none."""
+    """Times at which the agents in `succeeded` reported success; empty in the state of an older server."""
     failed: set[str] = field(default_factory=set)
     """Ids of the agents of the membership that reported a failure."""
     still_running: str = ""
-    """Warning about workers of the running round that still run long after others have finished; empty: none."""
+    """Warning about workers that still run long after others of the running round have finished; empty if none."""
     started_at: float = 0.0
     scale_up_at: float | None = None
     unheard_since: float | None = None
-    """Time since which no agent of the running round was heard, for a lease at least: see `unheard`. None: one is."""
+    """Time since which no agent of the running round was heard, for at least a lease; None if one is: see `unheard`."""
     leaving: dict[str, Leaving] = field(default_factory=dict)
-    """Participants of the running round that go soon, by agent id."""
+    """Participants of the running round that leave soon, by agent id."""
     notice_since: float | None = None
-    """Time since which the workers of the running round have had a notice of its end; None: they have none."""
+    """Time since which the workers of the running round have a notice of its end; None if they have none."""
     verdict_at: float | None = None
-    """Time at which a run without restarts left ends over a failure whose cause has not been reported by then."""
+    """Time at which a run with no restarts left ends over a failure, unless the failure's cause is reported before."""
     replacement: Replacement | None = None
     """Replacement of a slow node of the running round, before which its workers get a notice."""
     revision: int = 0
     event_number: int = 0
-    """Number of the run's last event, of an earlier attempt if this one has none yet."""
+    """Number of the run's last event, which may belong to an earlier attempt."""
     first_event: int = 1
     """Number of the attempt's oldest event that is kept: see `kept_events`."""
     event_sizes: EventSizes = field(default_factory=EventSizes)
-    """Sizes of the large ones among the events that are kept."""
+    """Sizes of the large events among those that are kept."""
     restart_count: int = 0
-    """Number of charged restarts: TORCHELASTIC_RESTART_COUNT, bounded by the budget unless that has a window."""
+    """Number of charged restarts: TORCHELASTIC_RESTART_COUNT. The budget limits it unless the budget has a window."""
     charged_at: list[float] = field(default_factory=list)
     """Times of the latest charged restarts, as many as the budget allows; empty unless the budget has a window."""
     restarts: dict[Cause, int] = field(default_factory=dict)
     """Number of all restarts, by cause."""
     ledger: list[Restart] = field(default_factory=list)
     checkpoint_step: int | None = None
-    """Highest step of a complete checkpoint that workers have told, in any round."""
+    """Highest step of a complete checkpoint that workers have reported, in any round."""
     highest_step: int | None = None
-    """Highest step that workers have told, in any round."""
+    """Highest step that workers have reported, in any round."""
     step_before: int | None = None
-    """Value of `highest_step` when the last completed round began; `checkpoint_before` of `checkpoint_step`."""
+    """Value of `highest_step` when the last completed round began; `checkpoint_before` is that of `checkpoint_step`."""
     checkpoint_before: int | None = None
     restarts_in_row: int = 0
-    """Restarts in a row after failures, before the last completed round: see `failed_rounds`."""
+    """Number of restarts in a row after failures, before the last completed round: see `failed_rounds`."""
     restarts_without_progress: int = 0
-    """Charged restarts since a round made progress."""
+    """Number of charged restarts since a round made progress."""
     step_of_round: int | None = None
-    """Highest step of the last completed round; None: none was told."""
+    """Highest step of the last completed round; None if none was reported."""
     recurring_step: int | None = None
-    """Step at which the round before failed, if by an error that may recur at the same step."""
+    """Step at which the previous round failed, if its error may recur at the same step."""
     same_failure: SameFailure | None = None
-    """Row of rounds before the last completed one that the same failure has ended; None: there is none."""
+    """Row of rounds before the last completed one that the same failure has ended; None if there is none."""
     failures: list[FailureRecord] = field(default_factory=list)
     first_failure: FailureRecord | None = None
-    """Root failure of the first round that had one, even if a departure explained it in the end."""
+    """Root failure of the first round that had one, even if a departure explained it later."""
     first_charged: FailureRecord | None = None
     """Root failure of the first round whose end was charged: the root cause of the whole run."""
     first_of_round: FailureRecord | None = None
-    """Root failure of the last completed round, which its end is blamed on."""
+    """Root failure of the last completed round, which is blamed for the end of that round."""
     failures_by_node: dict[str, int] = field(default_factory=dict)
     departures: list[Departure] = field(default_factory=list)
     unfit: dict[str, str] = field(default_factory=dict)
@@ -369,15 +372,15 @@ class RunState(Struct, kw_only=True):
     join_timed_out: bool = False
     """Whether the run has failed because too few nodes had joined in time."""
     no_progress: bool = False
-    """Whether the run has failed because restarts got it no further."""
+    """Whether the run has failed because restarts brought no progress."""
     is_stopped: bool = False
-    """Whether an operator has ended the run."""
+    """Whether an operator has stopped the run."""
     end_failure: Failure | None = None
     ended_at: float | None = None
     forget_at: float | None = None
-    """Time at which the ended run is forgotten, if an operator has asked for that or a new run needs its place."""
+    """Time at which the ended run is forgotten, if an operator has asked for that or if a new run needs its place."""
     gave_place: bool = False
-    """Whether the run has ended since a new run needed its place: see `unheard`."""
+    """Whether the run has ended because a new run needed its place: see `unheard`."""
 
     @property
     def events_kept(self) -> int:
@@ -386,16 +389,16 @@ class RunState(Struct, kw_only=True):
 
 
 class OpenNotice(Struct):
-    """Notice of a round's end under way: the queries to its agents, and their answers."""
+    """Notice of a round's end that is on its way: the queries to its agents, and their answers."""
 
     round: int
     until: float
     asked: dict[str, int] = field(default_factory=dict)
     """Numbers of the queries, by agent id."""
     answers: dict[str, Noticed | None] = field(default_factory=dict)
-    """Answers by agent id; None: the agent did not answer in time, or is gone."""
+    """Answers by agent id; None if the agent did not answer in time or is gone."""
     answered_at: float | None = None
-    """Time at which all had answered; None: some have not."""
+    """Time at which all had answered; None if some have not."""
 
 
 class Run(RunState, kw_only=True):
@@ -408,32 +411,32 @@ class Run(RunState, kw_only=True):
     """Signs of each policy, by its name."""
     queries: Queries = field(default_factory=Queries)
     notice: OpenNotice | None = None
-    """Notice of the running round's end that its agents have been asked to pass on."""
+    """Notice of the running round's end that the server has asked its agents to pass on."""
     by_state: dict[AgentState, OrderedDict[str, Agent]] = field(
         default_factory=lambda: {state: OrderedDict() for state in AgentState}
     )
-    """Agents by state, in the order in which they got into it. They leave in this order as a rule, hence an ordered
-    dict: see `liveness`."""
+    """Agents by state, in the order in which they entered it. Agents usually leave a state in this order, so each is an
+    ordered dict: see `liveness`."""
     node_ids: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Ids of the agents of each node: one as a rule."""
+    """Ids of the agents of each node: usually one."""
     node_ranks: dict[int, str] = field(default_factory=dict)
     """Id of the agent that claims each `--node-rank`."""
     progress: dict[str, ProgressSign] = field(default_factory=dict)
-    """Latest progress of the running round, by agent: a sign, which a restart of the server forgets until the next."""
+    """Latest progress in the running round, by agent. It is a sign: a restarted server has none until the next one."""
     pace: Pace = field(default_factory=Pace)
-    """Summary of `progress`, which does not take longer to read in a larger run."""
+    """Summary of `progress`, which takes the same time to read in a larger run."""
     finished: dict[str, FinishedSign] = field(default_factory=dict)
-    """Workers of the running round that have finished while others of their node run, by agent: signs, latest last."""
+    """Workers of the running round that have finished while others of their node run, by agent. The latest is last."""
     held: str = ""
-    """Phrase about what the forming round waits for although it could complete; empty if a policy does not hold it."""
+    """Phrase about what the forming round, which could complete, waits for; empty if no policy holds it."""
     set_apart: str = ""
-    """Sentence about an error in the core, after which nothing drives the run: see `set_apart`. Empty if none."""
+    """Sentence about an error in the core, after which no event changes the run: see `set_apart`. Empty if none."""
     set_apart_at: float = 0.0
     """Time at which this server set the run apart, if it did."""
     unreadable: str = ""
-    """Sentence about the last error over which the run could not be shown to people. Empty if there was none."""
+    """Sentence about the last error that kept the run from being shown to people; empty if none."""
     survivors: int = 0
-    """Number of agents of the membership that are still part of the run, and are not drained."""
+    """Number of agents of the membership that are still part of the run and are not drained."""
 
     @property
     def key(self) -> Key:
@@ -459,7 +462,7 @@ class Run(RunState, kw_only=True):
 
     @property
     def cordoned(self) -> OrderedDict[str, Agent]:
-        """Agents that have joined, and whose node is cordoned."""
+        """Agents that have joined and whose node is cordoned."""
         return self.by_state[AgentState.CORDONED]
 
     @property
@@ -473,15 +476,16 @@ class Run(RunState, kw_only=True):
 
     @property
     def seats(self) -> dict[str, Seat]:
-        """Seats of the last completed round, by agent id and in the order of group ranks; none before the first."""
+        """Seats of the last completed round, by agent id and in the order of group ranks; empty before the first
+        round."""
         return self.membership.seats if self.membership else {}
 
     def seat_of(self, agent_id: str) -> Seat | None:
-        """The agent's seat in the last completed round."""
+        """Return the agent's seat in the last completed round; None if it has none."""
         return self.seats.get(agent_id)
 
     def seat_of_rank(self, rank: int) -> Seat | None:
-        """Seat of the worker that had the rank in the last completed round."""
+        """Return the seat of the worker that had the rank in the last completed round; None if none had."""
         return next((seat for seat in self.seats.values() if rank in seat.ranks), None)
 
     def is_survivor(self, agent: Agent) -> bool:
@@ -491,14 +495,14 @@ class Run(RunState, kw_only=True):
         return [self.agents[agent_id] for agent_id in self.node_ids.get(node_id, ())]
 
     def drain(self, agent: Agent, until: float) -> None:
-        """Mark the agent as draining: it leaves, and no round counts with it."""
+        """Mark the agent as draining: it leaves, and no later round counts on it."""
         self.survivors -= self.is_survivor(agent)
         self.leaving.pop(agent.agent_id, None)
         self.move(agent, AgentState.DRAINING)
         agent.drain_until = until
 
     def answer(self, request_id: str, sentence: str) -> None:
-        """Remember the sentence that answered an operator's request; one without an id is not repeated."""
+        """Remember the sentence that answered an operator's request. Requests without an id are not remembered."""
         if request_id:
             keep_latest(self.answers, request_id, sentence, REQUESTS)
 
@@ -545,15 +549,15 @@ class Run(RunState, kw_only=True):
         self.note_departed(agent_id)
 
     def forget_departed(self, number: int) -> None:
-        """Forget the ids of so many agents that are gone, those that went first."""
+        """Forget the ids of the `number` agents that went first."""
         self.departed_ids = dict.fromkeys(islice(self.departed_ids, number, None))
 
     def note_departed(self, agent_id: str) -> None:
-        """Fence the id of an agent that is gone, or never had a place."""
+        """Fence the id of an agent that is gone or never had a place."""
         keep_latest(self.departed_ids, agent_id, None, MOST_DEPARTED)
 
     def validate(self) -> None:
-        """Raise `AssertionError` if the state contradicts itself: tests check that after every event."""
+        """Raise `AssertionError` if the state contradicts itself. Tests check it after every event."""
         agents, leases, membership = self.agents, self.leases, self.membership
         for state in self.policies.values():
             state.validate(self)

@@ -1,10 +1,10 @@
 """Snapshots: the state of a run and of its policies, in place of all the facts that led to it.
 
-`take` splits it into parts, and `restore` puts them together, after the `RunCreated` of the attempt. A snapshot counts
-only if its last part has been written (see `record_codec.settled`). It has no leases: after a restart every agent gets
-a fresh one. Runs that have ended have no snapshot.
+`take` splits the state into parts, and `restore` joins them, after the `RunCreated` of the attempt. A snapshot counts
+only if its last part has been written (see `record_codec.settled`). It contains no leases: after a restart every agent
+gets a fresh one. Runs that have ended have no snapshot.
 
-The fields of the policies' states stand beside those of the run (ADR 64).
+The fields of the policies' states are stored beside those of the run (ADR 64).
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,11 +20,11 @@ from rdzv_server.core.kernel.run import Run, RunState
 T = TypeVar("T")
 
 PART_BYTES = 768
-"""Bytes of one part: as text about as many as a join's record has, since compaction compares numbers of records."""
+"""Bytes of one part. As text that is about the size of a join's record: compaction compares numbers of records."""
 
 
 def take(run: Run) -> Iterator[SnapshotPart]:
-    """Yield the parts of a run that has not ended. Agents of one state keep the order in which they got into it."""
+    """Yield the parts of a run that has not ended. Agents of one state keep the order in which they entered it."""
     fields = {name: getattr(run, name) for name in RunState.__struct_fields__}
     fields["agents"] = {agent_id: agent for agents in run.by_state.values() for agent_id, agent in agents.items()}
     for state in run.policies.values():
@@ -36,7 +36,7 @@ def take(run: Run) -> Iterator[SnapshotPart]:
 
 
 def restore(run: Run, policies: Iterable[Policy[Any, Any]], data: bytes) -> None:
-    """Give a run that is as `RunCreated` left it, and its policies, the states of a snapshot.
+    """Restore the states of a run, which has only its `RunCreated`, and of its policies from a snapshot.
 
     `data`: the joined parts of the snapshot.
     """

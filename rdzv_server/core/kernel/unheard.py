@@ -1,17 +1,21 @@
-"""Running rounds of which no agent is heard: the nodes are gone, or the path to them is, and nothing tells which.
+"""Running rounds in which the server hears no agent: either the nodes are gone or the path to them is broken, and
+nothing shows which.
 
-While no agent is heard, no agent gains by a verdict, and workers that live keep running. So no node is lost, no restart
-is charged, and no hang, arrival or straggler is judged: the run warns, and waits. Three things end that:
+While the server hears no agent, a verdict would help no agent, and live workers keep running. So no node is lost, no
+restart is charged, and no hang, arrival or straggler is judged: the run warns and waits. Four things end that:
 
-- An agent is heard. It is the witness that the others lacked: each has one lease to be heard in (see `liveness`).
+- An agent is heard. It is the witness that the others lacked: each of them has one lease to be heard in (see
+  `liveness`).
 - New agents join. They are witnesses, too. An agent of a node of the run replaces its predecessor at once. If as many
-  new agents wait as the round has seats, the spared leases are taken back, since those agents have come in its place.
-- `MOST_S` have passed: the workers must be gone, and the run ends.
-- The server is full of runs or of agents, and new ones ask for a place. Then the run ends that has been silent for
-  longest, if none of its agents has a connection and none was heard for `GIVES_PLACE_S`. Its agents learn of that when
-  they are back.
+  new agents wait as the round has seats, the spared leases are taken back, because the new agents have come in their
+  place.
+- `MOST_S` seconds have passed: the workers must be gone, and the run ends.
+- The server is full of runs or of agents, and new ones ask for a place. Then the run that has been silent for longest
+  ends, if none of its agents has a connection and none was heard for `GIVES_PLACE_S` seconds. Its agents learn of that
+  when they are back.
 
-An operator who restarts the run, resizes it or drains one of its nodes opens a round, which waits for no silent agent.
+If an operator restarts the run, resizes it or drains one of its nodes, a new round opens, which waits for no silent
+agent.
 """
 
 from rdzv_server.core import events
@@ -20,14 +24,14 @@ from rdzv_server.core.kernel.run import HEARD_OF_S, Run, Stage
 from rdzv_server.words import unheard as words
 
 MOST_S = 86_400.0
-"""Seconds after which a running round ends of which no agent was heard: a day, longer than most repairs take."""
+"""Seconds after which a running round without any heard agent ends: a day, longer than most repairs take."""
 
 GIVES_PLACE_S = 300.0
-"""Seconds after which a silent run gives its place to new runs or agents: a line repaired sooner costs no run."""
+"""Seconds after which a silent run gives its place to new runs or agents. A repair that is faster costs no run."""
 WANTED_S = 15.0
-"""Seconds for which newcomers have to ask for a place: an agent that can reach the server again is back by then."""
+"""Seconds for which newcomers must ask for a place. An agent that can reach the server again is back by then."""
 ASKED_AGAIN_S = 60.0
-"""Most seconds between two requests for a place that count as one after the other."""
+"""Most seconds between two requests for a place that count as consecutive."""
 
 
 def _silent_s(run: Run, now: float) -> int:
@@ -36,7 +40,7 @@ def _silent_s(run: Run, now: float) -> int:
 
 
 def deadline(run: Run) -> float | None:
-    """Time at which something follows for a run of which no agent was heard: now if one is."""
+    """Time at which something follows for a run without any heard agent: now if an agent is heard again."""
     assert run.unheard_since is not None
     if run.leases.is_any_certain:
         return run.unheard_since
@@ -45,7 +49,7 @@ def deadline(run: Run) -> float | None:
 
 
 def due(run: Run, now: float) -> events.ContactLost | events.ContactRegained | events.RunDeserted | None:
-    """Return what has become of the contact with a running round, if that is news."""
+    """Return a fact if the contact with a running round has changed, else None."""
     if run.unheard_since is None:
         return events.ContactLost(run.leases.heard_at) if run.leases.are_silent(now) else None
     if run.leases.is_any_certain:
@@ -77,13 +81,14 @@ def deserted(machine: Machine, fact: events.RunDeserted, now: float) -> None:
 
 
 def may_give_place(run: Run, now: float) -> bool:
-    """Whether no agent of the running round has a connection, and none was heard for minutes of this server's life."""
+    """Whether no agent of the running round has a connection, and this server has heard none for minutes."""
     is_silent = run.unheard_since is not None and now >= run.leases.heard_at + GIVES_PLACE_S
     return is_silent and run.leases.is_none_connected
 
 
 def newcomer(run: Run) -> None:
-    """Give the round's spared agents up if as many new agents wait as it has seats, all of which are heard."""
+    """Take back the leases of the round's spared agents if as many new agents wait as it has seats and all are
+    heard."""
     leases = run.leases
     if len(run.waiting) < len(run.seats):
         return

@@ -1,4 +1,4 @@
-"""Agents' reports of how their workers have ended: which of them say something new, and what follows for the run."""
+"""Agents' reports of how their workers have ended: which reports are new, and what follows for the run."""
 
 from msgspec.structs import replace
 from rdzv_protocol.errors import MalformedMessage, StaleRound
@@ -13,22 +13,25 @@ from rdzv_server.core.node_history import Fault
 from rdzv_server.words import failures as words
 
 HINT_BYTES = 240
-"""Most bytes that are kept of an agent's hint where the server adds to it: both fit into the final report."""
+"""Most bytes that are kept of an agent's hint if the server adds its own: both fit into the final report."""
 
 
 def check_success(machine: Machine, event: events.WorkersSucceeded, now: float) -> events.WorkersSucceeded | None:
-    """Ignore a success that was reported before, or too late: the round that opened restarts its node, too."""
+    """Return the success; None if it was reported before, or too late: the round that opened restarts its node, too."""
     return event if _is_new(machine, event) and event.agent_id in machine.run.running else None
 
 
 def note_success(machine: Machine, event: events.WorkersSucceeded, now: float) -> None:
-    """Take a report that says something new as a sign of life."""
+    """Renew the agent's lease if its report is new."""
     if _is_new(machine, event):
         machine.run.leases.renew(event.agent_id, now)
 
 
 def check_failure(machine: Machine, event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
-    """Refuse a failure of workers that are not the agent's own. Raises `MalformedMessage`, or as `_is_new` does."""
+    """Return the failure; None if it is not new. Raises `MalformedMessage` if the workers are not the agent's own.
+
+    Raises also what `_is_new` raises.
+    """
     if not _is_new(machine, event):
         return None
     _check_own(machine.run, machine.agent(event.agent_id), event.failure)
@@ -36,7 +39,7 @@ def check_failure(machine: Machine, event: events.WorkersFailed, now: float) -> 
 
 
 def note_failure(machine: Machine, event: events.WorkersFailed, now: float) -> events.WorkersFailed | None:
-    """Take a report that says something new as a sign of life; return the fact, which depends on who is absent then."""
+    """Renew the agent's lease if its report is new; return the fact, which depends on which agents are absent then."""
     if not _is_new(machine, event):
         return None
     machine.run.leases.renew(event.agent_id, now)
@@ -45,9 +48,9 @@ def note_failure(machine: Machine, event: events.WorkersFailed, now: float) -> e
 
 
 def _check_own(run: Run, agent: Agent, failure: Failure) -> None:
-    """Check that the failure is of one of the agent's workers. Raises `MalformedMessage`.
+    """Check that the failure is one of the agent's workers. Raises `MalformedMessage` if not.
 
-    Under stock torchrun an agent counts as one worker, and its workers have ranks that only torchrun knows.
+    Under stock torchrun an agent counts as one worker, and only torchrun knows the ranks of its workers.
     """
     if failure.node_id != agent.node_id:
         raise MalformedMessage(words.other_node(agent.node_id, failure.node_id))
@@ -57,7 +60,7 @@ def _check_own(run: Run, agent: Agent, failure: Failure) -> None:
 
 
 def awaits_loss(run: Run, reporter: str = "") -> bool:
-    """Whether a participant is absent whose loss would explain a failure of the `reporter`, or any if none is named."""
+    """Whether a participant is absent whose loss would explain a failure of the `reporter`, or of any agent if ""."""
     absent = run.leases.absent_since
     return any(
         agent_id != reporter and run.leases.corroborates(agent_id) and run.agents[agent_id].has_part
@@ -66,10 +69,10 @@ def awaits_loss(run: Run, reporter: str = "") -> bool:
 
 
 def _is_new(machine: Machine, report: events.WorkersSucceeded | events.WorkersFailed) -> bool:
-    """Whether a report says something new. Raises `StaleRound` if it is about another round than the last one.
+    """Whether a report is new. Raises `StaleRound` if it is about another round than the last one.
 
-    The end of its workers is new also if the report was overtaken by the join that followed it. Of a node that is being
-    drained nothing counts but a failure that is fatal: it came before its workers were told to stop.
+    A report is also new if the join that followed it has overtaken it. From a node that is being drained only a fatal
+    failure counts: it came before its workers were told to stop.
     """
     run = machine.run
     if run.stage.is_end:
@@ -96,7 +99,7 @@ def succeeded(machine: Machine, fact: events.WorkersSucceeded, now: float) -> No
 
 
 def take_back(run: Run, agent: Agent) -> None:
-    """Take back the success of an agent that leaves, if it has reported one in this round."""
+    """Take back the success that a leaving agent has reported in this round, if it has."""
     if agent.state is AgentState.SUCCEEDED:
         run.move(agent, AgentState.RUNNING)
         run.succeeded.discard(agent.agent_id)
@@ -137,7 +140,7 @@ def _wait_for_cause(run: Run, until: float) -> None:
 
 
 def _put_down_to(machine: Machine, root: Failure, verdict: restart_budget.Verdict | None, now: float) -> None:
-    """Put the restart that is under way down to its root, which has been reported after a consequence."""
+    """Attribute the current restart to its root failure, which was reported after a consequence."""
     opening = machine.run.opening
     if verdict:
         machine.fail(root, verdict, now)
@@ -146,7 +149,7 @@ def _put_down_to(machine: Machine, root: Failure, verdict: restart_budget.Verdic
 
 
 def _with_outlook(machine: Machine, failure: Failure, now: float) -> Failure:
-    """Add to the failure's hint that restarting does not help, where that is known; warn of it once."""
+    """Add to the failure's hint that a restart does not help, if that is known; warn about it once."""
     why = failed_rounds.no_use(machine.run, failure.recurs, now)
     if why is None or not restart_budget.is_to_blame(machine.run, failure):
         return failure
@@ -166,7 +169,7 @@ def end_or_restart(machine: Machine, fact: events.WorkersFailed | events.CauseNo
 
 
 def _tell_of_failure(machine: Machine, record: FailureRecord, reason: str, now: float) -> None:
-    """Emit the event of a failure: with the evidence if the run remembers it, else, as there may be many, a summary."""
+    """Emit the event of a failure: with its evidence if the run remembers it, else as a summary."""
     run, failure = machine.run, record.failure
     is_remembered = bool(run.failures) and run.failures[-1] is record
     told = (final_report.details if is_remembered else final_report.summary)(failure)
