@@ -22,6 +22,7 @@ from rdzv_protocol.certificates import BadCertificate
 from rdzv_protocol.completion import add_print_completion
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.flag_values import address as address_of
+from rdzv_protocol.help_pages import add_help
 from rdzv_protocol.log_lines import Context, LineFormat, complaint, lowest_level
 from rdzv_protocol.paths import DEFAULT_PORT, HEALTHZ, STATUS
 from rdzv_protocol.service_manager import FIRST_PASSED, ServiceManager, passed_sockets
@@ -57,19 +58,36 @@ SWITCH_S = 0.5e-3
 """Seconds that the event loop keeps the store's thread waiting, several times a write. Python's default is 5 ms."""
 
 DESCRIPTION = """\
-The rendezvous service for elastic PyTorch runs. It holds the membership rounds, admission and restart
-counters of any number of runs. Start one where every node reaches it, then one node-agent on each node."""
+Serves the rendezvous of any number of elastic PyTorch runs: the server decides which nodes take part in a round,
+and counts restarts. Start one server where every node reaches it, then one node-agent on each node."""
+
+FIRST_DAY = {
+    "listen": ("host", "port", "allow_host"),
+    "keep runs": ("store", "retention_s", "exit_when_idle_s", "advertise"),
+    "exclude bad nodes": ("exclude_after", "on_exclude"),
+    "protect the server": ("token_file", "read_token_file", "admin_token_file", "tls_cert", "tls_key"),
+    "watch the server": ("log_format", "event_log", "webhook", "probe"),
+}
+"""Flags that --help shows, by task."""
+
+_EXAMPLES = f"""\
+examples:
+  rdzv-server                             listen on port {DEFAULT_PORT} of every address
+  rdzv-server --host 127.0.0.1 --port 0   listen on this machine only, on a free port, which the server prints
+  rdzv-server --token-file agents --admin-token-file admins --tls-cert cert.pem --tls-key key.pem"""
+
+FIRST_DAYS_EXAMPLES = f"""\
+{_EXAMPLES}
+
+All flags and exit codes: rdzv-server --help-all"""
 
 EPILOG = f"""\
-examples:
-  rdzv-server                          listen on port {DEFAULT_PORT} of every address
-  rdzv-server --host 127.0.0.1 --port 0   this machine only, on a free port (printed)
-  node-agent --endpoint HOST:{DEFAULT_PORT} --nnodes 2 --nproc 8 train.py     on each node
-  curl HOST:{DEFAULT_PORT}{STATUS}           every run, its nodes, who is missing and until when
-  rdzv-server --token-file agents --admin-token-file admins --tls-cert cert.pem --tls-key key.pem
+{_EXAMPLES}
+  node-agent --endpoint HOST:{DEFAULT_PORT} --nnodes 2 --nproc 8 train.py     join a run, on each node
+  curl HOST:{DEFAULT_PORT}{STATUS}              show every run, its nodes, and which nodes are missing until when
 
-Exit codes: 0 stopped; 1 it cannot go on; 2 bad input; 75 etcd is out of reach, start it again.
-Ctrl-C or SIGTERM stops it. Workers keep running; their agents try again until it is back."""
+Exit codes: 0 stopped; 1 the server cannot continue; 2 bad input; 75 etcd is out of reach, start the server again.
+Ctrl-C or SIGTERM stops the server. Workers continue, and their agents retry until a server is back."""
 
 
 def main() -> int:
@@ -386,14 +404,17 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser, with a flag for each field of `ServerConfig`. Its namespace has only what was given."""
     parser = _Parser(
-        prog="rdzv-server", description=DESCRIPTION, epilog=EPILOG,
+        prog="rdzv-server", usage="rdzv-server [FLAG ...]", description=DESCRIPTION, epilog=EPILOG, add_help=False,
         formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS,
     )  # fmt: skip
-    parser.add_argument("-V", "--version", action="version", version=f"rdzv-server {rdzv_protocol.VERSION}")
+    add_help(parser, FIRST_DAY, FIRST_DAYS_EXAMPLES)
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"rdzv-server {rdzv_protocol.VERSION}", help="show the version"
+    )
     parser.add_argument(
         "--probe",
         action="store_true",
-        help="start no server: exit 0 if one answers at this port of this machine, else 1",
+        help="start no server; exit with 0 if a server answers at this port of this machine, else with 1",
     )
     add_print_completion(parser)
     groups: dict[str, argparse._ActionsContainer] = {"": parser}

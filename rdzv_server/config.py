@@ -123,9 +123,9 @@ SHARDS: Kind = ("N", _number(int, 1, MOST_SHARDS, words.whole_number(1, MOST_SHA
 URL: Kind = ("URL", str)
 WHERE: Kind = ("WHERE", str)
 
-NODES = "nodes that cost runs their rounds (docs/how-to/bad-nodes.md)"
-EVENTS = "events of runs (docs/reference/events.md); SIGHUP has the file opened, and the secret read, again"
-SECURITY = "security (docs/how-to/secure-a-server.md); SIGHUP has these files read again"
+NODES = "bad nodes (docs/how-to/bad-nodes.md)"
+EVENTS = "events of runs (docs/reference/events.md); on SIGHUP the server opens the file and reads the secret again"
+SECURITY = "security (docs/how-to/secure-a-server.md); on SIGHUP the server reads these files again"
 CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
 
 
@@ -147,23 +147,23 @@ _security, _cluster = partial(_flag, group=SECURITY), partial(_flag, group=CLUST
 class ServerConfig:
     """Settings of one server. Each has a flag of its name, without the unit."""
 
-    host: str | None = _flag(None, HOST, "address to listen on (default: every address, IPv4 and IPv6)")
+    host: str | None = _flag(None, HOST, "listen on this address (default: every address, IPv4 and IPv6)")
     """Address to listen on; every one by default, since agents are elsewhere as a rule."""
-    port: int = _flag(DEFAULT_PORT, PORT, "default: {}; 0: a free one")
-    retention_s: float = _flag(RETENTION_S, SECONDS, "how long an ended run is remembered (default: {:g})")
+    port: int = _flag(DEFAULT_PORT, PORT, "listen on this port; 0 picks a free port (default: {})")
+    retention_s: float = _flag(RETENTION_S, SECONDS, "keep an ended run for SECONDS (default: {:g})")
     store: str | None = _flag(
         None,
         WHERE,
-        "where runs are written down, so that a restart of the server disturbs nobody: sqlite:PATH, or memory "
-        "(default: a file for this port in the user's state folder; memory with --port 0); or "
-        "etcd://HOST,HOST,HOST/CLUSTER for several servers, of which one leads and another takes over",
+        "record runs here, so that a restart of the server disturbs no run: sqlite:PATH, or memory (default: a file "
+        "for this port in the user's state folder; memory with --port 0). etcd://HOST,HOST,HOST/CLUSTER: several "
+        "servers, of which one leads and another takes over",
     )
     """Place of the records; memory with port 0, since nobody finds a server again on a port that the kernel chose."""
     exit_when_idle_s: float | None = _flag(
         None,
         SECONDS,
-        "exit by itself: at once when every run is over and every agent has heard so, or when no agent has been "
-        "connected for this long; with exit code 0 if every run has succeeded, else 1 (default: serve for ever)",
+        "exit when every run has ended and every agent has been told, or when no agent has been connected for SECONDS. "
+        "The exit code is 0 if every run has succeeded, else 1 (default: serve until stopped)",
     )
     stand_by_for: Sequence[Endpoint] = _flag(
         (),
@@ -173,128 +173,134 @@ class ServerConfig:
     )
     """Servers that go before this one, which has none of their records."""
     take_over_after_s: float = _flag(
-        10.0, SPAN, "with --stand-by-for: wait this long for each of those servers (default: {:g} s)"
+        10.0, SPAN, "with --stand-by-for, take over when none of those servers has answered for TIME (default: {:g} s)"
     )
     """Seconds of silence after which a server is gone: an agent's default lease."""
     metrics_per_run: int = _flag(
         LISTED_RUNS,
         LISTED,
-        "so many of the runs that go on, the oldest first, have series of their own in GET /metrics (default: {}; 0: "
-        "totals alone)",
+        "give the N oldest active runs series of their own in GET /metrics (default: {}; 0: only totals)",
     )
     """Most runs with series of their own, seventeen each: a load that one Prometheus takes easily."""
     log_format: str = _flag(
         "text",
         NAME,
-        "lines of the log: text, or json for collectors of logs (docs/how-to/logs.md); LOGLEVEL=WARNING leaves out "
-        "what is routine (default: {})",
+        "write log lines as text, or as json for log collectors (docs/how-to/logs.md); LOGLEVEL=WARNING hides "
+        "routine lines (default: {})",
         choices=LOG_FORMATS,
     )
     otel: bool = _flag(
         False,
         None,
-        "export an OpenTelemetry trace of each round, as OTEL_* variables say (OTLP over HTTP; "
+        "export an OpenTelemetry trace of each round. OTEL_* variables configure the export (OTLP over HTTP; "
         "docs/how-to/tracing.md); needs the extra otel",
     )
     listen_fd: int | None = _flag(
         None,
         DESCRIPTOR,
-        "serve on this socket, which the parent process has bound and listens on, instead of --host and --port (one "
-        "that systemd passes in LISTEN_FDS is taken by itself)",
+        "serve on this socket, which the parent process has bound and listens on, instead of --host and --port. The "
+        "server finds a socket that systemd passes in LISTEN_FDS without this flag",
     )
 
     exclude_after: tuple[int, float] | None = _nodes(
         None,
         AFTER,
-        "keep a node out that runs have blamed N times within TIME, as in 3/24h: it was lost, or its workers failed "
-        "first; at once if a check found it unfit or its hardware failed (default: no node)",
+        "exclude a node that runs have blamed N times within TIME, as in 3/24h: the node was lost, or its workers "
+        "failed first. Exclude a node at once if a check found it unfit or its hardware failed (default: exclude no "
+        "node)",
     )
-    exclude_for_s: float = _nodes(86_400.0, SPAN, "for so long, as in 12h (default: 24h)")
+    exclude_for_s: float = _nodes(86_400.0, SPAN, "exclude a node for TIME, as in 12h (default: 24h)")
     """Seconds that a node is excluded: a day by default, so that a person can look at it on the next morning."""
     on_exclude: str | None = _nodes(
         None,
         COMMAND,
-        "run this command for a shell when a node is kept out, to drain it in the scheduler: RDZV_NODE, RDZV_REASON "
-        "and RDZV_SECONDS say which, why and for how long (samples: deploy/on-exclude)",
+        "run this shell command when the server excludes a node, to drain it in the scheduler. RDZV_NODE, RDZV_REASON "
+        "and RDZV_SECONDS contain the node, the reason and the time (samples: deploy/on-exclude)",
     )
 
     event_log: str | None = _events(None, FILE, "append every event of every run to this file, as a line of JSON")
     webhook: str | None = _events(
-        None, URL, "send every event of every run to this address, in order, again until it is taken"
+        None, URL, "send every event of every run to this URL, in order, and repeat it until the receiver accepts it"
     )
     webhook_secret_file: str | None = _events(
-        None, FILE, "file with the secret by which the receiver of --webhook knows that a request is this server's"
+        None, FILE, "sign requests to --webhook with the secret in this file, so that the receiver can verify them"
     )
 
     token_file: str | None = _security(
         None,
         FILE,
-        "agents must bear a token of this file: one on each line, or TOKEN RUN_ID_PATTERN for such runs alone, as "
-        "in 'r4nd0m team-a-*' (default: everybody who reaches the port may join, watch and disturb runs)",
+        "require agents to authenticate with a token in this file: one on each line, or TOKEN RUN_ID_PATTERN for "
+        "matching runs only, as in 'r4nd0m team-a-*' (default: everyone who reaches the port may join, watch and "
+        "disturb runs)",
     )
-    read_token_file: str | None = _security(None, FILE, "tokens of those who only look")
+    read_token_file: str | None = _security(None, FILE, "accept the tokens in this file for reading only")
     admin_token_file: str | None = _security(
         None,
         FILE,
-        "tokens of those who act on runs, and may do all the rest (without any token: from this machine alone)",
+        "accept the tokens in this file for actions on runs and everything else (without any token: accept actions "
+        "from this machine only)",
     )
-    tls_cert: str | None = _security(None, FILE, "speak TLS alone, and show this certificate (PEM, a chain)")
-    tls_key: str | None = _security(None, FILE, "its key (PEM, not encrypted)")
+    tls_cert: str | None = _security(None, FILE, "serve only TLS, with this certificate (PEM, a chain)")
+    tls_key: str | None = _security(
+        None, FILE, "read the private key of --tls-cert from this file (PEM, not encrypted)"
+    )
     tls_client_ca: str | None = _security(
-        None, FILE, "let in only those whose certificate one of these authorities vouches for (PEM)"
+        None, FILE, "accept only clients whose certificate one of these CAs has signed (PEM)"
     )
     allow_host: Sequence[str] = _security(
         (),
         NAME,
-        "a name by which browsers may ask for the status where no tokens are set, besides this machine's, its "
-        "addresses and what agents call it; may be repeated",
+        "let browsers ask for the status by this name when no tokens are set, besides this machine's names, its "
+        "addresses and the names that agents use; may be repeated",
         action="append",
     )
     max_connections: int | None = _security(
         None,
         COUNT,
-        "beyond it, new ones are closed; an agent has two (default: as many as this process may have files open, "
+        "close new connections beyond N; an agent uses two (default: as many as this process may have open files, "
         f"at most {MOST_CONNECTIONS})",
     )
     max_runs: int = _security(
-        MOST_RUNS, COUNT, "beyond it, no new run begins; ended ones count until they are forgotten (default: {})"
+        MOST_RUNS, COUNT, "refuse new runs beyond N; ended runs count until the server forgets them (default: {})"
     )
     max_agents: int = _security(
         MOST_AGENTS,
         COUNT,
-        "beyond it, no further agent joins; a run keeps the places of its last round (default: {})",
+        "refuse further agents beyond N; a run keeps the places of its last round (default: {})",
     )
     max_events: int = _security(
         MOST_EVENTS,
         COUNT,
-        "keep at most N events of all runs; beyond it, the server drops the oldest, first those of ended runs "
+        "keep at most N events of all runs; the server drops the oldest ones first, beginning with those of ended runs "
         "(default: {})",
     )
 
     advertise: str | None = _cluster(
         None,
         ADDRESS,
-        "where agents reach this server, as the others tell them (default: --host, or this machine's address on "
-        "its way to etcd; and --port)",
+        "set the address of this server that other servers give to agents (default: --host, or this machine's address "
+        "on its way to etcd; and --port)",
     )
-    leader_lease_s: int = _cluster(5, LEASE, "how long a leader that is gone is waited for (default: {})")
+    leader_lease_s: int = _cluster(5, LEASE, "wait SECONDS for a leader that is gone (default: {})")
     """Lease of a leader in seconds: a shorter one takes a slow leader for gone, a longer one delays recovery."""
     shards: int = _cluster(
         1,
         SHARDS,
-        "share the runs in so many parts, which the servers lead evenly; fixed for the life of a cluster "
-        "(default: {}, one server leads all runs)",
+        "divide the runs into N parts, which the servers lead evenly; fixed for the lifetime of a cluster (default: "
+        "{}, one server leads all runs)",
     )
     rebalance_after_s: float = _cluster(
         60.0,
         SECONDS,
-        "with shards: how long this server must have been there before others leave it its part (default: {:g})",
+        "with --shards, let other servers hand this server its part after it has been up for SECONDS (default: {:g})",
     )
     """Seconds after which this server gets its part of the shards: longer than a server lives that crashes soon, so
     that none move for it."""
-    etcd_ca: str | None = _cluster(None, FILE, "speak TLS to etcd, and trust these certificates (PEM)")
-    etcd_cert: str | None = _cluster(None, FILE, "this server's certificate for etcd (PEM)")
-    etcd_key: str | None = _cluster(None, FILE, "its key (PEM)")
+    etcd_ca: str | None = _cluster(
+        None, FILE, "use TLS to etcd and verify its certificate against this CA bundle (PEM)"
+    )
+    etcd_cert: str | None = _cluster(None, FILE, "present this certificate to etcd (PEM)")
+    etcd_key: str | None = _cluster(None, FILE, "read the private key of --etcd-cert from this file (PEM)")
 
     @property
     def exclusion(self) -> ExclusionPolicy | None:

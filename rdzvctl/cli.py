@@ -27,33 +27,34 @@ if TYPE_CHECKING:
     from rdzv_protocol.actions import Action
 
 DESCRIPTION = """\
-Shows operators the runs of an rdzv-server, says why one stands where it does, and acts on them."""
+Shows the runs of an rdzv-server, explains why a run is in its current state, and acts on runs and nodes."""
 
 EPILOG = f"""\
 examples:
-  rdzvctl --endpoint HOST:{DEFAULT_PORT} status      the server and its runs
-  rdzvctl why                             what the only run waits for, what failed first, and what to do
-  rdzvctl nodes r1                        its nodes by group rank
-  rdzvctl events r1 --follow              what happened to it, and what happens
-  rdzvctl logs r1 3 --follow              what the worker of rank 3 writes
-  rdzvctl bundle r1 --anonymize           a file for a bug report
-  rdzvctl stop r1 --reason "wrong data"   end it on every node
-  rdzvctl drain node-7 --deadline 10m     empty a node; the others go on without it
+  rdzvctl --endpoint HOST:{DEFAULT_PORT} status      show the server and its runs
+  rdzvctl why                             show what the only run waits for, what failed first, and what to do
+  rdzvctl nodes r1                        list the nodes of run r1 by group rank
+  rdzvctl events r1 --follow              show past and new events of run r1
+  rdzvctl logs r1 3 --follow              show the output of the worker of rank 3
+  rdzvctl bundle r1 --anonymize           write a file for a bug report
+  rdzvctl stop r1 --reason "wrong data"   end run r1 on every node
+  rdzvctl drain node-7 --deadline 10m     empty a node; the other nodes continue without it
   rdzvctl config set-context lab --endpoint a:{DEFAULT_PORT},b:{DEFAULT_PORT} --token-file lab.token
-  rdzvctl config use-context lab          from now on without --endpoint
+  rdzvctl config use-context lab          make --endpoint unnecessary from now on
 
-RUN may be left out where there is only one that goes on. --json writes JSON, for scripts; NO_COLOR=1: no colours.
-Where: --endpoint, else --context, else RDZV_ENDPOINT, else the current context, else this machine.
+You can leave out RUN if only one run is active. --json writes JSON, for scripts; NO_COLOR=1 turns colours off.
+Server: --endpoint, else --context, else RDZV_ENDPOINT, else the current context, else this machine.
 Exit codes: 0 done; 1 refused, or no such run; 2 bad input; 75 no server answers; 77 wrong token; 130 Ctrl-C."""
 
 FLAGS = {
-    "endpoint": ("HOST:PORT", "where rdzv-server listens; HOST:PORT,HOST:PORT for several (RDZV_ENDPOINT)"),
-    "context": ("NAME", "the context of the configuration file to use"),
-    "token_file": ("FILE", "bear the token in this file (RDZV_TOKEN_FILE)"),
-    "tls_ca": ("FILE|system", "speak TLS to a server whose certificate one of these authorities (PEM), or of those "
-               "that the system trusts, vouches for (RDZV_TLS_CA)"),
-    "tls_cert": ("FILE", "show this certificate (PEM), as rdzv-server --tls-client-ca asks (RDZV_TLS_CERT)"),
-    "tls_key": ("FILE", "its key (PEM, not encrypted) (RDZV_TLS_KEY)"),
+    "endpoint": ("HOST:PORT", "connect to rdzv-server at this address; HOST:PORT,HOST:PORT: several servers "
+        "(RDZV_ENDPOINT)"),
+    "context": ("NAME", "use this context of the configuration file"),
+    "token_file": ("FILE", "authenticate with the token in this file (RDZV_TOKEN_FILE)"),
+    "tls_ca": ("FILE|system", "use TLS and verify the server's certificate against this CA bundle (PEM); system: "
+               "against the system's CAs (RDZV_TLS_CA)"),
+    "tls_cert": ("FILE", "present this client certificate (PEM) to rdzv-server --tls-client-ca (RDZV_TLS_CERT)"),
+    "tls_key": ("FILE", "read the private key of --tls-cert from this file (PEM, not encrypted) (RDZV_TLS_KEY)"),
 }  # fmt: skip
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 """Exit codes that a shell gives for these signals."""
@@ -129,10 +130,13 @@ def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
     """
     common: Any = _common()
     parser = _Parser(
-        prog="rdzvctl", description=DESCRIPTION, epilog=EPILOG, parents=[common], argument_default=argparse.SUPPRESS,
+        prog="rdzvctl", usage="rdzvctl [FLAG ...] COMMAND ...", description=DESCRIPTION, epilog=EPILOG,
+        parents=[common], argument_default=argparse.SUPPRESS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("-V", "--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}")
+    parser.add_argument(
+        "-V", "--version", action="version", version=f"rdzvctl {rdzv_protocol.VERSION}", help="show the version"
+    )
     add_print_completion(parser, completion.PREAMBLE)
     words = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_CommandParser)
     for command in (*QUESTIONS, CONFIG) if _is_no_action(line) else all_commands():
@@ -164,7 +168,10 @@ def _common() -> _Parser:
         if name == "context":
             completion.completes(argument, "contexts")
     group.add_argument(
-        "--timeout", metavar="S", type=_seconds, help="how long to wait for a leader of several servers (default: 15)"
+        "--timeout",
+        metavar="S",
+        type=_seconds,
+        help="wait up to S seconds for a leader of several servers (default: 15)",
     )
     group.add_argument("--json", action="store_true", help="write JSON, for scripts")
     return common
@@ -205,15 +212,15 @@ def _lines(text: str) -> int:
 
 
 TIMES_OF_ACTIONS = {
-    "deadline_s": ("--deadline", "time that the workers have, then they are killed: 90s, 10m, 2h (default: 5m)"),
-    "for_s": ("--for", "time until it is uncordoned by itself (default: never)"),
+    "deadline_s": ("--deadline", "kill the workers after this time: 90s, 10m, 2h (default: 5m)"),
+    "for_s": ("--for", "uncordon the node after this time (default: never)"),
 }
 """Flags and their help, by the fields of actions that they fill with a time."""
 
 
 def _run(parser: argparse.ArgumentParser, kind: str = "runs") -> None:
     """Add the argument RUN. `kind`: kind of names that the shell completes."""
-    text = "the run's id (default: the only one that goes on)"
+    text = "the run's id (default: the only active run)"
     completion.completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=text), kind)
 
 
@@ -224,25 +231,25 @@ def _action(action: "Action", parser: argparse.ArgumentParser) -> None:
     else:
         _run(parser, "ended-runs" if action.of_ended else "live-runs")
     if "min_nodes" in action.fields:
-        parser.add_argument("size", metavar="MIN:MAX", type=_size, help="nodes that it needs, and takes")
+        parser.add_argument("size", metavar="MIN:MAX", type=_size, help="the least and the most nodes of the run")
     for name in (each for each in action.fields if each in TIMES_OF_ACTIONS):
         spelling, text = TIMES_OF_ACTIONS[name]
         parser.add_argument(spelling, dest=name, metavar="S", type=_seconds, help=text)
-    parser.add_argument("--reason", metavar="TEXT", help="why, for the people whose it is; stands in the events")
-    parser.add_argument("--request-id", metavar="ID", help="name this wish: a second one of this name changes nothing "
-                        "(default: a new one)")  # fmt: skip
+    parser.add_argument("--reason", metavar="TEXT", help="record this reason in the run's events, for its owners")
+    parser.add_argument("--request-id", metavar="ID", help="set the idempotency key: a second request with the same "
+                        "key changes nothing (default: a new key)")  # fmt: skip
     if action.question:
-        parser.add_argument("--yes", "-y", action="store_true", help="do not ask, at a terminal, whether it is meant")
+        parser.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation on a terminal")
 
 
 def _config(parser: argparse.ArgumentParser) -> None:
     words = parser.add_subparsers(metavar="WHAT", required=True)
     for name, text, do in (
-        ("get-contexts", "list the contexts, and which is the current one", commands.get_contexts),
+        ("get-contexts", "list the contexts and mark the current one", commands.get_contexts),
         ("current-context", "print the name of the current context", commands.current_context),
         ("use-context", "make this context the current one", commands.use_context),
-        ("set-context", "add a context, or change what is given of it", commands.set_context),
-        ("delete-context", "forget a context", commands.delete_context),
+        ("set-context", "add a context, or change the given fields of one", commands.set_context),
+        ("delete-context", "delete a context", commands.delete_context),
     ):
         each = words.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", argument_default=argparse.SUPPRESS
@@ -260,13 +267,16 @@ def _choice(parser: argparse.ArgumentParser, text: str) -> None:
     """Add what chooses among all runs."""
     completion.completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=text), "runs")
     parser.add_argument(
-        "--phase", metavar="PHASE", choices=views.PHASES, help=f"only runs in this phase: {', '.join(views.PHASES)}"
+        "--phase",
+        metavar="PHASE",
+        choices=views.PHASES,
+        help=f"show only runs in this phase: {', '.join(views.PHASES)}",
     )
     parser.add_argument(
         "--health", metavar="STATE",
-        help="only runs in this state of health, such as hung or looping; trouble: each that needs a person",
+        help="show only runs in this state of health, such as hung or looping; trouble: all runs that need a person",
     )  # fmt: skip
-    parser.add_argument("--node", metavar="NODE", help="only runs with a node of this name, or pattern: 'gpu-1*'")
+    parser.add_argument("--node", metavar="NODE", help="show only runs with a node of this name or pattern: 'gpu-1*'")
 
 
 def _runs(parser: argparse.ArgumentParser) -> None:
@@ -274,29 +284,29 @@ def _runs(parser: argparse.ArgumentParser) -> None:
 
 
 def _status(parser: argparse.ArgumentParser) -> None:
-    _choice(parser, "the run's id, to show all about it, or a pattern: 'eval-*' (default: all runs)")
-    parser.add_argument("--watch", "-w", action="store_true", help="show it again whenever it changes, until Ctrl-C")
+    _choice(parser, "the run's id, to show its details, or a pattern: 'eval-*' (default: all runs)")
+    parser.add_argument(
+        "--watch", "-w", action="store_true", help="show the status again whenever it changes, until Ctrl-C"
+    )
 
 
 def _events(parser: argparse.ArgumentParser) -> None:
     _run(parser)
-    parser.add_argument("--follow", "-f", action="store_true", help="go on with what happens, until Ctrl-C")
-    parser.add_argument("--last", metavar="N", type=_whole, help="how many of the latest (default: 100; 0: all)")
+    parser.add_argument("--follow", "-f", action="store_true", help="continue with new events, until Ctrl-C")
+    parser.add_argument("--last", metavar="N", type=_whole, help="show the latest N events (default: 100; 0: all)")
 
 
 def _logs(parser: argparse.ArgumentParser) -> None:
     _run(parser)
     parser.add_argument("rank", metavar="RANK", type=_whole, help="the worker's rank")
-    parser.add_argument("--lines", "-n", metavar="N", type=_lines, help="how many of the last lines (default: 50)")
+    parser.add_argument("--lines", "-n", metavar="N", type=_lines, help="show the last N lines (default: 50)")
     parser.add_argument(
         "--stream",
         choices=get_args(LogStream),
         metavar="STREAM",
-        help="stdout or stderr (default: both; with --json stderr)",
+        help="show only stdout or only stderr (default: both; with --json stderr)",
     )
-    parser.add_argument(
-        "--follow", "-f", action="store_true", help="go on with what it writes, until the run has ended"
-    )
+    parser.add_argument("--follow", "-f", action="store_true", help="continue with new lines, until the run has ended")
 
 
 def _stacks(parser: argparse.ArgumentParser) -> None:
@@ -304,13 +314,16 @@ def _stacks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "rank", metavar="RANK", nargs="?", type=_whole, default=None, help="one worker's rank (default: all)"
     )
-    parser.add_argument("--reason", metavar="TEXT", help="why, for everybody who looks later")
+    parser.add_argument("--reason", metavar="TEXT", help="record this reason, for people who look later")
 
 
 def _bundle(parser: argparse.ArgumentParser) -> None:
     _run(parser)
     parser.add_argument(
-        "--output", "-o", metavar="FILE", help="write to this new file; -: to stdout (default: named by run and time)"
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="write to this new file; -: to stdout (default: a name made of the run and the time)",
     )
     parser.add_argument(
         "--anonymize", action="store_true", help="replace names of runs, nodes, hosts, users, addresses and paths"
@@ -337,22 +350,22 @@ def _complete(parser: argparse.ArgumentParser) -> None:
 
 
 QUESTIONS = (
-    Command("status", "show the server and its runs, or all about one run", commands.status, _status),
+    Command("status", "show the server and its runs, or the details of one run", commands.status, _status),
     Command("runs", "list the runs", commands.runs, _runs),
     Command("nodes", "list a run's nodes by group rank", commands.nodes, _run),
-    Command("events", "show what happened to a run, and what happens", commands.events, _events),
+    Command("events", "show a run's past events, and new ones with --follow", commands.events, _events),
     Command(
         "logs",
-        "say where a worker's output is, and show its end if the agent has --allow-log-reads",
+        "show where a worker's output is, and its last lines if the agent has --allow-log-reads",
         commands.logs,
         _logs,
     ),
-    Command("stacks", "show what a run's workers are doing right now: their Python stacks", commands.stacks, _stacks),
-    Command("why", "say why a run stands where it does, and what to do", commands.why, _run),
+    Command("stacks", "show the current Python stacks of a run's workers", commands.stacks, _stacks),
+    Command("why", "explain why a run is in its current state, and what to do", commands.why, _run),
     Command("bundle", "write a file about a run for a bug report, without secrets", _write_bundle, _bundle),
 )
 """Commands that change nothing."""
-CONFIG = Command("config", "keep servers and tokens by name, as contexts", lambda session: None, _config)
+CONFIG = Command("config", "manage contexts: servers and tokens by name", lambda session: None, _config)
 
 
 def all_commands() -> Iterator[Command]:

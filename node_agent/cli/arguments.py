@@ -60,181 +60,192 @@ class Arguments(Struct, frozen=True):
 
     # fmt: off
     rdzv_endpoint: Annotated[str, Flag(
-        "HOST:PORT", text, "--endpoint: where rdzv-server listens, also as a URL; HOST:PORT,HOST:PORT,HOST:PORT for "
-        "several servers, of which one leads. auto: under Slurm and other schedulers, whose variables say where, how "
-        "many nodes there are, which one this is, and the run's id; auto@HOST:PORT: all of that but where. "
-        "--rdzv-endpoint: as in torchrun, the place where --rdzv-backend hosts or finds a server",
+        "HOST:PORT", text, "--endpoint: join the run at this address or URL of rdzv-server. "
+        "HOST:PORT,HOST:PORT,HOST:PORT: several servers, one of which leads. auto: read the address, the number of "
+        "nodes, this node's rank and the run's id from the variables of Slurm or another scheduler; auto@HOST:PORT: "
+        "read all but the address. --rdzv-endpoint: where --rdzv-backend hosts or finds a server, as under torchrun",
         alias="--endpoint")] = ""
     standalone: Annotated[bool, a_switch(
-        "this node alone, with a server in the agent. This is also what happens without an endpoint and without "
-        "several nodes")] = False
+        "run on this node only, with a server inside the agent (default for one node without an endpoint)")] = False
     rdzv_backend: Annotated[str | None, Flag(
-        "NAME", one_of(*BACKENDS), "where the server is. c10d: the node that the endpoint names hosts it, unless "
-        "something listens there already. static: rank 0 hosts it at --master-addr, --master-port. etcd, etcd-v2, "
-        "rdzv-server: it runs at the endpoint already (default: rdzv-server with --endpoint, else static)")] = None
+        "NAME", one_of(*BACKENDS), "choose where the server runs. c10d: the endpoint's node hosts it, unless a server "
+        "already listens there. static: rank 0 hosts it at --master-addr, --master-port. etcd, etcd-v2, rdzv-server: "
+        "it already runs at the endpoint (default: rdzv-server with --endpoint, else static)")] = None
     master_addr: Annotated[str, Flag(
-        "ADDR", host_or_none, "node of rank 0, with --rdzv-backend static (default: 127.0.0.1)", is_key=True)] = ""
+        "ADDR", host_or_none, "set the address of rank 0's node, with --rdzv-backend static (default: "
+            "127.0.0.1)", is_key=True)] = ""
     master_port: Annotated[int | None, Flag(
-        "PORT", whole(0, 65_535), "port there (default: 29500). With one node: the workers' MASTER_PORT, 0 for a free "
-        "one", is_key=True)] = None
+        "PORT", whole(0, 65_535), "set the port on that node (default: 29500). With one node: set the workers' "
+        "MASTER_PORT; 0 picks a free port", is_key=True)] = None
     rdzv_id: Annotated[str, Flag(
-        "ID", name_or_none, "names the run; agents with one id are one run (default: none)", alias="--run-id")] = ""
+        "ID", name_or_none, "name the run; agents with the same id form one run (default: "
+            "none)", alias="--run-id")] = ""
     nnodes: Annotated[Nodes | None, Flag(
-        "N|MIN:MAX|N,N", nodes, "nodes of the run (default: the run's, or 1). N,N,N: any of these numbers, the largest "
-        "that there are nodes for; the others stand by")] = None
+        "N|MIN:MAX|N,N", nodes, "set the run's number of nodes (default: the run's, or 1). MIN:MAX: any number between "
+        "these. N,N,N: the largest of these for which there are nodes. Surplus nodes stand by")] = None
     rdzv_conf: Annotated[Mapping[str, object], Flag(
-        "K=V,K=V", pairs, "torchrun's settings: join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
-        "keep_alive_max_attempt, timeout, read_timeout, is_host")] = {}
+        "K=V,K=V", pairs, "set torchrun's settings: join_timeout, last_call_timeout, close_timeout, "
+        "keep_alive_interval, keep_alive_max_attempt, timeout, read_timeout, is_host")] = {}
     connect_timeout: Annotated[float | None, ours(
-        "S", seconds(), "how long the server's first answer may take; it may start after the agents (default: "
-        "300)")] = None
+        "S", seconds(), "wait up to S seconds for the server's first answer; the server may start after the agents "
+        "(default: 300)")] = None
     server_lost_timeout: Annotated[float | None, ours(
-        "S", seconds(), "how long to go on without a server that is gone (default: for ever while workers run, and "
-        "without any as long as --connect-timeout; always that long with c10d and static, where a node of the run "
-        "hosts it)")] = None
+        "S", seconds(), "continue for S seconds after the server is lost (default: without limit while workers run, "
+        "else for --connect-timeout; always for --connect-timeout with c10d and static, where a node of the run hosts "
+        "the server)")] = None
 
     token_file: Annotated[str | None, ours(
-        "FILE", text, "bear the token in this file, as rdzv-server asks; read again when the server does not know it "
-        "any more")] = None
+        "FILE", text, "authenticate with the token in this file; the agent reads it again when the server no longer "
+        "accepts the token")] = None
     tls_ca: Annotated[str | None, ours(
-        "FILE|system", text, "speak TLS to rdzv-server, whose certificate one of these authorities (PEM), or of those "
-        "that the system trusts, must vouch for")] = None
+        "FILE|system", text, "use TLS and verify rdzv-server's certificate against this CA bundle (PEM); system: "
+        "against the system's CAs")] = None
     tls_cert: Annotated[str | None, ours(
-        "FILE", text, "show this certificate (PEM), as rdzv-server --tls-client-ca asks")] = None
-    tls_key: Annotated[str | None, ours("FILE", text, "its key (PEM, not encrypted)")] = None
+        "FILE", text, "present this client certificate (PEM) to rdzv-server --tls-client-ca")] = None
+    tls_key: Annotated[str | None, ours("FILE", text, "read the private key of --tls-cert from this file (PEM, not "
+        "encrypted)")] = None
     no_status_page: Annotated[bool, our_switch(
-        "no page on this machine's loopback that shows the run's status, with --standalone; every user of the machine "
-        "could look at it")] = False
+        "with --standalone, do not serve the run's status page on loopback, where every user of this machine can read "
+        "it")] = False
 
     nproc_per_node: Annotated[int | str, Flag(
-        "N", whole(1, 4096, PLACES), "workers on this node, or one for each of its CPUs (cpu), GPUs (gpu) or XPUs "
-        "(xpu); auto: GPUs, else XPUs, else CPUs (default: 1)", alias="--nproc")] = 1
-    node_id: Annotated[str | None, ours("NAME", name, "this node's name (default: the host name)")] = None
+        "N", whole(1, 4096, PLACES), "start N workers on this node. cpu, gpu, xpu: one for each CPU, GPU or XPU; auto: "
+        "one for each GPU, else XPU, else CPU (default: 1)", alias="--nproc")] = 1
+    node_id: Annotated[str | None, ours("NAME", name, "name this node (default: the host name)")] = None
     node_rank: Annotated[int | None, Flag(
-        "R", whole(0, 10**7), "ask for this group rank (default with static: 0). With c10d it is a wish: another rank "
-        "is given if it is taken", is_key=True)] = None
+        "R", whole(0, 10**7), "ask for this group rank (default with static: 0). With c10d, the server gives another "
+        "rank if this one is taken", is_key=True)] = None
     local_addr: Annotated[str, Flag(
-        "ADDR", host_or_none, "where other nodes reach this one (default: the address from which it reaches the "
-        "server)")] = ""
+        "ADDR", host_or_none, "set the address at which other nodes reach this node (default: the address from which "
+        "it reaches the server)")] = ""
     exit_when_excluded: Annotated[bool, our_switch(
-        "exit with 71 while rdzv-server --exclude-after keeps this node out, so that a scheduler replaces it (default: "
-        "stand by until its time is over)")] = False
-    role: Annotated[str, Flag("NAME", name_or_none, "name of the workers' role (default: default)")] = "default"
+        "exit with 71 while rdzv-server --exclude-after excludes this node, so that a scheduler replaces it (default: "
+        "stand by until the exclusion ends)")] = False
+    role: Annotated[str, Flag("NAME", name_or_none, "name the workers' role (default: default)")] = "default"
     virtual_local_rank: Annotated[bool, a_switch(
-        "each worker has LOCAL_RANK 0 and sees its own GPU alone, as device 0")] = False
+        "give each worker LOCAL_RANK 0 and only its own GPU, as device 0")] = False
     shutdown_timeout: Annotated[float, Flag(
-        "S", seconds(), "time that workers get between SIGTERM and SIGKILL, also for a restart (default: "
+        "S", seconds(), "give workers S seconds between SIGTERM and SIGKILL, also for a restart (default: "
         "30)", variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT")] = 30.0
     signals_to_handle: Annotated[tuple[str, ...], Flag(
-        "NAME,NAME", signals, "signals that make the agent leave; its workers get the same (default: "
+        "NAME,NAME", signals, "leave on one of these signals, and pass it on to the workers (default: "
         f"{','.join(SIGNALS)})")] = SIGNALS
 
     exit_with_run: Annotated[bool, our_switch(
-        "if this agent is killed: stay until the run has ended without it, and exit as the run does. For schedulers "
-        "that call a whole job failed when one of its processes is", is_commands=True)] = False
+        "if this agent is killed, wait until the run has ended without it, and exit as the run does. Use it with "
+        "schedulers that fail a whole job when one of its processes fails", is_commands=True)] = False
 
     max_restarts: Annotated[int | None, Flag(
-        "N", whole(0, 10**7), "restarts after worker failures; membership changes are free (default: 0)")] = None
+        "N", whole(0, 10**7), "restart up to N times after worker failures; nodes that join or leave cost no restart "
+            "(default: 0)")] = None
     restart_window: Annotated[float | None, ours(
-        "S", seconds(SHORTEST_WINDOW_S, LONGEST_WINDOW_S), "restarts longer ago than this count no more against "
-        "--max-restarts: for runs of weeks (default: every restart counts)")] = None
+        "S", seconds(SHORTEST_WINDOW_S, LONGEST_WINDOW_S), "count only restarts of the last S seconds against "
+        "--max-restarts, for runs that last weeks (default: count all)")] = None
     restart_backoff: Annotated[float | None, ours(
-        "S", seconds(), "when charged restarts follow each other, wait S seconds before the second one, and twice as "
-        "long before each further one; progress, or a round that lasts, begins anew (default: 0, no wait)")] = None
+        "S", seconds(), "wait S seconds before the second charged restart in a row, and twice as long before each "
+        "further one. Progress, or a round that lasts, resets the wait (default: 0, no wait)")] = None
     restart_backoff_max: Annotated[float | None, ours(
-        "S", seconds(), "longest of these waits; a round of twice this time counts as one that lasts (default: "
+        "S", seconds(), "limit that wait to S seconds. A round that lasts twice as long resets the wait (default: "
         "300)")] = None
     max_restarts_without_progress: Annotated[int | None, ours(
-        "N", whole(1, 10**7), "end the run, with exit code 70, when N restarts in a row have brought it to no higher "
-        "step and no later checkpoint, as node_agent.progress tells (default: only --max-restarts counts)")] = None
+        "N", whole(1, 10**7), "end the run with exit code 70 after N restarts in a row without a higher step or a "
+        "later checkpoint, as node_agent.progress reports them (default: only --max-restarts counts)")] = None
     fatal_exit_codes: Annotated[tuple[int, ...] | None, ours(
-        "N,N", codes, "exit codes that fail the run at once")] = None
+        "N,N", codes, "fail the run at once if a worker exits with one of these codes")] = None
     fail_when_hopeless: Annotated[bool | None, ours(
-        "", switch, "fail the run at once when a restart is known not to help: a syntax or import error at the very "
-        "start, GPU memory that runs out at the same step again (default: a hint says so)")] = None
-    join_timeout: Annotated[float | None, ours("S", seconds(), "wait for MIN nodes (default: 600)")] = None
+        "", switch, "fail the run at once if a restart cannot help: a syntax or import error at the very start, or GPU "
+        "memory that runs out at the same step again (default: print a hint)")] = None
+    join_timeout: Annotated[float | None, ours("S", seconds(), "fail the run if MIN nodes have not joined after S "
+        "seconds (default: 600)")] = None
     node_unit: Annotated[int | None, ours(
-        "N", whole(1, 100_000), "run on a multiple of N nodes alone; those that are over stand by (default: 1)")] = None
+        "N", whole(1, 100_000), "run only on multiples of N nodes; surplus nodes stand by (default: 1)")] = None
     shrink_after: Annotated[float | None, ours(
-        "S", seconds(), "after the loss of a node, wait so long for a replacement before going on with fewer (default: "
-        "0, go on at once)")] = None
+        "S", seconds(), "after losing a node, wait S seconds for a replacement before continuing with fewer nodes "
+        "(default: 0, continue at once)")] = None
     fixed_nodes: Annotated[int | None, ours(
-        "N", whole(1, 100_000), "the run will never have more nodes than N, as in a scheduler's job: it ends, with "
-        "the reason, once too few of them can be fit (default: it waits for others until --join-timeout)")] = None
+        "N", whole(1, 100_000), "set the number of nodes that the run can ever have, as in a scheduler's job. The run "
+        "ends, with the reason, once too few of them can be fit (default: wait for other nodes until "
+        "--join-timeout)")] = None
     last_call_timeout: Annotated[float | None, ours(
-        "S", seconds(), "wait for more after MIN (default: until none has come for 5 s, at most 30)")] = None
+        "S", seconds(), "after MIN nodes have joined, wait S seconds for more (default: until no node has joined for 5 "
+            "s, at most 30 s)")] = None
     lease: Annotated[float | None, ours(
-        "S", seconds(SHORTEST_LEASE_S, LONGEST_LEASE_S), "silence after which a node is lost (default: 10)")] = None
+        "S", seconds(SHORTEST_LEASE_S, LONGEST_LEASE_S), "treat a node as lost after S seconds of silence (default: "
+            "10)")] = None
     disconnect_grace: Annotated[float | None, ours(
-        "S", seconds(0, 3_600), "time to come back after the connection closed (default: 1)")] = None
+        "S", seconds(0, 3_600), "give a node S seconds to return after its connection closed (default: 1)")] = None
     scale_up: Annotated[ScaleUp | None, ours(
-        "WHEN", one_of("immediate", "cooldown", "manual", "on-notice"), "when an arrival restarts the run: immediate, "
-        "cooldown, manual, or on-notice (when the workers have saved) (default: immediate)")] = None
+        "WHEN", one_of("immediate", "cooldown", "manual", "on-notice"), "choose when a new node restarts the run: "
+        "immediate, cooldown, manual, or on-notice (after the workers have saved) (default: immediate)")] = None
     scale_up_cooldown: Annotated[float | None, ours(
-        "S", seconds(0, 10**7), "with --scale-up cooldown: a round lasts S seconds at least before an arrival restarts "
-        "it (default: 300)")] = None
+        "S", seconds(0, 10**7), "with --scale-up cooldown, let a round last at least S seconds before a new node "
+        "restarts it (default: 300)")] = None
     rank_policy: Annotated[RankPolicy | None, ours(
-        "HOW", one_of("sticky", "topology", "fill-gaps"), "group ranks of each round: sticky (nodes keep theirs, in "
-        "their order), topology (by --topology or the scheduler's network, so that neighbours stay together), "
-        "fill-gaps (of fewer nodes only the last ones move) (default: sticky)")] = None
+        "HOW", one_of("sticky", "topology", "fill-gaps"), "choose how nodes get group ranks in each round. sticky: "
+        "keep ranks and their order. topology: sort by --topology or the scheduler's network, so that neighbours stay "
+        "together. fill-gaps: with fewer nodes, move only the last ones (default: sticky)")] = None
     topology: Annotated[str, ours(
-        "PLACE", name_or_none, "this node's place in the network, such as spine1.rack07.node3: nodes get their ranks "
-        "in this order (default: the scheduler's, with --endpoint auto)")] = ""
+        "PLACE", name_or_none, "set this node's place in the network, such as spine1.rack07.node3. Nodes get their "
+        "ranks in this order (default: the scheduler's, with --endpoint auto)")] = ""
     on_hang: Annotated[OnHang | None, ours(
-        "WHAT", one_of("restart", "fail", "report"), "what follows a hang: restart, which is charged, fail or report "
+        "WHAT", one_of("restart", "fail", "report"), "choose what follows a hang: restart (charged), fail or report "
         "(default: restart)")] = None
     max_hang_restarts: Annotated[int | None, ours(
-        "N", whole(0, 10**7), "restarts after hangs, apart from --max-restarts (default: charged "
-        "there)")] = None
+        "N", whole(0, 10**7), "restart up to N times after hangs, without charging --max-restarts (default: charge "
+        "--max-restarts)")] = None
     straggler_factor: Annotated[float | None, ours(
-        "F", number(1.1, 100), "a node is slow if its workers take F times as long for a step as those of the "
-        "others (the median) for a while (default: 1.5)")] = None
+        "F", number(1.1, 100), "treat a node as slow if its workers take F times as long for a step as the median of "
+        "the other nodes, for a while (default: 1.5)")] = None
     replace_stragglers: Annotated[bool, our_switch(
-        "when a node is slow (--straggler-factor), let one that stands by take its place, by a restart that is free, "
-        "after a notice with --notice-timeout; node_agent.progress tells how long steps take "
-        "(docs/how-to/detect-hangs.md#stragglers)")] = False
-    rerun: Annotated[bool, our_switch("begin again a run that has already succeeded")] = False
+        "replace a slow node (--straggler-factor) with a standby node, by a free restart, after a notice with "
+        "--notice-timeout. node_agent.progress must report steps (docs/how-to/detect-hangs.md#stragglers)")] = False
+    rerun: Annotated[bool, our_switch("start a run again that has already succeeded")] = False
 
     log_dir: Annotated[str, Flag(
-        "DIR", text, "where log files go: DIR/<run id>_<random>/attempt_<n>/<local rank>/ (default: a temporary "
-        "folder; /dev/null: no files)")] = ""
+        "DIR", text, "write log files to DIR/<run id>_<random>/attempt_<n>/<local rank>/ (default: a temporary folder; "
+        "/dev/null: no files)")] = ""
     redirects: Annotated[Std | Mapping[int, Std], Flag(
-        "WHAT", streams, "streams that go to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or a "
-        "map from local ranks, such as 0:1,1:3 (default: 0)", short="-r")] = Std.NONE
+        "WHAT", streams, "write streams to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or a map "
+        "from local ranks, such as 0:1,1:3 (default: 0)", short="-r")] = Std.NONE
     tee: Annotated[Std | Mapping[int, Std], Flag(
-        "WHAT", streams, "streams that go to a file and to the console, likewise (default: 0)", short="-t")] = Std.NONE
+        "WHAT", streams, "write streams to a file and to the console; values as for -r (default: "
+            "0)", short="-t")] = Std.NONE
     local_ranks_filter: Annotated[frozenset[int] | None, Flag(
-        "R,R", ranks, "show the output of these local ranks alone; files hold all")] = None
-    ranks_filter: Annotated[frozenset[int] | None, ours("R,R", ranks, "show the output of these ranks alone")] = None
+        "R,R", ranks, "show only the output of these local ranks; files contain all")] = None
+    ranks_filter: Annotated[frozenset[int] | None, ours("R,R", ranks, "show only the output of these ranks; files "
+        "contain all")] = None
     duplicate_stdout_filters: Annotated[tuple[str, ...], Flag(
-        "TEXT,TEXT", filters, "lines with one of these texts go to filtered_stdout.log, too; a double comma stands for "
-        "a comma")] = ()
-    duplicate_stderr_filters: Annotated[tuple[str, ...], Flag("TEXT,TEXT", filters, "the same for stderr")] = ()
+        "TEXT,TEXT", filters, "also write lines that contain one of these texts to filtered_stdout.log; a double comma "
+        "stands for a comma")] = ()
+    duplicate_stderr_filters: Annotated[tuple[str, ...], Flag("TEXT,TEXT", filters, "also write such lines of stderr "
+        "to filtered_stderr.log")] = ()
     log_prefix: Annotated[str | None, ours(
-        "TEMPLATE", template, "what every line on the console begins with, such as '[${role_name}${rank}]: '")] = None
+        "TEMPLATE", template, "begin every line on the console with this text, such as '[${role_name}${rank}]: "
+            "'")] = None
     log_line_prefix_template: Annotated[str | None, ours(
-        "TEMPLATE", text, "what teed lines alone begin with (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else "
+        "TEMPLATE", text, "begin only teed lines with this text (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else "
         "[<role><local rank>]:)")] = None
     logs_specs: Annotated[str | None, Flag(
-        "NAME", text, "a torchrun.logs_specs entry point that decides about files instead", has_variable=False)] = None
+        "NAME", text, "let this torchrun.logs_specs entry point decide about log files", has_variable=False)] = None
     log_format: Annotated[str, ours(
-        "NAME", one_of(*LOG_FORMATS), "the agent's own lines: text, or json for collectors of logs; LOGLEVEL=WARNING "
-        "leaves out what is routine (default: text)", is_commands=True)] = "text"
+        "NAME", one_of(*LOG_FORMATS), "write the agent's own lines as text, or as json for log collectors; "
+        "LOGLEVEL=WARNING hides routine lines (default: text)", is_commands=True)] = "text"
 
-    module: Annotated[bool, a_switch("SCRIPT is a module, as with python -m", short="-m")] = False
-    no_python: Annotated[bool, a_switch("SCRIPT is a program, not a Python script")] = False
-    run_path: Annotated[bool, a_switch("run SCRIPT with runpy.run_path, as __main__; goes before --no-python")] = False
+    module: Annotated[bool, a_switch("run SCRIPT as a module, like python -m", short="-m")] = False
+    no_python: Annotated[bool, a_switch("run SCRIPT as a program, not as a Python script")] = False
+    run_path: Annotated[bool, a_switch("run SCRIPT with runpy.run_path, as __main__; this overrides "
+        "--no-python")] = False
     use_env: Annotated[bool, a_switch(
-        "pass no --local-rank to the script, which is the default except for python -m node_agent.launch")] = False
+        "do not pass --local-rank to the script (default, except for python -m node_agent.launch)")] = False
 
     monitor_interval: Annotated[float, Flag(
-        "S", seconds(), "nothing is polled here: a worker's end is noticed at once")] = 0.1
+        "S", seconds(), "no effect: the agent does not poll, and sees at once when a worker ends")] = 0.1
     start_method: Annotated[str, Flag(
-        "HOW", one_of("spawn", "fork", "forkserver"), "workers are programs of their "
+        "HOW", one_of("spawn", "fork", "forkserver"), "no effect: each worker is a program of its "
         "own", has_variable=False)] = "spawn"
     exit_barrier_timeout: Annotated[float | None, ours(
-        "S", seconds(), "a node whose workers are done waits for the others as long as the run "
-        "lasts", variable="TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT")] = None
+        "S", seconds(), "no effect: a node whose workers are done waits for the other nodes until the run "
+        "ends", variable="TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT")] = None
 
     timeout: Annotated[float | None, only_key(seconds())] = None
     read_timeout: Annotated[float | None, only_key(seconds())] = None
@@ -320,7 +331,7 @@ HEADINGS = {
     "progress_timeout": "hangs (docs/how-to/detect-hangs.md)",
     "log_dir": "output",
     "module": "what the workers execute",
-    "monitor_interval": "accepted without effect, for torchrun's command lines",
+    "monitor_interval": "torchrun's flags without effect",
 }
 """Headings of --help, by the flag that each precedes."""
 

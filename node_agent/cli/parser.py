@@ -1,14 +1,14 @@
-"""Parser of all command lines, with shortened flags, and the text of --help."""
+"""Parser of all command lines, with shortened flags, and the text of --help and --help-all."""
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
 from typing import Any, NoReturn
 
 import rdzv_protocol
 from rdzv_protocol import words as protocol_words
 from rdzv_protocol.completion import add_print_completion
+from rdzv_protocol.help_pages import add_help
 from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent import words
@@ -16,8 +16,18 @@ from node_agent.cli.arguments import FLAGS, HEADINGS, Given
 from node_agent.kernel.config import UsageError
 
 DESCRIPTION = """\
-Runs this node's workers of a distributed PyTorch run: joins the run at a rendezvous server, gets its ranks there, \
-starts the workers with torchrun's environment, and restarts them together with every other node's when one fails."""
+Starts this node's workers of a distributed PyTorch run. The agent joins the run at a rendezvous server, which assigns \
+the ranks, and starts the workers with torchrun's environment. If a worker fails, all nodes restart together."""
+
+FIRST_DAY = {
+    "join the other nodes": ("rdzv_endpoint", "standalone", "nnodes", "rdzv_id", "master_addr", "node_rank"),
+    "start workers": ("nproc_per_node", "module", "no_python", "preload"),
+    "restart after failures": ("max_restarts", "join_timeout", "notice_timeout", "shutdown_timeout"),
+    "find hangs and bad nodes": ("progress_timeout", "on_hang", "check"),
+    "keep the output": ("log_dir", "redirects", "tee"),
+    "use a protected server": ("token_file", "tls_ca"),
+}
+"""Flags that --help shows, by task."""
 
 OF_THE_SERVER = {
     *("--advertise", "--allow-host", "--admin-token-file", "--etcd-ca", "--etcd-cert"),
@@ -29,29 +39,37 @@ OF_THE_SERVER = {
 }
 """Flags that rdzv-server has and the agent has not."""
 
-EPILOG = f"""\
+_EXAMPLES = f"""\
 examples:
   node-agent --standalone --nproc 2 train.py --lr 0.1
-        this node alone, no server needed
+        run on this node only; no server is needed
   rdzv-server --port {DEFAULT_PORT}
   node-agent --endpoint HOST:{DEFAULT_PORT} --nnodes 2 --nproc 8 train.py
-        the server on one machine that every node reaches, the agent on each node
-  node-agent --endpoint HOST:{DEFAULT_PORT} --nnodes 1:4 --max-restarts 3 train.py
-        elastic: 1 to 4 nodes
+        run on two nodes: start the server on HOST, which every node reaches, and the agent on each node
   srun --ntasks-per-node=1 node-agent --endpoint auto train.py
-        in a Slurm job, or likewise under another scheduler: its variables say the rest
-  node-agent --nnodes 2 --node-rank R --master-addr HOST --nproc 8 train.py
-        as with torchrun, no server needed: the node of rank 0, HOST, hosts it
+        run in a Slurm job; the agent reads the rest from the variables of Slurm or of another scheduler"""
 
-Every torchrun command line is one for node-agent. Each --a-b may be written --a_b, and may be shortened if only one \
-flag of torchrun's begins so. Where it is left out, the variable PET_A_B is read.
-Settings of a run (--nnodes, --max-restarts, timeouts) must be the same on every node; a node may leave them out.
-Exit codes: 0 the run succeeded; 1 it failed; 2 bad input, nothing was started. With --endpoint also 70 restarts \
-got the run no further; 71 this node is unfit; 75 start it again, here or elsewhere, for it was told to leave or has \
-no server; 77 the server refused it."""
+FIRST_DAYS_EXAMPLES = f"""\
+{_EXAMPLES}
+
+node-agent accepts every command line of torchrun. All flags and exit codes: node-agent --help-all"""
+
+EPILOG = f"""\
+{_EXAMPLES}
+  node-agent --endpoint HOST:{DEFAULT_PORT} --nnodes 1:4 --max-restarts 3 train.py
+        run on 1 to 4 nodes
+  node-agent --nnodes 2 --node-rank R --master-addr HOST --nproc 8 train.py
+        run as under torchrun; HOST, the node of rank 0, hosts the server
+
+node-agent accepts every command line of torchrun. You can write --a-b as --a_b, and shorten a flag if only one flag \
+of torchrun begins with these letters. If a flag is missing, the agent reads the variable PET_A_B.
+Settings of the run (--nnodes, --max-restarts, timeouts) must be the same on every node that sets them.
+Exit codes: 0 the run succeeded; 1 the run failed; 2 bad input, nothing was started. With --endpoint also: 70 restarts \
+made no progress; 71 this node is unfit; 75 the agent was told to leave or has no server: start it again, here or on \
+another node; 77 the server refused the agent."""
 
 MOST_COLUMNS = 120
-TORCHRUNS = {spelling for flag in FLAGS.values() for spelling in flag.torchruns}
+TORCHRUNS = {"--help", *(spelling for flag in FLAGS.values() for spelling in flag.torchruns)}
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -79,9 +97,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self) -> None:
         super().__init__(
             prog="node-agent", usage="node-agent [FLAG ...] SCRIPT [ARGUMENT ...]", description=DESCRIPTION,
-            epilog=EPILOG, formatter_class=_Help, exit_on_error=False, allow_abbrev=False,
+            epilog=EPILOG, exit_on_error=False, allow_abbrev=False, add_help=False,
         )  # fmt: skip
-        self.add_argument("-V", "--version", action="version", version=f"node-agent {rdzv_protocol.VERSION}")
+        add_help(self, FIRST_DAY, FIRST_DAYS_EXAMPLES)
+        self.add_argument("-V", "--version", action="version", help="show the version",
+                          version=f"node-agent {rdzv_protocol.VERSION}")  # fmt: skip
         add_print_completion(self)
         group = self.add_argument_group()
         for name, flag in FLAGS.items():
@@ -91,10 +111,10 @@ class Parser(argparse.ArgumentParser):
             group.add_argument(
                 *flag.spellings, dest=name, action=_Store, default=argparse.SUPPRESS, help=flag.help, **takes
             )
-        group = self.add_argument_group("and then")
-        group.add_argument("script", metavar="SCRIPT", help="what each worker runs; ${local_rank} in it, and in what "
-                           "follows, is the worker's local rank").required = False  # fmt: skip
-        rest = group.add_argument("args", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+        group = self.add_argument_group("script")
+        group.add_argument("script", metavar="SCRIPT", help="what each worker runs; ${local_rank} in SCRIPT and in its "
+                           "arguments becomes the worker's local rank").required = False  # fmt: skip
+        rest = group.add_argument("args", metavar="...", nargs=argparse.REMAINDER, help="arguments of SCRIPT")
         rest.required = False
 
     def read(self, argv: Sequence[str]) -> tuple[Given, list[str]]:
@@ -173,11 +193,10 @@ class Parser(argparse.ArgumentParser):
             return words.cli.NO_SCRIPT
         return words.cli.script_taken_for_value(flag, str(action.metavar), value)
 
-    def format_help(self) -> str:
+    def _get_formatter(self) -> argparse.HelpFormatter:
         from shutil import get_terminal_size
 
-        self.formatter_class = partial(_Help, width=min(get_terminal_size().columns, MOST_COLUMNS) - 2)
-        return super().format_help()
+        return _Help(self.prog, min(get_terminal_size().columns, MOST_COLUMNS) - 2)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(words.cli.see_help(message))

@@ -7,7 +7,7 @@ SCRIPT_IS_EMPTY = "SCRIPT is empty: is a variable of the shell not set?"
 
 
 def see_help(message: str) -> str:
-    return f"{message} (node-agent --help explains every flag)"
+    return f"{message} (node-agent --help-all explains every flag)"
 
 
 def script_taken_for_value(flag: str, metavar: str, script: str) -> str:

@@ -224,29 +224,30 @@ STOP = Action(
     question="End it on every node?", label="Stop run", is_grave=True, place=1, refusals=(errors.UnknownRun,),
 )  # fmt: skip
 RESTART = Action(
-    name="restart", request=RestartRequest, help="restart a run's workers on every node, which is not charged",
+    name="restart", request=RestartRequest, help="restart a run's workers on every node, without charging the restart "
+        "budget",
     question="Restart its workers on every node?", label="Restart", refusals=(errors.UnknownRun, errors.RunEnded),
 )  # fmt: skip
 RESIZE = Action(
-    name="resize", request=ResizeRequest, help="give a run other limits of its number of nodes, while it runs",
+    name="resize", request=ResizeRequest, help="change the least and the most nodes of a run while it runs",
     question="Resize it?", label="Resize", refusals=(errors.UnknownRun, errors.RunEnded),
 )  # fmt: skip
 ADMIT = Action(
-    name="admit", request=AdmitRequest, help="give the free seats of a running round to nodes that stand by",
+    name="admit", request=AdmitRequest, help="give the free seats of a running round to standby nodes",
     label="Admit", place=-1, refusals=(errors.UnknownRun, errors.RunEnded, errors.NobodyWaits),
 )  # fmt: skip
 FORGET = Action(
-    name="forget", request=ForgetRequest, help="forget a run that has ended, with all its events",
+    name="forget", request=ForgetRequest, help="forget an ended run and all its events",
     question="Forget it, with all its events?", label="Forget", is_grave=True, place=1,
     refusals=(errors.UnknownRun, errors.RunGoesOn), of_ended=True,
 )  # fmt: skip
 DRAIN = Action(
     name="drain", request=DrainRequest,
-    help="empty a node: its workers get SIGTERM and time for a checkpoint, the others go on without it",
+    help="empty a node: its workers get SIGTERM and time for a checkpoint, and the other nodes continue without it",
     question="Stop what runs there?", label="Drain", is_grave=True, refusals=(errors.UnknownNode,),
 )  # fmt: skip
 CORDON = Action(
-    name="cordon", request=CordonRequest, help="give a node no seat in new rounds; what runs there goes on",
+    name="cordon", request=CordonRequest, help="give a node no seat in new rounds; its current workers continue",
     label="Cordon",
 )  # fmt: skip
 UNCORDON = Action(

@@ -42,7 +42,7 @@ def add_print_completion(parser: argparse.ArgumentParser, preamble: Mapping[str,
     action = parser.add_argument(
         "--print-completion", "--print_completion", action=PrintCompletion, metavar="SHELL",
         choices=SHELLS, default=argparse.SUPPRESS,
-        help="print what makes a shell complete this: bash, zsh, tcsh or fish",
+        help="print a completion script for this shell: bash, zsh, tcsh or fish",
     )  # fmt: skip
     assert isinstance(action, PrintCompletion)
     action.preamble = preamble or {}

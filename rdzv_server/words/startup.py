@@ -35,7 +35,7 @@ def bad_window(most: int, text: str) -> str:
 
 
 def see_help(why: str) -> str:
-    return f"{why} (rdzv-server --help explains every flag)"
+    return f"{why} (rdzv-server --help-all explains every flag)"
 
 
 def only_in_cluster(flag: str) -> str:

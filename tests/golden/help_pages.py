@@ -1,8 +1,10 @@
-"""What `--help` of each program and of each of their commands shows."""
+"""Pages that `--help` and `--help-all` of each program and of each of their commands show."""
 
 import argparse
 import os
 from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
@@ -18,7 +20,16 @@ def help_text() -> str:
     """Return what belongs in `help.txt`."""
     with patch.dict(os.environ, COLUMNS=COLUMNS):
         parsers = [each for root in (Parser(), server_parser(), rdzvctl_parser()) for each in _with_commands(root)]
-        return "\n".join(f"# {parser.prog} --help\n\n{parser.format_help()}" for parser in parsers)
+        return "\n".join(f"# {title}\n\n{page}" for parser in parsers for title, page in _pages(parser))
+
+
+def _pages(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """Yield the command line and the text of each of a parser's pages."""
+    for flag in ("--help", "--help-all"):
+        if flag in parser._option_string_actions:
+            with redirect_stdout(StringIO()) as page, suppress(SystemExit):
+                parser.parse_args([flag])
+            yield f"{parser.prog} {flag}", page.getvalue()
 
 
 def _with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -40,17 +40,17 @@ class NodeChecks(Options, frozen=True, kw_only=True):
 
     # fmt: off
     check: Annotated[Mapping[str, float | None], ours(
-        "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended; one that is "
-        "unfit leaves the run, with exit code 71: gpus (there, and of one kind; gpus=8: so many), ecc, xid (errors "
-        "since boot), disk, shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
+        "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended. An unfit node "
+        "leaves the run with exit code 71. Checks: gpus (present and of one kind; gpus=N: exactly N), ecc, xid (errors "
+        "since boot), disk and shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
         "network (MB/s to and from another node that the server chooses; default: 10)")] = {}
     pre_join_check: Annotated[str, ours(
-        "CMD", text, "the same by a command of your own, for a shell. Exit code 0: fit; 71: unfit; another: the check "
-        "is broken, and the node joins. What it writes is the evidence")] = ""
+        "CMD", text, "check this node with a shell command of your own, too. Exit code 0: fit; 71: unfit; any other: "
+        "the check is broken, and the node joins. The command's output becomes the evidence")] = ""
     pre_join_check_timeout: Annotated[float, ours(
-        "S", seconds(0.1, 3_600), "a check that takes longer is killed, and the node unfit (default: 60)")] = 60.0
+        "S", seconds(0.1, 3_600), "kill a check after S seconds and treat the node as unfit (default: 60)")] = 60.0
     check_only: Annotated[bool, our_switch(
-        "check this node now, show a table, and exit with 0 or 71; no SCRIPT is needed", is_commands=True,
+        "check this node now, print a table, and exit with 0 or 71; needs no SCRIPT", is_commands=True,
         needs_script=False)] = False
     # fmt: on
     server: Endpoint | None = None

@@ -14,5 +14,6 @@ class EventLog(Options, frozen=True, kw_only=True):
 
     # fmt: off
     event_log_handler: Annotated[str, Flag(
-        "NAME", one_of("null", "console"), "torchrun's events: null or console")] = "null"
+        "NAME", one_of("null", "console"), "send torchrun's events to this handler: null or console (default: "
+            "null)")] = "null"
     # fmt: on

@@ -105,15 +105,15 @@ class Hangs(Options, frozen=True, kw_only=True):
     # fmt: off
     progress_timeout: Annotated["ProgressLimits | None", ours(
         "S|auto|K=S,..", progress_limits, "treat workers as hung after S seconds without progress "
-        "(node_agent.progress), or after start=S,step=S,checkpoint=S; auto: after twice the longest time of each kind "
-        "(factor=2), and after 600 s while a kind has not been seen (unseen=S)")] = None
+        "(node_agent.progress). start=S,step=S,checkpoint=S: one limit for each kind of phase. auto: twice the longest "
+        "time of each kind (factor=2), and 600 s until a kind has been seen (unseen=S)")] = None
     silence_timeout: Annotated[float | None, ours(
-        "S", seconds(SHORTEST_SILENCE_S), "the run hangs if no worker of any node has written anything for so "
-        "long")] = None
+        "S", seconds(SHORTEST_SILENCE_S), "treat the run as hung after S seconds without output from any worker on any "
+        "node")] = None
     log_rule: Annotated["tuple[LogRule, ...]", ours(
-        "HOW: PATTERN", rules, "what lines mean, may be repeated: first=S,every=S: rank 0 must write such a line "
-        "in time; most=X,least=X,points=N: limits of the number in parentheses; fault: such a line is one; stop: all "
-        "is done", repeats=True)] = ()
+        "HOW: PATTERN", rules, "watch for lines that match PATTERN; may be repeated. first=S,every=S: rank 0 must "
+        "write such a line in time. most=X,least=X,points=N: limit the number in parentheses. fault: the line reports "
+        "a fault. stop: the line reports that all work is done", repeats=True)] = ()
     # fmt: on
     uninterruptible_s: float | None = None
     """Seconds in uninterruptible sleep after which a worker hangs; torch's variable says so."""

@@ -16,7 +16,7 @@ class LogReads(Options, frozen=True, kw_only=True):
 
     # fmt: off
     allow_log_reads: Annotated[bool, our_switch(
-        "show the last lines of the workers' log files, which -r or -t has them write, to who may act on the run: "
+        "let users who may act on the run read the last lines of the workers' log files, which -r or -t writes: "
         "rdzvctl logs RUN RANK")] = False
     # fmt: on
 

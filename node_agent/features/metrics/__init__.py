@@ -14,6 +14,6 @@ class Metrics(Options, frozen=True, kw_only=True):
 
     # fmt: off
     metrics_port: Annotated[tuple[str, int] | None, ours(
-        "[HOST:]PORT", place, "show this agent's metrics to Prometheus at this port, of loopback unless a host is "
-        "named (0: a free one, which it prints)", is_for_one=True)] = None
+        "[HOST:]PORT", place, "serve this agent's metrics to Prometheus at this port, on loopback unless you name a "
+        "host (0: a free port, which the agent prints)", is_for_one=True)] = None
     # fmt: on

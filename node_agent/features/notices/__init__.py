@@ -21,12 +21,12 @@ class Notices(Options, frozen=True, kw_only=True):
 
     # fmt: off
     notice_timeout: Annotated[float | None, ours(
-        "S", seconds(), "before a node leaves, because of a signal, a drain or --preemption-file, tell the workers of "
-        "all nodes, and wait up to S seconds until they have saved; never longer than four fifths of "
-        "--shutdown-timeout (default: workers are stopped at once, as under torchrun)")] = None
+        "S", seconds(), "before a node leaves (a signal, a drain or --preemption-file), notify the workers of all "
+        "nodes and wait up to S seconds until they have saved, but at most 4/5 of --shutdown-timeout (default: stop "
+        "workers at once, as torchrun does)")] = None
     notice_signal: Annotated[str | None, ours(
-        "NAME", signal_name, "with a notice, send this signal to each worker, and wait for every one (default: only "
-        "those that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK, are waited for)")] = None
+        "NAME", signal_name, "send this signal to each worker with a notice, and wait for all workers (default: wait "
+        "only for workers that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK)")] = None
     # fmt: on
     notice_s: float | None = None
     """Time for which this agent, told to leave, waits until the workers of all nodes have saved; None: it does not.

@@ -21,7 +21,7 @@ class NumaBinding(Options, frozen=True, kw_only=True):
 
     # fmt: off
     numa_binding: Annotated[str | None, Flag(
-        "HOW", one_of(*MODES), "keep each worker on the CPUs near its GPU: node, socket, exclusive or "
+        "HOW", one_of(*MODES), "bind each worker to the CPUs near its GPU: node, socket, exclusive or "
         "core-complex", has_variable=False)] = None
     # fmt: on
     cpus: tuple[frozenset[int], ...] = ()

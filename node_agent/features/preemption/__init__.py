@@ -31,11 +31,11 @@ class Preemption(Options, frozen=True, kw_only=True):
 
     # fmt: off
     preemption_file: Annotated[str | None, ours(
-        "FILE", text, "leave, as with SIGTERM, when this file appears: schedulers and daemons that know of a "
-        "preemption write one")] = None
+        "FILE", text, "leave, as on SIGTERM, when this file appears. Schedulers and daemons that learn of a preemption "
+        "can write it")] = None
     preemption_poll: Annotated[tuple[str, str] | None, ours(
-        "CLOUD", cloud, "leave, as with SIGTERM, when this cloud's metadata service says that it takes the machine "
-        "back: aws (spot), gcp or azure; CLOUD=http://HOST:PORT asks at another address than the cloud's")] = None
+        "CLOUD", cloud, "leave, as on SIGTERM, when this cloud's metadata service reports that it takes the machine "
+        "back: aws (spot), gcp or azure. CLOUD=http://HOST:PORT asks at another address")] = None
     # fmt: on
 
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Preemption":

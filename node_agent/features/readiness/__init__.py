@@ -16,8 +16,8 @@ class Readiness(Options, frozen=True, kw_only=True):
 
     # fmt: off
     ready_file: Annotated[str | None, ours(
-        "FILE", text, "keep the agent's process id in this file while the agent is part of the run, taking part or "
-        "standing by: for readiness probes (test -e FILE)", is_for_one=True)] = None
+        "FILE", text, "keep the agent's process id in this file while the agent takes part in the run or stands by, "
+        "for readiness probes (test -e FILE)", is_for_one=True)] = None
     # fmt: on
 
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Readiness":

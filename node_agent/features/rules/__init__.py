@@ -14,9 +14,9 @@ class FailureRules(Options, frozen=True, kw_only=True):
 
     # fmt: off
     fatal_rule: Annotated[tuple[str, ...], ours(
-        "PATTERN", patterns, "the same for workers whose error, traceback or last lines on stderr have a match of this "
-        "regular expression, may be repeated", repeats=True)] = ()
+        "PATTERN", patterns, "fail the run at once if a worker's error, traceback or last lines on stderr match this "
+        "regular expression; may be repeated", repeats=True)] = ()
     retry_rule: Annotated[tuple[str, ...], ours(
-        "PATTERN", patterns, "likewise: a restart that costs nothing, however often, such as for a file system that is "
-        "away for a while; --restart-backoff sets a pace", repeats=True)] = ()
+        "PATTERN", patterns, "restart without charging --max-restarts if a worker's error matches, for example while a "
+        "file system is away; may be repeated. --restart-backoff sets the pace", repeats=True)] = ()
     # fmt: on

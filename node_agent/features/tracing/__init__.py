@@ -15,8 +15,8 @@ class Tracing(Options, frozen=True, kw_only=True):
 
     # fmt: off
     otel: Annotated[bool, our_switch(
-        "export OpenTelemetry spans of this node's way into each round: join, wait, spawn, first output, as OTEL_* "
-        "variables say (OTLP over HTTP; docs/how-to/tracing.md)")] = False
+        "export OpenTelemetry spans of this node's way into each round: join, wait, spawn, first output. OTEL_* "
+        "variables configure the export (OTLP over HTTP; docs/how-to/tracing.md)")] = False
     # fmt: on
 
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Tracing":

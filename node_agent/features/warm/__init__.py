@@ -17,8 +17,8 @@ class WarmWorkers(Options, frozen=True, kw_only=True):
 
     # fmt: off
     preload: Annotated[tuple[str, ...], ours(
-        "MODULE,MODULE", modules, "import these once, and fork workers that have them: a restart then takes no import. "
-        "For Python scripts; not for modules that start threads or open a GPU when they are imported",
+        "MODULE,MODULE", modules, "import these modules once and fork workers from that process, so that a restart "
+        "imports nothing. For Python scripts only, and not for modules that start threads or open a GPU on import",
         is_commands=True)] = ()
     # fmt: on
 
