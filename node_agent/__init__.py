@@ -1,12 +1,12 @@
-"""The agent of a node: joins a run, spawns the node's workers and supervises them.
+"""The agent of a node: joins a run, starts the node's workers and supervises them.
 
-`core` decides and knows no processes and no sockets; everything beside it is the shell that carries its decisions out.
-Nothing here imports torch, and nothing on the way to the first worker imports what that worker does not need.
+`kernel.core` makes the decisions and uses no processes or sockets. All other modules carry those decisions out. No
+module imports torch. A module that the first worker does not need is imported later.
 
-As a library it has torch's launcher API, by the names below: see docs/reference/python-api.md.
+Used as a library, the package offers torch's launcher API under the names below: see docs/reference/python-api.md.
 """
 
-TYPE_CHECKING = False  # a script that imports `progress` alone need not import typing, which takes longer
+TYPE_CHECKING = False  # a script that imports only `progress` need not import typing, which takes longer
 
 if TYPE_CHECKING:
     from typing import Any
@@ -62,7 +62,7 @@ _MODULES = ("in_worker", "kernel.core.log_options", "compat.api.record", "compat
 
 
 def __getattr__(name: str) -> "Any":
-    """Import a name of the launcher API when it is first asked for: `node-agent` and its workers need none of them."""
+    """Import a name of the launcher API on first use: neither `node-agent` nor its workers need these names."""
     from importlib import import_module
 
     for module in map(import_module, (f"node_agent.{each}" for each in _MODULES if name in __all__)):

@@ -1,10 +1,10 @@
-"""`node-agent`, also as `python -m node_agent`."""
+"""Entry point of `node-agent`, also called by `python -m node_agent`."""
 
 import sys
 
 
 def main() -> int:
-    """Run the program, and return its exit code, also if Ctrl-C comes while it is imported."""
+    """Run the program and return its exit code, also if Ctrl-C comes during the imports."""
     try:
         from node_agent.kernel import late_imports
 

@@ -1,6 +1,6 @@
-"""Life of an agent with workers of its own: launch plan in, exit code out.
+"""The agent from start to end: it takes a launch plan and returns an exit code.
 
-It knows what every agent does. What only some do, or what is done beside that, is a feature: see `node_agent.features`.
+This module does what every agent does. Everything else is a feature: see `node_agent.features`.
 """
 
 import asyncio
@@ -73,17 +73,18 @@ if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
 
 ATTEMPT_BYTES = 8
-"""Length of the attempt number that the agent sends to its supervisor."""
+"""Length in bytes of the attempt number that the agent sends to its supervisor."""
 ERROR_FILE_S = 2.0
-"""Longest time for which an agent waits at its end until its own error file is written."""
+"""Most seconds that an exiting agent waits until its own error file is written."""
 
 
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None, supervisor: int = -1) -> int:
-    """Run the agent of this process, for its service manager if it has one.
+    """Run the agent in this process and return its exit code.
 
-    `supervisor`: socket of a supervisor; -1: none. The numbers of signals that it forwards come from there, a byte
-    each. The agent sends it the number of the run's attempt whenever that changes. Raises `UsageError` if the agent
-    cannot host the server that it should.
+    `manager`: the service manager to notify, None if there is none. `supervisor`: a socket to the supervisor, -1 if
+    there is none. The supervisor forwards signals through this socket, one byte with the signal's number each. The
+    agent sends the run's attempt number through it whenever that number changes.
+    Raises `UsageError` if the agent should host a server but cannot.
     """
     exit_code = asyncio.run(_run(plan, manager, supervisor))
     return exit_code.as_torchruns if plan.has_torchruns_exit_codes else exit_code
@@ -108,7 +109,7 @@ async def _run(plan: LaunchPlan, manager: "ServiceManager | None", supervisor: i
 
 
 class Agent:
-    """Agent of one node, from its join to its leave, with workers of its own."""
+    """Agent of one node, with its own workers, from the join to the leave."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Agent:
         )
         self._signals = LeaveSignals(config.signals, self.leave, supervisor)
         self._starting: asyncio.Task[None] | None = None
-        """Start of workers, which waits for their files, a plug-in's word about them, and until they can be warm."""
+        """Task that starts workers. It waits for their files, for a plug-in's answer, and for warm interpreters."""
         self._judging: asyncio.Task[None] | None = None
         self._leaving_error: asyncio.Task[None] | None = None
         self._exit_code: asyncio.Future[ExitCode] = asyncio.get_running_loop().create_future()
@@ -144,14 +145,14 @@ class Agent:
         self._is_closed = False
 
     async def open(self) -> None:
-        """Take what must be there before the agent asks for a server. Raises `UsageError`; `close` it all the same."""
+        """Acquire what the agent needs before it contacts a server. Raises `UsageError`; call `close` even then."""
         for feature in self._features:
             await feature.open()
 
     async def run(self, make_transport: Callable[[], Transport], where: str) -> ExitCode:
-        """Join, supervise, and return the process's exit code.
+        """Join the run, supervise the workers, and return the process's exit code.
 
-        `where` names the server for people, `make_transport` opens a connection to it.
+        `where`: the server's name for people. `make_transport`: opens a connection to that server.
         """
         loop = asyncio.get_running_loop()
         self._runner = Runner(
@@ -176,23 +177,23 @@ class Agent:
         for feature in self._features:
             feature.began()
         loop.call_soon(self._runner.feed, Started())
-        if self.orphans:  # soon: while the server is asked
+        if self.orphans:  # early, while the agent contacts the server
             loop.call_soon(self.orphans.guard, self.config.environment, self.temp_dir.folder)
         try:
             return await self._exit_code
         finally:
-            async with AsyncExitStack() as closing:  # each step runs, also if another one fails
+            async with AsyncExitStack() as closing:  # each step runs even if another one fails
                 closing.push_async_callback(self.close)
                 closing.push_async_callback(self._logs.close)
                 closing.push_async_callback(self._runner.close)
                 closing.callback(self._queries.close)
 
     async def close(self) -> None:
-        """Give back what the agent holds, also if it has not run. May be repeated."""
+        """Release what the agent holds, even if it has not run. May be called more than once."""
         if self._is_closed:
             return
         self._is_closed = True
-        async with AsyncExitStack() as closing:  # each step runs, also if another one fails
+        async with AsyncExitStack() as closing:  # each step runs even if another one fails
             closing.push_async_callback(self._remove_temp_dir)
             closing.push_async_callback(self._error_file_left)
             if self.port:
@@ -208,14 +209,14 @@ class Agent:
             self.console.log(warning)
 
     async def _warn_of_address(self, addr: str) -> None:
-        """Warn if other nodes get a name as the address of this one, and this node cannot look that name up."""
+        """Warn if the address that other nodes get for this node is a name that this node cannot look up."""
         from node_agent.kernel.transport import name_lookup
 
         if why := await name_lookup.why_unknown(addr):
             self.console.log(words.connection.own_name_unknown(addr, why))
 
     def leave(self, signal_name: str, reason: str = "") -> None:
-        """Leave the run because of this signal; each further one is more pressing."""
+        """Leave the run because of this signal. Each further signal makes the agent leave faster."""
         self._tell_of_the_end()
         self._runner.feed(Signalled(signal_name, reason))
 
@@ -227,20 +228,20 @@ class Agent:
         if self._manager:
             self._manager.stopping(self.config.shutdown_timeout_s + CRASH_MARGIN_S)
 
-    # Host of the runner: what the machine wants done.
+    # Host of the runner: carry out the machine's effects.
 
     def open_port(self) -> int:
-        """Reserve the MASTER_PORT of the next round: a fresh one each round, unless the user chose one."""
+        """Reserve the MASTER_PORT of the next round: a fresh one each round unless the user chose one."""
         for feature in self._features:
             feature.joining()
         if self.port is None or self.config.master_port is None:
             used, self.port = self.port, ReservedPort(self.config.master_port or 0)
             if used:
-                used.release()  # after the new one was reserved, so that the two differ
+                used.release()  # after the new port was reserved, so that the two differ
         return self.port.number
 
     def progress(self) -> Progress | None:
-        if self.started:  # a message is about to be sent: the agent is awake anyway
+        if self.started:  # the agent is awake anyway, because it is about to send a message
             self.started.group.look()
             if self.orphans:
                 self.orphans.look()
@@ -305,22 +306,22 @@ class Agent:
         self._starting = spawn(self._prepare_and_start(assignment))
 
     def _log_first_start(self, assignment: Assignment) -> None:
-        """Log what is the same in every round, and what a person may want to change."""
+        """Log what stays the same in every round and what a user may want to change."""
         if warning := omp_warning(self.config.environment, assignment.local_world_size):
             self.console.log(warning, Level.ROUTINE)
         if (wish := self.config.join.preferred_rank) not in (None, assignment.group_rank):
             self.console.log(words.agent.node_rank_taken(wish, assignment.group_rank), Level.NOTICE)
 
     def first_variables(self, assignment: Assignment) -> Mapping[str, str]:
-        """Environment of the node's first worker, as far as the assignment and the node make it."""
+        """Return the variables that the assignment and this node give to the node's first worker."""
         return self._specs.names(assignment)
 
     def kept_folder(self, error_file: str) -> str:
-        """Folder of a worker's error file, if it stays when the agent goes; empty: it does not."""
+        """Return the folder of a worker's error file, empty if it is removed when the agent exits."""
         return self._specs.kept_folder(error_file)
 
     def _forget_workers(self) -> None:
-        """Close what belonged to the workers of the last round: they may have succeeded, and were not stopped."""
+        """Close the resources of the last round's workers. Workers that succeeded were never stopped."""
         if self.started:
             self.started.close()
             self.started = None
@@ -403,17 +404,17 @@ class Agent:
         self._leaving_error = spawn(log_problems())
 
     async def _error_file_left(self) -> None:
-        """Wait until the agent's own error file is written, though not for ever."""
+        """Wait until the agent's own error file is written, for at most `ERROR_FILE_S`."""
         if self._leaving_error:
             await asyncio.wait([self._leaving_error], timeout=ERROR_FILE_S)
 
     async def _remove_temp_dir(self) -> None:
-        """Remove the temporary folder; an agent that ends does not wait for ever for its disk."""
+        """Remove the temporary folder, without waiting forever for a disk that hangs."""
         with suppress(OSError):
             await in_thread(self.temp_dir.remove, REMOVED_WITHIN_S)
 
     def _own_error_file(self, failure: Failure | None) -> str:
-        """Path of the failed worker's error file; empty unless it was a worker of this node."""
+        """Return the path of the failed worker's error file, empty if the worker was not on this node."""
         if self.started is None or failure is None or failure.node_id != self.config.join.node_id:
             return ""
         return self.started.group.error_file(failure.pid)
@@ -422,7 +423,7 @@ class Agent:
         if isinstance(answer, Reply):
             self._tell_attempt(answer.attempt)
         if self._manager and isinstance(answer, Reply):
-            self._manager.ready()  # it has been let in: it waits, stands by or has workers
+            self._manager.ready()  # the server has let it in: it waits, is a spare or has workers
         for feature in self._features:
             feature.answered(answer)
         match answer:
@@ -430,7 +431,7 @@ class Agent:
                 self.console.context.update({"round": assignment.round, "group_rank": assignment.group_rank})
 
     def _tell_attempt(self, attempt: int) -> None:
-        """Tell the supervisor, which may have to find out how the attempt ends."""
+        """Send the attempt to the supervisor, which may have to find out how that attempt ends."""
         if self._supervisor >= 0 and attempt != self._attempt:
             self._attempt = attempt
             with suppress(OSError):  # the supervisor is gone, and the kernel ends this process
@@ -454,27 +455,27 @@ class Agent:
         if self.started:
             self.started.group.stop(signal.SIGKILL, 0.0)
 
-    # What happens to the workers.
+    # Events of the workers.
 
     @property
     def has_workers(self) -> bool:
         return self.started is not None and bool(self.started.group.pids)
 
     def workers(self) -> Mapping[int, int]:
-        """Pids of the workers that run, by local rank."""
+        """Pids of the running workers, by local rank."""
         return self.started.group.by_local_rank if self.started else {}
 
     def progress_readings(self) -> Mapping[int, Reading]:
-        """Progress that each worker has told of, by local rank."""
+        """Progress that each worker has reported, by local rank."""
         return self.started.progress.read() if self.started else {}
 
     @property
     def machine(self) -> AgentMachine:
-        """The agent's machine, once the agent runs."""
+        """The agent's machine. Only available while the agent runs."""
         return self._runner.machine
 
     def suspect(self, event: Suspected) -> None:
-        """Report that workers may hang, unless none of that round runs any more."""
+        """Report that workers may hang, unless all workers of that round have ended."""
         self._runner.feed(event)
 
     def _workers_succeeded(self, round_: int) -> None:
@@ -509,7 +510,7 @@ class Agent:
         self._runner.feed(WorkersStopped(round_, told_until))
 
     def fail(self, reason: str) -> None:
-        """Report that the workers cannot go on, or not begin, without something that the agent does for them."""
+        """Report that the agent failed to provide something that the workers need to start or continue."""
         assert self.assignment
         failure = Failure(
             node_id=self.config.join.node_id,

@@ -1,11 +1,11 @@
-"""Functions by which a training script tells its agent of progress and hears of notices, without dependencies.
+"""Functions with which a training script reports progress to its agent and receives notices, without dependencies.
 
 `progress` writes into a small piece of memory that the agent shares with each worker (`NODE_AGENT_PROGRESS_FILE`). It
-makes no system call that could block and wakes nobody up: the agent reads it when it has reason to. Without an agent it
-does nothing.
+makes no system call that could block, and it does not wake the agent, which reads the memory when it needs to. Without
+an agent `progress` does nothing.
 
-The other way round, `notice` says whether the round is about to end, so that the script saves its work, and
-`acknowledge` that it has: by two small files (`NODE_AGENT_NOTICE_FILE`, `NODE_AGENT_NOTICE_ACK`).
+`notice` returns whether the round is about to end, so that the script can save its work. `acknowledge` reports that the
+script has saved. Both use small files (`NODE_AGENT_NOTICE_FILE`, `NODE_AGENT_NOTICE_ACK`).
 """
 
 import mmap
@@ -19,34 +19,41 @@ PROGRESS_FILE = "NODE_AGENT_PROGRESS_FILE"
 NOTICE_FILE, NOTICE_ACK = "NODE_AGENT_NOTICE_FILE", "NODE_AGENT_NOTICE_ACK"
 FORMAT = b"node-agent progress "
 MAGIC = FORMAT + b"2\0\0\0"
-"""Begin of the file, with the version of what follows: whoever finds something else there leaves it alone."""
+"""First bytes of the file, with the version of the format. A writer that finds other bytes must not write."""
 KINDS = ("step", "checkpoint", "evaluation", "saving", "end", "work", "other")
 HEADER = struct.Struct(f"={len(MAGIC)}sQ")
-"""The magic and the number of records that have been written; the latest one is in slot number % 2."""
+"""The magic, and the number of records written so far. The latest record is in slot `number % 2`."""
 RECORD = struct.Struct("=QqqQd" + "Qdd" * len(KINDS))
-"""Number of the record, step, step of the last checkpoint (-1: none), index of the kind, monotonic seconds; then for
-each kind how often it was, its seconds in all, and the longest of them."""
+"""Number of the record, step, step of the last checkpoint (-1 if none), index of the kind, monotonic seconds. Then for
+each kind: its count, its seconds in all, and its longest time in seconds."""
 FILE_BYTES = HEADER.size + 2 * RECORD.size
 LARGEST = 2**53
-"""Largest step that can be told."""
+"""Largest step that a worker can report."""
 
 
 def progress(step: int | None = None, kind: str = "step") -> None:
-    """Tell the agent of this worker that a step, a checkpoint, an evaluation or the loading of an epoch is done.
+    """Report to the agent that a step, a checkpoint, an evaluation or the loading of an epoch is complete.
 
-    Call it where each ends: the time since the call before is what it took. `step` is the number of steps done, which
-    may begin anywhere and may go back after a restart; None: the same as before. `kind`: "step", "checkpoint" (the
-    checkpoint of `step` is complete, and can be resumed from), "evaluation", "work" (the part of a step is done that
-    waits for nobody: by it a node is found that is slower than the others), "epoch" or any other word. Two say what
-    comes: with "saving" a checkpoint begins, with "end" the last work, of which nobody knows how long it takes.
+    Call it at the end of each piece of work. The agent takes the time since the previous call as the duration of that
+    work. A call takes some microseconds, and does nothing without an agent.
 
-    It takes some microseconds, and does nothing if no agent is there. A worker from which none comes for long is
-    what `--progress-timeout` is about; the server shows the steps and how long they take.
+    `step`: number of steps done. It may begin anywhere and may go back after a restart. None means the same as before.
+    `kind`: what is complete, one of these:
+
+    - "step".
+    - "checkpoint": the checkpoint of `step` is complete, and the script can resume from it.
+    - "evaluation", "epoch" or any other word.
+    - "work": the part of a step in which this worker waits for no other worker. It shows which nodes are slow.
+    - "saving": a checkpoint begins.
+    - "end": the last work begins, which may take any time.
+
+    `--progress-timeout` treats a worker that reports no progress for too long as hung. The server shows the steps and
+    their durations.
     """
     global _memory, _is_looked_for
     if not _is_looked_for:
         _is_looked_for, _memory = True, _open(os.environ.get(PROGRESS_FILE, ""))
-    if _memory is not None and _lock.acquire(False):  # else a signal handler, or another thread, is in here, too
+    if _memory is not None and _lock.acquire(False):  # skip if a signal handler or another thread is in here too
         try:
             _write(_memory, step, kind)
         finally:
@@ -59,13 +66,13 @@ _lock = allocate_lock()
 
 
 def _open(path: str) -> mmap.mmap | None:
-    """Memory shared with the agent; None without an agent, or where its file cannot be seen from here."""
+    """Return the memory shared with the agent, None without an agent or if its file is not visible from here."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        begin = os.pread(descriptor, len(MAGIC), 0)  # of what has no places, as a pipe, it reads nothing
+        begin = os.pread(descriptor, len(MAGIC), 0)  # reads nothing from a file without offsets, such as a pipe
         if begin == MAGIC:
             return mmap.mmap(descriptor, FILE_BYTES)
     except (OSError, ValueError):
@@ -78,7 +85,7 @@ def _open(path: str) -> mmap.mmap | None:
 
 
 def _warn_of_another_version() -> None:
-    """Write to stderr, where there is one that takes it: a script never fails for what is told here."""
+    """Write a warning to stderr if possible. A script never fails because of this warning."""
     try:
         from node_agent import words
 
@@ -88,7 +95,7 @@ def _warn_of_another_version() -> None:
 
 
 def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
-    """Fill the slot that nobody reads, then point to it."""
+    """Fill the slot that is not being read, then point to it."""
     _, number = HEADER.unpack_from(memory)
     _, last_step, checkpoint_step, _, last_at, *spent = RECORD.unpack_from(memory, offset(number))
     now, index = time.monotonic(), KINDS.index(kind) if kind in KINDS else len(KINDS) - 1
@@ -104,35 +111,38 @@ def _write(memory: mmap.mmap, step: int | None, kind: str) -> None:
 
 
 def offset(number: int) -> int:
-    """Place of the record with this number in the file."""
+    """Return the file offset of the record with this number."""
     return HEADER.size + number % 2 * RECORD.size
 
 
 class Notice:
-    """Notice of the end of a worker's round, before which it may save."""
+    """Notice that the worker's round is about to end. The worker may save before."""
 
     def __init__(self, told: dict[str, object]) -> None:
         self.source = str(told.get("source", ""))
-        """Cause of the end: "node_left", "node_drained" or "node_arrived"; a later agent may know others."""
+        """Cause of the end: "node_left", "node_drained" or "node_arrived". A later agent may send other causes."""
         self.node_id = str(told.get("node_id", ""))
-        """The node that goes or comes."""
+        """The node that leaves or joins."""
         self.reason = str(told.get("reason", ""))
-        """Sentence for people."""
+        """Reason, as a sentence for people."""
         self.deadline = float(str(told.get("deadline", 0.0)))
-        """Wall-clock time, seconds since 1970, at which the workers are stopped unless all acknowledge before."""
+        """Wall-clock time in seconds since 1970 at which the workers are stopped, unless all of them acknowledge
+        before."""
 
     @property
     def remaining_s(self) -> float:
-        """Seconds that are left, not below 0."""
+        """Seconds that remain, not below 0."""
         return max(0.0, self.deadline - time.time())
 
 
 def notice() -> Notice | None:
-    """The notice that this round ends soon; None while there is none, and without an agent.
+    """Return the notice that this round ends soon, None if there is no notice or no agent.
 
-    Call it once a step: it looks whether a file is there, which takes some microseconds. Not all ranks see a notice at
-    the same step: let them agree, by an all-reduce of whether there is one, before they save. From the first call on
-    the agent waits for this worker's `acknowledge` before the round ends, until the deadline.
+    Call it once a step: it checks whether a file exists, which takes some microseconds. The ranks may see a notice at
+    different steps, so let them agree before they save, for example by an all-reduce of `notice() is not None`.
+
+    After the first call the agent waits for this worker's `acknowledge` before the round ends, at most until the
+    deadline.
     """
     global _listens
     path = os.environ.get(NOTICE_FILE)
@@ -152,9 +162,9 @@ def notice() -> Notice | None:
 
 
 def acknowledge() -> None:
-    """Tell the agent that this worker has saved what it needs: it may be stopped at any time from now on.
+    """Report to the agent that this worker has saved its work, and may be stopped at any time from now on.
 
-    It may go on meanwhile, wait, or exit with 0, which then does not count as the end of its work.
+    The worker may continue, wait, or exit with 0. That exit then does not count as the end of its work.
     """
     _append_to_ack(b"acknowledged\n")
 
@@ -167,7 +177,7 @@ def _append_to_ack(words: bytes) -> None:
     if path:
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError:  # the agent is gone, and its folder with it
+        except OSError:  # the agent is gone, and its folder too
             return
         try:
             os.write(file, words)

@@ -1,6 +1,6 @@
 """`python -m node_agent.launch`: the twin of `python -m torch.distributed.launch`.
 
-The same as `node-agent`, but that scripts get `--local-rank=N` as their first argument unless `--use-env` is given.
+It works like `node-agent`, but without `--use-env` it passes `--local-rank=N` to each script as the first argument.
 """
 
 import sys
@@ -9,7 +9,7 @@ from node_agent.kernel import late_imports
 
 
 def main() -> int:
-    """Run the program, and return its exit code."""
+    """Run the program and return its exit code."""
     late_imports.begin()
     from node_agent.cli import main as cli
 

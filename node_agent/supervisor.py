@@ -1,12 +1,14 @@
-"""Supervisor of an agent: a process that outlives it, and exits as the run does (`--exit-with-run`).
+"""Supervisor of an agent: a process that outlives the agent and exits with the run's result (`--exit-with-run`).
 
-A scheduler that started an agent looks at its exit code, and may call the whole job failed if it was killed: the kernel
-was out of memory, somebody sent SIGKILL. An elastic run goes on without that agent, so its supervisor waits for the end
-of the run, of which the server tells it when it comes, and has that for its own exit code. While the agent lives it
-tells its supervisor which attempt of the run it is part of: a later attempt is another agent's.
+A scheduler that started an agent looks at the agent's exit code. If the agent was killed, by SIGKILL or for lack of
+memory, the scheduler may treat the whole job as failed, although an elastic run continues without that agent. So the
+supervisor waits until the server reports the end of the run, and exits with the run's exit code.
 
-It adopts what the killed agent's workers have started, and ends what the agent's guardian cannot know: processes that
-have cleared their environment and left their session.
+While the agent lives, it sends its supervisor the number of its attempt. A later attempt of the run belongs to another
+agent.
+
+The supervisor adopts processes that the killed agent's workers have started. It ends those that the agent's guardian
+cannot find: processes that have cleared their environment and left their session.
 """
 
 import asyncio
@@ -39,28 +41,29 @@ if TYPE_CHECKING:
     from rdzv_protocol.service_manager import ServiceManager
 
 SILENCE_S = 15.0
-"""Seconds of silence after which a server counts as gone: it sends something every five seconds."""
+"""Seconds of silence after which a server counts as gone. A server sends something every five seconds."""
 PATIENCE_S = 30.0
-"""Time that there may be no server which knows the run."""
+"""Most seconds without a server that knows the run."""
 RETRY_S = 0.5
-"""Pause before the servers are tried again."""
+"""Seconds before the servers are tried again."""
 LOAD_AFTER_S = 1.0
-"""Seconds after which the modules are imported: the agent's own start comes first."""
+"""Seconds after which the modules are imported, so that the agent's own start comes first."""
 MODULES = (
     "encodings.idna", "node_agent.kernel.transport.connecting", "node_agent.kernel.transport.http_client",
     "node_agent.words.connection", "node_agent.words.supervisor", "rdzv_protocol.words.flags",
     "rdzv_protocol.words.tls", "urllib.parse",
 )  # fmt: skip
-"""Modules that only an agent's death needs. By then the disk with the program may hang, or have another version."""
+"""Modules that are needed only after the agent's death. By then the program's disk may hang or hold another version."""
 FORGOTTEN = "forgotten"
 ENDS = {"succeeded": ExitCode.SUCCEEDED, "failed": ExitCode.FAILED}
 
 
 def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
-    """Exit code of an agent in a process of its own; if that is killed, of the run that goes on without it."""
+    """Run the agent in a child process and return its exit code, or the run's exit code if the agent is killed."""
     supervisor, is_reaper = os.getpid(), _becomes_reaper()
     awaited = {*to_handle(plan.config.signals), signal.SIGCHLD}
-    # Until the child leads its own session, and this process forwards: no signal gets lost, or arrives twice.
+    # Block signals until the child leads its own session and this process forwards them. No signal is lost or arrives
+    # twice.
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     agents, ours = socket.socketpair()
     child = os.fork()
@@ -75,7 +78,7 @@ def run(plan: LaunchPlan, manager: "ServiceManager | None" = None) -> int:
         return code
     if is_reaper:
         _end_unmarked()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)  # the agent is gone: they have their usual effect again
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)  # the agent is gone: signals have their usual effect again
     name = signal.Signals(-code).name
     if has_forwarded or not plan.target.endpoint:
         _log(plan, words.supervisor.agent_killed(name))
@@ -93,7 +96,10 @@ def _become_agent(
     blocked: Iterable[signal.Signals],
     link: int,
 ) -> NoReturn:
-    """Run the agent in the child, and exit. The child's session is its own: a terminal's signals reach it once."""
+    """Run the agent in the child process, and exit.
+
+    The child has a session of its own, so that a terminal's signals reach the agent only once.
+    """
     exit_code: int = ExitCode.FAILED
     try:
         os.setsid()
@@ -103,7 +109,7 @@ def _become_agent(
     except UsageError as error:
         _log(plan, words.leaving.error(str(error)), ERROR)
         exit_code = ExitCode.BAD_INPUT
-    except KeyboardInterrupt:  # before the agent's own handlers stood
+    except KeyboardInterrupt:  # before the agent had installed its own handlers
         pass
     except BaseException:
         sys.excepthook(*sys.exc_info())
@@ -114,14 +120,14 @@ def _become_agent(
 
 
 def load() -> None:
-    """Import the modules. What cannot be imported now is tried again when it is needed."""
+    """Import the modules. An import that fails now is tried again when the module is needed."""
     with suppress(OSError, ImportError):
         for name in MODULES:
             import_module(name)
 
 
 def _load_soon() -> None:
-    """Import the modules a moment after the agent's start, in a thread: this one waits for signals."""
+    """Import the modules in a thread, shortly after the agent's start. The main thread waits for signals."""
     timer = Timer(LOAD_AFTER_S, load)
     timer.daemon = True
     with suppress(RuntimeError):  # no thread can be started
@@ -129,10 +135,10 @@ def _load_soon() -> None:
 
 
 def _attend(child: int, agents: socket.socket, awaited: Collection[signal.Signals]) -> tuple[int, bool]:
-    """Forward signals to the agent, which may get them from their sender, too, until it ends.
+    """Forward signals to the agent until it ends. The agent may also get them from the sender.
 
-    Return its exit code, negative for a signal, and whether any signal was forwarded. The signals are blocked, and
-    waited for. A handler would not run if its signal came just before a wait for the child begins.
+    Return the agent's exit code, negative for a signal, and whether any signal was forwarded. The signals are blocked
+    and waited for, because a handler would not run if its signal came just before `wait` begins.
     """
     has_forwarded = False
     while True:
@@ -143,17 +149,17 @@ def _attend(child: int, agents: socket.socket, awaited: Collection[signal.Signal
                 return os.waitstatus_to_exitcode(status), has_forwarded
         else:
             has_forwarded = True
-            with suppress(OSError):  # the agent is gone, and its exit code stays this process's
+            with suppress(OSError):  # the agent is gone, and its exit code remains this process's
                 agents.send(bytes([signum]))
 
 
 def _becomes_reaper() -> bool:
-    """Adopt what an agent that is killed leaves behind. Return False if other programs' processes may come along."""
+    """Adopt the processes that a killed agent leaves behind. Return False if this may adopt other processes too."""
     return os.getpid() != 1 and not children() and adopt_orphans()
 
 
 def _end_unmarked() -> None:
-    """End what the killed agent has left, except for processes with its mark: its guardian, and what that ends."""
+    """End the killed agent's processes, except those with its mark: its guardian, and those that the guardian ends."""
     empty_looks = 0
     for _ in range(MOST_LOOKS):
         found = {pid: began(pid) for pid in family(children()) if not _has_a_mark(pid)}
@@ -166,7 +172,7 @@ def _end_unmarked() -> None:
 
 
 def _has_a_mark(pid: int) -> bool:
-    """Whether a process carries the mark of any agent, or is another user's, whose environment cannot be read."""
+    """Return whether a process has any agent's mark, or an environment that cannot be read (another user's)."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return any(entry.startswith(f"{MARK}=".encode()) for entry in environ.read().split(b"\0"))
@@ -175,7 +181,7 @@ def _has_a_mark(pid: int) -> bool:
 
 
 def _last_attempt(agents: socket.socket) -> int:
-    """Return the attempt of the run that the agent, which is gone, was part of; 0: of none yet."""
+    """Return the last attempt of the run that the dead agent took part in, 0 if there was none."""
     told = b""
     with suppress(OSError):
         while received := agents.recv(1 << 16, socket.MSG_DONTWAIT):
@@ -184,16 +190,16 @@ def _last_attempt(agents: socket.socket) -> int:
 
 
 def _verdict(plan: LaunchPlan, attempt: int) -> int | None:
-    """Exit code of this attempt of the plan's run when it has ended; None if nobody can tell any more how it ended.
+    """Wait for the end of this attempt and return its exit code, None if no server can report it any more.
 
-    `attempt` 0: the first one of which a server tells.
+    `attempt`: 0 for the first attempt that a server reports.
     """
     assert plan.target.endpoint
     run_id, heard_at = plan.config.join.run_id, time.monotonic()
     while time.monotonic() < heard_at + PATIENCE_S:
         for server in (plan.target.endpoint, *plan.target.others):
             for latest, phase in _phases(plan, *server):
-                if not 0 < attempt < latest:  # a lower one is of a server that has lost its state
+                if not 0 < attempt < latest:  # a lower number comes from a server that has lost its state
                     attempt = latest
                 elif (phase := _phase_of(plan, *server, attempt)) == FORGOTTEN:
                     _log(plan, words.supervisor.attempt_forgotten(run_id, attempt))
@@ -208,9 +214,9 @@ def _verdict(plan: LaunchPlan, attempt: int) -> int | None:
 
 
 def _phases(plan: LaunchPlan, host: str, port: int) -> Iterator[tuple[int, str]]:
-    """Number and phase of the run's latest attempt whenever this server says anything.
+    """Yield number and phase of the run's latest attempt each time this server sends something.
 
-    It ends when the server goes, or does not know the run.
+    Stop when the server is gone or does not know the run.
     """
     attempt, phase = 0, ""
     for line in _answer(plan, host, port, WATCH):
@@ -223,14 +229,14 @@ def _phases(plan: LaunchPlan, host: str, port: int) -> Iterator[tuple[int, str]]
 
 
 def _phase_of(plan: LaunchPlan, host: str, port: int, attempt: int) -> str:
-    """Phase of an earlier attempt of the run, or `FORGOTTEN`; empty if the server has not answered."""
+    """Return the phase of an earlier attempt of the run, or `FORGOTTEN`; empty if the server has not answered."""
     runs = _fields(b"".join(_answer(plan, host, port, STATUS))).get("runs")
     phases = {run["attempt"]: run["phase"] for run in runs or ()}
     return "" if runs is None else phases.get(attempt, FORGOTTEN)
 
 
 def _fields(text: bytes) -> dict[str, Any]:
-    """Fields of a JSON object; none if it is cut off."""
+    """Return the fields of a JSON object, none if the text is cut off."""
     try:
         return dict(json.loads(text))
     except ValueError:
@@ -238,7 +244,7 @@ def _fields(text: bytes) -> dict[str, Any]:
 
 
 def _answer(plan: LaunchPlan, host: str, port: int, path: str) -> Iterator[bytes]:
-    """Lines of what this server answers about the run, as they come; none if it refuses, or is not there."""
+    """Yield the lines of this server's answer about the run as they arrive, none if it refuses or is unreachable."""
     from urllib.parse import quote
 
     from node_agent.kernel.transport.connecting import Connector

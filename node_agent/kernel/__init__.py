@@ -1,1 +1,1 @@
-"""What every agent does: it joins, polls, starts workers, supervises them and reports. It names no feature."""
+"""The work of every agent: join, poll, start workers, supervise them and report. It knows no feature by name."""

@@ -1,4 +1,4 @@
-"""Launch plan of one agent: what its workers run, where it meets the others, and as whom."""
+"""Launch plan of one agent: what its workers run, where the nodes meet, and how the agent identifies itself."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
@@ -19,49 +19,49 @@ PROGRAM = "node-agent"
 Endpoint = tuple[str, int]
 """Host and port."""
 SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-"""Default of `--signals-to-handle`; torchrun's."""
+"""Default of `--signals-to-handle`, as in torchrun."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """Options of one feature. A field with a `Flag` is a flag: it is declared here, and nowhere else."""
+    """Options of one feature. A field with a `Flag` declares a command-line flag, and is its only declaration."""
 
     feature: ClassVar[str]
-    """The feature, as `module:Class`. It is imported only if it is on."""
+    """Feature's class as `module:Class`. The agent imports it only if the feature is on."""
     after: ClassVar[str]
-    """Argument after whose flag these stand in --help."""
+    """Argument after whose flag `--help` lists this feature's flags."""
 
     @property
     def is_on(self) -> bool:
-        """Whether the agent has the feature."""
+        """Whether the feature is on."""
         return self != type(self)()
 
     @property
     def needs_pci_addresses(self) -> bool:
-        """Whether the options cannot be completed without `LaunchPlan.pci_addresses`."""
+        """Whether `completed` needs `LaunchPlan.pci_addresses`."""
         return False
 
     @property
     def answers(self) -> tuple[type[Query], ...]:
-        """Kinds of the server's queries that the feature answers, even if it is not on: it is imported then."""
+        """Kinds of server queries that the feature answers. A query imports the feature even if it is off."""
         return ()
 
     def descriptors(self, workers: int) -> int:
-        """Descriptors that the agent needs for the feature beside so many workers."""
+        """Return how many file descriptors the agent needs for the feature, given the number of workers."""
         return 0
 
     def run_instead(self, config: "AgentConfig") -> int | None:
-        """Do what the user wants instead of a launch, and return the exit code; None: that is the launch."""
+        """Do what the user wants instead of a launch and return the exit code, or return None to launch."""
         return None
 
     def completed(self, plan: "LaunchPlan", source: Callable[[str], str]) -> Self:
-        """Return the options with what follows from the plan, in which features are missing.
+        """Return the options with the values that follow from the plan, whose `features` are still empty.
 
-        `source`: gives the flag, variable or field that has given an argument. Raises `UsageError`.
+        `source`: returns the flag, variable or field that has set an argument. Raises `UsageError`.
         """
         return self
 
     def notes(self, plan: "LaunchPlan", source: Callable[[str], str]) -> Iterable[str]:
-        """Lines for the user before anything happens."""
+        """Return lines for the user, which the agent shows before it does anything else."""
         return ()
 
 
@@ -69,65 +69,66 @@ O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 class AgentConfig(Struct, frozen=True, kw_only=True):
-    """The command line, checked. Durations are seconds."""
+    """The checked command line. Durations are in seconds."""
 
     command: Command
     """Program and arguments of each worker."""
     join: JoinRequest
-    """The agent's first request, but for what each agent and each round have of their own: id, secret and port; and
-    for the address, unless one is given: then it is the one from which the agent reaches the server."""
+    """The agent's first request. Each agent sets its own id and secret, and each round a port. Without an address the
+    agent uses the one from which it reaches the server."""
     master_port: int | None = None
-    """The MASTER_PORT of every round that this node leads; None: a free one, fresh each round."""
+    """MASTER_PORT of every round that this node leads. None means a free port, fresh each round."""
     logs: LogOptions = field(default_factory=LogOptions)
     virtual_local_rank: bool = False
-    """Whether every worker sees its own GPU alone, as device 0, and LOCAL_RANK 0."""
+    """Whether each worker sees only its own GPU, as device 0, and has LOCAL_RANK 0."""
     signals: tuple[str, ...] = SIGNALS
-    """Signals that make the agent leave; the workers get the same one first."""
+    """Signals that make the agent leave. The workers get the same signal first."""
     shutdown_timeout_s: float = 30.0
-    """Seconds from SIGTERM to SIGKILL when workers are stopped, also for a restart; torchrun's default."""
+    """Seconds from SIGTERM to SIGKILL when the agent stops workers, also for a restart; torchrun's default."""
     connect_timeout_s: float = 300.0
-    """Wait for the first answer of the server, which may be started after the agents."""
+    """Seconds to wait for the server's first answer. The server may start after the agents."""
     server_lost_timeout_s: float = inf
-    """Time to go on without a server that has answered once and is gone."""
+    """Seconds to continue without a server that has answered before and is gone."""
     close_timeout_s: float = 2.0
-    """Time in which an exiting agent tries to deliver its last report or its leave."""
+    """Seconds in which an exiting agent tries to deliver its last report or its leave."""
     backend: str = "rdzv-server"
-    """Name of the rendezvous back end in events; torchrun's for the same command line."""
+    """Name of the rendezvous back end in events, as in torchrun for the same command line."""
     lines: LineFormat = LineFormat(PROGRAM)
-    """Form of the agent's own lines."""
+    """Format of the agent's own lines."""
     exits_when_excluded: bool = False
-    """Whether the agent exits, for another node to take its place, if the server keeps it out; else it stands by."""
+    """Whether the agent exits if the server excludes its node, so that another node can take its place. Otherwise it
+    waits."""
     status_page: bool = True
     """Whether a server in this process shows the run's status page on loopback."""
     servers: tuple[Endpoint, ...] = ()
-    """Servers of the run, for launchers that a worker starts; none: the server is in this process."""
+    """Servers of the run, for launchers that a worker starts. Empty if the server is in this process."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment that the workers inherit."""
     worker_variables: Mapping[str, str] = field(default_factory=dict)
-    """Variables that each worker has besides, each with the torchrun variable whose value it gets."""
+    """Further variables of each worker. Each maps to the torchrun variable from which it takes its value."""
     features: tuple[Options, ...] = ()
-    """Options of features. A feature that is left out has none of its flags."""
+    """Options of features. The flags of a feature that is not listed do not exist."""
 
     def options(self, kind: type[O]) -> O:
-        """The options of a feature."""
+        """Return the options of a feature."""
         return next((each for each in self.features if isinstance(each, kind)), None) or kind()
 
 
 class Target(Struct, frozen=True):
-    """Rendezvous target: the server at which the nodes meet, and this node's part there."""
+    """Rendezvous target: the server at which the nodes meet, and this node's role there."""
 
     endpoint: Endpoint | None = None
-    """Address of the server; None: it is in this agent, for this node alone."""
+    """Address of the server. None if it runs in this agent, for this node only."""
     others: tuple[Endpoint, ...] = ()
-    """Addresses of further servers, of which one leads."""
+    """Addresses of further servers. One of all the servers leads."""
     hosts: bool = False
-    """Whether this node hosts the server at `endpoint`, unless something listens there already."""
+    """Whether this node hosts the server at `endpoint`, unless a program already listens there."""
     is_for_this_machine: bool = False
-    """Whether the server that this node hosts listens at the endpoint's loopback address alone; else at every one."""
+    """Whether the hosted server listens only on the endpoint's loopback address, instead of on all addresses."""
     is_on_a_node: bool = False
-    """Whether a node of the run hosts the server: it may end with that node, so nobody waits for it for ever."""
+    """Whether a node of the run hosts the server. It may end with that node, so agents do not wait for it forever."""
     has_id_of_its_own: bool = False
-    """Whether the run gets a fresh id and `--rdzv-id` counts for nothing, as under torchrun."""
+    """Whether the run gets a fresh id and `--rdzv-id` is ignored, as under torchrun."""
     node_rank: int | None = None
     preferred_rank: int | None = None
     local_addr: str | None = None
@@ -135,21 +136,20 @@ class Target(Struct, frozen=True):
 
 
 class LaunchPlan(Struct, frozen=True):
-    """Launch plan of an agent, checked: how it runs, which server it goes to, and how it identifies itself."""
+    """Checked launch plan of an agent: how it runs, which server it uses, and how it identifies itself."""
 
     config: AgentConfig
     target: Target
     credentials: "Credentials"
     notes: tuple[str, ...]
-    """Lines for the user before anything happens."""
+    """Lines for the user, shown before anything else happens."""
     has_torchruns_exit_codes: bool = False
-    """Whether the command line is torchrun's: a script around it may know torchrun's exit codes alone."""
+    """Whether the command line is torchrun's. A script around it may know only torchrun's exit codes."""
     pci_addresses: Callable[[str], Sequence[str]] | None = None
-    """Gives the PCI addresses of the accelerators, by a worker's index of them; None if no options need them.
+    """Return the PCI addresses of the accelerators by device index. None if no options need them.
 
-    Its argument is the advice in the error if there are no accelerators. Raises `DeviceError`.
-    """
+    Its argument is the advice to show if there are no accelerators. Raises `DeviceError`."""
 
 
 class UsageError(Exception):
-    """A request that makes no sense, in one line: which flag, variable or field, why, and what to do."""
+    """Error in the user's request. One line names the flag, variable or field, the reason, and what to do."""

@@ -1,4 +1,4 @@
-"""Features: what each may do in an agent's life, and what it sees of the agent."""
+"""Features: the hooks through which a feature acts, and its view of the agent."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from importlib import import_module
@@ -27,7 +27,7 @@ from node_agent.kernel.workers.temp_dir import TempDir
 
 
 class StartedWorkers(Struct, frozen=True):
-    """Workers of the last round that has been started here, with what the agent holds for them."""
+    """Workers of the round that was started last, with the resources that the agent holds for them."""
 
     group: WorkerGroup
     logs: ReadableLogs
@@ -45,136 +45,137 @@ class Kernel(Protocol):
     console: Console
     temp_dir: TempDir
     orphans: Orphans | None
-    """Keeper of what workers leave behind; None: this process has children of its own."""
+    """Keeper of processes that workers leave behind. None if this process has other children."""
     port: ReservedPort | None
-    """MASTER_PORT of the round that is joined, if this node leads it."""
+    """MASTER_PORT of the round to join, if this node leads it."""
     assignment: Assignment | None
-    """The round of the workers that were started last."""
+    """Assignment of the workers that were started last."""
     started: StartedWorkers | None
-    """Workers of that round, as soon as they have been started."""
+    """Workers of that round, None until they have been started."""
 
     @property
     def machine(self) -> AgentMachine:
-        """The agent's machine, once the agent has begun. It is read here, and never told anything."""
+        """The agent's machine, available once the agent has begun. Features only read it."""
 
     def workers(self) -> Mapping[int, int]:
-        """Pids of the workers that run, by local rank."""
+        """Pids of the running workers, by local rank."""
 
     def progress_readings(self) -> Mapping[int, Reading]:
-        """Progress that each worker has told of, by local rank."""
+        """Progress that each worker has reported, by local rank."""
 
     def first_variables(self, assignment: Assignment) -> Mapping[str, str]:
-        """Environment of the node's first worker, as far as the assignment and the node make it."""
+        """Return the variables that the assignment and this node give to the node's first worker."""
 
     def kept_folder(self, error_file: str) -> str:
-        """Folder of a worker's error file, if it stays when the agent goes; empty: it does not."""
+        """Return the folder of a worker's error file, empty if it is removed when the agent exits."""
 
     def leave(self, signal_name: str, reason: str = "") -> None:
-        """Leave the run because of this signal; each further one is more pressing."""
+        """Leave the run because of this signal. Each further signal makes the agent leave faster."""
 
     def suspect(self, event: Suspected) -> None:
-        """Report that workers may hang, unless none of that round runs any more."""
+        """Report that workers may hang, unless all workers of that round have ended."""
 
     def fail(self, reason: str) -> None:
-        """Report that the workers cannot go on, or not begin, without something that the agent does for them."""
+        """Report that the agent failed to provide something that the workers need to start or continue."""
 
 
 class Feature:
-    """Feature of one agent. A hook does nothing unless it is overridden. Hooks are called in the table's order.
+    """One feature of an agent. Hooks do nothing by default. The agent calls them in the order of the feature table.
 
-    Of a round they are called in this order: `joining`, `answered`, `starting`, `preparing`, `variables`, `cpus`,
+    In each round it calls the hooks in this order: `joining`, `answered`, `starting`, `preparing`, `variables`, `cpus`,
     `sinks`, `started`, `failed`, `judged`, `stopping`, `stopped`.
     """
 
     start_worker: StartWorker | None = None
-    """Starts the workers in place of the agent."""
+    """Start a worker in place of the agent, None to let the agent do it."""
     hosts_store = False
     """Whether the feature can host the workers' store."""
     leave_notice_s: float | None = None
-    """Most seconds that a leaving agent waits until the workers of all nodes have saved; None: it does not wait."""
+    """Most seconds that a leaving agent waits until the workers of all nodes have saved. None means no wait."""
 
     def __init__(self, kernel: Kernel, options: Any = None) -> None:
-        """`options`: the feature's own, if it has flags. Nothing may be held yet that `close` does not give back."""
+        """`options`: the feature's own options if it has flags. Acquire only resources that `close` releases."""
         self.kernel = kernel
 
     async def open(self) -> None:
-        """Take what must be there before the agent asks for a server. Raises `UsageError`."""
+        """Acquire what the feature needs before the agent contacts a server. Raises `UsageError`."""
 
     def began(self) -> None:
-        """Take note that the agent is about to join."""
+        """Called when the agent is about to join."""
 
     def performing(self, effect: OwnEffect) -> bool:
-        """Take note of what the machine wants done. True: that is done with it."""
+        """Called with each effect that the machine wants. Return True if the feature has carried it out."""
         return False
 
     async def unfit(self, after_failure: bool) -> str:
-        """Return why this node must not take part, with the evidence; empty: it may. Called where it may have changed.
+        """Return why this node must not take part, with the evidence; empty if it may.
 
-        A feature that overrides it has the node checked before each join.
+        The agent calls this when the answer may have changed. A feature that overrides it has the node checked before
+        each join.
         """
         return ""
 
     def member(self, is_member: bool) -> None:
-        """Take note that the agent is part of its run now, or is not. Called at the start, too."""
+        """Called at the start, and when the agent becomes or stops being a member of its run."""
 
     def joining(self) -> None:
-        """Take note that the join for the next round is sent."""
+        """Called when the agent sends the join for the next round."""
 
     def answered(self, answer: Reply | ProtocolError) -> None:
-        """Take note that the server has answered a join or a poll, or refused it. The machine hears of it next."""
+        """Called when the server answers or refuses a join or a poll, before the machine handles the answer."""
 
     def starting(self, assignment: Assignment) -> None:
-        """Take note that a round has begun: its workers are to be started."""
+        """Called when a round has begun, before its workers are started."""
 
     async def preparing(self, assignment: Assignment) -> None:
-        """Make ready what the round's workers need. Their logs are open, and the temporary folder has been made."""
+        """Prepare what the round's workers need. Their logs are open, and the temporary folder exists."""
 
     def variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
-        """Return variables of a worker, which launchers that it starts do not inherit."""
+        """Return variables for a worker. Launchers that the worker starts do not inherit them."""
         return {}
 
     def cpus(self, local_rank: int) -> Collection[int]:
-        """Return the CPUs that a worker may use; empty: the feature binds it to none."""
+        """Return the CPUs that a worker may use, empty for no restriction."""
         return ()
 
     def sinks(self, local_rank: int, *, is_shown: bool) -> Sequence[Sink]:
-        """Return sinks for a stream of a worker. `is_shown`: whether the console shows it."""
+        """Return sinks for a stream of a worker. `is_shown`: whether the console shows the stream."""
         return ()
 
     def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
-        """Take note that the workers have been started, with these pids by local rank."""
+        """Called when the workers have been started. `pids`: their pids by local rank."""
 
     def interruption(self) -> Awaitable[bool] | None:
-        """Return whether the workers, which have all exited 0, were asked to end; None: certainly not."""
+        """Return whether the workers, which have all exited 0, were asked to end. None means certainly not."""
         return None
 
     def failed(self, failure: Failure) -> Failure:
-        """Return the round's first failure on this node with what the feature knows of it."""
+        """Return the round's first failure on this node, with what the feature knows about it."""
         return failure
 
     async def judged(self, failure: Failure) -> Failure:
-        """Return the failure with the feature's verdict. The report of a failure waits for those that override it."""
+        """Return the failure with the feature's verdict. The failure's report waits for features that override this."""
         return failure
 
     def stopping(self) -> None:
-        """Take note that the workers are to be stopped."""
+        """Called when the workers are about to be stopped."""
 
     def stopped(self) -> None:
-        """Take note that no worker of the round is left."""
+        """Called when all workers of the round have ended."""
 
     async def answer(self, query: Query) -> QueryAnswer:
-        """Answer a query of the server, of a kind that the feature's options name."""
+        """Answer a query from the server, of a kind that the feature's options list."""
         raise NotImplementedError
 
     def ended(self, exit_code: ExitCode) -> None:
-        """Take note that the agent exits."""
+        """Called when the agent exits."""
 
     async def close(self) -> None:
-        """End, and give everything back: the workers are gone, and their output has been shown."""
+        """Release everything. The workers have ended, and their output has been shown."""
 
 
 def load(name: str) -> Callable[..., Feature]:
-    """The class of a feature by its `module:Class`."""
+    """Import and return a feature's class, given as `module:Class`."""
     module, _, attribute = name.partition(":")
     found: Callable[..., Feature] = getattr(import_module(module), attribute)
     return found

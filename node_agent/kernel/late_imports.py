@@ -1,4 +1,7 @@
-"""Libraries without what they import and an agent hardly uses, such as TLS: it is loaded when it is used."""
+"""Imports libraries without the modules that they import but an agent hardly uses, such as TLS.
+
+Such a module is loaded on first use.
+"""
 
 import gc
 import os
@@ -9,36 +12,38 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 _CO_COROUTINE = 0x80
-"""`inspect.CO_COROUTINE`."""
+"""Value of `inspect.CO_COROUTINE`."""
 
 
 def begin() -> None:
-    """Begin with the imports of a program. They make no garbage, and each collection would look at all of them."""
+    """Pause garbage collection during a program's imports. They make no garbage, and each collection would scan them
+    all.
+    """
     gc.disable()
     import_msgspec()
 
 
 def end() -> None:
-    """Collect garbage again, if this program has begun with imports, but do not look at what has been imported."""
+    """Resume garbage collection if `begin` has paused it, and exclude what has been imported."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
 
 
 def import_asyncio() -> None:
-    """Import asyncio without TLS, which takes five megabytes, and `inspect`, which takes seven milliseconds."""
+    """Import asyncio without TLS, which takes five megabytes, and without `inspect`, which takes seven milliseconds."""
     _import("asyncio", later=("ssl", "asyncio.sslproto", "inspect"))
 
 
 def import_h11() -> None:
-    """Import h11, which takes `inspect` for data classes without a docstring, of which it has none."""
+    """Import h11 without `inspect`, which it uses only for data classes without a docstring. It has none of these."""
     _import("h11", later=("inspect",))
 
 
 def import_msgspec() -> None:
-    """Import msgspec, which takes `typing` where there is no `typing_extensions`, without its part for schemas.
+    """Import msgspec without its schema part, which needs `typing` where `typing_extensions` is not installed.
 
-    `uuid`, which it needs, asks `platform` which system this is.
+    `uuid`, which msgspec imports, asks `platform` for the operating system.
     """
     _import("msgspec", later=("platform", "msgspec.inspect"), absent=("typing_extensions",))
 
@@ -49,30 +54,30 @@ def _is_coroutine_function(function: object) -> bool:
 
 
 _ANSWERS: Mapping[str, Mapping[str, object]] = {
-    "ssl": {"SSLSocket": ()},  # asyncio asks whether a socket is one: none is, before there is a class of them
-    "inspect": {  # asyncio asks about a handler of signals, which it describes as well
+    "ssl": {"SSLSocket": ()},  # asyncio checks whether a socket is one; none can be before the class exists
+    "inspect": {  # asyncio checks signal handlers with it, and describes them
         "iscoroutinefunction": _is_coroutine_function,
         "isfunction": lambda value: isinstance(value, FunctionType),
         "unwrap": lambda function: function,
     },
     "platform": {"system": lambda: os.uname().sysname},
 }
-"""Names that are asked of a module at every start, with answers that need not load it."""
+"""Names that are looked up in a module at every start, with answers that do not need the module."""
 
 
 class _Later(ModuleType):
-    """Stands in for a module inside a library. Loads the module when something in it is used."""
+    """Placeholder for a module inside a library. It loads the module on first use."""
 
     def __getattr__(self, name: str) -> Any:
         answers = _ANSWERS.get(self.__name__, {})
         if name in answers and sys.modules.get(self.__name__, self) is self:
             return answers[name]
-        _remove({self.__name__: self})  # if the library is just being imported
+        _remove({self.__name__: self})  # if the library's import is not complete
         return getattr(import_module(self.__name__), name)
 
 
 def _import(library: str, *, later: tuple[str, ...], absent: tuple[str, ...] = ()) -> None:
-    """Import a library. Modules that are imported already stay; does nothing if the library itself is."""
+    """Import a library, unless it is imported. Modules that are already imported stay."""
     if library in sys.modules:
         return
     stand_ins: dict[str, Any] = {name: _Later(name) for name in later} | dict.fromkeys(absent)
@@ -85,7 +90,7 @@ def _import(library: str, *, later: tuple[str, ...], absent: tuple[str, ...] = (
 
 
 def _remove(stand_ins: Mapping[str, ModuleType | None]) -> None:
-    """Have the import system find the modules themselves."""
+    """Make the import system find the real modules again."""
     for name, stand_in in stand_ins.items():
         if sys.modules.get(name, ...) is stand_in:
             del sys.modules[name]

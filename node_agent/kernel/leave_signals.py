@@ -1,4 +1,4 @@
-"""Signals that make an agent leave: they come from their sender, and forwarded by the agent's supervisor.
+"""Signals that make an agent leave. They come from the sender, or the agent's supervisor forwards them.
 
 A scheduler such as Slurm signals every process of a step. The agent then gets one signal twice, in either order.
 """
@@ -15,10 +15,10 @@ _MOST_READ = 4_096
 
 
 class LeaveSignals:
-    """Tells `heard` the name of each signal once, though it came by both ways."""
+    """Calls `heard` with the name of each signal, only once if the signal comes both ways."""
 
     def __init__(self, names: Iterable[str], heard: Callable[[str], None], forwarded: int = -1) -> None:
-        """`forwarded`: descriptor from which numbers of forwarded signals come, a byte each; -1: none."""
+        """`forwarded`: descriptor that delivers the numbers of forwarded signals, one byte each; -1 for none."""
         self._names, self._heard, self._descriptor = names, heard, forwarded
         self._direct = Counter[str]()
         self._forwarded = Counter[str]()
@@ -32,7 +32,7 @@ class LeaveSignals:
             loop.add_reader(self._descriptor, self._read)
 
     def come(self, name: str, *, is_forwarded: bool = False) -> None:
-        """Take a signal. Tell `heard` its name, unless it has come the other way before."""
+        """Take a signal, and call `heard` with its name unless the same signal already came the other way."""
         here, there = (self._forwarded, self._direct) if is_forwarded else (self._direct, self._forwarded)
         here[name] += 1
         if here[name] > there[name]:

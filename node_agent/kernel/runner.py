@@ -1,10 +1,10 @@
-"""Runner of an agent's machine: feeds it what happens, and carries its effects out. One timer, one poll.
+"""Runner of an agent's machine: passes events to the machine and carries its effects out, with one timer and one poll.
 
-What has to do with workers, ports and people is left to a `Host`, of which there are two: `node_agent.agent` has
-workers of its own, `node_agent.compat.torchrun.agent_thread` works for a program that has its own.
+A `Host` does everything that concerns workers, ports and people. `node_agent.agent` is the host with workers of its
+own. `node_agent.compat.torchrun.agent_thread` is the host for a program that starts its own workers.
 
-An exception that nobody expected, in any callback or task of the event loop, ends the agent: it is reported with its
-traceback, the workers are stopped, the agent leaves the run and exits with 1. If that fails as well, it exits anyway.
+An unexpected exception in any callback or task of the event loop ends the agent. The agent reports the exception with
+its traceback, stops the workers, leaves the run and exits with 1. If that fails too, the agent exits anyway.
 """
 
 import asyncio
@@ -43,50 +43,52 @@ from node_agent.kernel.transport.base import Transport, spawn
 from node_agent.kernel.transport.retrying import RetryingClient
 
 CRASH_MARGIN_S = 5.0
-"""Time beyond its workers' grace period that an agent has to end in order after an exception."""
+"""Seconds, beyond the workers' grace period, in which the agent must end after an exception."""
 UNREACHABLE_S = 0.3
-"""Seconds after which an agent gives up a leave that does not reach the server: it would only delay the agent's end."""
+"""Seconds after which an agent abandons a leave that does not reach the server. It would only delay the exit."""
 ANSWER_TIMEOUT_S = 10.0
-"""Longest time for which an answer to a query is tried: then nobody waits for it, and a report may."""
+"""Most seconds that the agent tries to deliver an answer to a query. After that the server has stopped waiting."""
 MOST_REPORTS = 3
-"""Tracebacks that are logged: the same callback may fail again and again."""
+"""Most tracebacks that the agent logs: the same callback may fail again and again."""
 
 
 class Host(Protocol):
-    """Carries out what the machine wants done in this process."""
+    """Carries out the machine's effects in this process."""
 
     @property
     def has_workers(self) -> bool:
         """Whether any of its workers lives."""
 
     def open_port(self) -> int | str:
-        """The MASTER_PORT of the round to be joined, if this node leads it; or why this agent leaves the run instead.
+        """Return the MASTER_PORT of the next round, in case this node leads it, or a reason to leave the run.
 
-        Raises `OSError`, after which the agent gives up.
+        Raises `OSError`, after which the agent exits.
         """
 
     def progress(self) -> Progress | None:
-        """Progress that the agent's workers have told of; None if they have told nothing."""
+        """Return the progress that this agent's workers have reported, None if they have reported none."""
 
     def finished(self) -> FinishedWorkers | None:
-        """Workers that have exited 0 while others of this node still run; None if there are none."""
+        """Return the workers that have exited 0 while others of this node still run, None if there are none."""
 
     def perform(self, effect: OwnEffect) -> None:
-        """Carry out what the machine wants done."""
+        """Carry out an effect of the machine."""
 
     def answered(self, answer: Reply | ProtocolError) -> None:
-        """Take note of the answer to the last join or poll, or its refusal; the machine is told next."""
+        """Called with the answer to the last join or poll, or its refusal, before the machine handles it."""
 
     def crashed(self, error: BaseException) -> None:
-        """Report an exception that nobody expected; the agent leaves the run next."""
+        """Report an unexpected exception. The agent leaves the run next."""
 
     def abort(self) -> None:
-        """Kill whatever workers there are, and end with exit code 1: nothing else can be relied on."""
+        """Kill all workers and exit with code 1. Called when the rest of the process cannot be relied on."""
 
 
 class Runner:
-    """One agent's machine at work, in this event loop. `where` names the server for people, `make_transport` opens a
-    connection to it: one for joins and polls, one beside it for reports and leaves.
+    """Runs one agent's machine in this event loop.
+
+    `where`: the server's name for people. `make_transport`: opens a connection to the server. The runner opens two: one
+    for joins and polls, the other for reports and leaves.
     """
 
     def __init__(
@@ -104,15 +106,15 @@ class Runner:
         notice_s: float | None = None,
         member: Callable[[bool], None] | None = None,
     ) -> None:
-        """`queries`: the kinds that the host answers. `checks`, `has_rules`, `notice_s`: see `AgentMachine`.
+        """`queries`: the kinds of queries that the host answers. `checks`, `has_rules`, `notice_s`: see `AgentMachine`.
 
-        `member` is told whether the agent is part of its run, at the start and when that changes.
+        `member` is called at the start, and when the agent becomes or stops being a member of its run.
         """
         self.machine = AgentMachine(
             replace(
                 config.join,
                 agent_id=f"{config.join.node_id[:64]}-{os.urandom(6).hex()}",
-                secret=os.urandom(16).hex(),  # nobody else can speak in its name
+                secret=os.urandom(16).hex(),  # so that only this agent can act under its id
                 hosts_store=hosts_store,
                 command=config.command.fingerprint,
                 program=clip(printable(config.command.name), 128),
@@ -134,7 +136,7 @@ class Runner:
             lambda cut: self.feed(events.PollCut(cut)),
         )
         self._side_client = RetryingClient(make_transport(), self._out_of_reach, has_joined=True)
-        """Client whose reports must arrive, however late."""
+        """Client for reports, which must arrive, however late."""
         self._member = member
         self._was_member: bool | None = None
         self._where = where
@@ -150,21 +152,21 @@ class Runner:
         self._leave: asyncio.Task[None] | None = None
         self._left_at = 0.0
         self._is_out_of_reach = False
-        """Whether the latest message beside joins and polls has not reached the server yet."""
+        """Whether the latest report or leave has not reached the server yet."""
         self._closing: asyncio.Timeout | None = None
         loop.set_exception_handler(self._loop_failed)
 
     @property
     def round(self) -> int:
-        """The round of the workers that were started last; 0 for none."""
+        """Round of the workers that were started last, 0 if there was none."""
         return self.machine.round
 
     async def report(self, failure: Failure) -> None:
-        """Report a failure of the last round, whatever was reported before."""
+        """Report a failure of the last round, even if another report was sent."""
         await self._deliver(self.machine.report(self.round, failure))
 
     def feed(self, event: events.Event) -> None:
-        """Tell the machine what happened."""
+        """Pass an event to the machine."""
         for effect in self.machine.handle(event, self._loop.time()):
             self._perform(effect)
         if self._member and self._was_member is not self.machine.is_member:
@@ -173,16 +175,16 @@ class Runner:
         self._arm()
 
     def crashed(self, error: BaseException) -> None:
-        """End the agent because of an exception that nobody expected."""
+        """End the agent because of an unexpected exception."""
         self._crashes += 1
         try:
             if self._crashes <= MOST_REPORTS:
                 self._host.crashed(error)
             self.feed(events.Crashed(words.agent.internal_error(type(error).__name__, str(error))))
-            if not self._host.has_workers:  # whoever was to say so may be what has failed
+            if not self._host.has_workers:  # the code that would report their end may have failed
                 self.feed(events.WorkersStopped(self.machine.round))
             if self.machine.state is State.EXITED:
-                self._host.perform(Exit(ExitCode.FAILED))  # its own effect may be lost
+                self._host.perform(Exit(ExitCode.FAILED))  # the machine's own effect may be lost
             elif self._abort_timer is None:
                 self._abort_timer = self._loop.call_later(self._grace_s + CRASH_MARGIN_S, self._host.abort)
         except Exception:
@@ -190,9 +192,9 @@ class Runner:
             raise
 
     async def _deliver(self, message: Request) -> None:
-        """Deliver a message whose answer says nothing; among joins that is the one of an unfit node.
+        """Deliver a message whose answer does not matter, such as a report, a leave, or the join of an unfit node.
 
-        A query is open until it is answered, and nothing depends on it: a server that does not take the answer may be.
+        If the server refuses the answer to a query, the agent ignores that: nothing depends on it.
         """
         limit_s = ANSWER_TIMEOUT_S if isinstance(message, AnswerRequest) else None
         try:
@@ -200,23 +202,24 @@ class Runner:
                 await self._side_client.ask(message)
                 self._is_out_of_reach = False
         except (AgentFenced, StaleRound, ServerLost, TimeoutError):
-            pass  # the run has gone on without it; the answer to the next poll says what to do
+            pass  # the run has continued without this agent, and the next poll's answer says what to do
         except ProtocolError as error:
             self._not_taken(message, error)
         if isinstance(message, ReportRequest):
             self.feed(events.Reported(message.round))
 
     def _not_taken(self, message: Request, error: ProtocolError) -> None:
-        """Give up over a message that the server refuses, but for those on which nothing depends."""
-        if isinstance(message, SuspectRequest):  # an older server knows none
+        """End the agent because the server refuses the message, unless nothing depends on that message."""
+        if isinstance(message, SuspectRequest):  # an older server does not know this request
             self._host.perform(Log(words.agent.suspicion_refused(str(error)), Level.WARNING))
         elif not isinstance(message, AnswerRequest):
             self.feed(events.GaveUp(words.agent.message_refused(str(error)), ExitCode.REFUSED))
 
     async def close(self) -> None:
-        """Deliver the last reports, within `close_timeout_s`, or say that it was in vain, and close the connections.
+        """Deliver the last reports within `close_timeout_s`, log any that could not be delivered, and close the
+        connections.
 
-        A leave that cannot reach the server is given up `UNREACHABLE_S` after it was sent.
+        The agent abandons a leave that does not reach the server within `UNREACHABLE_S`.
         """
         for timer in (self._timer, self._abort_timer):
             if timer:
@@ -240,7 +243,7 @@ class Runner:
         self._give_up_leave()
 
     def _give_up_leave(self) -> None:
-        """Wait less long for the last reports if a leave cannot reach the server."""
+        """Shorten the wait for the last reports if a leave cannot reach the server."""
         if self._leave and self._closing and self._is_out_of_reach and (until := self._closing.when()):
             self._closing.reschedule(min(until, self._left_at + UNREACHABLE_S))
 
@@ -297,7 +300,7 @@ class Runner:
             self._timer = self._loop.call_at(at, self.feed, events.TimePassed())
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Exception handler of the loop. A transport's complaint about its peer is logged, and nothing else."""
+        """Exception handler of the event loop. It only logs a transport's complaint about its peer."""
         error = context.get("exception")
         if error is not None and ("handle" in context or isinstance(context.get("future"), asyncio.Task)):
             self.crashed(error)

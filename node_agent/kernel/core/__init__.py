@@ -1,6 +1,6 @@
-"""The sans-IO side of the agent: its state machine and its pure helpers.
+"""The sans-IO part of the agent: its state machine and pure helpers.
 
-Theory of operation. The agent has one exchange with the server at a time: a join, then one poll after another, each
-sent when the one before it was answered. Reports and the leave go beside it. It joins only when it has no workers and
-the server has told it to (or it is new), so that a round never starts while an old worker of it lives.
+The agent has one exchange with the server at a time: a join, then one poll after another. Each is sent when the
+previous one is answered. Reports and the leave use a second connection. The agent joins only when it is new or the
+server has told it to, and when all its workers have ended. So a round never starts while an old worker lives.
 """

@@ -1,7 +1,7 @@
 """Retry policy of one transport to the server: when to try again after a failure, and which failures to report.
 
-Pure, as the machine is: errors, times and jitter go in, decisions come out. How long an agent goes on without a server
-is the machine's to decide.
+Like the machine, it is pure: it takes errors, times and jitter, and returns decisions. The machine decides how long an
+agent continues without a server.
 """
 
 from collections.abc import Awaitable
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 FIRST_S, FACTOR, LONGEST_S = 0.05, 1.6, 1.0
 HANDOVER_S = 0.5
-"""Seconds within which one of several servers hands over to another one: shorter outages are not reported."""
+"""Seconds in which one of several servers hands over to another. Shorter outages are not reported."""
 CUT_S = 0.5
-"""Seconds for which a poll was held before its connection broke: if so, an idle time-out may have ended it."""
+"""Seconds after which a held poll counts as cut, perhaps by an idle time-out, if its connection breaks."""
 
 
 class Signal(Protocol):
-    """An `asyncio.Event`, as far as the policy knows."""
+    """The part of `asyncio.Event` that the policy uses."""
 
     def is_set(self) -> bool: ...
 
@@ -29,10 +29,10 @@ class Signal(Protocol):
 
 
 class Unreachable(Exception):
-    """The exchange did not come about. `stage` says how far it got. Trying again may help.
+    """The exchange failed, and trying again may help. `stage`: how far the exchange got.
 
-    `sooner` is set when another try is worth it before its time: with several servers, when another one is to be asked.
-    `is_final`: it will not help unless somebody changes something first.
+    `sooner`: set when another try is worth it before its time, such as with another one of several servers.
+    `is_final`: trying again does not help until something is changed.
     `is_cut`: the exchange ended without an answer, as by an idle time-out of a proxy.
     """
 
@@ -48,41 +48,43 @@ class Unreachable(Exception):
 
 
 class ServerLost(Exception):
-    """No server will come, however long one waits; one line says what to do."""
+    """No server will ever come. One line says what to do."""
 
 
 RETRIED = (Unreachable, ServerUnavailable, NotLeader, *KEPT_OUT)
-"""Failures after which an exchange is tried again; other refusals are answers."""
+"""Failures after which an exchange is tried again. Other refusals are answers."""
 
 
 class Pause(Struct, frozen=True):
-    """Wait before the next try. `failure`: what has happened, if that is to be reported."""
+    """Wait before the next try. `failure`: the failure to report, None if there is nothing to report."""
 
     delay_s: float
     failure: Unreachable | ProtocolError | None
 
 
 class Cut(Struct, frozen=True):
-    """A held poll that something between agent and server ended after `open_s` seconds; the next try was answered."""
+    """A held poll that something between agent and server ended after `open_s` seconds. The next try was answered."""
 
     open_s: float
     error: Unreachable
 
 
 class Retry:
-    """State of one transport between two answers. `has_joined`: the agent has been answered, on this one or another."""
+    """State of one transport between two answers. `has_joined`: whether the agent was answered, over this or another
+    one.
+    """
 
     def __init__(self, *, has_joined: bool = False) -> None:
         self._has_joined = has_joined
         self._attempt = 0
         self._failing_since: float | None = None
         self._cause: Unreachable | ProtocolError | None = None
-        """First failure of those that have not been reported."""
+        """First of the failures that have not been reported."""
         self._reported: set[str] = set()
         self._cut: Cut | None = None
 
     def answered(self) -> Cut | None:
-        """Note that the server has answered, if only to refuse. Returns the only failure before, if that was a cut."""
+        """Record that the server has answered, if only to refuse. Return the failure before if it was a single cut."""
         self._has_joined = True
         self._attempt, self._failing_since, self._cause = 0, None, None
         self._reported.clear()
@@ -98,14 +100,15 @@ class Retry:
         *,
         was_held: bool = False,
     ) -> Pause:
-        """Decide what follows one of `RETRIED`. Raises it again if it keeps out an agent that was never in.
+        """Return what to do after one of the `RETRIED` failures. Raise it if the server keeps out an agent that was
+        never in.
 
-        `was_held`: the request was a poll that the server holds. If it was cut, that is reported only if the next try
-        fails too.
+        `was_held`: whether the request was a poll that the server holds. A cut of such a poll is reported only if the
+        next try fails too.
         """
         if isinstance(error, KEPT_OUT) and not self._has_joined:
             raise error
-        # A connection that stood for a while and broke is worth another at once: the grace for coming back is short.
+        # Try at once if the connection lasted a while and broke: an agent has little time to come back.
         self._attempt = 1 if tried_for_s > LONGEST_S else self._attempt + 1
         is_first = self._failing_since is None
         self._failing_since = now if self._failing_since is None else self._failing_since
@@ -123,7 +126,7 @@ class Retry:
         return Pause(delay(self._attempt, jitter), failure)
 
     def _unreported(self, cause: Unreachable | ProtocolError) -> Unreachable | ProtocolError | None:
-        """The failure, unless it has been reported, or says no more than that another server leads."""
+        """Return the failure, None if it has been reported or only says that another server leads."""
         is_elsewhere = isinstance(cause, Unreachable) and cause.stage == "leader" and bool(self._reported)
         is_old = is_elsewhere or str(cause) in self._reported
         self._reported.add(str(cause))
@@ -131,6 +134,8 @@ class Retry:
 
 
 def delay(attempt: int, jitter: float, longest_s: float = LONGEST_S) -> float:
-    """Seconds before try number `attempt` (from 1). `jitter` from 0 to 1 spreads agents that lost the same server."""
+    """Return the seconds before try number `attempt` (from 1). `jitter`, from 0 to 1, spreads agents that lost one
+    server.
+    """
     longest = min(longest_s, FIRST_S * FACTOR ** min(attempt - 1, 32))
     return longest * (0.5 + jitter / 2)

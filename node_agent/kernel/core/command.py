@@ -1,4 +1,4 @@
-"""Command of the workers, and what differs from one worker to the next."""
+"""Command of the workers, and how it differs between workers."""
 
 import re
 from collections.abc import Sequence
@@ -7,34 +7,34 @@ from zlib import crc32
 from msgspec import Struct
 
 LOCAL_RANK = "${local_rank}"
-"""Placeholder of the worker's local rank in the script's arguments, as under torchrun."""
+"""Placeholder for the worker's local rank in the script's arguments, as under torchrun."""
 
 _OF_NODE = re.compile(r"(?i)rank|node|host|machine|addr")
-"""Names of arguments whose values legitimately differ."""
+"""Names of arguments whose values may differ between nodes."""
 
 
 class Command(Struct, frozen=True):
-    """A program and its arguments. In the `arguments` alone, `${local_rank}` is the worker's local rank.
+    """A program and its arguments. In `arguments`, and only there, `${local_rank}` is the worker's local rank.
 
-    So is `$local_rank`, `$$` is a dollar sign, and everything else stands for itself: torchrun's rules.
+    `$local_rank` means the same, `$$` is a dollar sign, and all other text is kept: torchrun's rules.
     """
 
     program: tuple[str, ...]
     arguments: tuple[str, ...] = ()
     name: str = ""
-    """Name of the script, module or program without its folder, by which runs are told apart; empty: unknown."""
+    """Name of the script, module or program without its folder, by which people tell runs apart; empty if unknown."""
 
     @property
     def title(self) -> str:
-        """The program, for a person."""
+        """Name of the program, for people."""
         return self.program[0] if self.program else ""
 
     @property
     def fingerprint(self) -> str:
-        """A short hash by which nodes of one run know each other's command; empty for none.
+        """Short hash by which the nodes of a run compare their commands; empty if there is none.
 
-        Left out is what differs from node to node: the folders of programs and scripts, and the values of arguments
-        whose name says so, such as `--node-rank 1` or `machine_rank=1`.
+        It leaves out what may differ between nodes: the folders of programs and scripts, and the values of arguments
+        such as `--node-rank 1` or `machine_rank=1`.
         """
         words: list[str] = []
         is_value = False
@@ -49,7 +49,7 @@ class Command(Struct, frozen=True):
         return f"{crc32(repr(words).encode()):08x}" if words else ""
 
     def for_worker(self, local_rank: int) -> Sequence[str]:
-        """Words that the worker with this local rank executes."""
+        """Return the words of the command that the worker with this local rank executes."""
         return [*self.program, *(_substitute(argument, local_rank) for argument in self.arguments)]
 
 

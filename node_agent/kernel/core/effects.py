@@ -1,8 +1,8 @@
-"""Effects of the agent's machine: what the shell must do for it.
+"""Effects of the agent's machine: what its runner must do.
 
-A protocol message is to be sent. Joins and polls go one after another: the next one comes after `Answered`. A join is
-completed with a fresh port and with the address from which this node reaches the server. Reports and leaves go beside
-them, and are tried until the server has them.
+A protocol message is also an effect: the runner sends it. Joins and polls are sent one after another, each after
+`Answered`. The runner adds a fresh port and this node's address to a join. Reports and leaves use a second connection,
+and the runner tries again until the server has them.
 """
 
 from enum import Enum, auto
@@ -18,9 +18,9 @@ class StartWorkers(Struct, frozen=True):
 
 
 class StopWorkers(Struct, frozen=True):
-    """Signal every worker's group, SIGKILL after the grace period (`kill`: at once); answered by `WorkersStopped`.
+    """Signal every worker's process group, then SIGKILL after the grace period, or at once if `kill`.
 
-    `grace_s`: seconds; None: as long as the user's `--shutdown-timeout`.
+    The answer is `WorkersStopped`. `grace_s`: seconds, None for the user's `--shutdown-timeout`.
     """
 
     signal_name: str = "SIGTERM"
@@ -29,30 +29,30 @@ class StopWorkers(Struct, frozen=True):
 
 
 class MatchRules(Struct, frozen=True):
-    """Find out what the user's rules say of this failure; answered by `RulesMatched`, in bounded time."""
+    """Compare this failure with the user's rules. The answer is `RulesMatched`, in bounded time."""
 
     round: int
     failure: Failure
 
 
 class CheckNode(Struct, frozen=True):
-    """Find out whether this node is fit for a round; answered by `NodeChecked`."""
+    """Check whether this node is fit for a round. The answer is `NodeChecked`."""
 
     after_failure: bool = False
     """Whether a worker of this node has failed since the last check."""
 
 
 class Level(Enum):
-    """Weight of a line for the person who watches; `number` is its weight in `logging`."""
+    """Importance of a line. `number` is its level in `logging`."""
 
     ROUTINE = auto()
-    """Line that nobody waits for: all is as it should be."""
+    """All is as it should be."""
     NOTICE = auto()
-    """The run does not go its usual way, or not yet: nodes are missing, it starts again."""
+    """Something unusual or incomplete: nodes are missing, or the run restarts."""
     WARNING = auto()
-    """The server is out of reach, or has something to object."""
+    """The server cannot be reached, or has a complaint."""
     ERROR = auto()
-    """A worker has failed, the run has, or this agent cannot go on."""
+    """A worker or the run has failed, or this agent cannot continue."""
 
     @property
     def number(self) -> int:
@@ -67,43 +67,43 @@ WAITING = "waiting"
 
 
 class Log(Struct, frozen=True):
-    """One line for the person who watches."""
+    """One line for people."""
 
     text: str
     level: Level = Level.NOTICE
     event: str = ""
-    """Kind of what happened, in the words of the server's events where those have one."""
+    """Kind of what happened. It has the same name as the server's event if there is one."""
 
 
 class WriteFailureReport(Struct, frozen=True):
-    """The run has failed, or this agent has: leave behind why, for people and for whoever started the agent.
+    """The run or this agent has failed: write the reason, for people and for the program that started the agent.
 
-    `finish`: the run's end with its final report; None if the agent ends for a reason of its own, which is `error`.
+    `finish`: the run's end with its final report. None if the agent ends for its own reason, which is `error`.
     """
 
     error: str
     finish: Finish | None = None
     is_server_lost: bool = False
-    """Whether the agent has given up waiting for the server."""
+    """Whether the agent has stopped waiting for the server."""
 
     @property
     def failure(self) -> Failure | None:
-        """The failure that ended the run, as torchrun tells it; None if that was no worker's."""
+        """The failure that ended the run, as torchrun reports it. None if the cause was not a worker."""
         return (self.finish.failure or self.finish.first_failure) if self.finish else None
 
 
 class Ask(Struct, frozen=True):
-    """Find out what the server asks; answered with `Answer`, as soon as can be."""
+    """Find out what the server asks. The answer is `Answer`, as soon as possible."""
 
     query: Query
 
 
 class Exit(Struct, frozen=True):
-    """End the process: no worker is left."""
+    """End the process. All workers have ended."""
 
     code: ExitCode
 
 
 OwnEffect = StartWorkers | StopWorkers | MatchRules | CheckNode | Log | WriteFailureReport | Ask | Exit
-"""Effects that the agent carries out itself; the other ones are requests, which it sends to the server."""
+"""Effects that the agent carries out itself. The others are requests, which it sends to the server."""
 Effect = Request | OwnEffect

@@ -1,4 +1,4 @@
-"""Events of the agent's machine: what happens to an agent."""
+"""Events of the agent's machine: everything that can happen to an agent."""
 
 from msgspec import Struct
 from rdzv_protocol.errors import ProtocolError
@@ -15,55 +15,55 @@ class Started(Struct, frozen=True):
 
 
 class Answered(Struct, frozen=True):
-    """The server has answered the join or poll that was sent last, or refused it."""
+    """The server has answered or refused the last join or poll."""
 
     answer: Reply | ProtocolError
 
 
 class ConnectionFailed(Struct, frozen=True):
-    """The join or poll that was sent last did not come through; it is tried again."""
+    """The last join or poll failed. The transport tries it again."""
 
     error: Unreachable | ProtocolError
 
 
 class PollCut(Struct, frozen=True):
-    """The poll that was sent last was cut off after it had been held for a while; the next try was answered."""
+    """The last poll was cut after the server had held it for a while. The next try was answered."""
 
     cut: Cut
 
 
 class WorkersSucceeded(Struct, frozen=True):
-    """Every worker of the round exited 0. `interrupted`: some after they had acknowledged a notice that it ends."""
+    """Every worker of the round exited 0. `interrupted`: some had acknowledged a notice that the round ends."""
 
     round: int
     interrupted: bool = False
 
 
 class WorkerFailed(Struct, frozen=True):
-    """The first worker of the round that ended otherwise."""
+    """First worker of the round that did not exit 0."""
 
     round: int
     failure: Failure
 
 
 class RulesMatched(Struct, frozen=True):
-    """The failure, which `MatchRules` asked about, with what the user's rules say of it."""
+    """The failure from `MatchRules`, with the result of the user's rules."""
 
     round: int
     failure: Failure
 
 
 class Reported(Struct, frozen=True):
-    """The server has the report of how the workers of the round ended, or does not take it any more."""
+    """The server has the report of how the round's workers ended, or no longer accepts it."""
 
     round: int
 
 
 class WorkersStopped(Struct, frozen=True):
-    """No worker of the round is left.
+    """All workers of the round have ended.
 
-    `told_until`: time before which the agent may still get the signal by which one of them has ended; the agent joins
-    no further round before.
+    `told_until`: time until which the agent may still get the signal that ended one of the workers. The agent does not
+    join a further round before.
     """
 
     round: int
@@ -71,62 +71,64 @@ class WorkersStopped(Struct, frozen=True):
 
 
 class NodeChecked(Struct, frozen=True):
-    """The check of this node, which `CheckNode` asked for, is over. `unfit`: reason why it must not take part, with the
-    evidence; empty: it may."""
+    """The check of this node, which `CheckNode` requested, is complete.
+
+    `unfit`: why the node must not take part, with the evidence; empty if it may.
+    """
 
     unfit: str = ""
 
 
 class Suspected(Struct, frozen=True):
-    """Workers of the round seem to hang, by rank; none: they do not any more."""
+    """Workers of the round seem to hang, given by rank. Empty if they no longer do."""
 
     round: int
     source: str
     reason: str
     ranks: tuple[int, ...]
     log: Log
-    """Line for people, which is logged if the suspicion is reported."""
+    """Line for people, logged if the suspicion is reported."""
     silent_s: float = 0.0
     """Seconds for which they have shown no progress."""
     limit_s: float | None = None
-    """Limit that was exceeded, in seconds; None if the source is no limit of time."""
+    """Exceeded limit in seconds, None if the source is not a time limit."""
 
 
 class Signalled(Struct, frozen=True):
-    """The agent was asked to go: by a scheduler, or by Ctrl-C. `name`: the signal, which its workers get, too."""
+    """The agent was asked to leave, by a scheduler or by Ctrl-C. `name`: the signal, which its workers get too."""
 
     name: str
     reason: str = ""
-    """Way in which the agent was asked to go, if not by that signal."""
+    """How the agent was asked to leave, if not by that signal."""
 
     @property
     def why(self) -> str:
-        """Reason to leave the run, for people: the one that came with the signal, else the signal's name."""
+        """Reason for the leave, for people: `reason`, or the signal's name if it is empty."""
         return self.reason or self.name
 
 
 class GaveUp(Struct, frozen=True):
-    """The agent cannot go on: there is no port or no server for it, or the server refuses a report."""
+    """The agent cannot continue: it has no port or no server, or the server refuses a report."""
 
     reason: str
     exit_code: ExitCode = ExitCode.NODE_UNFIT
 
 
 class Answer(Struct, frozen=True):
-    """Answer to the server's query with this number: what was found out, or why that cannot be."""
+    """Answer to the server's query with this number: the result, or why there is none."""
 
     number: int
     answer: QueryAnswer
 
 
 class Crashed(Struct, frozen=True):
-    """Exception in this process that nobody expected: the agent must go, whatever state it is in."""
+    """Unexpected exception in this process. The agent must leave in any state."""
 
     reason: str
 
 
 class TimePassed(Struct, frozen=True):
-    """The deadline has come."""
+    """The deadline has passed."""
 
 
 Event = (

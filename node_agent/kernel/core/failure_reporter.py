@@ -1,9 +1,10 @@
-"""Report of a failed worker to the server: when it is sent, and what has to wait for it.
+"""Reports a worker's failure to the server: decides when to send the report, and what must wait for it.
 
-The failure is compared with the user's rules, if there are any, while the node's other workers are being stopped, and
-reported then. What would let the run go on without it, a join or a leave, follows its report. A failure that is heard
-of when the workers have been told to stop, by the server or for a drain, was a moment earlier: it counts if it is
-fatal, by a rule or by its exit code.
+If the user has rules about failures, the agent compares the failure with them while it stops the node's other workers,
+and reports it then. A join or a leave would let the run continue without that report, so these wait for it.
+
+A failure may become known after the server or a drain has told the workers to stop. The worker failed before that, so
+the failure counts if a rule or its exit code makes it fatal.
 """
 
 from collections.abc import Callable, Container
@@ -22,9 +23,9 @@ class _Stage(Enum):
 
 
 class FailureReporter:
-    """Reports one failure of a round, the first. `report` makes the request, of a round and its failure.
+    """Reports one failure of a round, the first. `report` makes the request from a round and its failure.
 
-    Methods return what is to be done now.
+    Each method returns the effects to carry out now.
     """
 
     def __init__(
@@ -36,23 +37,25 @@ class FailureReporter:
         self._stage = _Stage.NONE
         self._round = 0
         self._is_late = False
-        """Whether the workers had been told to stop when the failure was heard of."""
+        """Whether the workers had been told to stop when the failure became known."""
         self._held_leave: LeaveRequest | None = None
         self.said = ""
-        """The sentence about the latest failure that people were told; empty if there was none."""
+        """Sentence logged about the latest failure, empty if there was no failure."""
 
     @property
     def is_matching(self) -> bool:
-        """Whether the verdict of the user's rules is awaited."""
+        """Whether the reporter waits for the result of the user's rules."""
         return self._stage is _Stage.MATCHING
 
     @property
     def is_pending(self) -> bool:
-        """Whether the report of a failure is due, or on its way."""
+        """Whether the report of a failure is due or on its way."""
         return self._stage is not _Stage.NONE
 
     def worker_failed(self, round_: int, failure: Failure, *, is_late: bool) -> list[Effect]:
-        """Take a worker's failure in the round: it is told, and matched or reported, unless another one is."""
+        """Take a worker's failure in the round. Log it and match or report it, unless another failure is being
+        reported.
+        """
         if self.is_pending:
             return []
         self._round, self._is_late = round_, is_late
@@ -63,26 +66,26 @@ class FailureReporter:
         return [*told, *self._judged(failure)]
 
     def matched(self, round_: int, failure: Failure) -> list[Effect]:
-        """Take the failure with the verdict of the user's rules."""
+        """Take the failure with the result of the user's rules."""
         if not self.is_matching or round_ != self._round:
             return []
         self._stage = _Stage.NONE
         return [*self._judged(failure), *self._release()]
 
     def arrived(self, round_: int) -> None:
-        """Note that the report of the round's failure has been answered, or that nobody will answer it."""
+        """Record that the report of the round's failure was answered, or will never be."""
         if self._stage is _Stage.REPORTING and round_ == self._round:
             self._stage = _Stage.NONE
 
     def leave(self, leave: LeaveRequest) -> list[Effect]:
-        """Send the leave now, or once the failure that is being matched has been reported."""
+        """Send the leave now, or after the report of a failure that is being matched."""
         if not self.is_matching:
             return [leave]
         self._held_leave = leave
         return []
 
     def forget(self) -> list[Effect]:
-        """Drop the report, for which nobody waits any more; a leave that was kept back goes now."""
+        """Drop the report, which no longer matters. Send a leave that waited for it."""
         self._stage = _Stage.NONE
         return self._release()
 

@@ -1,4 +1,4 @@
-"""Options of the workers' output: streams that go to files or the console, and the prefix of a line."""
+"""Options of the workers' output: which streams go to files or the console, and the prefix of a line."""
 
 from collections.abc import Mapping
 from enum import IntFlag
@@ -9,7 +9,7 @@ from node_agent import words
 
 
 class Std(IntFlag):
-    """Output streams, as numbers in `--redirects` and `--tee`."""
+    """Output streams, numbered as in `--redirects` and `--tee`."""
 
     NONE = 0
     OUT = 1
@@ -18,8 +18,9 @@ class Std(IntFlag):
 
     @classmethod
     def from_str(cls, text: str) -> "Std | dict[int, Std]":
-        """A number for every worker, or a map from local ranks such as `0:1,1:3`; torch's method, which takes one digit
-        for a rank. Raises `ValueError`.
+        """Parse a number for every worker, or a map from local ranks such as `0:1,1:3`. Raises `ValueError`.
+
+        This is torch's method, but torch accepts only one digit for a rank.
         """
         try:
             if ":" not in text:
@@ -45,28 +46,29 @@ def _local_rank(text: str) -> int:
 NO_FILES = "/dev/null"
 """Value of `--log-dir` that means no log files and no error files, as under torchrun."""
 PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-"""The environment variable with torchrun's template of a teed line's prefix."""
+"""Environment variable with torchrun's template for the prefix of a teed line."""
 PREFIX_NAMES = ("role_name", "rank", "local_rank", "hostname", "node_id", "group_rank")
-"""Names that `${...}` may have in a template; the first four are torchrun's."""
+"""Names allowed in `${...}` of a template. The first four are torchrun's."""
 
 
 class LogOptions(Struct, frozen=True, kw_only=True):
-    """The flags about logs, checked. A map leaves out the local ranks that it does not name."""
+    """Checked flags about logs. A map holds only the local ranks that the user names."""
 
     log_dir: str | None = None
-    """Parent of `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`, where files go. None: a temporary folder."""
+    """Parent of `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`, the folder of the files. None for a temporary
+    folder."""
     redirects: Std | Mapping[int, Std] = Std.NONE
     """Streams that go to a file instead of the console."""
     tee: Std | Mapping[int, Std] = Std.NONE
     """Streams that go to a file and to the console."""
     local_ranks: frozenset[int] | None = None
-    """Local ranks whose output the console shows; None: all."""
+    """Local ranks whose output the console shows, None for all."""
     ranks: frozenset[int] | None = None
-    """Global ranks whose output the console shows; None: all."""
+    """Global ranks whose output the console shows, None for all."""
     stdout_filters: tuple[str, ...] = ()
-    """Lines with one of these go to `attempt_<n>/filtered_stdout.log`, too."""
+    """Texts to search for. A line with one of them is copied to `attempt_<n>/filtered_stdout.log`."""
     stderr_filters: tuple[str, ...] = ()
     prefix: str | None = None
-    """Template of what every console line begins with; None: teed lines alone have one, `[<role><local_rank>]:`."""
+    """Template for the prefix of every console line. None means `[<role><local_rank>]:`, for teed lines only."""
     plugin: str | None = None
-    """A `torchrun.logs_specs` entry point that decides the files instead."""
+    """Name of a `torchrun.logs_specs` entry point that chooses the files instead."""

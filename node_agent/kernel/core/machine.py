@@ -1,4 +1,4 @@
-"""The agent's state machine: `handle(event, now)` gives the effects, `next_deadline()` says when to send `TimePassed`.
+"""The agent's state machine: `handle(event, now)` returns the effects, `next_deadline()` when to send `TimePassed`.
 
     JOINING --Start--> RUNNING --all exited 0--> SUCCEEDED
        ^                  |                          |
@@ -6,16 +6,17 @@
     any --Drain--> DRAINING --no worker left--> exit
     any --Finish, refusal, signal--> ENDING --no worker left--> exit
 
-While its workers stop the agent does not park polls but sends short ones, so that the connection is free for the join
-the moment the last worker is gone. A drained agent goes on polling, so that people see that its node is not empty yet,
-and leaves when it is.
+While its workers stop, the agent sends short polls that the server does not hold. So the connection is free for the
+join as soon as the last worker has ended. A drained agent continues to poll, so that people see that its node still has
+workers. It leaves when they have ended.
 
-A node that is to be checked is checked before it joins, and again when its workers have ended: it joins when it is
-found fit, goes on telling the server meanwhile that it lives, and leaves if it is found unfit. A check holds until
-workers have run here.
+If the node is to be checked, the check runs before the first join, and again after workers have ended. During the check
+the agent continues to poll. It joins if the node is fit and leaves if the node is unfit. The result of a check holds
+until workers run again.
 
-A join or a leave follows the report of a failure, which may take its time (`failure_reporter`). How long the agent
-goes on without the server depends on its workers (`server_outages`); when it gives up it exits by their result.
+A join or a leave waits for the report of a failure, which may take some time (`failure_reporter`). How long the agent
+continues without the server depends on its workers (`server_outages`). When it stops waiting, its exit code follows
+from the workers' result.
 """
 
 from enum import Enum
@@ -67,18 +68,18 @@ from node_agent.kernel.core.failure_reporter import FailureReporter
 from node_agent.kernel.core.server_outages import QUIET_S, ServerOutages, stage_of
 
 LONGEST_REASON = 500
-"""Most characters of the reason for which an agent leaves."""
+"""Most characters of an agent's reason to leave."""
 CAUSE_TIMEOUT_S = 0.5
-"""Time within which the cause of a worker's end may still become known: another worker's end, or a signal that a
+"""Seconds in which the cause of a worker's end may still become known: another worker's end, or a signal that a
 scheduler sends to every process of a node."""
 NOT_STARTED = 127
-"""Exit code of a worker that could not be started, as a shell's."""
+"""Exit code of a worker that could not be started, as in a shell."""
 SOONER_S = 1.0
-"""Seconds by which a drain's deadline must be sooner than the one before to make it another drain."""
+"""Seconds by which a second drain's deadline must be earlier than the first one's to have an effect."""
 LATE_S = 1.0
-"""Seconds beyond a poll's longest silence after which it is certain that this process did not run meanwhile."""
+"""Seconds beyond a poll's longest silence after which this process certainly did not run for some time."""
 ANSWER_S = 1.0
-"""Time beyond a notice's deadline within which the server says that this agent may go; then it goes anyway."""
+"""Seconds after a notice's deadline in which the server answers that this agent may leave. Then it leaves anyway."""
 _END = {True: (Level.ROUTINE, "run_succeeded"), False: (Level.ERROR, "run_failed")}
 
 
@@ -93,10 +94,12 @@ class State(Enum):
 
 
 class AgentMachine:
-    """State of one agent. `join` is its request, whose `agent_id` is unique among all agent processes; an agent that is
-    fenced comes back under a new one. `server` names the server for people. `checks`: the node is to be checked.
-    `has_rules`: the user has rules about failures. `exits_when_excluded`: it exits, for another node to take its
-    place, instead of standing by.
+    """State machine of one agent.
+
+    `join`: the agent's request. Its `agent_id` is unique among all agent processes; a fenced agent returns under a new
+    one. `server`: the server's name for people. `checks`: whether to check the node. `has_rules`: whether the user has
+    rules about failures. `exits_when_excluded`: whether the agent exits instead of waiting if its node is excluded, so
+    that another node can take its place.
     """
 
     def __init__(
@@ -112,12 +115,12 @@ class AgentMachine:
         notice_s: float | None = None,
         stop_s: float = inf,
     ) -> None:
-        """`notice_s`: how long to wait, when told to leave, until the workers of all nodes have saved; None: not at
-        all. `stop_s`: seconds after which this node's workers must be gone then.
+        """`notice_s`: seconds that a leaving agent waits until the workers of all nodes have saved; None for no wait.
+        `stop_s`: seconds after which this node's workers must have ended in that case.
         """
         self.state = State.JOINING
         self.round = 0
-        """The round of the workers that were started last; 0 for none."""
+        """Round of the workers that were started last, 0 if there was none."""
         self._join = join
         self._server = server
         self.outages = ServerOutages(
@@ -125,52 +128,52 @@ class AgentMachine:
         )
         self._notice_s, self._stop_s = notice_s, stop_s
         self._leaving: events.Signalled | None = None
-        """The signal because of which this agent leaves as soon as all workers have saved."""
+        """The signal because of which this agent leaves, once all workers have saved."""
         self._leaves_at = self._stops_at = inf
-        """Times, once `_leaving` is set, at which the agent goes at the latest, and its workers must be gone."""
+        """Latest times at which the agent leaves and at which its workers have ended, set with `_leaving`."""
         self._incarnation = 1
         self._after_round = 0
         self._revision = 0
         self._attempt = 0
-        """Attempt of the run that this agent is or was part of; 0: not known."""
+        """Attempt of the run that this agent takes or took part in, 0 if unknown."""
         self._had_succeeded = False
-        """Whether all workers of this node had exited 0 when the agent lost its place."""
+        """Whether all workers of this node had exited 0 when the agent lost its membership."""
         self._lease_s = 10.0
         self._busy = False
         """Whether a join or a poll is under way."""
         self._may_join = True
-        """Whether the server expects a join: this agent is new, or was told to stop, or was fenced."""
+        """Whether the server expects a join: this agent is new, was told to stop, or was fenced."""
         self._stop_asked = False
         self._joins_at = inf
-        """Time until which the agent waits for the signal by which one of its workers has ended; infinite: it does not.
+        """Time until which the agent waits for the signal that ended one of its workers, infinite if it does not wait.
         """
         self._checks = checks
         self._exits_when_excluded = exits_when_excluded
         self._is_checking = False
         self._is_checked = not checks
-        """Whether this node has been found fit since workers ran here last, or need not be."""
+        """Whether this node needs no check, or was found fit since workers last ran here."""
         self._has_failed = False
         """Whether a worker of this node has failed since the last check."""
         self._succeeded_at = -inf
-        """Time at which the workers' success was reported last."""
+        """Time of the last report that the workers succeeded."""
         self._check_at_end = False
-        """Whether the run has ended because of this node's worker: then an unfit node decides the exit code."""
+        """Whether this node's worker ended the run. If the node is then found unfit, that sets the exit code."""
         self._drains_until = inf
         self._is_unfit = False
-        """Whether a test that the server asked for has found this node unfit."""
+        """Whether a test that the server requested has found this node unfit."""
         self._keep_alive_at: float | None = None
         self._exit_code = ExitCode.FAILED
         self._last_reason = ""
-        """Reason for waiting that was said last."""
+        """Reason for waiting that was logged last."""
         self.is_member = False
-        """Whether the server counts this agent in: it takes part in a round, forming or formed, or stands by."""
+        """Whether the server counts this agent in: it is part of a round or of the next one, or is a spare."""
         self._reporter = FailureReporter(
             self.report, has_rules=has_rules, fatal_exit_codes=join.settings.fatal_exit_codes or ()
         )
         self._warning = ""
-        """Latest warning of the server."""
+        """Latest warning from the server."""
         self._asked: frozenset[int] = frozenset()
-        """Numbers of the queries that were open when the server answered last."""
+        """Numbers of the queries that were open in the server's last answer."""
         self._handled_at: float | None = None
         self._paused_until, self._paused_s = -inf, 0.0
         """End and length of the latest time in which this process did not run."""
@@ -182,7 +185,7 @@ class AgentMachine:
 
     @property
     def answer_gap_s(self) -> float:
-        """Longest time between two answers of a server that answers: polls are held for so long."""
+        """Most seconds between two answers of a healthy server, given how long it holds polls."""
         return hold_s(self._lease_s) + QUIET_S
 
     @property
@@ -190,11 +193,11 @@ class AgentMachine:
         return self.outages.idle_since is None
 
     def report(self, round_: int, failure: Failure | None) -> ReportRequest:
-        """Report of how the workers of the round have ended."""
+        """Return the report of how the workers of the round have ended."""
         return ReportRequest(**self._sender(), round=round_, failure=failure)
 
     def next_deadline(self) -> float | None:
-        """Time at which `TimePassed` is due: a keep-alive while workers stop, or the end of the wait for the server."""
+        """Return the time of the next `TimePassed`, such as for a keep-alive or the end of the wait for the server."""
         if self.state in (State.ENDING, State.EXITED):
             return None
         keep_alive_at = inf if self._busy or self._keep_alive_at is None else self._keep_alive_at
@@ -202,7 +205,7 @@ class AgentMachine:
         return None if due == inf else due
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
-        """Apply an event and say what to do."""
+        """Apply an event and return the effects."""
         self._effects = []
         self._note_pause(now)
         if self.state is not State.EXITED:
@@ -215,7 +218,7 @@ class AgentMachine:
         return self._effects
 
     def _note_pause(self, now: float) -> None:
-        """Note a time in which this process did not run: no event came, although a poll ends sooner."""
+        """Detect a time in which this process did not run: no event came, although a poll would have ended sooner."""
         passed_s = 0.0 if self._handled_at is None else now - self._handled_at
         self._handled_at = now
         if self._busy and self.outages.failure is None and passed_s > answer_timeout_s(self._lease_s) + LATE_S:
@@ -262,7 +265,7 @@ class AgentMachine:
             case events.TimePassed():
                 self._time_passed(now)
 
-    # The conversation with the server.
+    # Exchange with the server.
 
     def _follow(self, reply: Reply, now: float) -> None:
         self._lease_s = reply.lease_s
@@ -289,13 +292,13 @@ class AgentMachine:
         self._take_queries(reply)
 
     def _take_queries(self, reply: Reply) -> None:
-        """Find out what is asked for the first time: open queries are in every reply."""
+        """Pass on queries that are new. Each reply holds all open queries."""
         if self.state is not State.ENDING:
             self._effects += [Ask(query) for query in reply.queries if query.number not in self._asked]
             self._asked = frozenset(query.number for query in reply.queries)
 
     def _answer(self, number: int, answer: QueryAnswer) -> None:
-        """Answer a query, unless nobody waits for that any more."""
+        """Answer a query, if it is still open."""
         if number in self._asked and self.state is not State.ENDING:
             self._effects.append(AnswerRequest(**self._sender(), number=number, answer=answer))
 
@@ -321,7 +324,7 @@ class AgentMachine:
             self._effects.append(WriteFailureReport(f"{type(error).__name__}: {error}"))
 
     def _proceed(self, now: float) -> None:
-        """Do what the state calls for: exit, become ready for the next round, or send the next message."""
+        """Do what the state requires: exit, become ready for the next round, or send the next message."""
         if self.state is State.ENDING:
             if not self._has_workers and not self._reporter.is_matching and (not self._check_at_end or self._is_fit()):
                 self.state = State.EXITED
@@ -365,10 +368,10 @@ class AgentMachine:
     def _sender(self) -> dict[str, Any]:
         return {"run_id": self._join.run_id, "agent_id": self.agent_id, "secret": self._join.secret}
 
-    # The node is checked.
+    # Checks of the node.
 
     def _is_fit(self) -> bool:
-        """Whether this node may go on. Else a check is under way, which begins now if it has not begun."""
+        """Return whether this node was found fit. If it has not been checked, start a check unless one is running."""
         if not self._is_checked and not self._is_checking:
             self._is_checking = True
             self._effects.append(CheckNode(self._has_failed))
@@ -386,13 +389,14 @@ class AgentMachine:
             evidence = clip(unfit, LONGEST_REASON)
             if not self.outages.is_known:
                 self._effects.append(replace(self._join, agent_id=self.agent_id, unfit=evidence))
-            self._leave(evidence, unfit=True)  # also for a server that knows no unfit join, and has let it in
+            # needed also by a server that does not know unfit joins and has accepted this one
+            self._leave(evidence, unfit=True)
             self._give_up(unfit, ExitCode.NODE_UNFIT)
 
-    # The server comes and goes.
+    # Connection to the server.
 
     def _begin(self, now: float) -> None:
-        """Begin to wait for the server's first answer, unless the node is checked first."""
+        """Begin to wait for the server's first answer, unless the node must be checked first."""
         if self._is_checked:
             self.outages.expect_first_answer(now)
 
@@ -420,7 +424,7 @@ class AgentMachine:
         if text and self.state is not State.ENDING:
             self._log(text, Level.WARNING, event)
 
-    # What the server says.
+    # Directives of the server.
 
     def _start(self, assignment: Assignment) -> None:
         if self.state is not State.JOINING or self._may_join or assignment.round <= self._after_round:
@@ -441,10 +445,10 @@ class AgentMachine:
         self._log_change(words.progress.stopping_workers(round_, why), event="round_opened")
         self._stop_workers()
         self.state, self._may_join = State.STOPPING, True
-        self._keep_alive_at = now  # tells the server at once that the stop has arrived
+        self._keep_alive_at = now  # report at once that the stop has arrived
 
     def _drain(self, drain: Drain, now: float) -> None:
-        """Empty this node. A further drain changes something only if its deadline is sooner."""
+        """Drain this node. A further drain has an effect only if its deadline is earlier."""
         until, is_first = now + drain.remaining_s, self.state is not State.DRAINING
         if not is_first and until > self._drains_until - SOONER_S:
             return
@@ -480,13 +484,13 @@ class AgentMachine:
         if self._leaving:
             self._go(self._leaving, now)
         elif self.state is State.DRAINING:
-            self._may_join = True  # nothing is to be asked any more; it exits when its workers are gone
+            self._may_join = True  # nothing is left to poll for; it exits when its workers have ended
         else:
             has_slept = now - self._paused_until < self._paused_s
             self._join_anew(words.leaving.joining_anew(reason, self._paused_s if has_slept else 0.0))
 
     def _join_anew(self, told: str) -> None:
-        """Stop the workers and come back as a newcomer: this agent is no longer part of the run."""
+        """Stop the workers and join under a new id, since this agent is no longer a member of the run."""
         self._log_change(told, event="fenced")
         self._had_succeeded = self.state is State.SUCCEEDED or (self._had_succeeded and self.state is State.JOINING)
         self._stop_workers()
@@ -496,14 +500,14 @@ class AgentMachine:
         self._after_round = self._revision = 0
         self._asked = frozenset()
 
-    # What the workers do.
+    # Events of the workers.
 
     def _workers_succeeded(self, round_: int, interrupted: bool, now: float) -> None:
         if round_ != self.round or self.state is not State.RUNNING:
             return
         self.outages.idle_since = now
-        # They have saved and ended, as they were told: the round turns soon. So they have, it seems, if the agent was
-        # told to leave by a signal: Slurm gives it to the workers as well, and it is no success.
+        # The workers have saved and ended as they were told, so the round is about to end. The same is assumed if a
+        # signal told the agent to leave, because Slurm sends it to the workers too. It does not count as success.
         if interrupted or (self._leaving and not self._leaving.reason):
             self._log_change(words.leaving.WORKERS_ENDED_AFTER_NOTICE, event="noticed")
             return
@@ -514,7 +518,7 @@ class AgentMachine:
 
     def _worker_failed(self, round_: int, failure: Failure) -> None:
         is_first = self.state is State.RUNNING
-        is_own = round_ == self._after_round  # and not of the agent that was fenced, which this one was
+        is_own = round_ == self._after_round  # not of the fenced agent that this one was before
         if not is_own or not (is_first or self.state in (State.STOPPING, State.DRAINING)):
             return
         self._effects += self._reporter.worker_failed(round_, failure, is_late=not is_first)
@@ -543,7 +547,7 @@ class AgentMachine:
             self._stop_asked = True
             self._effects.append(StopWorkers(signal_name, grace_s=grace_s))
 
-    # The end.
+    # End of the agent.
 
     def _signalled(self, signalled: events.Signalled, now: float) -> None:
         name = signalled.name
@@ -562,7 +566,7 @@ class AgentMachine:
             self._check_at_end = False
 
     def _can_give_notice(self) -> bool:
-        """Whether the workers of all nodes can be told before this agent goes, and have not been."""
+        """Return whether the workers of all nodes can still get a notice before this agent leaves."""
         is_running = self.state is State.RUNNING and self._has_workers and self.is_member
         return self._notice_s is not None and is_running and self._leaving is None and self.outages.failure is None
 
@@ -585,14 +589,14 @@ class AgentMachine:
         self._leave(why[:LONGEST_REASON], retracts_success=self._retracts_success(signalled, now))
         grace_s = max(0.0, self._stops_at - now) if self._leaving else None
         if self.state is State.DRAINING and self._has_workers:
-            # Whoever signals waits less long than whoever drains.
+            # A sender of signals waits less long than a drain.
             self._effects.append(StopWorkers(name, grace_s=grace_s))
         self._stop_workers(name, grace_s)
         self._end(ExitCode.START_AGAIN)
         self._effects.append(WriteFailureReport(_left_by(signalled)))
 
     def _retracts_success(self, signalled: events.Signalled, now: float) -> bool:
-        """Whether the workers' success came so shortly before a signal that they may have exited 0 because of it."""
+        """Return whether the workers' success came so shortly before a signal that the signal may have caused it."""
         is_signal = signalled.name.startswith("SIG") and not signalled.reason
         return is_signal and self.state is State.SUCCEEDED and now < self._succeeded_at + CAUSE_TIMEOUT_S
 
@@ -617,7 +621,7 @@ class AgentMachine:
             self._effects.append(WriteFailureReport(reason, is_server_lost=is_server_lost))
 
     def _failed_code(self, finish: Finish) -> ExitCode:
-        """Exit code after a failed run: whether this node's hardware, or a worker that it could not start, ended it."""
+        """Return the exit code of a failed run. It differs if this node was unfit or could not start a worker."""
         root, verdict = finish.failure, ExitCode.NO_PROGRESS if finish.no_progress else ExitCode.FAILED
         if root is None or not self._is_own(root):
             return verdict
@@ -632,10 +636,10 @@ class AgentMachine:
         self.state, self._exit_code, self.is_member = State.ENDING, exit_code, False
         self._keep_alive_at = None
 
-    # Words.
+    # Log lines.
 
     def _log_change(self, text: str, level: Level = Level.NOTICE, event: str = "") -> None:
-        """Log what has changed, after which a wait is logged again, also one for the same reason as before."""
+        """Log a change. The next wait is then logged even if its reason is the same as before."""
         self._last_reason = ""
         self._log(text, level, event)
 
@@ -643,7 +647,7 @@ class AgentMachine:
         self._effects.append(Log(text, level, event))
 
     def _wait(self, wait: Wait) -> None:
-        """Say what is waited for when it changes, not when only the time that is left does."""
+        """Log what the agent waits for if that has changed, not if only the remaining time has."""
         if wait.excluded and self._exits_when_excluded and not self._has_workers:
             self._leave(words.leaving.reason_to_leave("excluded"))
             self._give_up(words.leaving.kept_out(wait.reason), ExitCode.NODE_UNFIT)
@@ -673,7 +677,7 @@ def _left_by(signalled: events.Signalled) -> str:
 
 
 def _finished(finish: Finish) -> str:
-    """End of the run in one line; the failure report has the rest."""
+    """Return the end of the run in one line. The failure report has the details."""
     if not finish.succeeded:
         return words.progress.run_failed(finish.reason)
     if not finish.restart_total:

@@ -1,4 +1,4 @@
-"""Progress of a node's workers, from what each of them has told by `node_agent.progress`."""
+"""Progress of a node's workers, as each of them reports it through `node_agent.progress`."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from rdzv_protocol.messages import Progress
 
 
 class Spent(Struct, frozen=True):
-    """Work of one kind that a worker has told of: how often, its seconds in all, and the longest of them."""
+    """Work of one kind that a worker has reported: its count, its seconds in all, and its longest time in seconds."""
 
     times: int = 0
     total_s: float = 0.0
@@ -16,13 +16,13 @@ class Spent(Struct, frozen=True):
 
 
 class Reading(Struct, frozen=True):
-    """Progress that one worker has told by `node_agent.progress` so far.
+    """Progress that one worker has reported through `node_agent.progress` so far.
 
-    `at`: the agent's monotonic clock when it told the last.
+    `at`: time of its last report, by the agent's monotonic clock.
     """
 
     number: int
-    """Number of times that the worker has told something."""
+    """Number of reports from the worker."""
     step: int | None
     checkpoint_step: int | None
     kind: str
@@ -31,18 +31,18 @@ class Reading(Struct, frozen=True):
 
     @property
     def first_at(self) -> float:
-        """Time at which the worker told something for the first time: the kinds have all seconds since."""
+        """Time of the worker's first report. The seconds of all kinds add up from there."""
         return self.at - sum(spent.total_s for spent in self.spent.values())
 
 
 class Pace:
-    """Seconds that a node's steps take at present: those that were done between two looks, of the slowest worker."""
+    """Seconds that a node's steps take at present: those done between two looks, of the slowest worker."""
 
     def __init__(self) -> None:
         self._last: dict[int, Reading] = {}
         self.step_s: float | None = None
         self.work_s: float | None = None
-        """Part of the seconds that is the worker's own work; None: no worker tells it."""
+        """Part of the seconds that is the worker's own work, None if no worker reports it."""
 
     def look(self, readings: dict[int, Reading]) -> None:
         """Take the latest readings, by local rank."""
@@ -50,12 +50,13 @@ class Pace:
         for rank, reading in readings.items():
             before = self._last.get(rank)
             steps, wait = _since("step", reading, before)
-            if steps < 0:  # the worker has overwritten what it told before
+            if steps < 0:  # the worker has overwritten its earlier reports
                 self._last[rank] = reading
             if steps <= 0:
                 continue
             parts, work = _since("work", reading, before)
-            if parts > 0:  # a look may come between a step and its work: how much work a step has, all of them tell
+            # a look may come between a step and its work; all reports together tell how much work a step has
+            if parts > 0:
                 work *= reading.spent["work"].times / parts / reading.spent["step"].times
                 work_s.append(work)
             wait_s.append(wait / steps + work)
@@ -66,13 +67,13 @@ class Pace:
 
 
 def _since(kind: str, reading: Reading, before: Reading | None) -> tuple[int, float]:
-    """Number of times that the worker has told this kind since the reading before, and its seconds."""
+    """Return how often the worker has reported this kind since the previous reading, and its seconds."""
     now, then = reading.spent[kind], before.spent[kind] if before else Spent()
     return now.times - then.times, now.total_s - then.total_s
 
 
 def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) -> Progress | None:
-    """Progress of a node in a round; None while no worker has told anything."""
+    """Return the progress of a node in a round, None until a worker has reported something."""
     told = list(readings)
     if not told:
         return None
@@ -92,5 +93,5 @@ def summary(round_: int, readings: Iterable[Reading], pace: Pace, now: float) ->
 
 
 def _sendable(seconds: float) -> float:
-    """Return the seconds that workers told, or the nearest number that a message allows."""
+    """Return the seconds that workers reported, or the nearest number that a message allows."""
     return min(max(0.0, seconds), float(MAX_SECONDS))

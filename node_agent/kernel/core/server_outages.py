@@ -1,7 +1,7 @@
-"""Outages of the server as an agent sees them: what is said of them, and when the agent gives the server up.
+"""Outages of the server as an agent sees them: what to log about them, and when the agent stops waiting.
 
-How long it goes on without the server depends on its workers. While they run: as long as the user allows, by default
-for ever. Without workers nobody gains by waiting: as long as for the first answer.
+With running workers the agent waits as long as the user allows, by default forever. Without workers a long wait has no
+use, so the limit is that of the wait for the first answer.
 """
 
 from math import inf
@@ -16,55 +16,55 @@ if TYPE_CHECKING:
     from node_agent.words.connection import Stage
 
 FIRST_TRY_S = 1.0
-"""Seconds that the first try may take, however short the user's limit."""
+"""Seconds that the first try may take, even if the user's limit is shorter."""
 QUIET_S = 2.0
-"""Silence after which a person is told what the agent waits for."""
+"""Seconds of silence after which the agent logs what it waits for."""
 SAME_S = 0.3
-"""Greatest difference between the times of two polls that the same idle time-out has ended."""
+"""Most seconds by which the times of two polls may differ if the same idle time-out has ended both."""
 
 
 def stage_of(failure: Unreachable | ProtocolError) -> "Stage":
-    """The stage that the failure reached; a refusal of the server comes from the server."""
+    """Return the stage that the failed exchange reached. A refusal comes from the server itself."""
     return failure.stage if isinstance(failure, Unreachable) else "server"
 
 
 NOT_REACHED = ("name", "connect", "TLS", "host", "port", "another program")
-"""Stages of a failure before anything was sent to a server: none has heard of this agent."""
+"""Stages before anything was sent to a server, so that no server knows this agent."""
 
 
 class ServerOutages:
-    """Knowledge of one agent about its server: whether that answers, and since when it does not.
+    """What one agent knows about its server: whether it answers, and since when it does not.
 
-    `server` names the server for people.
+    `server`: the server's name for people.
     """
 
     def __init__(self, server: str, *, connect_timeout_s: float, server_lost_timeout_s: float) -> None:
         self.is_known = False
-        """Whether the server has answered at least once: then it knows of this agent."""
+        """Whether the server has answered at least once, so that it knows this agent."""
         self.failure: Unreachable | ProtocolError | None = None
-        """Latest failure of the connection since the server has answered; None: there was none."""
+        """Latest failure of the connection since the server's last answer, None if there was none."""
         self.idle_since: float | None = 0.0
-        """Beginning of the time without workers; None while there are any."""
+        """Start of the time without workers, None while there are workers."""
         self._server = server
         self._connect_timeout_s = connect_timeout_s
         self._server_lost_timeout_s = server_lost_timeout_s
         self._silent_since: float | None = None
-        """Beginning of the time without an answer; None while the server answers."""
+        """Start of the time without an answer, None while the server answers."""
         self._notice_at: float | None = None
-        """Time to say that the server has not answered yet."""
+        """Time to log that the server has not answered yet."""
         self._cut: Cut | None = None
         """Latest poll that was cut."""
         self._has_warned_of_cuts = False
 
     @property
     def longest_s(self) -> float:
-        """Limit of the wait for a server that does not answer; endless only while workers run."""
+        """Most seconds to wait for a server that does not answer. Infinite only while workers run."""
         may_be_endless = self.is_known and (self.idle_since is None or self._server_lost_timeout_s < inf)
         return self._server_lost_timeout_s if may_be_endless else self._connect_timeout_s
 
     @property
     def gives_up_at(self) -> float:
-        """Time at which the agent gives the server up; infinite while it answers, or is waited for without a limit."""
+        """Time at which the agent stops waiting for the server, infinite while it answers or without a limit."""
         if self._silent_since is None:
             return inf
         if not self.is_known:
@@ -75,30 +75,30 @@ class ServerOutages:
 
     @property
     def reason_to_give_up(self) -> str:
-        """Sentence of an agent that gives the server up, with advice."""
+        """Sentence about why the agent stops waiting for the server, with advice."""
         failure = self.failure or Unreachable("HTTP", words.connection.NO_ANSWER)
         return words.connection.server_given_up(self._server, self.longest_s, str(failure), stage_of(failure))
 
     @property
     def was_never_reached(self) -> bool:
-        """Whether no server has heard of this agent, as far as the latest failure tells."""
+        """Whether no server knows this agent, judging by the latest failure."""
         return not self.is_known and isinstance(self.failure, Unreachable) and self.failure.stage in NOT_REACHED
 
     def silent_s(self, now: float) -> float:
-        """Time for which the server, which has answered before, does not answer."""
+        """Return the seconds for which a server that has answered before has been silent."""
         return now - self._silent_since if self.is_known and self._silent_since is not None else 0.0
 
     def next_deadline(self) -> float:
-        """Time at which `unanswered` has something to say, or the server is given up; infinite for never."""
+        """Return the time at which `unanswered` has a line to log or the agent stops waiting, infinite if never."""
         return min(self.gives_up_at, inf if self._notice_at is None else self._notice_at)
 
     def expect_first_answer(self, now: float) -> None:
-        """Wait for the server's first answer from now on, if that has not come or been waited for."""
+        """Start to wait for the server's first answer, unless it has come or the wait has started."""
         if not self.is_known and self._silent_since is None:
             self._silent_since, self._notice_at = now, now + QUIET_S
 
     def answered(self, now: float) -> str:
-        """Note that the server has answered. Returns the line about the end of an outage; empty if there was none."""
+        """Record that the server has answered. Return a line about the end of an outage, empty if there was none."""
         silent_since, failure = self._silent_since, self.failure
         self.is_known, self._silent_since, self.failure, self._notice_at = True, None, None, None
         if failure is None or silent_since is None:
@@ -106,7 +106,7 @@ class ServerOutages:
         return words.connection.server_reached(self._server, now - silent_since)
 
     def failed(self, error: Unreachable | ProtocolError, now: float) -> str:
-        """Note that the connection has failed. Returns the line about it."""
+        """Record that the connection has failed. Return a line about it."""
         is_first, self.failure, self._notice_at = self.failure is None, error, None
         if self._silent_since is None:
             self._silent_since = now
@@ -117,10 +117,11 @@ class ServerOutages:
         return words.connection.not_reached_yet(self._server, str(error), self.longest_s, stage_of(error))
 
     def cut(self, cut: Cut, hold_s: float) -> str:
-        """Note that a poll was cut, which may be held for `hold_s`. Returns the warning, once; empty before and after.
+        """Record that a poll was cut, which the server may hold for `hold_s` seconds. Return the warning once,
+        otherwise empty.
 
-        A proxy that gives up waiting says so. A closed connection may have other causes; two that were open for the
-        same time have not.
+        A proxy that stops waiting says so. A closed connection may have other causes, but not if two connections were
+        open for the same time.
         """
         before, self._cut = self._cut, cut
         is_repeated = before is not None and abs(before.open_s - cut.open_s) < SAME_S
@@ -130,7 +131,7 @@ class ServerOutages:
         return words.connection.poll_cut(self._server, cut.open_s, str(cut.error), hold_s)
 
     def unanswered(self, now: float) -> str:
-        """The line that the server has not answered yet, once it is due; empty if it is not."""
+        """Return the line that the server has not answered yet when it is due, otherwise empty."""
         if self._notice_at is None or now < self._notice_at:
             return ""
         self._notice_at = None

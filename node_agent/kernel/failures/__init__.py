@@ -1,1 +1,1 @@
-"""Failure handling: diagnosis of a worker's end, error files, the final report."""
+"""Failures: diagnosis of a worker's end, error files, and the final report."""

@@ -1,4 +1,4 @@
-"""Diagnosis of a worker's end: its exit status in words, what it wrote last, and what a person can do about it."""
+"""Diagnosis of a worker's end: its exit status in words, its last output, and advice."""
 
 import os
 import signal
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 
 LINE_BYTES = 512
 TAIL_BYTES = 8_192
-"""Size of a traceback, and of what was written last: two screenfuls, whatever the script wrote."""
+"""Bytes kept of a traceback and of the last output: two screenfuls."""
 TRACEBACK_LINES, TAIL_LINES = 40, 20
 RUNNING_BYTES = 4_096
-"""Most bytes of the traceback of a worker that runs: many of them travel in one message."""
+"""Most bytes of a running worker's traceback: one message carries many of them."""
 MOST_LINES = 200
-"""Lines of a traceback that are looked at."""
+"""Most lines of a traceback that are examined."""
 
 
 class LeftOnDisk(NamedTuple):
     """Evidence of a worker's end that is on a disk."""
 
     recorded: ErrorFile | None
-    """Error file of the worker; None: it has left none."""
+    """Error file of the worker, None if there is none."""
     why_lost: str = ""
-    """Reason why the worker's last words may be lost, and what to do; empty if they are not."""
+    """Why the worker's last output may be lost, and what to do; empty if it is complete."""
     is_node_full: bool = False
     """Whether a disk of the node itself is full."""
 
 
 def look_at_disk(path: str, ends: "Sequence[End]" = ()) -> LeftOnDisk:
-    """Read a worker's error file, and look at its disk. Any thread may do so.
+    """Read a worker's error file and check its disk. Any thread may call this.
 
-    `ends`: the ends of the worker's files, which have been read.
+    `ends`: the ends of the worker's output files, already read.
     """
     recorded = error_file.read(path)
     folder = os.path.dirname(path)
-    with suppress(OSError):  # there is no such folder
+    with suppress(OSError):  # the folder does not exist
         if is_full(folder):
             return LeftOnDisk(recorded, words.failures.disk_full(folder))
     for end in ends:
@@ -64,7 +64,7 @@ def look_at_disk(path: str, ends: "Sequence[End]" = ()) -> LeftOnDisk:
 
 
 def unread(problem: OSError) -> LeftOnDisk:
-    """Evidence that could not be read in time."""
+    """Return the evidence if it could not be read in time."""
     return LeftOnDisk(ErrorFile(problem=problem.strerror or str(problem)))
 
 
@@ -76,7 +76,7 @@ def examine(
     oom: "OomWatch | None",
     left: LeftOnDisk | None = None,
 ) -> Failure:
-    """The failure of a worker that has been reaped. Never raises, whatever the worker left behind."""
+    """Return the failure of a worker that has been reaped. Never raises, whatever the worker has left on disk."""
     recorded = left.recorded if left else None
     ended = Failure(
         node_id=spec.node_id,
@@ -97,13 +97,13 @@ def examine(
 
 
 def by_timer(failure: Failure, late: str) -> Failure:
-    """Return the failure of a worker that got a signal because its timer had expired, as a sentence says."""
+    """Return a worker's failure with the sentence `late`: a signal ended it because its timer had expired."""
     cause = words.failures.with_meaning(exit_status(failure.exit_code).status, late)
     return replace(failure, cause=clip(printable(cause), LINE_BYTES), hint=words.failures.TIMER_EXPIRED)
 
 
 def told_by_torch(rank: int, failure: Any, node_id: str) -> Failure:
-    """The failure that a `ProcessFailure` tells of: torch's, or that of `node_agent.compat.api`."""
+    """Return the failure that a `ProcessFailure` describes, torch's or that of `node_agent.compat.api`."""
     recorded = error_file.read(failure.error_file)
     ended = Failure(
         node_id=node_id,
@@ -119,7 +119,7 @@ def told_by_torch(rank: int, failure: Any, node_id: str) -> Failure:
 
 
 def last_error(rank: int, stderr: Sequence[str]) -> LastError | None:
-    """Exception at the end of the stderr of a worker that runs; None if there is none."""
+    """Return the exception at the end of a running worker's stderr, None if there is none."""
     found = last_words(stderr)
     if not found.error:
         return None
@@ -141,10 +141,10 @@ def diagnose(
     out_of_memory: str = "",
     is_node_full: bool = False,
 ) -> Failure:
-    """The failure with the evidence of a worker's end: every text is printable and of bounded size.
+    """Return the failure with the evidence of a worker's end. All texts are printable and of bounded size.
 
-    Its error file counts more than what stands on its stderr. `out_of_memory`: how the kernel is known to have killed
-    it, in words; empty if it is not. `is_node_full`: whether a disk of the node itself is full.
+    The error file takes precedence over stderr. `out_of_memory`: how the kernel killed the worker for lack of memory,
+    in words; empty if it did not. `is_node_full`: whether a disk of the node itself is full.
     """
     recorded, status = recorded or ErrorFile(), exit_status(ended.exit_code, out_of_memory)
     found = LastWords() if status.signal in _FROM_OUTSIDE else last_words(stderr)
@@ -152,7 +152,7 @@ def diagnose(
     traceback = recorded.traceback.splitlines()[-MOST_LINES:] or found.traceback
     written = [recorded.error or found.error, *reversed(traceback or stderr)]
     if status.signal == "SIGABRT":
-        written += reversed(stderr)  # a library says why before it aborts
+        written += reversed(stderr)  # a library writes the reason before it aborts
     advice = hints.find(written) if status.signal in ("", "SIGABRT") else None
     cause = status.cause
     if recorded.problem:
@@ -171,14 +171,14 @@ def diagnose(
 
 
 def _blame(advice: hints.Advice | None, out_of_memory: str, is_node_full: bool) -> Blame:
-    """Blame for a worker's failure, the program's or the node's or unknown, by the error's advice and the disks."""
+    """Return what is to blame: the program, the node or unknown. It follows from the error's advice and the disks."""
     if advice is None:
         return "program" if out_of_memory else "unknown"
     return "node" if advice.is_of_disk and is_node_full else advice.blame
 
 
 def is_node_full() -> bool:
-    """Whether the root's disk or that of temporary files is full. Any thread may look."""
+    """Return whether the root's disk or the one for temporary files is full. Any thread may call this."""
     with suppress(OSError):
         return any(map(is_full, ("/", os.environ.get("TMPDIR") or FALLBACK)))
     return False
@@ -188,21 +188,21 @@ class ExitStatus(NamedTuple):
     """An exit status in words."""
 
     signal: str
-    """Name of the signal, such as `SIGKILL`; empty where it was none."""
+    """Name of the signal, such as `SIGKILL`; empty if there was none."""
     status: str
-    """The exit code or the signal, as a person reads it."""
+    """The exit code or the signal, for people."""
     meaning: str
-    """Reason that such an end usually has; empty if it tells none."""
+    """Usual reason for such an end, empty if it shows none."""
     hint: str
 
     @property
     def cause(self) -> str:
-        """The status, and the reason for it if there is one."""
+        """The status, with its reason if there is one."""
         return words.failures.with_meaning(self.status, self.meaning) if self.meaning else self.status
 
 
 def exit_status(exit_code: int, out_of_memory: str = "") -> ExitStatus:
-    """Meaning of an exit code. That of a signal is negative, as in `subprocess`, or above 128, as in a shell."""
+    """Return the meaning of an exit code. A signal's is negative, as in `subprocess`, or above 128, as in a shell."""
     status, number = words.failures.exit_code(exit_code), -exit_code if exit_code < 0 else exit_code - 128
     if exit_code >= 0 and not 0 < number <= _LAST_SIGNAL:
         name, meaning, hint = "", _EXIT_CODES.get(exit_code, ""), ""
@@ -228,7 +228,7 @@ _LAST_SIGNAL = 64
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP")
-"""Signals of others: a worker that one of them kills did not die of the exception that stands on its stderr."""
+"""Signals that other processes send. If one of them killed the worker, an exception on its stderr was not the cause."""
 
 _EXIT_CODES = {
     120: words.failures.OUTPUT_NOT_WRITTEN,

@@ -1,9 +1,9 @@
-"""Error files, in torch's format: a worker's, which `@record` writes, and the agent's own, which a scheduler asks for.
+"""Error files in torch's format: a worker's, written by `@record`, and the agent's own, for a scheduler.
 
     {"message": {"message": "ValueError: boom", "errorCode": 1,
                  "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1750000000"}}}
 
-or {"message": "boom"}. `errorCode` is the launcher's addition. A worker's file may hold anything.
+or {"message": "boom"}. The launcher adds `errorCode`. A worker's file may hold anything.
 """
 
 import os
@@ -24,18 +24,18 @@ MOST_BYTES = 1 << 20
 
 
 class ErrorFile(Struct, frozen=True):
-    """Content of a worker's error file, as far as it makes sense. All of it is as the worker wrote it."""
+    """Usable content of a worker's error file, as the worker wrote it."""
 
     error: str = ""
     traceback: str = ""
     at: float | None = None
-    """Time of the error, in seconds since 1970; None: unknown."""
+    """Time of the error in seconds since 1970, None if unknown."""
     problem: str = ""
-    """Reason why the file cannot be read; empty if it can."""
+    """Why the file cannot be read, empty if it can."""
 
 
 def read(path: str) -> ErrorFile | None:
-    """Content of the file; None if there is none. A broken one is described, whatever it is."""
+    """Return the content of the file, None if there is no file. If it is broken, the result describes the problem."""
     try:
         return interpret(_load(path))
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def read(path: str) -> ErrorFile | None:
 
 
 def load(path: str) -> dict[str, Any] | None:
-    """The content of a worker's file; None if there is none, or none with a message."""
+    """Return the content of a worker's file, None if there is no file or no message in it."""
     try:
         return _load(path)
     except (OSError, ValueError):
@@ -53,7 +53,7 @@ def load(path: str) -> dict[str, Any] | None:
 
 
 def copy(source: str, exit_code: int) -> dict[str, Any] | None:
-    """The content of a worker's file with the exit code added, as torch passes it on; None if it cannot be."""
+    """Return the content of a worker's file with the exit code added, as torch passes it on; None if not possible."""
     content = load(source)
     if content and isinstance(content["message"], dict):
         content["message"]["errorCode"] = exit_code
@@ -61,7 +61,7 @@ def copy(source: str, exit_code: int) -> dict[str, Any] | None:
 
 
 def interpret(content: dict[str, Any]) -> ErrorFile:
-    """Parts that torch reads: the call stack where there is one, else the message. Of a wrong type: as if missing."""
+    """Return the parts that torch reads: the call stack, or else the message. A wrong type counts as missing."""
     message = content["message"]
     if isinstance(message, str):
         return ErrorFile(message, message if "\n" in message.strip() else "", _time(content.get("timestamp")))
@@ -71,13 +71,13 @@ def interpret(content: dict[str, Any]) -> ErrorFile:
 
 
 def content(error: str, traceback: str = "", at: float | None = None) -> dict[str, Any]:
-    """Content that torch's `@record` would have written of this error."""
+    """Return the content that torch's `@record` would have written for this error."""
     extra = {"py_callstack": traceback or error, "timestamp": str(int(at or time.time()))}
     return {"message": {"message": error, "extraInfo": extra}}
 
 
 def content_of(failure: Failure) -> dict[str, Any]:
-    """Content of an error file about a worker's failure, with its exit code."""
+    """Return the content of an error file about a worker's failure, with its exit code."""
     traceback = "\n".join(failure.traceback or failure.stderr_tail)
     recorded = content(failure.error or failure.cause, traceback, failure.failed_at)
     recorded["message"]["errorCode"] = failure.exit_code
@@ -87,9 +87,9 @@ def content_of(failure: Failure) -> dict[str, Any]:
 def leave(
     error: str, failure: Failure | None, recorded: str, environment: Mapping[str, str], log: Callable[[str], None]
 ) -> None:
-    """Write what ended the run into the agent's own TORCHELASTIC_ERROR_FILE, if it has one: the failure, or the error.
+    """Write what ended the run, `failure` or `error`, to the agent's own TORCHELASTIC_ERROR_FILE if it has one.
 
-    `recorded`: the error file of the failed worker, if that was this node's.
+    `recorded`: the failed worker's error file, if the worker was on this node.
     """
     path = environment.get(ERROR_FILE)
     if not path:
@@ -102,9 +102,9 @@ def leave(
 
 
 def write(path: str, what: dict[str, Any]) -> None:
-    """Write the agent's own error file, in place of one that is there. Raises `OSError`; never waits for a reader.
+    """Write the agent's own error file, replacing an older one. Raises `OSError`; never waits for a reader.
 
-    A scheduler may read the file at any time, so it finds the whole of it, unless the folder takes no new file.
+    A scheduler may read the file at any time, so the file is replaced as a whole, unless its folder takes no new file.
     """
     import json
 
@@ -131,9 +131,9 @@ def _write(path: str, text: str, flag: int) -> None:
 
 
 def _load(path: str) -> dict[str, Any]:
-    """A JSON object whose message is a text or an object. Never waits for a writer.
+    """Return a JSON object whose message is a text or an object. Never waits for a writer.
 
-    Raises `OSError`, or `ValueError` that says in what way the file is broken.
+    Raises `OSError`, or `ValueError` that says how the file is broken.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:

@@ -1,7 +1,7 @@
-"""Errors that many have met before: what to do about them, and whether another worker's end is behind them.
+"""Common errors: what to do about them, and whether they follow from another worker's failure.
 
-A phrase marks a consequence only where it says that a peer is gone or late, in the words of the library that talks to
-peers: "Connection reset by peer" alone may as well be a data store that the script reads from.
+A phrase marks a consequence only if it says that a peer is gone or late, in the words of a library that talks to peers.
+"Connection reset by peer" is no such phrase: it may come from a data store that the script reads.
 """
 
 import re
@@ -18,28 +18,30 @@ LONGEST_TEXT = 4_096
 class Advice(Struct, frozen=True):
     """Advice on errors with a phrase.
 
-    `phrase`: a regular expression, tried on one line or one message. Its gaps are bounded: a script may write
-    anything, and must not keep the agent busy with it.
+    `phrase`: a regular expression, applied to one line or one message. Its gaps are bounded, because a script may write
+    anything and must not keep the agent busy.
     """
 
     phrase: str
     hint: str
     is_consequence: bool = False
     blame: Blame = "unknown"
-    """Blame for an error that has the phrase: the program's, the node's, or unknown."""
+    """What to blame for an error with this phrase: the program, the node, or unknown."""
     recurs: Recurs = "unknown"
-    """Whether such an error comes again after a restart: `at_start`, for a program that ends with it at once, or
-    `at_step`, if it comes at a step at which it has come before."""
+    """Whether such an error recurs after a restart: `at_start` if the program fails at once again, `at_step` if it
+    fails again at the same step."""
     is_of_disk: bool = False
-    """Whether the error tells of a full disk: the node is to blame if it is its own, not a shared one."""
+    """Whether the error shows a full disk. The node is to blame if that disk is its own, not a shared one."""
     is_general: bool = False
-    """Whether the phrase names a library alone: a line that says what was wrong counts for more, wherever it stands."""
+    """Whether the phrase only names a library. A line that says what was wrong then takes precedence, wherever it is.
+    """
 
 
 def find(texts: Iterable[str]) -> Advice | None:
-    """Advice on the first text that any phrase fits; of several phrases the first in the table.
+    """Return the advice on the first text that matches a phrase. If several phrases match it, the first in the table
+    counts.
 
-    After a general one, the first text with a phrase that is neither general nor a consequence counts, if there is one.
+    If that phrase is general, the first text with a phrase that is neither general nor a consequence takes precedence.
     """
     general: Advice | None = None
     for text in texts:

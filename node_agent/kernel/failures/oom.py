@@ -1,7 +1,7 @@
-"""Whether the kernel killed a worker for lack of memory: the counter of such kills in the workers' cgroup.
+"""Detects whether the kernel killed a worker for lack of memory, by the count of such kills in the workers' cgroup.
 
-No other counter is asked. The machine's, and those of cgroups below, also count kills of other programs, and a wrong
-cause is worse than none: then the report says only that the worker was killed from outside.
+It uses no other counter. Those of the machine and of cgroups below also count kills of other programs, and a wrong
+cause is worse than none. Without the counter, the report only says that the worker was killed from outside.
 """
 
 import os
@@ -11,16 +11,17 @@ from node_agent import words
 
 MOUNT = "/sys/fs/cgroup"
 _COUNTERS = ("memory.events.local", "memory.events", "memory.oom_control")
-"""Files with the counter: of the cgroup alone; with those below, where the kernel is older than 5.2; in version 1."""
+"""Files with the counter: of the cgroup only; including those below, for kernels before 5.2; of cgroup version 1."""
 _LIMITS = ("memory.max", "memory.limit_in_bytes")
 _UNLIMITED = 1 << 60
-"""Least number of bytes that means "no limit", for which version 1 has a number near 2**63."""
+"""Least number of bytes that means "no limit". Version 1 writes a number near 2**63."""
 
 
 class OomWatch:
-    """Counter of the agent's cgroup, which its workers share. Made when they have started; asked when one was killed.
+    """Counter of the agent's cgroup, which its workers share. Create it after their start and ask it when one was
+    killed.
 
-    What cannot be read counts nothing.
+    A counter that cannot be read counts as 0.
     """
 
     def __init__(self, mount: str = MOUNT, proc: str = "/proc") -> None:
@@ -29,7 +30,7 @@ class OomWatch:
         self._before = self._count()
 
     def verdict(self) -> str:
-        """Cause of the end of a worker that was killed since the start or the last verdict; empty if it is unknown."""
+        """Return why a worker was killed since the start or the previous verdict, empty if unknown."""
         before, self._before = self._before, self._count()
         return words.failures.out_of_memory(self._limit()) if self._before > before else ""
 
@@ -40,7 +41,7 @@ class OomWatch:
         return 0
 
     def _limit(self) -> str:
-        """Limit of the cgroup, or of the nearest one above it that has one, as a person reads it; empty: none."""
+        """Return the limit of the cgroup or the nearest one above that has one, for people; empty if there is none."""
         folder = self._group
         while folder.startswith(self._mount):
             for name in _LIMITS:
@@ -52,7 +53,7 @@ class OomWatch:
 
 
 def _memory_cgroup(mount: str, membership: str) -> str:
-    """Folder that counts, if there is one. In a container the path may be the host's: then the mount itself."""
+    """Return the folder with the counter. In a container the path may be the host's; the mount itself then counts."""
     for line in membership.splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")

@@ -1,8 +1,7 @@
-"""The final report of a failed run: torchrun's box, with what the run went through.
+"""The final report of a failed run: torchrun's box, extended by the history of the run.
 
-Every node shows the same one, so that any node's log tells the whole story. Headings, fields and their order are
-torchrun's where it has them, so that whoever searches logs for them finds them. What one line has said, no other line
-repeats.
+Every node shows the same report, so each node's log has the whole story. Headings, fields and their order are
+torchrun's where it has them, so that people find them in logs as before. No line repeats what another line says.
 """
 
 import os
@@ -20,14 +19,14 @@ from node_agent.kernel.core.command import Command
 from node_agent.kernel.output.console import ERR, Console
 
 WIDEST = 60
-"""Width of the rules at most; torch's."""
+"""Greatest width of the rules, as in torch."""
 NOT_AVAILABLE = "<N/A>"
 NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
-"""Words of torch where a worker left neither an error file nor a signal."""
+"""Torch's text for a worker that left neither an error file nor a signal."""
 
 
 class Mark(Enum):
-    """Kind of a line, with its colour: the terminal's own, so that they suit a dark and a light one."""
+    """Kind of a line. Its value is one of the terminal's own colours, which suit dark and light backgrounds."""
 
     RULE = "2"
     TITLE = "1;31"
@@ -49,30 +48,30 @@ def show(finish: Finish, config: AgentConfig, logs: str, console: Console) -> No
 
 
 def paint(lines: Sequence[Line], *, is_coloured: bool) -> bytes:
-    """The lines as bytes, coloured for a terminal."""
+    """Return the lines as bytes, with colours for a terminal."""
     texts = (f"\x1b[{mark.value}m{text}\x1b[0m" if is_coloured and mark.value else text for mark, text in lines)
     return "".join(f"{text}\n" for text in texts).encode(errors="backslashreplace")
 
 
 def wants_colour(environment: Mapping[str, str], descriptor: int) -> bool:
-    """Whether the descriptor is a terminal, and nobody objects (https://no-color.org)."""
+    """Return whether the descriptor is a terminal and the user has not disabled colour (https://no-color.org)."""
     return not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb" and os.isatty(descriptor)
 
 
 def name_of(command: Command) -> str:
-    """Title of a command: the script or the module, not its interpreter."""
+    """Return the title of a command: the script or the module, not its interpreter."""
     interpreter, *rest = command.program or ("",)
     names = [part for part in rest if not part.startswith("-")]
-    return next(iter(names["-c" in rest :]), interpreter)  # what follows -c is code
+    return next(iter(names["-c" in rest :]), interpreter)  # the word after -c is code
 
 
 def local_time(at: float | None) -> str:
-    """Time as torchrun writes it: 2026-08-01_12:00:00."""
+    """Return the time as torchrun writes it: 2026-08-01_12:00:00."""
     return NOT_AVAILABLE if at is None else time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(at))
 
 
 def signal_name(exit_code: int) -> str:
-    """Name of the signal, such as `SIGKILL`; `<N/A>` where it was none."""
+    """Return the name of the signal, such as `SIGKILL`; `<N/A>` if there was none."""
     try:
         return Signals(-exit_code).name
     except ValueError:
@@ -80,7 +79,7 @@ def signal_name(exit_code: int) -> str:
 
 
 def end_in_torchs_words(exit_code: int, pid: int) -> str:
-    """Words of torch for a worker that left no traceback."""
+    """Return torch's text for a worker that left no traceback."""
     return f"Signal {-exit_code} ({signal_name(exit_code)}) received by PID {pid}" if exit_code < 0 else NO_TRACEBACK
 
 
@@ -92,9 +91,10 @@ def report(
     rules: tuple[str, str] = ("=", "-"),
     all_in_full: bool = False,
 ) -> list[Line]:
-    """The box about a run of `name`. `advice`: where to look further, one line each. `rules`: its lines' characters.
+    """Return the box about a run of `name`. `advice`: further places to look, one line each. `rules`: characters of its
+    rules.
 
-    `all_in_full`: the other failures have the root's fields, as torch's have, where one line each will do for a person.
+    `all_in_full`: whether the other failures have all of the root's fields, as in torch, instead of one line each.
     """
     sections = [section for section in _sections(finish, advice, all_in_full) if section]
     title = (Mark.TITLE, f"{name} FAILED")
@@ -139,7 +139,7 @@ def _summary(index: int, failure: Failure) -> Iterator[Line]:
 
 
 def _block(index: int, failure: Failure, round_: int, root: Failure | None = None) -> Iterator[Line]:
-    """One failed worker, in torch's fields and some of ours. `root`: the failure that began it, told in full below."""
+    """Yield the lines of one failed worker, in torch's fields and some of ours. `root`: first failure, shown below."""
     yield Mark.TEXT, f"[{index}]:"
     yield from _who(failure)
     if round_:
@@ -186,14 +186,14 @@ def _why(failure: Failure) -> Iterator[Line]:
 
 
 def _indented(label: str, lines: Iterable[str], error: str = "") -> Iterator[Line]:
-    """The lines of a text behind a label, as torch indents them."""
+    """Yield the lines of a text after a label, indented as in torch."""
     for index, line in enumerate(lines):
         mark = Mark.ERROR if error and line.strip() == error else Mark.TEXT
         yield mark, f"  {label} {line}" if index == 0 else f"  {line}"
 
 
 def _restarts(finish: Finish, root_round: int) -> Iterator[Line]:
-    """The ledger; a failure that has been told is not told again."""
+    """Yield the lines of the restarts. A failure that the box already shows is not repeated."""
     if not finish.restarts:
         return
     yield Mark.HEADING, f"Restarts: {words.progress.restarts_charged(finish.restart_total, finish.charged_restarts)}"
@@ -209,7 +209,7 @@ def _restarts(finish: Finish, root_round: int) -> Iterator[Line]:
 
 
 def _why_ended(finish: Finish, root: Failure) -> str:
-    """The run's reason without the failure, which has been told; empty if it is nothing else."""
+    """Return the run's reason without the failure, which the box already shows; empty if nothing is left."""
     for failure in (finish.failure, root):
         if failure and finish.reason.startswith(failure.sentence):
             return finish.reason.removeprefix(failure.sentence).removeprefix("; ")

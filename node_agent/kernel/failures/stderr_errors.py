@@ -1,4 +1,4 @@
-"""The error in what a process wrote last: the end of a Python traceback, or of what Python and C++ say in its place."""
+"""Finds the error in a process's last output: a Python traceback, or what Python and C++ print instead."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 _RANK = re.compile(r"\[rank\d+\]: ?")
-"""Mark at the beginning of the lines of an uncaught exception, by torch."""
+"""Mark by torch at the beginning of each line of an uncaught exception."""
 _HEADER = re.compile(r"(?:  \+ Exception Group )?Traceback \(most recent call last\):$")
 _FRAME = re.compile(r'\s+(?:\| +)?File ".*", line \d+')
 _GROUP_MARGIN = re.compile(r"  [|+] ?")
@@ -17,18 +17,18 @@ _CXX_WHAT = re.compile(r"\s+what\(\):\s+(.*)")
 
 
 class LastWords(Struct, frozen=True):
-    """Error and traceback that a process wrote last; both empty where there is no error to be seen."""
+    """The last error and traceback of a process. Both are empty if the output shows no error."""
 
     error: str = ""
-    """The exception, as Python says it: "ValueError: boom"."""
+    """The exception, as Python writes it: "ValueError: boom"."""
     traceback: tuple[str, ...] = ()
-    """Lines of the traceback: from its first one, or the first that is left, to the last that belongs to it."""
+    """Lines of the traceback, from the first one that is left to the last one."""
     is_uncaught: bool = False
-    """Whether the exception has ended the script: torch marks the lines of one that nothing caught."""
+    """Whether the exception ended the script: torch marks the lines of an uncaught exception."""
 
 
 def last_words(lines: Sequence[str]) -> LastWords:
-    """The last error in these lines: of chained exceptions the last, which is the one that ended the process."""
+    """Return the last error in these lines. In a chain of exceptions, the last one ended the process."""
     plain = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in lines]
     for look in (_fatal, _traceback, _cxx):
         if found := look(plain, lines):
@@ -37,7 +37,7 @@ def last_words(lines: Sequence[str]) -> LastWords:
 
 
 def _traceback(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
-    """A traceback, also one whose beginning is lost, or the frame alone with which a syntax error comes."""
+    """Return a traceback, even if its beginning is lost, or only the frame that comes with a syntax error."""
     frame = _last(plain, _FRAME)
     end = next((at for at in range(frame + 1, len(plain)) if _ends_frames(plain[at])), None) if frame >= 0 else None
     if end is None:
@@ -46,22 +46,22 @@ def _traceback(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
     header = _last(plain[:frame], _HEADER)
     if header < 0 and any(not line[:1].isspace() for line in plain[:frame]):
         if not _SYNTAX.match(error):
-            return None  # a frame, and lines that are none before it: somebody prints stacks
+            return None  # a frame without a traceback before it: a printed stack
         header = frame
-    last = len(lines)  # a message may have any lines, so those that come after it are taken along...
-    if _RANK.match(lines[end]):  # ... but where torch marks them, the next one without a mark is no part of it
+    last = len(lines)  # a message may have any lines, so the lines after it belong to it...
+    if _RANK.match(lines[end]):  # ... but if torch marks them, the next line without a mark does not
         last = next((at for at in range(end + 1, last) if not _RANK.match(lines[at])), last)
     return LastWords(error, tuple(plain[max(header, 0) : last]), bool(_RANK.match(lines[end])))
 
 
 def _ends_frames(line: str) -> bool:
-    """Whether the exception itself stands here: flush left, or at the margin of an exception group."""
+    """Return whether the line is the exception itself: it starts at the left or at an exception group's margin."""
     inner = _GROUP_MARGIN.sub("", line, count=1) if _GROUP_MARGIN.match(line) else line
     return bool(inner.strip()) and not inner[0].isspace()
 
 
 def _fatal(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
-    """Error as Python's fault handler writes it, which torch's `@record` switches on."""
+    """Return the error as Python's fault handler prints it. Torch's `@record` switches that handler on."""
     at = _last(plain, _FATAL)
     return LastWords(plain[at].strip(), tuple(plain[at:])) if at >= 0 else None
 
@@ -77,5 +77,5 @@ def _cxx(plain: Sequence[str], lines: Sequence[str]) -> LastWords | None:
 
 
 def _last(lines: Sequence[str], pattern: re.Pattern[str]) -> int:
-    """Position of the pattern's last match; -1 for none."""
+    """Return the index of the last line that matches the pattern, -1 if there is none."""
     return next((at for at in range(len(lines) - 1, -1, -1) if pattern.match(lines[at])), -1)

@@ -1,12 +1,12 @@
-"""Console of the agent: the workers' output and the agent's own lines, written by threads.
+"""Console of the agent: threads write the workers' output and the agent's own lines.
 
-A console may block for as long as it likes (a pager, a stopped terminal): a thread waits for it, the agent does not.
-While stdout blocks, stderr still has its say, unless one terminal shows both.
-What piles up is bounded: above `HIGH` bytes the workers' output is no longer read until it falls below `LOW`.
+A console such as a pager or a stopped terminal may block for any time. Only a thread waits for it, not the agent. While
+stdout blocks, the agent can still write to stderr, unless one terminal shows both. The backlog is bounded: above `HIGH`
+bytes the agent stops reading the workers' output until the backlog falls below `LOW`.
 
-Who leaves a line unfinished (a prompt, a progress bar) owns it, and may go on with it; anybody else begins a new one.
-So no line ever mixes what two of them wrote. On a terminal the last line may be a live one (`draw`): whoever writes
-next writes over it.
+An unfinished line, such as a prompt or a progress bar, belongs to its writer, which may continue it. Any other writer
+begins a new line. So no line mixes the output of two writers. On a terminal the last line may be a live one (`draw`);
+the next writer overwrites it.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from node_agent.kernel.core.effects import Level
 
 HIGH, LOW = 8 << 20, 4 << 20
 PATIENCE_S = 2.0
-"""Longest wait of an exiting agent for a console that takes nothing at all."""
+"""Most seconds that an exiting agent waits for a console that takes nothing."""
 WRITE_BYTES, SLOW_WRITE_BYTES = 1 << 16, 1 << 12
 SLOW_S = 0.1
-"""Seconds; a console that took longer for its last piece is given less, to show whether it still takes any."""
+"""Seconds after which a console counts as slow. The next piece is smaller, to show whether it still takes any."""
 
 OUT, ERR = 1, 2
 
@@ -45,19 +45,19 @@ class Console:
         self._loop = loop
         self._lock = threading.Lock()
         self.pending = 0
-        """Bytes that are not yet written."""
+        """Number of bytes that are not written yet."""
         self._paused: list[Callable[[], None]] = []
         self._err_screen = OUT if _same_file(OUT, ERR) else ERR
         self._screens: dict[int, _Screen] = {}
 
     def log(self, text: str, level: Level = Level.WARNING, event: str = "") -> None:
-        """Write a line of the agent's own to stderr, if its level is asked for. `event`: kind of what has happened."""
+        """Write one of the agent's own lines to stderr, if its level is enabled. `event`: kind of what has happened."""
         if level.number >= self._form.lowest:
             line = self._form.line(text, level.number, time(), {**self.context, "event": event})
             self.write(ERR, f"{line}\n".encode(errors="backslashreplace"))
 
     def show(self, text: str, block: bytes, event: str) -> None:
-        """Write a block of several lines to stderr, or in JSON one line that holds its text."""
+        """Write a block of several lines to stderr, or in JSON one line with the text."""
         if self.is_json:
             self.log(text, Level.ERROR, event)
         else:
@@ -65,13 +65,13 @@ class Console:
 
     @property
     def has_live_line(self) -> bool:
-        """Whether stderr is a terminal on which a line can be rewritten, and its reader wants to know of waits."""
+        """Whether stderr is a terminal on which a line can be rewritten, and waits are to be logged."""
         wanted = not self._form.is_json and self._form.lowest <= Level.NOTICE.number
         return wanted and os.environ.get("TERM", "dumb") != "dumb" and os.isatty(ERR)
 
     @property
     def is_one(self) -> bool:
-        """Whether stdout and stderr are one terminal, file or pipe, in which readers see the order of writing."""
+        """Whether stdout and stderr are one terminal, file or pipe, which shows the order of writing."""
         return self._err_screen == OUT
 
     @property
@@ -83,9 +83,9 @@ class Console:
         return self._form.is_json
 
     def draw(self, text: str, columns: int) -> None:
-        """Show the text, so many columns wide, as the live line of stderr's screen, in the place of the one before.
+        """Show the text, `columns` wide, as the live line on stderr's screen, replacing the previous one.
 
-        Left out while the screen is behind: the next one is newer.
+        The text is skipped while the screen lags behind: the next one is newer.
         """
         with self._lock:
             screen = self._screen(ERR)
@@ -95,7 +95,7 @@ class Console:
                 self._put(screen, ERR, begin + text.encode(errors="replace"))
 
     def write(self, fd: int, chunk: bytes, owner: object = None) -> None:
-        """Write whole lines; or, with an `owner`, also the beginning, the middle or the end of one."""
+        """Write whole lines. With an `owner`, write also the beginning, the middle or the end of a line."""
         with self._lock:
             screen = self._screen(fd)
             if screen.owner is not None and screen.owner is not owner:
@@ -105,7 +105,7 @@ class Console:
             self._put(screen, fd, chunk)
 
     def owns_line(self, fd: int, owner: object) -> bool:
-        """Whether the last line there is unfinished and the owner's, so that it can go on with it."""
+        """Return whether the last line there is unfinished and belongs to the owner, which can continue it."""
         return self._screen(fd).owner is owner
 
     @property
@@ -118,14 +118,14 @@ class Console:
             if self.pending >= LOW:
                 self._paused.append(resume)
                 return
-        self._loop.call_soon(resume)  # it has drained since the caller looked
+        self._loop.call_soon(resume)  # the console has drained since the caller checked
 
     def _put(self, screen: "_Screen", fd: int, chunk: bytes) -> None:
         screen.queue.put((fd, chunk))
         self.pending += len(chunk)
 
     def close(self) -> None:
-        """Wait until everything is written; or until the console has taken nothing for `PATIENCE_S`."""
+        """Wait until everything is written, or until the console has taken nothing for `PATIENCE_S`."""
         for screen in self._screens.values():
             screen.queue.put(None)
         for screen in self._screens.values():
@@ -135,14 +135,14 @@ class Console:
                 screen.thread.join(PATIENCE_S)
 
     def put(self, fd: int, view: memoryview) -> int:
-        """Write some of it, in the console's thread; returns how much is done with."""
+        """Write a part of it in the console's thread. Return the number of bytes that are done."""
         while True:
             try:
                 return os.write(fd, view)
-            except BlockingIOError:  # a terminal is often left so by the program before
+            except BlockingIOError:  # the program before often leaves a terminal in this mode
                 select.select([], [fd], [])
             except OSError:
-                return len(view)  # nobody reads any more: the run goes on
+                return len(view)  # the reader is gone: the run continues
 
     def _screen(self, fd: int) -> "_Screen":
         number = self._err_screen if fd == ERR else fd
@@ -158,7 +158,8 @@ class Console:
                 began = monotonic()
                 try:
                     written = self.put(fd, view[:at_once])
-                except Exception as error:  # a bug: the run ends, but whoever waits for this thread must not be stuck
+                # a bug: the run ends, but a caller that waits for this thread must not be stuck
+                except Exception as error:
                     written = len(view)
                     self._call_in_loop(partial(_fail, error))
                 at_once = SLOW_WRITE_BYTES if monotonic() - began > SLOW_S else WRITE_BYTES
@@ -173,7 +174,7 @@ class Console:
             self._call_in_loop(resume)
 
     def _call_in_loop(self, function: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: the agent has given up waiting
+        with suppress(RuntimeError):  # the loop is closed: the agent has stopped waiting
             self._loop.call_soon_threadsafe(function)
 
 
@@ -183,16 +184,17 @@ class _Screen:
     def __init__(self, write_all: "Callable[[_Queue], None]") -> None:
         self.queue: _Queue = SimpleQueue()
         self.owner: object = None
-        """Owner of the last line, if that has no end yet."""
+        """Owner of the last line, if the line is unfinished."""
         self.live = 0
-        """Columns of the live line, if there is one."""
+        """Columns of the live line, 0 if there is none."""
         self.thread = threading.Thread(target=write_all, args=[self.queue], name="console", daemon=True)
         self.thread.start()
 
     def erased(self) -> bytes:
-        """Bytes that blank the live line, with a ^C that a terminal has echoed behind it; empty if there is none.
+        """Return bytes that blank the live line, with a ^C that the terminal has echoed after it; empty if there is
+        none.
 
-        Carriage returns and spaces alone, which every terminal knows.
+        They are only carriage returns and spaces, which every terminal supports.
         """
         columns, self.live = self.live, 0
         return b"\r" + b" " * (columns + 2) + b"\r" if columns else b""

@@ -7,14 +7,15 @@ from node_agent.kernel.core.log_options import LogOptions, Std
 from node_agent.kernel.workers.temp_dir import TempDir, temporary_path
 
 LONGEST_NAME = 120
-"""Longest part for the run's id, in bytes: a file name has 255 at most, and a random part follows."""
+"""Most bytes of the run's id in a folder name. A file name has at most 255 bytes, and a random part follows."""
 _PLAIN = frozenset("-_.,:;+=@%~")
 
 
 class RunFolder:
     """Folder of one agent's files, made on first use. Every method may raise `OSError`.
 
-    Without `--log-dir` it is temporary: the agent's own, unless the user asked for files, and would miss them then.
+    Without `--log-dir` it is temporary and belongs to the agent, unless the user asked for files, which must then
+    remain.
     """
 
     def __init__(self, options: LogOptions, run_id: str, temp_dir: TempDir) -> None:
@@ -23,25 +24,27 @@ class RunFolder:
         self._kept_path = os.path.join(os.path.abspath(parent), f"{folder_name(run_id)}_{os.urandom(8).hex()}")
         self._temp_dir = temp_dir
         self.parent = parent
-        """The folder in which the run's folder is made, unless that is temporary."""
+        """Folder in which the run's folder is made, unless that is temporary."""
         self.made = ""
-        """The run's folder; empty if it was never used."""
+        """The run's folder, empty until it is first used."""
         self._attempt = -1
         self.is_kept = options.log_dir is not None or wants_files(options)
-        """Whether the folder stays when the agent is gone."""
+        """Whether the folder remains when the agent exits."""
         self.will_have = self._kept_path if wants_files(options) else ""
-        """The folder in which there will be log files, whether it has been made or not; empty: there will be none."""
+        """Folder in which there will be log files, whether it exists yet or not; empty if there will be none."""
 
     @property
     def path(self) -> str:
-        """The run's folder; a temporary one is made anew if somebody cleared it away."""
+        """Return the run's folder. A temporary folder that was cleared away is made again."""
         if not (self.made and self.is_kept):
             self.made = self._make() if self.is_kept else self._made_temporary()
         return self.made
 
     def open_attempt(self, round_: int, workers: int) -> str:
-        """Make a new folder with one for each local rank. Its number is torchrun's, which begins with 0, unless this
-        agent has used that before: rounds are counted anew by a server that has lost its memory.
+        """Make and return a new folder, with one for each local rank in it.
+
+        Its number follows torchrun and begins with 0. If this agent has used the number, it takes another one: a server
+        that has lost its state counts rounds from the start.
         """
         self._attempt = max(round_ - 1, self._attempt + 1)
         attempt = os.path.join(self.path, f"attempt_{self._attempt}")
@@ -64,7 +67,7 @@ class RunFolder:
 
 
 def folder_name(run_id: str) -> str:
-    """The run id as the beginning of a folder's name: readable, safe in a shell, and never a way out of the folder."""
+    """Return the run id as the beginning of a folder's name: readable, safe in a shell, and without path separators."""
     name = "".join(character if character.isalnum() or character in _PLAIN else "_" for character in run_id)
     if name.startswith((".", "-", "~")):
         name = "_" + name[1:]
@@ -72,14 +75,14 @@ def folder_name(run_id: str) -> str:
 
 
 def wants_files(options: LogOptions) -> bool:
-    """Whether the user asked for a file."""
+    """Return whether the user asked for a file."""
     asked = (options.redirects, options.tee)
     streams = (bool(ask) if isinstance(ask, Std) else any(ask.values()) for ask in asked)
     return any(streams) or bool(options.stdout_filters or options.stderr_filters)
 
 
 def why_unusable(log_dir: str) -> str | None:
-    """Reason why no files can be written to the folder, which is made; None if they can."""
+    """Make the folder. Return why it takes no files, None if it does."""
     try:
         os.makedirs(log_dir, exist_ok=True)
     except FileExistsError:

@@ -1,8 +1,8 @@
-"""Files that workers write straight into, and the console's reading of them while they do.
+"""Files that workers write to directly, and the console's reading of them meanwhile.
 
-A worker never waits: what the console cannot take yet is in the file. All files of an agent are looked at together,
-ever more seldom while nothing is written: a writer that is not watched pays nothing, and an idle agent next to nothing.
-A thread does all that concerns the disk: a network disk that hangs holds up what the console shows, and not the agent.
+A worker never waits: the file holds what the console cannot take yet. The agent looks at all its files together, and
+less often while nothing is written. So an unwatched writer costs nothing, and an idle agent almost nothing. A thread
+does all disk work: a network disk that hangs delays the console's output, but not the agent.
 """
 
 import asyncio
@@ -23,24 +23,25 @@ from node_agent.kernel.output.sinks import Sink, report_lines
 from node_agent.kernel.output.streams import Stream
 
 SHORTEST_S, LONGEST_S = 0.02, 1.5
-"""Least and longest seconds between two looks at the files."""
+"""Least and most seconds between two looks at the files."""
 SHARE = 4
-"""Output that comes after a silence is late by no more than this part of the silence."""
+"""Divisor of a silence. Output that follows the silence is late by at most this part of it."""
 DRAIN_TIMEOUT_S = 30.0
-"""Longest time for which an exiting agent goes on showing what is in the files anyway."""
+"""Most seconds for which an exiting agent continues to show what the files hold anyway."""
 MOST_COPIED_LATE = 1 << 24
-"""Most bytes that wait to be copied to another file; more are lost."""
+"""Most bytes that may wait to be copied to another file. Further bytes are lost."""
 
 
 def interval_s(silence_s: float) -> float:
-    """Wait before the next look after so long a silence."""
+    """Return the seconds until the next look after a silence."""
     return min(max(silence_s / SHARE, SHORTEST_S), LONGEST_S)
 
 
 class LogFiles:
-    """All log files of an agent, also those whose worker is gone while the console is not yet done with its output.
+    """All log files of an agent, including those of ended workers whose output the console has not shown completely.
 
-    `outlook`: said after trouble with a file, of which each kind is said once; it stops nobody. Empty: the run's.
+    `outlook`: text for a line about a file's problem, saying what follows from it. Each kind of problem is logged once
+    and does not stop the run. Empty for the usual text.
     """
 
     def __init__(self, console: Console, outlook: str = "") -> None:
@@ -52,13 +53,13 @@ class LogFiles:
         self._wrote_at = 0.0
         self._timer: asyncio.Handle | None = None
         self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        """Work for the thread; None ends it."""
+        """Work for the thread. None ends it."""
         self._copied_late = 0
         self._reader: threading.Thread | None = None
         self._is_reading = False
 
     def report(self, path: str, problem: OSError | str, outlook: str = "") -> None:
-        """Tell the user what is wrong with a file. `outlook`: what may follow, if it is not the usual."""
+        """Log what is wrong with a file. `outlook`: what follows from it, if not the usual."""
         text = in_words(problem) if isinstance(problem, OSError) else problem
         if text not in self._problems:
             self._problems.add(text)
@@ -74,11 +75,11 @@ class LogFiles:
         self._look_in(SHORTEST_S)
 
     def forget(self, file: "LogFile") -> None:
-        """Leave out a file that has been closed."""
+        """Remove a file that has been closed."""
         self._read.discard(file)
 
     def look(self) -> None:
-        """Look at all files, and again when it is time."""
+        """Look at all files now, and again when it is time."""
         if self._is_reading:
             return
         if pieces := [(file, piece) for file in self._read if (piece := file.next_piece())]:
@@ -87,14 +88,14 @@ class LogFiles:
             self._look_in(self._interval_s())
 
     def do(self, work: Callable[[], object]) -> None:
-        """Let the thread do some work, after all that it has been given before. It never raises."""
+        """Let the thread do some work after all earlier work. The work must not raise."""
         if not self._reader:
             self._reader = threading.Thread(target=self._work, name="log files", daemon=True)
             self._reader.start()
         self._asked.put(work)
 
     def copy(self, path: str, size: int, work: Callable[[], object]) -> None:
-        """Let the thread copy so many bytes to another file. They are lost if too many wait."""
+        """Let the thread copy `size` bytes to another file. They are lost if too many are waiting."""
         if self._copied_late + size > MOST_COPIED_LATE:
             self.report(path, words.output.LINES_LOST)
             return
@@ -137,7 +138,7 @@ class LogFiles:
         return interval_s(self._loop.time() - self._wrote_at)
 
     async def drain(self) -> int:
-        """Wait for the files whose worker is gone, as long as the console takes anything; how many bytes are left."""
+        """Wait for the files of ended workers while the console takes output. Return how many bytes are left."""
         now = moved_at = self._loop.time()
         give_up_at, left = now + DRAIN_TIMEOUT_S, -1
         while (behind := sum(file.behind for file in self._read)) and now < min(give_up_at, moved_at + PATIENCE_S):
@@ -149,7 +150,7 @@ class LogFiles:
         return behind
 
     def close(self) -> None:
-        """Read no more, and end the thread; one that a disk holds up is left behind."""
+        """Stop reading, and end the thread. A thread that hangs on a disk is left behind."""
         for file in list(self._read):
             file.close()
         if self._timer:
@@ -165,15 +166,15 @@ class LogFiles:
 
 
 class OpenedFile:
-    """A file of a worker, opened at its end; made by any thread. Raises `OSError`."""
+    """A worker's file, opened at its end by any thread. Raises `OSError`."""
 
     def __init__(self, path: str) -> None:
-        # A named pipe without a reader is an error, for it would hold up the agent until there is one.
+        # A named pipe without a reader is an error. Otherwise the agent would wait until there is a reader.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         self.worker_end = os.open(path, flags, 0o666)
         os.set_blocking(self.worker_end, True)
         self.file, self.size = -1, 0
-        """Descriptor to read the file; -1 if it is no regular file."""
+        """Descriptor to read the file, -1 if it is not a regular file."""
         try:
             status = os.fstat(self.worker_end)
             if stat.S_ISREG(status.st_mode):
@@ -185,17 +186,17 @@ class OpenedFile:
             raise
 
     def close(self) -> None:
-        """Close a file that no worker gets."""
+        """Close a file that no worker uses."""
         for descriptor in (self.worker_end, self.file):
             if descriptor >= 0:
                 os.close(descriptor)
 
 
 class LogFile(Stream):
-    """A worker's own file. Raises `OSError` if it is not given as `opened`, and cannot be opened.
+    """A worker's own file. Raises `OSError` if `opened` is missing and the file cannot be opened.
 
-    If there are sinks, it is followed into them; after `finish` to where it ended then. `shown`: the console is among
-    them, and sets the pace.
+    With sinks, the file is followed into them; after `finish`, up to its end at that time. `shown`: the console is
+    among the sinks and sets the pace.
     """
 
     def __init__(
@@ -214,7 +215,7 @@ class LogFile(Stream):
         super().__init__(opened.worker_end)
         self._file, self._offset = opened.file, opened.size
         self._last: int | None = None
-        """Offset at which to stop reading; None while the worker is there."""
+        """Offset at which to stop reading, None while the worker lives."""
         self._end = b""
         self._ended: End | None = None
         self._is_ending = False
@@ -222,7 +223,7 @@ class LogFile(Stream):
 
     @property
     def behind(self) -> int:
-        """Bytes that the worker wrote and nobody has taken; only after `finish`."""
+        """Return how many of the worker's bytes are still unread. Valid only after `finish`."""
         return max(0, self._last - self._offset) if self._last is not None else int(self._is_ending)
 
     def started(self) -> None:
@@ -240,7 +241,7 @@ class LogFile(Stream):
         if self._sinks:
             self._files.follow(self)  # until the console has taken all of it
             for piece in end.rest:
-                if self.next_piece():  # not while the console is full
+                if self.next_piece():  # stops while the console is full
                     self.take(piece)
             if not self.behind:
                 self.close()
@@ -248,14 +249,14 @@ class LogFile(Stream):
             self.close()
 
     def end(self, pid: int) -> End | None:
-        """The end of the file, to be read by any thread, before `ended`; None: there is none."""
+        """Return the end of the file, to be read by any thread before `ended`; None if there is none."""
         if self._file < 0 or self._last is not None:
             return None
         self._is_ending = True
         return End(self._file, self._offset, pid)
 
     def ended(self, end: End, *, is_last: bool) -> None:
-        """Take the end of the file that has been read. `is_last`: `finish` follows."""
+        """Take the end of the file after it was read. `is_last`: `finish` follows."""
         self._ended = end if is_last else None
         self._is_ending = is_last
         if not is_last:
@@ -265,12 +266,12 @@ class LogFile(Stream):
         return report_lines(self._end)
 
     def next_piece(self) -> Piece | None:
-        """The piece that comes next; None if the console takes nothing now, or nothing is left."""
+        """Return the next piece, None if the console takes nothing now or nothing is left."""
         is_held_up = self._shown and self._files.console.is_full
         return None if is_held_up or self._file < 0 else Piece(self._file, self._offset)
 
     def take(self, piece: Piece) -> int:
-        """Take a piece that has been read, unless it has been taken meanwhile; how many bytes that were."""
+        """Take a piece that has been read, unless it was taken meanwhile. Return its number of bytes."""
         if self._file < 0 or piece.offset != self._offset:
             return 0
         if piece.error:
@@ -287,7 +288,7 @@ class LogFile(Stream):
         return len(chunk)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._file >= 0:
             self._files.do(partial(os.close, self._file))
             self._file = -1
@@ -297,7 +298,7 @@ class LogFile(Stream):
 
     def _close_worker_end(self) -> None:
         if self._worker_end >= 0:
-            self._files.do(partial(os.close, self._worker_end))  # which writes what is in memory to a network disk
+            self._files.do(partial(os.close, self._worker_end))  # closing writes buffered data to a network disk
             self._worker_end = -1
 
     def _take(self, end: End) -> None:

@@ -1,4 +1,4 @@
-"""Logs of one agent's workers, round after round: what they write to, and what becomes of it."""
+"""Logs of one agent's workers in each round: what the workers write to, and what happens with it."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -24,19 +24,19 @@ from node_agent.kernel.output.threads import in_thread
 from node_agent.kernel.workers.temp_dir import TempDir
 
 OPENED_WITHIN_S = 30.0
-"""Longest time that workers wait for their files: a busy network disk takes seconds."""
+"""Most seconds that workers wait for their files. A busy network disk takes seconds."""
 MOST_ANNOUNCED = 1_024
-"""Characters of a path that fit into a join."""
+"""Most characters of a path in a join."""
 
 
 Sinks = Callable[[int, bool], Sequence[Sink]]
-"""Gives sinks for a stream of the worker with a local rank; it is told whether the console shows the stream."""
+"""Returns sinks for a stream of the worker with a local rank. The flag is whether the console shows the stream."""
 
 
 class RoundLogs:
     """Streams and environment of each worker of a round, by local rank.
 
-    `prefix` makes what stands before the lines of a worker; it is told whether that is a teed stream.
+    `prefix` returns the prefix of a worker's lines. Its flag is whether the stream is teed.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class RoundLogs:
             (ERR, routing.filtered_stderr, options.stderr_filters),
         )
         self.filtered = {fd: (path, texts) for fd, path, texts in filters if path and texts}
-        """File for lines with one of these texts, by stream."""
+        """File for lines that contain one of these texts, by stream."""
         self._opened: dict[str, OpenedFile | OSError] = {}
         """Files that have been opened, by path."""
 
     def open_files(self) -> None:
-        """Open the workers' files, in any thread. What cannot be opened is reported when its worker starts."""
+        """Open the workers' files, in any thread. A file that cannot be opened is reported when its worker starts."""
         for worker in self._workers:
             for path in filter(None, (worker.stdout.path, worker.stderr.path)):
                 try:
@@ -73,23 +73,23 @@ class RoundLogs:
                     self._opened[path] = error
 
     def close_files(self) -> None:
-        """Close the files that no worker has got."""
+        """Close the files that no worker uses."""
         while self._opened:
             _, opened = self._opened.popitem()
             if isinstance(opened, OpenedFile):
                 opened.close()
 
     def path_of(self, local_rank: int, stream: LogStream) -> str:
-        """File of one of the worker's streams; empty: it has none."""
+        """Return the file of one of the worker's streams, empty if it has none."""
         worker = self._workers[local_rank]
         return (worker.stdout if stream == "stdout" else worker.stderr).path
 
     def environment(self, local_rank: int) -> Mapping[str, str]:
-        """Variables that its environment must have; TORCHELASTIC_ERROR_FILE, as a rule."""
+        """Return the variables that the worker's environment must have, usually TORCHELASTIC_ERROR_FILE."""
         return self._workers[local_rank].environment
 
     def open_streams(self, local_rank: int) -> tuple[Stream, Stream]:
-        """Streams for a worker's stdout and stderr. Raises `OSError` without pipes left; files need none."""
+        """Return streams for a worker's stdout and stderr. Raises `OSError` if no pipe can be made; files need none."""
         worker = self._workers[local_rank]
         if self._is_joined(worker):
             both = Relay([*self._sinks(local_rank, OUT, worker.stdout), Tail()], self._console, self._pipe_bytes)
@@ -102,7 +102,7 @@ class RoundLogs:
             raise
 
     def _is_joined(self, worker: WorkerRoutes) -> bool:
-        """Whether both of the worker's streams go to the same place, and nothing needs them apart."""
+        """Return whether both of the worker's streams go to the same place and need not be kept apart."""
         is_alike = worker.stdout == worker.stderr and worker.stdout.shown and not worker.stdout.path
         return is_alike and self._console.is_one and not self.filtered
 
@@ -140,19 +140,20 @@ class RoundLogs:
 
 
 class ReadableLogs(Struct, frozen=True):
-    """Logs of a round that have begun, as far as they may be shown to others."""
+    """Logs of a round that have begun, as far as others may read them."""
 
     assignment: Assignment
     logs: RoundLogs
     folder: str
-    """Folder of the run's files when the round began: links that a worker puts there later lead nowhere. Empty: none
-    may be shown, since a plug-in decides where they are."""
+    """Folder of the run's files when the round began, so that a link that a worker creates later has no effect. Empty
+    if others may read nothing, because a plug-in chooses the files."""
 
 
 class AgentLogs:
-    """Opens the logs of each round. Trouble with files stops no run: it is said once, and the console shows the output.
+    """Opens the logs of each round. A problem with files does not stop a run: it is logged once, and the console shows
+    the output.
 
-    With `--logs-specs`, `on_error` gets one line if the plug-in cannot do its work. `further` gives further sinks.
+    With `--logs-specs`, `on_error` is called with one line if the plug-in cannot work. `further` returns further sinks.
     """
 
     def __init__(
@@ -171,30 +172,30 @@ class AgentLogs:
         self._folder = RunFolder(config.logs, config.join.run_id, temp_dir)
         self._files = LogFiles(console)
         self.plugin: Plugin | None = self._start_plugin(on_error) if config.logs.plugin else None
-        """Plug-in of `--logs-specs`; if there is one, rounds are opened with `ask`."""
+        """Plug-in of `--logs-specs`. If there is one, `ask` opens each round."""
         self._is_announced = False
         self.readable_path = ""
-        """The run's folder without links in its path; empty if there is none, or if a plug-in decides about files."""
+        """The run's folder, with links in its path resolved; empty if there is none or a plug-in chooses the files."""
         self._is_opening = False
 
     @property
     def kept_path(self) -> str:
-        """Folder of the files that stay when the agent goes; empty: there are none."""
+        """Folder of the files that remain when the agent exits, empty if there are none."""
         return self._folder.made if self._folder.is_kept else ""
 
     @property
     def announced_path(self) -> str:
-        """Folder in which there will be log files, to be told to others; empty: none will be, or a plug-in knows."""
+        """Folder of future log files, to be shown to others; empty if there will be none or a plug-in chooses them."""
         path = "" if self.plugin else self._folder.will_have
         return path if len(path) <= MOST_ANNOUNCED else ""
 
     @property
     def keeps_error_files(self) -> bool:
-        """Whether error files are there when the agent is gone."""
+        """Whether error files remain when the agent has exited."""
         return self._folder.is_kept
 
     async def open(self, assignment: Assignment) -> RoundLogs:
-        """The logs of the next round's workers, as the flags say."""
+        """Return the logs of the next round's workers, by the flags."""
         try:
             logs = await self._opened(lambda: self._made(assignment))
         except OSError as error:
@@ -206,14 +207,14 @@ class AgentLogs:
         return logs
 
     async def _opened(self, make: Callable[[], RoundLogs]) -> RoundLogs:
-        """Logs with open files. Raises `OSError` if there are none, also if the disk does not answer.
+        """Return logs with open files. Raises `OSError` if there are none or the disk does not answer.
 
-        The same thread makes the temporary folder, which workers need for other files as well.
+        The same thread makes the temporary folder, which workers need for other files too.
         """
 
         def open_files() -> RoundLogs:
             try:
-                with suppress(OSError):  # workers get by without it
+                with suppress(OSError):  # workers can run without it
                     self._temp_dir.make()
                 logs = make()
                 logs.open_files()
@@ -232,7 +233,7 @@ class AgentLogs:
         return self._round(assignment, routing)
 
     async def ask(self, assignment: Assignment, environments: Sequence[Mapping[str, str]]) -> RoundLogs:
-        """The logs of the next round's workers, as the plug-in says. Raises `PluginFailed`."""
+        """Return the logs of the next round's workers, by the plug-in. Raises `PluginFailed`."""
         assert self.plugin
         routing = narrowed(await self.plugin.reify(environments), self._options, assignment.ranks)
         try:
@@ -242,7 +243,7 @@ class AgentLogs:
             return self._round(assignment, without_files(self._options, assignment.ranks))
 
     async def close(self) -> None:
-        """Show what is still to be shown, as long as the console takes it: the workers are gone."""
+        """Show the remaining output of ended workers while the console takes it."""
         if behind := await self._files.drain():
             self._console.log(words.output.console_too_slow(behind, self._folder.made))
         self._files.close()
@@ -260,9 +261,9 @@ class AgentLogs:
 
 
 def line_prefix(config: AgentConfig, assignment: Assignment, local_rank: int, teed: bool) -> str:
-    """Text before a worker's lines; empty for none.
+    """Return the text before a worker's lines, empty for none.
 
-    The user's own template marks every line. Without one, teed lines alone are marked, by torchrun's template.
+    The user's template marks every line. Without a template, torchrun's marks only teed lines.
     """
     template = config.logs.prefix or (teed and config.environment.get(PREFIX_TEMPLATE))
     if not template:
@@ -280,5 +281,5 @@ def line_prefix(config: AgentConfig, assignment: Assignment, local_rank: int, te
 
 
 def default_prefix(role: str, local_rank: int) -> str:
-    """torchrun's prefix of a teed line."""
+    """Return torchrun's prefix for a teed line."""
     return f"[{role}{local_rank}]:"

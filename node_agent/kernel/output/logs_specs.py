@@ -1,6 +1,6 @@
-"""A `torchrun.logs_specs` class, at work in a process of its own: it needs torch, and the agent does without.
+"""Runs a `torchrun.logs_specs` class in a process of its own, because the class needs torch and the agent does not.
 
-The process starts with the agent, so that its import of torch runs beside the join, and is asked once a round.
+The process starts with the agent, so that it imports torch during the join. The agent asks it once a round.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from node_agent.kernel.workers.process import STDERR, CommandProcess
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "logs_specs_helper.py")
 END_TIMEOUT_S = 2.0
-"""Seconds that the process has to end by itself."""
+"""Seconds that the process has to exit by itself."""
 LONGEST_MESSAGE = 1 << 28
 
 
 class LogsPlugin:
-    """A `torchrun.logs_specs` class in its process. Raises `OSError` if that cannot be started.
+    """A `torchrun.logs_specs` class in its process. Raises `OSError` if the process cannot be started.
 
-    `on_error` gets one line if the plug-in cannot do its work at all.
+    `on_error` is called with one line if the plug-in cannot work at all.
     """
 
     def __init__(self, options: LogOptions, environment: Mapping[str, str], on_error: Callable[[str], None]) -> None:
@@ -39,19 +39,19 @@ class LogsPlugin:
         command = [sys.executable, "-P", PROGRAM]
         self._helper = Helper(
             lambda line: CommandProcess(command, environment, STDERR, STDERR, stdin=line),
-            ended=lambda helper: None,  # `_ask` notices
+            ended=lambda helper: None,  # `_ask` detects its end
         )
         self._opening = asyncio.create_task(self._open(options))
         self._opening.add_done_callback(self._opened)
 
     async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
-        """Routes of the output of the workers with these environments. Raises `PluginFailed`."""
+        """Return the routes of the output of the workers with these environments. Raises `PluginFailed`."""
         await asyncio.shield(self._opening)
         answer = await self._ask(environments=list(map(dict, environments)))
         return by_plugin(SimpleNamespace(**answer), answer["environments"])
 
     async def close(self) -> None:
-        """End the process, which may do so by itself if it is up."""
+        """End the process. If it is up, it has time to exit by itself."""
         is_up = self._opening.done() and not self._opening.exception()
         self._opening.cancel()
         if self._writer and is_up:
@@ -84,8 +84,8 @@ class LogsPlugin:
         self._serial = serial = self._serial + 1
         self._writer.write(json.dumps({"serial": serial, "asked": asked}).encode() + b"\n")
         answer: dict[str, Any] = {}
-        async with self._reading:  # one who has been cancelled may still be about to leave
-            while answer.get("serial") != serial:  # a question that was given up is answered, too
+        async with self._reading:  # a cancelled caller may not have left yet
+            while answer.get("serial") != serial:  # abandoned questions are answered, too
                 if not (line := await self._reader.readline()):
                     raise PluginFailed(words.output.plugin_ended(self._name))
                 answer = json.loads(line)

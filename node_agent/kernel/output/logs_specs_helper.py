@@ -1,9 +1,9 @@
-"""The helper process in which a `torchrun.logs_specs` class works: see node_agent/kernel/output/logs_specs.py.
+"""The helper process that runs a `torchrun.logs_specs` class: see node_agent/kernel/output/logs_specs.py.
 
-A program of its own: it imports torch, and of ours only a sentence for an error. Its stdin is a socket to the agent,
-with one line of JSON a message. The first one names the class and its arguments; each of the others is a round's
-environments by local rank, which the class may change, and is answered with where that round's output goes. What it
-prints goes to stderr.
+It is a program of its own that imports torch, and from this package only a sentence for an error. Its stdin is a socket
+to the agent, with one line of JSON a message. The first message names the class and its arguments. Each further message
+has a round's environments by local rank, which the class may change. The answer says where that round's output goes.
+The process prints its own output to stderr.
 """
 
 import json
@@ -19,7 +19,7 @@ Message = dict[str, Any]
 
 
 def main() -> int:
-    """Answer until the agent is gone."""
+    """Answer messages until the agent is gone."""
     with socket.socket(fileno=os.dup(0)) as line, line.makefile("rb") as asked, line.makefile("wb") as answers:
         specs: Any = None
         for text in asked:
@@ -30,7 +30,7 @@ def main() -> int:
                     specs = _make(**message["asked"])
                 else:
                     answer |= _reified(specs, message["asked"]["environments"])
-            except Exception as error:  # whatever the class raises
+            except Exception as error:  # the class may raise anything
                 traceback.print_exc()
                 answer["error"] = f"{type(error).__name__}: {error}"
             answers.write(json.dumps(answer).encode() + b"\n")
@@ -41,7 +41,7 @@ def main() -> int:
 def _make(
     name: str, path: list[str], log_dir: str | None, redirects: Any, tee: Any, local_ranks_filter: list[int] | None
 ) -> Any:
-    sys.path[:] = path  # finds what the agent finds
+    sys.path[:] = path  # finds the same modules as the agent
     from importlib.metadata import entry_points
 
     specs = entry_points(group=GROUP)[name].load()
@@ -58,7 +58,7 @@ def _std(streams: int | dict[str, int]) -> Any:
 
 
 def _reified(specs: Any, before: list[dict[str, str]]) -> Message:
-    """Files by local rank, as torch's `LogsDest` has them: a list for all ranks, or the ranks that are teed."""
+    """Return files by local rank as in torch's `LogsDest`: a list for all ranks, or the ranks that are teed."""
     environments = {rank: dict(environment) for rank, environment in enumerate(before)}
     logs = specs.reify(environments)
     files = {}

@@ -1,4 +1,4 @@
-"""Pieces of a file to which a worker writes, and its end: read in any thread."""
+"""Pieces and ends of files to which workers write. Any thread can read them."""
 
 import os
 from errno import EFBIG
@@ -8,20 +8,20 @@ from node_agent.kernel.output.room import why_full
 from node_agent.kernel.output.sinks import TAIL_BYTES
 
 READ_BYTES = 1 << 18
-"""Most bytes that are read at a time."""
+"""Most bytes to read at a time."""
 REST_BYTES = 1 << 22
-"""Most bytes of a worker's last output that are read together with the end of its file."""
+"""Most bytes of a worker's last output to read together with the end of its file."""
 
 
 class End:
-    """End of a file as its worker has left it, and what of its output has not been taken: read in any thread."""
+    """End of a file as its worker has left it, with the output that is still unread. Any thread can read it."""
 
     def __init__(self, descriptor: int, offset: int, pid: int = 0) -> None:
         """`pid`: the worker, if it has not been reaped."""
         self._descriptor, self._offset, self._pid = descriptor, offset, pid
         self.size, self.tail = 0, b""
         self.why_full: OSError | None = None
-        """Error that the worker would meet if it wrote more; None if there is room."""
+        """Error that the worker would get if it wrote more, None if there is room."""
         self.rest: list[Piece] = []
         self.problems: list[tuple[OSError | str, str]] = []
         """Problems, each with what may follow from it."""
@@ -40,24 +40,24 @@ class End:
         except OSError as error:
             return self.unread(error)
         self.size = status.st_size
-        if self.size < self._offset:  # somebody has emptied it
+        if self.size < self._offset:  # the file was emptied
             self.rest.append(Piece(self._descriptor, self._offset).read())
         for offset in range(self._offset, min(self.size, self._offset + REST_BYTES), READ_BYTES):
             self.rest.append(Piece(self._descriptor, offset).read())
         return self
 
     def unread(self, problem: OSError) -> "End":
-        """Note that it could not be read."""
+        """Record that the end could not be read."""
         self.problems.append((problem, ""))
         return self
 
 
 class Piece:
-    """Next piece of a file: asked for and taken in the event loop, and read in any thread."""
+    """Next piece of a file. The event loop requests and takes it; any thread can read it."""
 
     def __init__(self, descriptor: int, offset: int) -> None:
         self.offset = self.begin = offset
-        """Offset that was asked for, and the one at which the piece begins."""
+        """Requested offset, and the offset at which the piece begins."""
         self.chunk = b""
         self.error: OSError | None = None
         self._descriptor = descriptor
@@ -66,7 +66,7 @@ class Piece:
         try:
             self.chunk = os.pread(self._descriptor, READ_BYTES, self.begin)
             if not self.chunk and os.fstat(self._descriptor).st_size < self.begin:
-                self.begin = 0  # somebody has emptied it; the worker goes on at its new end
+                self.begin = 0  # the file was emptied; the worker continues at its new end
                 self.chunk = os.pread(self._descriptor, READ_BYTES, 0)
         except OSError as error:
             self.error = error

@@ -1,4 +1,4 @@
-"""Routes of the output of one round's workers: by the flags, as torch's `DefaultLogsSpecs` decides, or by a plug-in."""
+"""Routes of a round's worker output, by the flags as in torch's `DefaultLogsSpecs`, or by a plug-in."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -12,14 +12,14 @@ from node_agent.kernel.workers.environment import ERROR_FILE
 
 
 class Route(Struct, frozen=True):
-    """Way of one stream of one worker. With neither a path nor the console it is dropped."""
+    """Route of one stream of one worker. A stream with neither a path nor the console is dropped."""
 
     path: str = ""
-    """File that the stream is written to; empty: none."""
+    """File that the stream is written to, empty for none."""
     shown: bool = True
     """Whether the console shows it."""
     prefixed: bool = False
-    """Whether the console says whose lines they are, also if the user asked for no prefix."""
+    """Whether the console names the worker before its lines, even if the user asked for no prefix."""
 
 
 class WorkerRoutes(Struct, frozen=True):
@@ -28,11 +28,11 @@ class WorkerRoutes(Struct, frozen=True):
     stdout: Route = Route()
     stderr: Route = Route()
     environment: Mapping[str, str] = field(default_factory=lambda: {ERROR_FILE: ""})
-    """Variables that the worker's environment needs for them."""
+    """Variables that the worker's environment needs for these routes."""
 
     @property
     def error_file(self) -> str:
-        """File to which torch's `@record` writes an error; empty: none."""
+        """File to which torch's `@record` writes an error, empty for none."""
         return self.environment.get(ERROR_FILE, "")
 
     @property
@@ -41,7 +41,7 @@ class WorkerRoutes(Struct, frozen=True):
 
 
 class Routing(Struct, frozen=True):
-    """Routes of all local workers, by local rank; and where what the filters let through is copied to."""
+    """Routes of all local workers, by local rank, and the files to which lines selected by the filters are copied."""
 
     workers: Sequence[WorkerRoutes]
     filtered_stdout: str = ""
@@ -49,21 +49,21 @@ class Routing(Struct, frozen=True):
 
 
 class Plugin(Protocol):
-    """Decides about the files instead of the flags."""
+    """Chooses the files instead of the flags."""
 
     async def reify(self, environments: Sequence[Mapping[str, str]]) -> Routing:
-        """Routes of the output of the workers with these environments. Raises `PluginFailed`."""
+        """Return the routes of the output of the workers with these environments. Raises `PluginFailed`."""
 
     async def close(self) -> None:
-        """End the plug-in: it is not asked again."""
+        """End the plug-in, which is not asked again."""
 
 
 class PluginFailed(Exception):
-    """A plug-in cannot say where output goes; the message says why."""
+    """Failure of a plug-in to return routes. The message says why."""
 
 
 def by_flags(options: LogOptions, folder: RunFolder, round_: int, ranks: range) -> Routing:
-    """Routes, for workers of these ranks, in folders as torchrun lays them out, which are made. Raises `OSError`."""
+    """Return routes for workers of these ranks. Make their folders, laid out as by torchrun. Raises `OSError`."""
     if options.log_dir == NO_FILES:
         return without_files(options, ranks)
     attempt = folder.open_attempt(round_, len(ranks))
@@ -72,12 +72,12 @@ def by_flags(options: LogOptions, folder: RunFolder, round_: int, ranks: range) 
 
 
 def without_files(options: LogOptions, ranks: range) -> Routing:
-    """Routes of everything to the console; what was to go to a file says whose it is."""
+    """Return routes of everything to the console. A stream meant for a file has a prefix that names its worker."""
     return Routing(_workers(options, ranks))
 
 
 def streams_to_files(options: LogOptions, workers: int) -> int:
-    """Most streams of so many workers that go to files."""
+    """Return the most streams of this number of workers that go to files."""
     if options.plugin:
         return workers * Std.ALL.bit_count()
     settings = [_setting(options.redirects, rank) | _setting(options.tee, rank) for rank in range(workers)]
@@ -85,7 +85,7 @@ def streams_to_files(options: LogOptions, workers: int) -> int:
 
 
 def by_plugin(logs: Any, environments: Sequence[Mapping[str, str]]) -> Routing:
-    """Routes of torch's `LogsDest`, whose files are by local rank, for workers that are to have these variables."""
+    """Return the routes of torch's `LogsDest`, whose files are by local rank, for workers with these variables."""
     return Routing(
         [
             WorkerRoutes(
@@ -101,7 +101,9 @@ def by_plugin(logs: Any, environments: Sequence[Mapping[str, str]]) -> Routing:
 
 
 def narrowed(routing: Routing, options: LogOptions, ranks: range) -> Routing:
-    """A plug-in's routing without the ranks that the console shall not show: torch's class knows local ranks alone."""
+    """Return a plug-in's routing without the ranks that the console must not show. Torch's class knows only local
+    ranks.
+    """
     workers = [
         worker
         if _passes(options.ranks, rank)
@@ -112,10 +114,11 @@ def narrowed(routing: Routing, options: LogOptions, ranks: range) -> Routing:
 
 
 def route(options: LogOptions, stream: Std, *, local_rank: int, rank: int, path: str = "") -> Route:
-    """Route of one stream. Redirected: the file alone. Teed: the file and the console. Neither: the console alone.
+    """Return the route of one stream: redirected to the file, teed to file and console, or only to the console.
 
-    The filters by rank narrow what the console shows, never what files hold. Without files (no `path`) everything goes
-    to the console, as under torchrun, with a prefix where a file was asked for; unlike there, the filters hold, too.
+    The rank filters limit what the console shows, not what the files hold. Without files (no `path`) everything goes to
+    the console, as under torchrun, with a prefix where a file was asked for. The filters then hold too, unlike under
+    torchrun.
     """
     redirected = stream in _setting(options.redirects, local_rank)
     teed = stream in _setting(options.tee, local_rank)
@@ -127,7 +130,7 @@ def route(options: LogOptions, stream: Std, *, local_rank: int, rank: int, path:
 
 
 def _workers(options: LogOptions, ranks: range, attempt: str = "") -> list[WorkerRoutes]:
-    """Routes of each worker. `attempt`: the folder of the workers' folders; empty: none."""
+    """Return the routes of each worker. `attempt`: parent of the workers' folders, empty if there is none."""
     workers = []
     for local_rank, rank in enumerate(ranks):
         out, err, error = (
@@ -140,7 +143,7 @@ def _workers(options: LogOptions, ranks: range, attempt: str = "") -> list[Worke
 
 
 def _chosen(path: str, *, teed: bool) -> Route:
-    """Route of a stream for which a plug-in has this path; empty: the console."""
+    """Return the route of a stream for which a plug-in has this path. An empty path means the console."""
     return Route(path, shown=teed or not path, prefixed=teed and bool(path))
 
 
@@ -149,5 +152,5 @@ def _setting(setting: Std | Mapping[int, Std], local_rank: int) -> Std:
 
 
 def _passes(ranks: frozenset[int] | None, rank: int) -> bool:
-    """Whether a filter lets this rank through. None, or no rank at all: it is not set."""
+    """Return whether a filter accepts this rank. None or an empty filter accepts every rank."""
     return not ranks or rank in ranks

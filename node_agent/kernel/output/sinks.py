@@ -1,4 +1,4 @@
-"""Sinks of the bytes that a worker writes: they are shown, copied to a file, or remembered for a report."""
+"""Sinks for the bytes that a worker writes: they show them, copy them to a file, or keep them for a report."""
 
 import asyncio
 import os
@@ -9,11 +9,11 @@ from rdzv_protocol.text import printable
 from node_agent.kernel.output.console import Console
 
 LONGEST_LINE = 4 << 20
-"""Bytes of a line that are held back until its end has come. A longer line is shown in pieces."""
+"""Most bytes of a line that wait for the line's end. A longer line is shown in pieces."""
 UNFINISHED_S = 1.0
-"""Seconds after which a line without an end is shown all the same: a question, or what is being done just now."""
+"""Seconds after which an unfinished line is shown anyway: it may be a question, or a progress line."""
 LONGEST_COPY = 1 << 20
-"""Bytes of one line that are looked through together for what a filter lets through."""
+"""Most bytes of one line that are searched together for a filter's texts."""
 TAIL_BYTES = 1 << 16
 TAIL_LINES = 64
 TAIL_LINE_CHARACTERS = 500
@@ -23,17 +23,17 @@ Copy = Callable[[str, int, Callable[[], object]], None]
 
 
 class Sink:
-    """Takes what a worker writes, in pieces that end anywhere."""
+    """Takes what a worker writes, in pieces that may end anywhere."""
 
     def take(self, chunk: bytes) -> None:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Take note that nothing more comes."""
+        """Called when no more output follows."""
 
 
 class AsItComes(Sink):
-    """Passes every byte on, as if the worker wrote to the console itself: for the only worker that is shown there."""
+    """Passes every byte on, as if the worker wrote to the console itself. Used if the console shows only one worker."""
 
     def __init__(self, console: Console, target: int, worker: object) -> None:
         self._console = console
@@ -45,8 +45,9 @@ class AsItComes(Sink):
 
 
 class Lines(Sink):
-    """Passes whole lines on, each after `prefix`, so that they are never mixed with other workers'. A carriage return
-    ends one too: progress bars redraw with it.
+    """Passes whole lines on, each after `prefix`, so that they never mix with other workers' lines.
+
+    A carriage return ends a line too, since progress bars redraw with it.
     """
 
     def __init__(self, prefix: str, console: Console, target: int) -> None:
@@ -54,10 +55,10 @@ class Lines(Sink):
         self._console = console
         self._target = target
         self._held: list[bytes] = []
-        """The beginning of a line, in pieces."""
+        """Beginning of a line, in pieces."""
         self._held_bytes = 0
         self._returned = False
-        """Whether what was shown last ended in a carriage return."""
+        """Whether the output shown last ended in a carriage return."""
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, chunk: bytes) -> None:
@@ -68,7 +69,7 @@ class Lines(Sink):
             self._hold(chunk[end:])
 
     def end(self) -> None:
-        """Show what is held; a last line without an end gets one."""
+        """Show what is held. A last line without an end gets one."""
         if self._held:
             self._show_held(b"\n")
         if self._timer:
@@ -86,7 +87,7 @@ class Lines(Sink):
         self._timer = asyncio.get_running_loop().call_later(UNFINISHED_S, self._waited, self._held[0])
 
     def _waited(self, waited_for: bytes) -> None:
-        """Show what is held, unless it is another line by now: then begin to wait for that."""
+        """Show what is held if it is still the same line. Otherwise begin to wait for the new line."""
         self._timer = None
         if self._held and self._held[0] is waited_for:
             self._show_held()
@@ -99,7 +100,7 @@ class Lines(Sink):
         self._show(text)
 
     def _show(self, text: bytes) -> None:
-        """Show lines, the last of them perhaps unfinished. What goes on with an unfinished one has no prefix."""
+        """Show lines. The last one may be unfinished, and its continuation has no prefix."""
         goes_on = self._console.owns_line(self._target, self)
         if self._returned and text.startswith(b"\n"):  # the other half of a line's end
             as_is, lines = b"\n" if goes_on else b"", text[1:]
@@ -122,7 +123,7 @@ class Lines(Sink):
         return self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + lines[-1:]
 
     def _prefixed_piece(self, piece: bytes) -> bytes:
-        """A piece of a line that is redrawn. One of spaces blanks what stands there, with its prefix."""
+        """Return a piece of a line that is redrawn. A piece of spaces blanks the line, including its prefix."""
         if piece in (b"\n", b"\r", b"\r\n"):
             return piece
         is_blank = piece.endswith(b"\r") and piece.isspace()
@@ -130,10 +131,11 @@ class Lines(Sink):
 
 
 class Filtered(Sink):
-    """Copies a worker's lines that hold one of some texts to a file of the node, each after `prefix`, as torchrun does.
+    """Copies lines of a worker that contain one of some texts to a file of the node, each after `prefix`, as in
+    torchrun.
 
-    The file is that of all workers, `filtered_stdout.log`, say. `copy` is given its path, a number of bytes and what
-    is to be done in order to write them: it does that at some time, in order, and takes note of an `OSError`.
+    All workers share the file, for example `filtered_stdout.log`. `copy` gets its path, a number of bytes and a
+    function that writes them. It calls that function later, in order, and handles its `OSError`.
     """
 
     def __init__(self, path: str, texts: Sequence[str], prefix: str, copy: "Copy") -> None:
@@ -143,7 +145,7 @@ class Filtered(Sink):
         self._do = copy
         self._held = b""
         self._file = -1
-        """Descriptor of the file, for `_open`, `_write` and `_close` only: perhaps another thread's."""
+        """Descriptor of the file. Only `_open`, `_write` and `_close` use it, perhaps in another thread."""
         self._do(path, 0, self._open)
 
     def take(self, chunk: bytes) -> None:
@@ -159,7 +161,7 @@ class Filtered(Sink):
         self._do(self._path, 0, self._close)
 
     def _copy(self, output: bytes) -> None:
-        if self._is_wanted(output):  # else not a single line is looked at
+        if self._is_wanted(output):  # skip the search of single lines
             lines = b"".join(self._prefix + line + b"\n" for line in output.splitlines() if self._is_wanted(line))
             self._do(self._path, len(lines), lambda: self._write(lines))
 
@@ -169,7 +171,7 @@ class Filtered(Sink):
 
     def _write(self, lines: bytes) -> None:
         if self._file >= 0:
-            os.write(self._file, lines)  # at once: other workers write to it, too
+            os.write(self._file, lines)  # in one piece, because other workers write to it too
 
     def _close(self) -> None:
         if self._file >= 0:
@@ -181,7 +183,7 @@ class Filtered(Sink):
 
 
 class Noticed(Sink):
-    """Tells when the worker writes for the first time."""
+    """Calls back when the worker writes for the first time."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell: Callable[[], None] | None = tell
@@ -193,7 +195,7 @@ class Noticed(Sink):
 
 
 class Tail(Sink):
-    """Remembers the end of what a worker writes."""
+    """Keeps the end of what a worker writes."""
 
     def __init__(self) -> None:
         self._end = b""
@@ -206,7 +208,7 @@ class Tail(Sink):
 
 
 def report_lines(data: bytes) -> tuple[str, ...]:
-    """The last lines of an output, fit for a report: of a line that was redrawn, what one saw last."""
+    """Return the last lines of an output for a report. A redrawn line has its last visible content."""
     lines = data.removesuffix(b"\n").rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]
     return tuple(map(_readable, lines)) if data else ()
 
@@ -217,5 +219,5 @@ def _readable(line: bytes) -> str:
 
 
 def _end_of_lines(output: bytes) -> int:
-    """Offset after the last end of a line; 0 for none."""
+    """Return the offset after the last end of a line, 0 if there is none."""
     return max(output.rfind(b"\n"), output.rfind(b"\r")) + 1

@@ -1,4 +1,4 @@
-"""A worker's stdout or stderr: nothing at all, or a pipe that is read whenever it has something."""
+"""A worker's stdout or stderr: dropped, or a pipe that is read when it has data."""
 
 import asyncio
 import fcntl
@@ -11,18 +11,18 @@ from node_agent.kernel.output.sinks import Sink, Tail
 
 USUAL_PIPE_BYTES = 1 << 16
 PIPE_BYTES = 1 << 20
-"""Largest pipe that Linux lets anybody ask for."""
+"""Largest pipe that Linux lets unprivileged users ask for."""
 ALL_PIPES_BYTES = 16 << 20
-"""Sum over all pipes of an agent: a user has 64 MiB for every pipe of every process, the workers' own included."""
+"""Bytes in all pipes of an agent. A user has 64 MiB for all pipes of all processes, including the workers' own."""
 
 
 class Stream:
-    """One of a worker's two output streams, from before its start until it is gone; this class drops the output."""
+    """One of a worker's two output streams, from before its start until its end. This class drops the output."""
 
     last_read_at: float | None = None
-    """Time of the stream's last output, by the event loop's clock; None: there was none."""
+    """Time of the stream's last output by the event loop's clock, None if there was none."""
     has_both = False
-    """Whether the tail has the lines of the worker's other stream, too."""
+    """Whether the tail also holds the lines of the worker's other stream."""
     on_output: Callable[[], None] | None = None
     """Called with each piece that is read, before it is passed on."""
 
@@ -34,28 +34,28 @@ class Stream:
         return self._worker_end
 
     def started(self) -> None:
-        """Close the agent's copy of the descriptor, now that the worker has its own, and follow what it writes."""
+        """Close the agent's copy of the descriptor, now that the worker has its own, and follow the worker's output."""
         self._close_worker_end()
 
     def catch_up(self) -> None:
-        """Take what the worker wrote last. Its children may write more."""
+        """Read what the worker has written so far. Its children may write more."""
 
     def finish(self) -> None:
-        """Take what the worker wrote last, and close everything: it is gone, or could not be started."""
+        """Read what the worker wrote last, and close everything: it has ended or could not be started."""
         self._close_worker_end()
 
     def end(self, pid: int) -> End | None:
-        """The end of the worker's file, to be read by a thread, and then given to `ended`; None: it has no file.
+        """Return the end of the worker's file, for a thread to read and then for `ended`; None if it has no file.
 
         `pid`: the worker, which has not been reaped.
         """
         return None
 
     def ended(self, end: End, *, is_last: bool) -> None:
-        """Take the end of the file that has been read. `is_last`: `finish` follows."""
+        """Take the end of the file after it was read. `is_last`: `finish` follows."""
 
     def tail(self) -> tuple[str, ...]:
-        """The last lines, fit for a report."""
+        """Return the last lines for a report."""
         return ()
 
     def _close_worker_end(self) -> None:
@@ -65,9 +65,9 @@ class Stream:
 
 
 class Relay(Stream):
-    """Reads a pipe into its sinks. With a `console`, not while that is full: the worker then waits, as for a terminal.
+    """Reads a pipe into its sinks. With a full `console` it stops reading, and the worker waits as for a terminal.
 
-    `pipe_bytes`: how much the worker may be ahead of us.
+    `pipe_bytes`: how many bytes the worker may write ahead of the agent.
     """
 
     def __init__(self, sinks: Sequence[Sink], console: Console | None, pipe_bytes: int = 0) -> None:
@@ -90,7 +90,7 @@ class Relay(Stream):
             left -= taken
 
     def finish(self) -> None:
-        """Take what it wrote last, also without a newline, and close. What a child of it writes from now on is lost."""
+        """Read what the worker wrote last, even without a newline, and close. Later output of its children is lost."""
         super().finish()
         self.catch_up()
         self._close()
@@ -109,7 +109,7 @@ class Relay(Stream):
             self._loop.add_reader(self._pipe, self._on_readable)
 
     def _read(self) -> int:
-        """Read a piece and pass it on; returns its bytes."""
+        """Read a piece and pass it on. Return its number of bytes."""
         try:
             chunk = os.read(self._pipe, READ_BYTES)
         except BlockingIOError:
@@ -150,7 +150,7 @@ class Joined(Stream):
 
 
 def pipe_bytes(workers: int) -> int:
-    """Room of each pipe of so many workers; 0: what the kernel gives it anyway."""
+    """Return the size of each pipe for this number of workers, 0 for the kernel's default."""
     share = 1 << (ALL_PIPES_BYTES // (2 * workers)).bit_length() - 1  # the kernel rounds up to a power of two
     return min(PIPE_BYTES, share) if share > USUAL_PIPE_BYTES else 0
 
@@ -159,6 +159,6 @@ def _widen(pipe: int, size: int) -> int:
     if size:
         try:
             return fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, size)
-        except OSError:  # the user's pipes have used up what he may have
+        except OSError:  # the user's pipes have reached the limit
             pass
     return fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)

@@ -1,7 +1,7 @@
-"""Calls that may take for ever, such as those of a network disk or a name server: the event loop never waits for one.
+"""Calls that may never return, such as those to a network disk or a name server, without blocking the event loop.
 
-Each has a thread of its own: an event loop has few for such calls, and waits for them before it closes. The threads are
-daemons, so that nobody waits for them for ever at the end.
+Each call has a thread of its own: an event loop has few threads for such calls, and waits for them before it closes.
+These threads are daemons, so that an exit does not wait for them.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from node_agent import words
 T = TypeVar("T")
 
 LEFT_BEHIND_S = 2.0
-"""Longest time for which the end of an event loop waits for its threads."""
+"""Most seconds that the end of an event loop waits for its threads."""
 
 _threads: WeakKeyDictionary[asyncio.AbstractEventLoop, list[LockType]] = WeakKeyDictionary()
-"""Locks that threads hold while they run, by the loop that has started them. Some may have ended."""
+"""Locks that threads hold while they run, by the loop that has started them. Some threads may have ended."""
 _untaken: WeakKeyDictionary[asyncio.AbstractEventLoop, set[Callable[[], object]]] = WeakKeyDictionary()
-"""Undoings of the results that threads have told a loop, and that it has not taken yet."""
+"""Undo functions for results that threads have passed to a loop and that the loop has not taken yet."""
 
 
 async def in_thread(
     call: Callable[[], T], within_s: float | None = None, undo: Callable[[T], object] = lambda result: None
 ) -> T:
-    """Return the result of a call, which a thread makes.
+    """Make a call in a thread, and return its result.
 
-    Raises what the call raises, and `OSError` if it takes longer than `within_s`. `undo` is called, also by a thread,
-    with a result that comes when nobody waits for it any more. An interpreter that exits starts no thread any more, so
-    the call is then made here.
+    Raises what the call raises, and `OSError` if it takes longer than `within_s`. If a result comes after the caller
+    has stopped waiting, `undo` is called with it, perhaps in a thread. An exiting interpreter starts no threads; the
+    call is then made in this thread.
     """
     loop = asyncio.get_running_loop()
     told: asyncio.Future[T] = loop.create_future()
@@ -72,7 +72,7 @@ async def in_thread(
 
 
 def leave_to_thread(call: Callable[[], object]) -> None:
-    """Make a call in a thread. Nobody waits for its end, and its `OSError` is dropped."""
+    """Make a call in a thread without waiting for it, and drop its `OSError`."""
 
     def work() -> None:
         with suppress(OSError):
@@ -83,9 +83,9 @@ def leave_to_thread(call: Callable[[], object]) -> None:
 
 
 def join_threads(loop: asyncio.AbstractEventLoop) -> None:
-    """Wait for the threads of a closed loop. One that still hangs after `LEFT_BEHIND_S` is left behind.
+    """Wait for the threads of a closed loop. A thread that still hangs after `LEFT_BEHIND_S` is left behind.
 
-    Results that came too late for the loop to take them are undone.
+    Results that came too late for the loop are undone.
     """
     give_up_at = monotonic() + LEFT_BEHIND_S
     for thread in _threads.pop(loop, ()):
@@ -97,7 +97,7 @@ def join_threads(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _is_taken_from(untaken: set[Callable[[], object]], undo_it: Callable[[], object]) -> bool:
-    """Take the undoing, in one step. Return False if another thread has it."""
+    """Remove the undo function in one step. Return False if another thread has taken it."""
     try:
         untaken.remove(undo_it)
     except KeyError:
@@ -106,7 +106,7 @@ def _is_taken_from(untaken: set[Callable[[], object]], undo_it: Callable[[], obj
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[T], None], value: T) -> bool:
-    """Call back in the loop. Return False if that is closed."""
+    """Call back in the loop. Return False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(callback, value)
     except RuntimeError:

@@ -1,1 +1,1 @@
-"""Transports to a server: HTTP, failover over several servers, in process, and a hosted subprocess."""
+"""Transports to a server: HTTP with name look-up, connection handling and retries."""

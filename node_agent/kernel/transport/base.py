@@ -14,20 +14,22 @@ T = TypeVar("T")
 
 
 class Transport(Protocol):
-    """A connection to the server, opened anew when it is needed. An agent has two, side by side."""
+    """A connection to the server, reopened when needed. An agent uses two at the same time."""
 
     async def connect(self) -> str:
-        """Make sure that there is a connection; returns this node's address on it. Raises `Unreachable`."""
+        """Make sure that there is a connection, and return this node's address on it. Raises `Unreachable`."""
 
     async def exchange(self, request: Request) -> Reply | Ack:
-        """Send a request and return its answer. Raises the `ProtocolError` that refuses it, or `Unreachable`."""
+        """Send a request and return its answer. Raises `Unreachable`, or the `ProtocolError` with which the server
+        refuses.
+        """
 
     async def close(self) -> None:
-        """Give the connection up."""
+        """Close the connection."""
 
 
 def spawn(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]] | None = None) -> asyncio.Task[None]:
-    """Start a task that nobody awaits: its exception goes to the event loop's handler. `tasks` has it until it ends."""
+    """Start a task that is never awaited. The loop's handler gets its exception. `tasks` holds it until it ends."""
     task = asyncio.create_task(work)
     if tasks is not None:
         tasks.add(task)
@@ -42,13 +44,15 @@ def _raise(task: asyncio.Task[None]) -> None:
 
 
 async def in_own_thread(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Result of a call that may block for long, such as one that waits for a name server, in a thread of its own."""
+    """Run a call in a thread of its own and return its result. For calls that may block for long, such as look-ups."""
     return await in_thread(partial(function, *args, **kwargs))
 
 
 class ThreadLoop(asyncio.SelectorEventLoop):
-    """Event loop of a thread beside the main one. Its look-ups have threads of their own (`in_own_thread`): an
-    interpreter that exits has no other thread left for them. The end of the loop waits for such threads for a moment.
+    """Event loop of a thread other than the main one.
+
+    Its look-ups run in threads of their own (`in_own_thread`), because an exiting interpreter has no other threads for
+    them. At its end the loop waits for such threads for a moment.
     """
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Connections to a server by its name: first to the address at which it answered last, then to those of the name.
+"""Connections to a server by its name: first to the address that answered last, then to the name's addresses.
 
-So an agent whose connection broke needs no name server to come back. A look-up begins at the same time: if the server
-has moved, the next connection goes there.
+So an agent whose connection broke can reconnect without a name server. It looks the name up at the same time. If the
+server has moved, the next connection uses the new address.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from node_agent.kernel.transport.name_lookup import Address
 
 CONNECT_TIMEOUT_S = 5.0
 REMEMBERED_TIMEOUT_S = 2.0
-"""Time that the address at which the server answered last may take: if it is silent, the name is looked up again."""
+"""Seconds to wait for the address that answered last. If it is silent, the agent uses the name's addresses."""
 HEAD_START_S = 0.25
-"""Time after which the next address is tried beside one that is silent (RFC 8305), and the addresses of the name beside
-the one at which the server answered last."""
+"""Seconds after which the next address is tried beside a silent one (RFC 8305), and the name's addresses beside the one
+that answered last."""
 LOOK_UP_S = 0.5
-"""Longest wait for a name server while the server may still be where it answered last."""
+"""Most seconds to wait for a name server while the server may still be where it answered last."""
 SEGMENT_BYTES = 1220
-"""Most bytes that a packet of ours carries, both ways: it fits IPv6's least MTU of 1280, so that a path which swallows
-large packets without a word lets every message through."""
+"""Most bytes of data in a packet, in both directions. It fits IPv6's smallest MTU of 1280, so messages also pass on a
+path that silently drops large packets."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Attempt = Callable[[], Coroutine[Any, Any, Streams]]
@@ -56,10 +56,10 @@ class Connector:
         self._at: Address | None = None
         """Address of the latest connection."""
         self._is_proven = False
-        """Whether this server is at that address for certain: its name leads there, or it has answered."""
+        """Whether this server is certainly at that address: its name leads there, or it has answered."""
 
     async def open(self) -> Streams:
-        """A new connection. Raises `Unreachable`."""
+        """Open a new connection. Raises `Unreachable`."""
         before = name_lookup.remembered(self._host, self._port)
         streams = await (self._open_at_name() if before is None else self._open_at_remembered(before))
         self._at = _peer(streams)
@@ -67,13 +67,13 @@ class Connector:
         return streams
 
     def answered(self) -> None:
-        """Note that this server has answered on the latest connection."""
+        """Record that this server has answered on the latest connection."""
         if self._at:
             name_lookup.remember(self._host, self._port, self._at)
         self._is_proven = True
 
     async def prove(self) -> None:
-        """Raise `Unreachable` if the latest connection leads to where the server was before it moved."""
+        """Raise `Unreachable` if the server has moved, and the latest connection leads to its old address."""
         if self._is_proven:
             return
         with suppress(TimeoutError):
@@ -82,7 +82,7 @@ class Connector:
                 raise Unreachable("name", words.connection.moved(self._host))
 
     def tls_failure(self, error: Exception) -> Unreachable | None:
-        """Failure in TLS's own words; None if the error is about something else."""
+        """Return a TLS failure in TLS's own words, None if the error has another cause."""
         why = self._credentials.tls and self._credentials.tls.explain(error, self._host)
         return Unreachable("TLS", why, is_final=True) if why else None
 
@@ -113,7 +113,7 @@ class Connector:
         except OSError as error:
             why = self.tls_failure(error) or Unreachable("connect", f"{where}: {_words(error, where)}")
             raise why from None
-        except ValueError as error:  # a file of ours
+        except ValueError as error:  # one of the agent's own files
             raise Unreachable("TLS", str(error)) from None
 
     async def _open_at(self, at: Address) -> Streams:
@@ -135,14 +135,15 @@ class Connector:
 
 
 def give_up(streams: Streams) -> None:
-    """Close a connection at once: with TLS, `close` would wait for the server's close_notify."""
+    """Close a connection at once. With TLS, `close` would wait for the server's close_notify."""
     streams[1].transport.abort()
 
 
 async def _race(attempts: Sequence[Attempt]) -> Streams:
-    """Connection of the attempt that succeeds first. Each begins when the one before fails, or after its head start.
+    """Return the connection of the first attempt that succeeds. Each begins when the one before fails or its head start
+    ends.
 
-    Raises the first attempt's error if all fail.
+    Raises the first attempt's error if all attempts fail.
     """
     later = deque(attempts)
     begun: list[asyncio.Task[Streams]] = []
@@ -177,7 +178,7 @@ def _give_up_if_open(attempt: "asyncio.Task[Streams]") -> None:
 
 
 async def _connected(family: int, address: tuple[Any, ...]) -> socket.socket:
-    """A connection to this address. A server host that vanishes is noticed also while a poll is parked."""
+    """Connect to this address. The connection notices a vanished server host even while the server holds a poll."""
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
@@ -191,11 +192,11 @@ async def _connected(family: int, address: tuple[Any, ...]) -> socket.socket:
 
 
 def _peer(streams: Streams) -> Address:
-    """Address that the connection leads to. Raises `Unreachable`, with the connection closed, if it broke already."""
+    """Return the address of the other side. Raises `Unreachable` and closes the connection if it has broken."""
     try:
         connection = streams[1].get_extra_info("socket")
         return connection.family, connection.getpeername()
-    except (AttributeError, OSError):  # with TLS, a connection that has broken has no socket
+    except (AttributeError, OSError):  # with TLS, a broken connection has no socket
         give_up(streams)
         raise Unreachable("HTTP", words.connection.BROKE, is_cut=True) from None
 

@@ -1,8 +1,7 @@
-"""HTTP transport to a server: one request at a time over a connection that is kept open between them.
+"""HTTP transport to a server: one request at a time, over a connection that stays open between requests.
 
-Not aiohttp: its import alone takes longer than everything else between `exec` and the first worker (ADR 2).
-Proxies in the environment are never used: the server is a neighbour, and a proxy would hide the address by which the
-other nodes reach this one.
+It does not use aiohttp: that import takes longer than everything else between `exec` and the first worker (ADR 2). It
+ignores proxies in the environment. A proxy would hide the address by which the other nodes reach this one.
 """
 
 import asyncio
@@ -33,7 +32,7 @@ _PATHS: dict[type[messages.Request | messages.LeaderRequest], str] = {
 }
 _TIMED_OUT = 504
 _OF_PROXIES = (502, 503, _TIMED_OUT)
-"""Statuses with which proxies answer whose server does not."""
+"""Statuses that a proxy returns when the server behind it does not answer."""
 
 
 class HttpTransport:
@@ -46,17 +45,17 @@ class HttpTransport:
         self._connector = Connector(host, port, self._credentials)
         self._connection: HttpConnection | None = None
         self._silent: HttpConnection | None = None
-        """Connection on which no answer came in time. It stays open until another one brings an answer."""
+        """Connection without an answer in time. It stays open until another one gets an answer."""
         self.answer_timeout_s = ANSWER_TIMEOUT_S
-        """Silence after which the connection is given up, by the run's lease."""
+        """Seconds of silence, from the run's lease, after which the connection is dropped."""
 
     async def connect(self) -> str:
         if self._connection and self._connection.is_over:
-            self._drop()  # the server closed it, or it broke, while it was idle
+            self._drop()  # it closed or broke while it was idle
         if self._connection is None:
             self._connection = HttpConnection(await self._connector.open(), MAX_MESSAGE_BYTES)
         name = self._connection.streams[1].get_extra_info("sockname")
-        if name is None:  # with TLS, a connection that has broken has none
+        if name is None:  # with TLS, a broken connection has no peer name
             self._drop()
             raise Unreachable("HTTP", words.connection.BROKE, is_cut=True)
         address: str = name[0]
@@ -73,7 +72,7 @@ class HttpTransport:
         return reply
 
     async def ask_leader(self, request: messages.LeaderRequest) -> messages.LeaderReply:
-        """Ask one of several servers who leads. Raises as `exchange` does."""
+        """Ask one of several servers for the leader. Raises as `exchange` does."""
         return await self._ask(messages.LeaderReply, request, LEADER_HOLD_S + 5.0)
 
     async def _ask(self, kind: type[T], request: messages.Request | messages.LeaderRequest, timeout_s: float) -> T:
@@ -92,7 +91,7 @@ class HttpTransport:
         return reply
 
     async def _prove(self) -> None:
-        """Raise `Unreachable` if this server has moved, and another one answers in its place."""
+        """Raise `Unreachable` if this server has moved and another one answers in its place."""
         try:
             await self._connector.prove()
         except Unreachable:
@@ -127,7 +126,7 @@ class HttpTransport:
 
     @property
     def is_silent(self) -> bool:
-        """Whether a connection is open on which no answer came in time."""
+        """Whether a connection without an answer in time is open."""
         return self._silent is not None
 
     def _close_silent(self) -> None:
@@ -150,7 +149,7 @@ class HttpTransport:
 
 
 def _read(kind: type[T], status: int, body: bytes) -> T:
-    """The answer. Raises the `ProtocolError` that it is, or `Unreachable` if it is none of ours."""
+    """Return the decoded answer. Raises it if it is a `ProtocolError`, `Unreachable` if it is not from rdzv-server."""
     if status == 200:
         try:
             return decode(kind, body)
@@ -164,7 +163,7 @@ def _read(kind: type[T], status: int, body: bytes) -> T:
 
 
 def _not_ours(status: int) -> Unreachable:
-    """Failure for an answer that is none of rdzv-server's: a proxy's, or another program's."""
+    """Return the failure for an answer from a proxy or another program."""
     if status in _OF_PROXIES:
         has_timed_out = status == _TIMED_OUT
         return Unreachable("proxy", words.connection.proxy_answered(status, has_timed_out), is_cut=has_timed_out)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 of a client on an open connection, with h11: one request at a time, its answer whole or in parts."""
+"""HTTP/1.1 client on an open connection, using h11: one request at a time, with the answer read whole or in parts."""
 
 from collections.abc import Iterable
 
@@ -9,17 +9,17 @@ from node_agent import words
 from node_agent.kernel.transport.connecting import Streams, give_up
 
 PART_BYTES = 65_536
-"""Most bytes that are read at once."""
+"""Most bytes to read at once."""
 
 Header = tuple[str, str]
 FAILURES = (OSError, EOFError, h11.RemoteProtocolError)
-"""What `ask`, `part` and `body` raise if the connection breaks, or if the other side's answer is not HTTP."""
+"""Errors that `ask`, `part` and `body` raise if the connection breaks or the answer is not HTTP."""
 
 
 class HttpConnection:
-    """Open connection to a server. A request may follow when the answer to the one before has been read.
+    """Open connection to a server. Send the next request only after the previous answer has been read.
 
-    `most_bytes` limits the size of an answer that is read whole.
+    `most_bytes`: limit for an answer that is read whole.
     """
 
     def __init__(self, streams: Streams, most_bytes: int) -> None:
@@ -43,7 +43,7 @@ class HttpConnection:
         return event
 
     async def part(self) -> bytes:
-        """Return what comes next of the answer's body; empty at its end."""
+        """Return the next part of the answer's body, empty at its end."""
         while not isinstance(event := self._http.next_event(), h11.EndOfMessage):
             if event is h11.NEED_DATA:
                 self._http.receive_data(await self.streams[0].read(PART_BYTES))
@@ -62,7 +62,7 @@ class HttpConnection:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether an answer has been read to its end, and the other side keeps the connection open after it."""
+        """Whether the last answer was read to its end, and the other side keeps the connection open."""
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     @property
@@ -82,5 +82,5 @@ def authority(host: str, port: int) -> str:
         try:
             host = host.encode("idna").decode()
         except UnicodeError:
-            host = ""  # no name: looking it up says so
+            host = ""  # not a valid name, which its look-up reports
     return address(host, port)

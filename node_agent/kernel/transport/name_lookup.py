@@ -1,12 +1,12 @@
-"""Look-up of host names that does not get stuck behind a name server which does not answer.
+"""Look-ups of host names that a silent name server cannot block.
 
-A look-up lasts until the name server has answered or been given up, 20 s or more, also if nobody waits for it any more.
-So each has a thread of its own, and there is one at a time for a name, however often that is asked for. It asks up to
-three times, the next time beside those before: the system's resolver waits 5 s for a lost packet. An answer for which
-nobody could wait so long is for the next caller; else each call looks the name up anew, since hosts may move.
+A look-up runs until the name server has answered or timed out, after 20 s or more, even if its result is not needed any
+more. So each look-up has a thread of its own, and each name has at most one look-up at a time. It asks up to three
+times in parallel, because the system's resolver waits 5 s for a lost packet. If no caller could wait for the answer,
+the next caller gets it. Otherwise each call looks the name up again, since hosts may move.
 
-The address at which a server has answered is remembered, so that an agent reaches it again without any name server.
-It is forgotten when a look-up finds the name elsewhere.
+The module remembers the address at which a server has answered, so that an agent can reconnect without a name server.
+It forgets that address when a look-up finds the name elsewhere.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from weakref import WeakKeyDictionary
 from node_agent.kernel.transport.base import in_own_thread
 
 ANSWER_HOLDS_S = 5.0
-"""Time for which an answer waits for who asks next: longer than the pause between two tries of an agent."""
+"""Seconds for which an answer is kept for the next caller: longer than the pause between two tries of an agent."""
 AGAIN_AFTER_S = (1.0, 2.0)
-"""Seconds without an answer after which the name is asked for a second time, and then a third time."""
+"""Seconds without an answer after which the name is looked up a second, and then a third time."""
 
 Address = tuple[int, tuple[Any, ...]]
 """Family and address of a socket."""
@@ -32,19 +32,19 @@ LookUp = asyncio.Task[list[Address]]
 
 
 class _Names:
-    """Names that one event loop's agents use."""
+    """Look-ups and addresses of one event loop."""
 
     def __init__(self) -> None:
         self.look_ups: dict[Name, LookUp] = {}
         self.answered_at: dict[Name, Address] = {}
-        """The address at which the server of each name has answered last."""
+        """Address at which the server of each name has answered last."""
 
 
 _names: WeakKeyDictionary[asyncio.AbstractEventLoop, _Names] = WeakKeyDictionary()
 
 
 async def addresses(host: str, port: int) -> list[Address]:
-    """Addresses of a host. Raises `socket.gaierror` if its name is not known, `UnicodeError` if it is no name."""
+    """Return the addresses of a host. Raises `socket.gaierror` if its name is unknown, `UnicodeError` if invalid."""
     if _is_numeric(host):
         return _addresses(socket.getaddrinfo(_plain(host), port, type=socket.SOCK_STREAM))
     task = start(host, port)
@@ -56,7 +56,7 @@ async def addresses(host: str, port: int) -> list[Address]:
 
 
 async def why_unknown(host: str) -> str:
-    """Reason in words why a host's name leads to no address; empty if it leads to one, or is one."""
+    """Return why a host's name has no address, in words; empty if it has one, or is an address."""
     try:
         await addresses(host, 0)
     except (socket.gaierror, UnicodeError) as error:
@@ -65,12 +65,12 @@ async def why_unknown(host: str) -> str:
 
 
 def in_words(error: socket.gaierror | UnicodeError) -> str:
-    """Reason of a failed look-up, without its number."""
+    """Return the reason of a failed look-up, without its number."""
     return str(getattr(error, "strerror", None) or error)
 
 
 def start(host: str, port: int) -> LookUp:
-    """Begin to look the name up, unless a look-up is under way."""
+    """Start a look-up of the name, or return the one that is running."""
     names = _known()
     if (task := names.look_ups.get((host, port))) is None:
         task = names.look_ups[host, port] = asyncio.get_running_loop().create_task(_look_up(names, host, port))
@@ -79,13 +79,13 @@ def start(host: str, port: int) -> LookUp:
 
 
 def remember(host: str, port: int, address: Address) -> None:
-    """Note that the server of this name has answered at this address."""
+    """Record that the server of this name has answered at this address."""
     if not _is_numeric(host):
         _known().answered_at[host, port] = address
 
 
 def remembered(host: str, port: int) -> Address | None:
-    """The address at which the server of this name has answered last, unless the name is known to be elsewhere."""
+    """Return the address at which this name's server answered last, None if the name has moved."""
     return _known().answered_at.get((host, port))
 
 
@@ -94,7 +94,7 @@ def _known() -> _Names:
 
 
 def _is_numeric(host: str) -> bool:
-    """Whether the host is an address, for which no name server is asked."""
+    """Return whether the host is an address, which needs no look-up."""
     for family, text in ((socket.AF_INET, host), (socket.AF_INET6, host.partition("%")[0])):
         with suppress(OSError, ValueError):
             socket.inet_pton(family, text)
@@ -110,7 +110,7 @@ async def _look_up(names: _Names, host: str, port: int) -> list[Address]:
 
 
 async def _first_answer(host: str, port: int) -> list[Any]:
-    """First answer of the resolver. Raises its error once each question has brought one."""
+    """Return the resolver's first answer. Raises its error if every question failed."""
     name = _plain(host)
     asked: set[asyncio.Task[list[Any]]] = set()
     left = 1 + len(AGAIN_AFTER_S)
@@ -130,7 +130,7 @@ async def _first_answer(host: str, port: int) -> list[Any]:
 
 
 def _plain(host: str) -> bytes | str:
-    """The host as bytes where possible: for text Python loads a codec, also for an address."""
+    """Return the host as bytes if possible. For text Python loads a codec, even if the text is an address."""
     return host.encode() if host.isascii() else host
 
 
@@ -139,7 +139,7 @@ def _addresses(found: list[Any]) -> list[Address]:
 
 
 def _answered(names: _Names, name: Name, task: LookUp) -> None:
-    """Keep the answer for a while, unless somebody who waits takes it now."""
+    """Keep the answer for a while, unless a waiting caller takes it now."""
     if task.cancelled() or task.exception():
         _forget(names.look_ups, name, task)
     else:

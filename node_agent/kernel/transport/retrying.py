@@ -1,4 +1,4 @@
-"""Retrying client: exchanges that come about in the end, by the policy of `core/backoff.py`."""
+"""Retrying client: repeats exchanges until they succeed, by the policy of `core/backoff.py`."""
 
 import asyncio
 import os
@@ -15,9 +15,10 @@ from node_agent.kernel.transport.base import Transport
 
 
 class RetryingClient:
-    """One transport to the server, tried again until it answers.
+    """Tries each request again on one transport until the server answers.
 
-    `failed` is told of failures to report, `cut` of held polls that were cut and answered at the next try.
+    `failed` is called with failures to report. `cut` is called with held polls that were cut and answered at the next
+    try.
     """
 
     def __init__(
@@ -28,7 +29,9 @@ class RetryingClient:
         *,
         has_joined: bool = False,
     ) -> None:
-        """`has_joined`: the agent has been answered over another transport: what keeps it out is borne."""
+        """`has_joined`: whether the server has answered the agent over another transport. The client then retries when
+        kept out.
+        """
         self._transport = transport
         self._failed = failed
         self._cut = cut
@@ -36,9 +39,10 @@ class RetryingClient:
         self._is_free = asyncio.Lock()
 
     async def ask(self, request: Request) -> Reply | Ack:
-        """The answer to the request; one at a time, in the order of asking. Raises the `ProtocolError` that refuses it.
+        """Return the answer to the request. Raises the `ProtocolError` with which the server refuses it.
 
-        A join without an address names the one from which this node reaches the server.
+        Requests are sent one at a time, in the order of the calls. A join without an address gets the one from which
+        this node reaches the server.
         """
         async with self._is_free:
             while True:
@@ -48,7 +52,7 @@ class RetryingClient:
                 except RETRIED as error:
                     await self._pause(error, tried_at, was_held=isinstance(request, PollRequest) and request.hold)
                     if isinstance(error, Unreachable) and isinstance(request, PollRequest):
-                        request = replace(request, hold=False)  # whether the server is back is to be known at once
+                        request = replace(request, hold=False)  # the agent must know at once whether the server is back
                 except ProtocolError:
                     self._answered()
                     raise
@@ -85,9 +89,10 @@ class RetryingClient:
 
 
 def _addressed(request: JoinRequest, address: str) -> JoinRequest:
-    """The join with this node's address. Raises `Unreachable` if workers could not connect to it as MASTER_ADDR.
+    """Return the join with this node's address. Raises `Unreachable` if workers could not use it as MASTER_ADDR.
 
-    A socket tells its link-local address without the zone. If the node asks for a rank above 0, another one is master.
+    A socket reports its link-local address without the zone. A node that asks for a rank above 0 needs no such address,
+    since another node is master.
     """
     addr = request.addr or address
     if not request.node_rank and _lacks_zone(addr):
@@ -96,6 +101,6 @@ def _addressed(request: JoinRequest, address: str) -> JoinRequest:
 
 
 def _lacks_zone(address: str) -> bool:
-    """Whether this is an IPv6 address of fe80::/10 that names no interface."""
+    """Return whether this is an IPv6 address of fe80::/10 without an interface."""
     first, colon, _ = address.lower().partition(":")
     return bool(colon) and len(first) == 4 and first[:3] in ("fe8", "fe9", "fea", "feb") and "%" not in address

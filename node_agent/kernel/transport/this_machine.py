@@ -4,11 +4,11 @@ import socket
 
 
 def names_this_machine(host: str) -> bool:
-    """Whether `host` is a name or an address of this machine.
+    """Return whether `host` is a name or an address of this machine.
 
-    torch's rule (`_matches_machine_hostname`, torch 2.13), but without a lookup of this machine's own name, which takes
-    long where names are not served: an address is one of this machine's if it can be bound. `host` itself is looked up
-    if it is another's name: whoever connects there has to.
+    This is torch's rule (`_matches_machine_hostname`, torch 2.13), with one difference. It does not look up this
+    machine's own name, which takes long without a name server. Instead it tries to bind an address, which works only on
+    its own machine. It looks up `host` if that is another name, as every client must.
     """
     if host in ("localhost", socket.gethostname()):
         return True
@@ -20,7 +20,7 @@ def names_this_machine(host: str) -> bool:
 
 
 def _is_local(family: int, address: str) -> bool:
-    """Whether the address is one of this machine's: only those can be bound."""
+    """Return whether the address is one of this machine's: only those can be bound."""
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((address, 0))

@@ -1,1 +1,1 @@
-"""Local worker group: specification, processes, devices, the store, orphans, warm workers."""
+"""Local worker group: specification, processes, devices, the store, and orphans."""

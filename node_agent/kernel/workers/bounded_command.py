@@ -1,4 +1,4 @@
-"""Commands with a time limit and bounded output, which run beside the agent's loop and never hold it up."""
+"""Commands with a time limit and bounded output, which never block the agent's event loop."""
 
 import asyncio
 import os
@@ -9,15 +9,15 @@ from contextlib import suppress
 from node_agent.kernel.workers.process import DEVNULL, CommandProcess, own_children, signal_group
 
 TAIL_BYTES = 16_384
-"""Most bytes of a command's output that are kept."""
+"""Most bytes kept of a command's output."""
 _READS = 8
-"""Reads that empty a pipe, whatever still writes to it."""
+"""Number of reads that empty a pipe, even if a process still writes to it."""
 
 
 class BoundedCommand:
-    """A running command, which reads `stdin`. Raises `OSError` if it cannot be started.
+    """A running command that reads `stdin`. Raises `OSError` if it cannot be started.
 
-    `ended` is told its exit code, None if it took longer than `limit_s`, and the end of what it wrote.
+    `ended` is called with its exit code, None if it took longer than `limit_s`, and the end of its output.
     """
 
     def __init__(
@@ -45,26 +45,26 @@ class BoundedCommand:
         self._timer = self._loop.call_later(limit_s, self._took_too_long)
 
     def kill(self) -> None:
-        """Kill the command, and wait for nothing: it may be in uninterruptible sleep."""
+        """Kill the command without waiting: it may be in uninterruptible sleep."""
         self._ended = None
         self._timer.cancel()
         signal_group(self._process.pid, signal.SIGKILL)
         self._close_pipe()
         self._loop.remove_reader(self._process.fileno())
         self._process.disown()
-        own_children.discard(self._process.pid)  # whoever reaps orphans reaps it
+        own_children.discard(self._process.pid)  # the code that reaps orphans reaps it
         with suppress(ChildProcessError):
             os.waitpid(self._process.pid, os.WNOHANG)
 
     def _took_too_long(self) -> None:
-        """Kill the command and say that it took too long; it is reaped when it goes, which nobody waits for."""
+        """Kill the command and report that it took too long. It is reaped when it ends, without a wait."""
         signal_group(self._process.pid, signal.SIGKILL)
         self._read()
         self._tell(None)
 
     def _exited(self) -> None:
         self._loop.remove_reader(self._process.fileno())
-        signal_group(self._process.pid, signal.SIGKILL)  # what it left behind; before the wait
+        signal_group(self._process.pid, signal.SIGKILL)  # its remaining children; before the wait
         for _ in range(_READS):
             self._read()
         self._close_pipe()
@@ -77,7 +77,7 @@ class BoundedCommand:
             ended(exit_code, self._output.decode(errors="replace"))
 
     def _read(self) -> None:
-        """Take what there is, a bounded part at a time: the loop has other work."""
+        """Read what is there, at most a bounded amount at a time, so that the loop can do other work."""
         if self._pipe < 0:
             return
         try:

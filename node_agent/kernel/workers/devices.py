@@ -1,9 +1,9 @@
-"""Count of workers that `--nproc-per-node auto|gpu|xpu` means, and PCI addresses of the accelerators.
+"""Number of workers for `--nproc-per-node auto|gpu|xpu`, and PCI addresses of the accelerators.
 
-A process of its own asks, in the workers' environment and with their interpreter. It asks NVIDIA's driver, if the torch
-there is built for CUDA, and else torch itself. They know best what MIG and variables such as CUDA_VISIBLE_DEVICES,
-HIP_VISIBLE_DEVICES and ZE_AFFINITY_MASK leave. The driver answers at once; the import of torch takes seconds. For a
-number of workers, and for cpu, no such process is started.
+A separate process finds them out, in the workers' environment and with their interpreter. It asks NVIDIA's driver if
+the installed torch is built for CUDA, otherwise torch itself. These know which devices are left by MIG and by variables
+such as CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES and ZE_AFFINITY_MASK. The driver answers at once; importing torch
+takes seconds. A plain number of workers or `cpu` needs no such process.
 """
 
 import json
@@ -18,45 +18,45 @@ from node_agent import words
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "devices_helper.py")
 TIMEOUT_S = 120.0
-"""Time that torch may take: its import from a cold network disk, and a driver that starts many GPUs."""
+"""Most seconds that torch may take: its import from a cold network disk, and a driver that starts many GPUs."""
 NOTICE_S = 2.0
-"""Time after which a person is told what is waited for."""
+"""Seconds after which the agent logs what it waits for."""
 END_S = 1.0
-"""Time that the process which asks torch has to end when it is killed."""
+"""Seconds that the process has to end after it is killed."""
 LABELS = {"gpu": "GPU", "xpu": "XPU", "auto": "accelerator"}
 HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-"""Variables that keep devices from a worker."""
+"""Variables that hide devices from a worker."""
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
-"""Device files by which a driver of GPUs shows."""
+"""Device files that exist if a GPU driver is loaded."""
 BROKEN = ("CUDA initialization", "HIP initialization", "XPU device count")
-"""Beginnings of torch's warnings about devices that are there and do not answer."""
+"""Beginnings of torch's warnings about devices that exist but do not answer."""
 
 
 class DeviceError(Exception):
-    """No such devices, or no way to tell. One line: what was looked for, what was found, what to do."""
+    """There are no such devices, or they cannot be counted. One line: what was sought, what was found, what to do."""
 
 
 class Devices:
-    """Accelerators that workers see, as torch counts them; it is asked when the first answer is needed, and once.
+    """Accelerators that workers see, as torch counts them. They are counted once, when first needed.
 
-    `environment` is the workers': its variables hide devices from them. `log` is told of a long wait.
+    `environment`: the workers' environment, whose variables may hide devices. `log` is called about a long wait.
     """
 
     def __init__(
         self, environment: Mapping[str, str], log: Callable[[str], None] = lambda line: None, *, addresses: bool
     ) -> None:
-        """`addresses`: whether the PCI addresses are wanted, too."""
+        """`addresses`: whether the PCI addresses are needed too."""
         self._environment = environment
         self._log = log
         self._addresses = addresses
         self._answer: Mapping[str, Any] = {}
 
     def count_workers(self, wanted: str) -> int:
-        """Number of workers that `wanted` (auto, cpu, gpu or xpu) means here. Raises `DeviceError`.
+        """Return the number of workers that `wanted` (auto, cpu, gpu or xpu) means here. Raises `DeviceError`.
 
-        cpu counts the CPUs that this process may run on. auto counts devices if a worker sees any, else CPUs. A device
-        that does not answer is an error for auto too: a node with a broken GPU is not a CPU node; nor is one with GPUs
-        and no torch.
+        `cpu` counts the CPUs that this process may use. `auto` counts devices if a worker sees any, otherwise CPUs. A
+        device that does not answer is an error, for `auto` too: a node with a broken GPU must not run as a CPU node.
+        GPUs without torch are also an error.
         """
         if wanted == "cpu":
             return len(os.sched_getaffinity(0))
@@ -69,10 +69,11 @@ class Devices:
         return int(answer["count"])
 
     def pci_addresses(self, advice: str) -> list[str]:
-        """PCI addresses of the devices that were counted, else of all accelerators, by the worker's index of them:
-        "0000:3b:00.0". Raises `DeviceError`, where there are no devices with the advice.
+        """Return the PCI addresses, such as "0000:3b:00.0", of the counted devices or else of all accelerators, by
+        device index.
 
-        The function number is always 0, as torch writes it. MIG devices have their GPU's address.
+        Raises `DeviceError`, with the advice if there are no devices. The function number is always 0, as torch writes
+        it. MIG devices have their GPU's address.
         """
         answer = self._answer or self._ask("auto")
         _check(answer, "auto", self._environment, lambda: advice)
@@ -97,14 +98,14 @@ def _check(answer: Mapping[str, Any], wanted: str, environment: Mapping[str, str
 
 
 def _why_none(answer: Mapping[str, Any]) -> str:
-    """Reason why torch sees no device, though none is known to be broken."""
+    """Return why torch sees no device, if no device is known to be broken."""
     if "missing" in answer:
         return words.devices.torch_missing(answer["missing"])
     return words.devices.torch_finds_none(answer["torch"])
 
 
 def _why_broken(answer: Mapping[str, Any]) -> str:
-    """Reason why devices that are there cannot be used; empty if there are none such."""
+    """Return why existing devices cannot be used, empty if none is broken."""
     if "missing" in answer:
         drivers = [path for path in DRIVERS if os.path.exists(path)]
         return words.devices.driver_without_torch(drivers[0], answer["missing"]) if drivers else ""

@@ -1,15 +1,15 @@
-"""Tells what accelerators torch sees: see node_agent/kernel/workers/devices.py.
+"""Prints which accelerators torch sees: see node_agent/kernel/workers/devices.py.
 
-A program of its own, run by the workers' interpreter in their environment. It asks NVIDIA's driver, by which a torch
-built for CUDA counts, and imports torch only where that gives no answer. It imports nothing of ours.
-Arguments: gpu, xpu or auto, and whether the PCI addresses are wanted. The last line of its output is a map in JSON.
+It is a program of its own, run by the workers' interpreter in their environment. It asks NVIDIA's driver, which a torch
+built for CUDA also uses, and imports torch only if the driver gives no answer. It imports nothing of this package.
+Arguments: gpu, xpu or auto, and whether PCI addresses are needed. The last line of its output is a JSON object.
 """
 
 import os
 import sys
 
 if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
-    del sys.path[0]  # our files are nobody's modules
+    del sys.path[0]  # this package's files must not be importable as top-level modules
 
 import ctypes
 import importlib.util
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 PCI_ADDRESS_BYTES = 32
-"""Room for a PCI address in a call of NVIDIA's driver."""
+"""Size of the buffer for a PCI address in a call to NVIDIA's driver."""
 
 
 def main(kind: str, addresses: str) -> None:
@@ -34,15 +34,15 @@ def main(kind: str, addresses: str) -> None:
         answer = _ask_torch(kind, wants_addresses=wants_addresses)
     sys.stdout.write(f"\n{json.dumps(answer)}\n")
     sys.stdout.flush()
-    os._exit(0)  # whatever torch would write as it ends is no part of the answer
+    os._exit(0)  # torch's output at its exit must not become part of the answer
 
 
 def ask_driver(driver: Any, torch: str, cuda: str, *, wants_addresses: bool) -> dict[str, Any] | None:
-    """What NVIDIA's driver sees, in the order in which it numbers the devices of a process.
+    """Return what NVIDIA's driver sees, in the order of a process's device numbers, None if torch must be asked.
 
-    `torch` is the version of torch, `cuda` that of the CUDA it was built for; empty: for none. None: torch has to be
-    asked, since it counts by something else, or will say what is wrong: the driver is older than torch needs, does not
-    answer, or sees no device. CUDA_VISIBLE_DEVICES and MIG are the driver's own matter.
+    `torch`: the version of torch. `cuda`: the CUDA version it was built for, empty if none. Torch must be asked if it
+    does not count by CUDA. It must also be asked if the driver is too old, does not answer or sees no device, because
+    torch then reports the problem. The driver itself handles CUDA_VISIBLE_DEVICES and MIG.
     """
     version, count = ctypes.c_int(), ctypes.c_int()
     if not cuda or driver.cuDriverGetVersion(ctypes.byref(version)) or version.value < int(cuda.split(".")[0]) * 1000:
@@ -56,7 +56,7 @@ def ask_driver(driver: Any, torch: str, cuda: str, *, wants_addresses: bool) -> 
 
 
 def _pci_address(driver: Any, index: int) -> str:
-    """Address as sysfs writes it; empty where the driver does not tell."""
+    """Return the address as sysfs writes it, empty if the driver does not report it."""
     device, text = ctypes.c_int(), ctypes.create_string_buffer(PCI_ADDRESS_BYTES)
     if driver.cuDeviceGet(ctypes.byref(device), index) or driver.cuDeviceGetPCIBusId(text, PCI_ADDRESS_BYTES, device):
         return ""
@@ -64,7 +64,7 @@ def _pci_address(driver: Any, index: int) -> str:
 
 
 def _versions() -> tuple[str, str]:
-    """Versions of the installed torch and of its CUDA, without its import; empty where they cannot be told."""
+    """Return the versions of the installed torch and of its CUDA without importing it, empty if unknown."""
     spec = importlib.util.find_spec("torch")
     folders = spec.submodule_search_locations if spec else None
     try:
@@ -99,7 +99,7 @@ def _look(torch: Any, kind: str, *, wants_addresses: bool) -> dict[str, Any]:
 
 
 def _address(properties: Any) -> str:
-    """Address as sysfs writes it; empty where torch does not tell."""
+    """Return the address as sysfs writes it, empty if torch does not report it."""
     try:
         place = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
     except AttributeError:

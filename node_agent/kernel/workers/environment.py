@@ -1,4 +1,4 @@
-"""Variables of a worker's environment, and the rules of those that depend on the agent's own environment."""
+"""Variables of a worker's environment, and rules for those that depend on the agent's own environment."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from contextlib import suppress
 from node_agent import words
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Path of the file to which torch's `@record` writes an error; empty: there is none."""
+"""Path of the file to which torch's `@record` writes an error, empty for none."""
 ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 UNINTERRUPTIBLE = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
@@ -16,31 +16,34 @@ WORKER_SERVER = "TORCH_WORKER_SERVER_SOCKET"
 FR_DUMP, FR_BUFFER_SIZE = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_FR_BUFFER_SIZE"
 NCCL_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 STACKS_FILE = "NODE_AGENT_STACKS_FILE"
-"""File to which a worker that was forked warm writes its stacks; the script does not see the variable."""
+"""File to which a warm-forked worker writes its stacks. The script does not see this variable."""
 STACKS_SIGNAL = signal.SIGRTMIN + 11
-"""Signal for a worker to write its stacks: real-time, unlike all that torch, NCCL, debuggers and schedulers use."""
+"""Signal that makes a worker write its stacks: a real-time one, which torch, NCCL, debuggers and schedulers do not use.
+"""
 EVIDENCE = (WORKER_SERVER, FR_DUMP, NCCL_PIPE, STACKS_FILE)
-"""Variables that name the places where a worker can be asked what it does."""
+"""Variables that name the ways to ask a worker what it is doing."""
 LONGEST_SOCKET_PATH = 100
-"""Longest path of a socket in bytes; the kernel's limit is 108."""
+"""Longest path of a socket in bytes. The kernel's limit is 108."""
 FR_ENTRIES = 2_000
-"""Entries of the flight recorder: torch's own default, set because NCCL has its pipe only where they are."""
+"""Entries of the flight recorder: torch's default, set because NCCL has its pipe only if this is set."""
 CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 
 
 def hiding_variable(parent: Mapping[str, str]) -> str | None:
-    """The variable by which the agent's own environment hides GPUs; ROCm's goes first. None: there is none."""
+    """Return the variable with which the agent's own environment hides GPUs, ROCm's first; None if there is none."""
     return next((name for name in (HIP_VISIBLE_DEVICES, CUDA_VISIBLE_DEVICES) if name in parent), None)
 
 
 def visible_devices(parent: Mapping[str, str]) -> list[str] | None:
-    """The GPUs that the agent's own environment allows; None: all."""
+    """Return the GPUs that the agent's own environment allows, None for all."""
     name = hiding_variable(parent)
     return None if name is None else [device.strip() for device in parent[name].split(",") if device.strip()]
 
 
 def own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Variables of `--virtual-local-rank`: the worker sees its own GPU alone, as device 0; on ROCm as in torch 2.15."""
+    """Return the variables of `--virtual-local-rank`: the worker sees only its own GPU, as device 0. On ROCm as in
+    torch 2.15.
+    """
     visible = visible_devices(parent)
     device = str(local_rank) if visible is None else visible[local_rank]
     hip = {HIP_VISIBLE_DEVICES: device} if HIP_VISIBLE_DEVICES in parent else {}
@@ -48,20 +51,20 @@ def own_device(parent: Mapping[str, str], local_rank: int) -> dict[str, str]:
 
 
 def defaults(parent: Mapping[str, str], local_world_size: int) -> dict[str, str]:
-    """Values that a worker gets unless the agent's own environment says otherwise."""
+    """Return the values that a worker gets unless the agent's own environment sets them."""
     values = {
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        # To a pipe, Python programs that `-u` does not reach write in blocks, the last of which dies with them.
+        # Python programs started without `-u` write to a pipe in blocks. The last block would be lost with them.
         "PYTHONUNBUFFERED": "1",
     }
     values |= terminal_size()
     if local_world_size > 1:
-        values["OMP_NUM_THREADS"] = "1"  # or every worker would take all cores
+        values["OMP_NUM_THREADS"] = "1"  # otherwise every worker would use all cores
     return {name: value for name, value in values.items() if name not in parent}
 
 
 def terminal_size() -> dict[str, str]:
-    """Return the size of this process's terminal, which its workers' pipes do not tell; empty without a terminal."""
+    """Return the size of this process's terminal, which its workers' pipes cannot report; empty without a terminal."""
     for stream in (1, 2):
         with suppress(OSError):
             size = os.get_terminal_size(stream)
@@ -71,7 +74,7 @@ def terminal_size() -> dict[str, str]:
 
 
 def omp_warning(parent: Mapping[str, str], local_world_size: int) -> str | None:
-    """The line to print when OMP_NUM_THREADS was set for the user."""
+    """Return the line to print if the agent has set OMP_NUM_THREADS for the user."""
     if "OMP_NUM_THREADS" in defaults(parent, local_world_size):
         return words.progress.OMP_NUM_THREADS
     return None

@@ -1,7 +1,8 @@
-"""The local worker group: spawned, watched and stopped.
+"""The local worker group: starts, watches and stops workers.
 
-Each worker leads its own session and process group, so that a signal to the group reaches its children too. Its exit is
-watched through a descriptor, never polled. The kernel kills it when the agent dies (PR_SET_PDEATHSIG).
+Each worker leads its own session and process group, so that a signal to the group also reaches its children. The agent
+watches a worker's exit through a descriptor, without polling. The kernel kills the worker when the agent dies
+(PR_SET_PDEATHSIG).
 """
 
 import asyncio
@@ -31,23 +32,25 @@ if TYPE_CHECKING:
     from node_agent.kernel.failures.oom import OomWatch
 
 LEFT_S = 3.0
-"""Time that processes have, after SIGTERM, whose worker has ended by itself."""
+"""Seconds from SIGTERM to SIGKILL for the remaining processes of a worker that has ended by itself."""
 READ_WITHIN_S = 5.0
-"""Longest time for which the end of a worker waits for what it has left on a disk."""
+"""Most seconds that the end of a worker waits for its files on a disk."""
 FULL_WITHIN_S = 2.0
-"""Longest time for which the end of a worker waits for the node's own disks to tell whether they are full."""
+"""Most seconds that the end of a worker waits to learn whether the node's own disks are full."""
 LOOK_S = 1.0
-"""Time between two looks at a worker that writes, and before the first one at a silent one: does it handle signals?"""
+"""Seconds between two checks whether a writing worker handles signals, and before the first check of a silent one."""
 
 TOLD_TO_END = frozenset(signal.Signals[name] for name in SIGNALS)
 HANDLED = TOLD_TO_END - {signal.SIGINT}
-"""Signals whose handler is the program's own decision: every Python program catches SIGINT."""
+"""Signals whose handler shows the program's own decision. Every Python program catches SIGINT."""
 
 
 class Worker:
-    """A started worker. `spares` is called with its pid when it has exited, before another process can get that pid. It
-    returns whether the rest of the worker's group may run on. `on_end` is called when the worker has been reaped.
-    `matters` is asked when it has exited, whether somebody wants to know why: then its evidence is read from the disk.
+    """A started worker.
+
+    `spares` is called with the worker's pid after its exit, before another process can get that pid. It returns whether
+    the rest of the worker's group may continue. `on_end` is called when the worker has been reaped. `matters` returns
+    whether the reason for its exit is of interest. If so, the evidence is read from the disk.
     """
 
     def __init__(
@@ -62,10 +65,11 @@ class Worker:
         self.exit_code: int | None = None
         """Exit code, negative for a signal; None while the worker runs."""
         self.may_be_told = False
-        """Whether the worker was seen to handle a signal that schedulers send: then it may exit 0 because of one."""
+        """Whether the worker was seen to handle a signal that schedulers send. It may then exit 0 because of that
+        signal."""
         self._look_timer: asyncio.TimerHandle | None = None
         self._left: tuple[LeftOnDisk, ...] = ()
-        """Evidence on a disk, once it has been read."""
+        """Evidence from the disk, once it has been read."""
         self._ending: set[asyncio.Task[None]] = set()
         self._streams = spec.open_streams()
         try:
@@ -79,22 +83,22 @@ class Worker:
 
     @property
     def last_output_at(self) -> float:
-        """Time of the worker's last output, by the event loop's clock; 0: there was none."""
+        """Time of the worker's last output by the event loop's clock, 0 if there was none."""
         return max(stream.last_read_at or 0.0 for stream in self._streams)
 
     @property
     def stderr_tail(self) -> tuple[str, ...]:
-        """Last lines of what the worker has written to stderr; empty while it writes into a file."""
+        """Last lines that the worker wrote to stderr, empty while it writes to a file."""
         return self._streams[1].tail()
 
     def look(self) -> None:
-        """Look whether the worker handles signals: Python puts the defaults back before it exits."""
+        """Check whether the worker handles signals. Python restores the defaults before it exits."""
         if not self.may_be_told:
             handled = [signum for signum in HANDLED if signal.getsignal(signum) is not signal.SIG_IGN]  # as under nohup
             self.may_be_told = outlasts(self.pid, handled)
 
     def failure(self, oom: "OomWatch | None" = None) -> Failure:
-        """The worker's failure with its evidence, once it has exited."""
+        """Return the worker's failure with its evidence. Valid once it has exited."""
         from node_agent.kernel.failures.diagnose import examine
 
         assert self.exit_code is not None
@@ -102,7 +106,7 @@ class Worker:
         return replace(failure, both_streams=self._streams[1].has_both)
 
     def _watch(self) -> None:
-        """Watch the worker; kill it if it cannot be watched."""
+        """Watch the worker, or kill it if that fails."""
         try:
             for stream in self._streams:
                 stream.on_output = self._look_soon
@@ -114,7 +118,7 @@ class Worker:
             raise
 
     def _look_soon(self) -> None:
-        """Look now, unless that was a moment ago, and once more in a moment."""
+        """Check now unless the last check was a moment ago, and once more in a moment."""
         if not self._look_timer and not self.may_be_told and self.exit_code is None:
             self.look()
             self._look_timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
@@ -130,7 +134,7 @@ class Worker:
             self._look_timer.cancel()
         is_spared = self._spares(self.pid)
         if not is_spared:
-            signal_group(self.pid, signal.SIGKILL)  # before the wait, while its group id is its own
+            signal_group(self.pid, signal.SIGKILL)  # before the wait, while no other group can have its id
         error_file = self.spec.error_file if self._matters() and self._has_failed() else ""
         self._when_read(lambda: self._reaped(is_spared), error_file, is_last=not is_spared)
 
@@ -149,7 +153,7 @@ class Worker:
         self._on_end(self)
 
     def close(self) -> None:
-        """Close the streams of a worker that has ended. What its children write from now on is lost."""
+        """Close the streams of an ended worker. Later output of its children is lost."""
         self._when_read(self._finish, is_last=True)
 
     def _finish(self) -> None:
@@ -157,7 +161,7 @@ class Worker:
             stream.finish()
 
     def _when_read(self, then: Callable[[], None], error_file: str = "", *, is_last: bool) -> None:
-        """Go on when the ends of the worker's files have been read, at once if there are none."""
+        """Call `then` when the ends of the worker's files have been read, at once if there are none."""
         ends = [(stream, end) for stream in self._streams if (end := stream.end(self.pid))]
         if not ends and not error_file:
             then()
@@ -178,7 +182,7 @@ class Worker:
 
                 left = unread(error) if error_file else None
                 for at, (stream, _) in enumerate(ends):
-                    ends[at] = stream, End(-1, 0).unread(error)  # the thread still has the other one
+                    ends[at] = stream, End(-1, 0).unread(error)  # the thread still uses the other one
             if left:
                 self._left = (left._replace(is_node_full=await _is_node_full()),)
             for stream, end in ends:
@@ -200,12 +204,12 @@ class Worker:
 
 
 class ProcessGroup:
-    """Processes that are stopped together. What their ends mean is for the classes that are derived from it."""
+    """Processes that are stopped together. Derived classes define what their ends mean."""
 
     def __init__(self, strays: Strays | None = None) -> None:
-        """`strays` tells what workers have left behind, for a process that adopts it.
+        """`strays`: returns the processes that workers have left behind, if this process adopts them.
 
-        None: what is left in their sessions counts. All of it gets time to end.
+        If it is None, the processes left in the workers' sessions count. All of them get time to end.
         """
         self._alive: dict[int, Worker] = {}
         """Workers that have not exited, by pid, in the order of the local ranks."""
@@ -217,12 +221,12 @@ class ProcessGroup:
         self._told = Told()
         self._remains: list[Remains] = []
         self._exited_pids: set[int] = set()
-        """Pids of workers that have exited; the end of some may still be looked at."""
+        """Pids of workers that have exited. The ends of some may not be examined yet."""
         self._spared: list[Worker] = []
-        """Workers that have ended, and whose children may still write."""
+        """Workers that have ended and whose children may still write."""
 
     def stop(self, signum: int, grace_s: float) -> None:
-        """Signal every worker; SIGKILL what is left after `grace_s`. May be repeated until they are killed."""
+        """Signal every worker, and SIGKILL the remaining processes after `grace_s` seconds. May be repeated before."""
         if self._killed:
             return
         loop = asyncio.get_running_loop()
@@ -239,9 +243,9 @@ class ProcessGroup:
             self._last_call = loop.call_later(rest_is_told_after_s(grace_s), self._tell_rest)
 
     def close(self) -> None:
-        """Close the streams of workers that have ended, and leave what they have left behind to others.
+        """Close the streams of ended workers. Leave their remaining processes to the code that adopts them.
 
-        Where nobody adopts that, it is killed.
+        If no code adopts them, kill them.
         """
         for remains in self._remains:
             if not self._strays:
@@ -253,15 +257,15 @@ class ProcessGroup:
         self._spared.clear()
 
     def _ended(self, worker: Worker) -> None:
-        """Take note of a worker that has ended."""
+        """Called when a worker has ended."""
         raise NotImplementedError
 
     def _all_ended(self) -> None:
-        """Take note that the last thing that workers have left is gone, and that all workers had ended before."""
+        """Called when all workers have ended and the last process that they left behind is gone."""
         raise NotImplementedError
 
     def _all_stopped(self) -> None:
-        """Take note that after `stop` all workers are gone, but for those in `_alive`, which SIGKILL has not ended."""
+        """Called after `stop` when all workers are gone, except those in `_alive`, which survived SIGKILL."""
         raise NotImplementedError
 
     def _start_worker(self, spec: WorkerSpec) -> Worker:
@@ -270,7 +274,7 @@ class ProcessGroup:
         return worker
 
     def _failure_matters(self) -> bool:
-        """Whether somebody wants to know why a worker fails that ends now."""
+        """Return whether the reason for a failure at this time is of interest."""
         return True
 
     def _exited(self, worker: Worker) -> None:
@@ -281,7 +285,7 @@ class ProcessGroup:
             self._are_gone()
 
     def _spares(self, pid: int) -> bool:
-        """Whether the rest of an exited worker's group may run on. If not, it is killed."""
+        """Return whether the rest of an exited worker's group may continue. If not, it is killed."""
         if self._killed or self._stop_signal == signal.SIGKILL:
             return False
         self._exited_pids.add(pid)
@@ -291,7 +295,9 @@ class ProcessGroup:
         return self._leave(self._strays, None if is_last else pid)
 
     def _leave(self, strays: Strays, session: int | None) -> bool:
-        """Let what workers have left end in what is left of the grace, or in a few seconds. False: nothing is left."""
+        """Let the remaining processes end within the rest of the grace, or a few seconds. Return False if there are
+        none.
+        """
         within_s = self._stops_at - asyncio.get_running_loop().time() if self._stopping else LEFT_S
         signum = self._stop_signal if self._stopping else signal.SIGTERM
         remains = Remains(strays, session, signum, self._told, within_s, self._remains_gone)
@@ -314,7 +320,7 @@ class ProcessGroup:
         return self._strays() if self._strays else ()
 
     def _tell_rest(self) -> None:
-        """Tell what the workers have not told themselves, before it is killed."""
+        """Signal the processes that the workers have not signalled themselves, before they are killed."""
         adopted = self._adopted()
         for pid in self._alive:
             self._told.tell_rest(pid, self._stop_signal, adopted)
@@ -346,13 +352,17 @@ class ProcessGroup:
 
 
 class WorkerGroup(ProcessGroup):
-    """The workers of one round. Calls back once: `succeeded`, or `failed` with the first failure, or neither if it is
-    stopped before; and after `stop`, once, `stopped` with the pids of workers that could not be killed.
+    """The workers of one round.
 
-    A failure that follows from another worker's is not called back at once: if that one is a worker of this group and
-    ends soon, it is the one to report. Nor is the end by a signal that schedulers send to all processes of a node: if
-    the agent gets it, too, whichever is first, the node leaves and no worker has failed. Nor, for the same reason, the
-    success of workers that handle such a signal: they may have exited 0 because of it.
+    It calls back once when the round is decided: `succeeded`, or `failed` with the first failure. It calls neither if
+    it is stopped before. After `stop` it calls `stopped` once, with the pids of workers that survived SIGKILL.
+
+    Three results are held back for a moment:
+    - A failure that follows from another worker's. If that worker is in this group and ends soon, its failure is
+      reported instead.
+    - The end by a signal that schedulers send to all processes of a node. If the agent gets that signal too, before or
+      after, the node leaves and no worker has failed.
+    - The success of workers that handle such a signal, because they may have exited 0 because of it.
     """
 
     def __init__(
@@ -372,12 +382,11 @@ class WorkerGroup(ProcessGroup):
         self._settled = False
         """Whether the group has called back how it ended, or is being stopped."""
         self._suspect: Failure | None = None
-        """The first failure that follows from another, or from a signal that the agent may be about to get, too."""
+        """The first failure that follows from another, or from a signal that the agent may be about to get too."""
         self.told_until = 0.0
-        """Time before which the agent may still get the signal by which a worker has ended. The group has not succeeded
-        before."""
+        """Time until which the agent may still get the signal that ended a worker. The group cannot succeed before."""
         self._set_up_at = asyncio.get_running_loop().time() + LOOK_S
-        """Time before which a forked worker may still have the handlers of the process that it is a copy of."""
+        """Time until which a forked worker may still have the handlers of the process that it is a copy of."""
         self.finished_at: dict[int, float] = {}
         """Times, by the event loop's clock, at which workers exited 0, by local rank."""
         self._error_files: dict[int, str] = {}
@@ -390,7 +399,7 @@ class WorkerGroup(ProcessGroup):
                 return
         from node_agent.kernel.failures import oom
 
-        self._oom = oom.OomWatch()  # when the workers run already: it has no part in their start
+        self._oom = oom.OomWatch()  # created after the workers' start, which does not need it
 
     @property
     def pids(self) -> list[int]:
@@ -409,15 +418,15 @@ class WorkerGroup(ProcessGroup):
 
     @property
     def last_output_at(self) -> float | None:
-        """Time of the last output of the workers that run, by the event loop's clock; None: there was none."""
+        """Time of the running workers' last output by the event loop's clock, None if there was none."""
         return max((worker.last_output_at for worker in self._alive.values()), default=0.0) or None
 
     def error_file(self, pid: int) -> str:
-        """File to which this worker, also one that is gone, was to write its error; empty if it is not ours."""
+        """Return the file for this worker's error, even after its end; empty if it is not in this group."""
         return self._error_files.get(pid, "")
 
     def look(self) -> None:
-        """Look which workers handle signals, once they are set up. To be called once in a while."""
+        """Check which workers handle signals, once they are set up. Call it from time to time."""
         if asyncio.get_running_loop().time() >= self._set_up_at:
             for worker in self._alive.values():
                 worker.look()
@@ -474,7 +483,7 @@ class WorkerGroup(ProcessGroup):
 
 
 async def _is_node_full() -> bool:
-    """Whether a disk of the node itself is full; False if none tells in time."""
+    """Return whether a disk of the node itself is full; False if it is not known in time."""
     from node_agent.kernel.failures.diagnose import is_node_full
 
     with suppress(OSError):
@@ -483,7 +492,7 @@ async def _is_node_full() -> bool:
 
 
 def _is_told_to_end(failure: Failure) -> bool:
-    """Whether the worker ended by a signal that its agent may be about to get, too."""
+    """Return whether the worker ended by a signal that its agent may be about to get too."""
     return -failure.exit_code in TOLD_TO_END
 
 

@@ -1,4 +1,4 @@
-"""Helper processes of the agent: the store's, the fork server, the guardian, the plug-in's, a server that it hosts."""
+"""Helper processes of the agent: the store's, the fork server, the guardian, a plug-in's, a hosted server."""
 
 import asyncio
 import signal
@@ -9,10 +9,10 @@ from node_agent.kernel.workers.process import KILL_TIMEOUT_S, ChildProcess, sign
 
 
 class Helper:
-    """A program of ours in a process of its own, watched by the event loop, with a socket between the two.
+    """A program of this package in a separate process, watched by the event loop, with a socket between the two.
 
-    `start` is given the descriptor of the program's end of the socket. `ended` is called when it has exited by itself,
-    before our end is closed. Raises `OSError` if it cannot be started.
+    `start` gets the descriptor of the program's end of the socket. `ended` is called when the program has exited by
+    itself, before the agent's end is closed. Raises `OSError` if the program cannot be started.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class Helper:
         kind: int = socket.SOCK_STREAM,
     ) -> None:
         self.exit_code: int | None = None
-        """Exit code; None while the program runs."""
+        """Exit code, None while the program runs."""
         self._ended = ended
         self.loop = asyncio.get_running_loop()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, kind)
@@ -36,18 +36,18 @@ class Helper:
         self.loop.add_reader(self._process.fileno(), self._exited)
 
     def kill(self) -> None:
-        """Kill the program; the loop waits for its end."""
+        """Kill the program. The loop waits for its end."""
         signal_group(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the program, if it still runs, and wait for that, though not for ever."""
+        """End the program if it still runs, and wait for its end for a bounded time."""
         if self.exit_code is None:
             self.loop.remove_reader(self._process.fileno())
             self.exit_code = self._process.end(KILL_TIMEOUT_S)
             self._hang_up()
 
     def release(self) -> None:
-        """Let the program go on by itself, if it still runs: nobody here waits for it any more."""
+        """Let the program continue by itself if it still runs, without waiting for its end."""
         if self.exit_code is None:
             self.loop.remove_reader(self._process.fileno())
             self._process.disown()

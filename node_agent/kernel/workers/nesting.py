@@ -1,8 +1,8 @@
-"""Runs within runs: a launcher that a worker starts is told which runs it is part of, and which variables are not its.
+"""Nested runs: tells a launcher that a worker starts which runs it is part of, and which variables to leave out.
 
-An agent gives each worker some variables for that worker alone, such as a socket's path. A launcher that the worker
-starts inherits them; workers of its own that all had the same path would fail. So it leaves them out, unless their
-values have been changed since. It also must not join a run that it is part of: both would wait for ever.
+An agent gives some variables to one worker only, such as a socket's path. A launcher that the worker starts inherits
+them. If it passed the same path to all of its own workers, they would fail. So it leaves these variables out, unless
+their values have changed since. It also must not join a run that it is part of, because both would wait forever.
 """
 
 import re
@@ -16,13 +16,13 @@ from node_agent.kernel.config import Endpoint
 from node_agent.kernel.workers.environment import TIMER_FILE
 
 RUNS = "NODE_AGENT_RUNS"
-"""Variable of every worker: the runs that it is part of, and its own variables, as JSON."""
+"""Variable of every worker, as JSON: the runs that it is part of, and the variables that only it has."""
 RUN_ID = "TORCHELASTIC_RUN_ID"
 _TORCHRUNS_TIMER_FILE = re.compile(r"/tmp/watchdog_timer_[0-9a-f-]{36}")
 
 
 class Outer(Struct, frozen=True):
-    """Inheritance of a process from the agents whose worker it is, or whose worker has started it."""
+    """What a process inherits from the agents above it."""
 
     runs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Ids of the runs, the innermost last, each with the addresses of its servers."""
@@ -31,7 +31,7 @@ class Outer(Struct, frozen=True):
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Outer":
-        """Read the variable; what cannot be read tells nothing."""
+        """Read the variable. A part that cannot be read is ignored."""
         with suppress(ValueError):
             return json.decode(environment.get(RUNS, "{}"), type=cls)
         return cls()
@@ -40,13 +40,13 @@ class Outer(Struct, frozen=True):
 def variables(
     environment: Mapping[str, str], run_id: str, servers: Sequence[Endpoint], given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variable for a worker. `environment`: the agent's own; `given`: what it has made for this worker."""
+    """Return the variable for a worker. `environment`: the agent's own. `given`: the variables made for this worker."""
     own = (run_id, tuple(address(*server) for server in servers))
     return {RUNS: json.encode(Outer((*Outer.of(environment).runs, own), dict(given))).decode()}
 
 
 def without_outer(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the variables that an outer agent, or torchrun, has made for its worker."""
+    """Return the environment without the variables that an outer agent or torchrun has made for its worker."""
     given = dict(Outer.of(environment).given)
     timer = environment.get(TIMER_FILE, "")
     if RUN_ID in environment and _TORCHRUNS_TIMER_FILE.fullmatch(timer):
@@ -57,7 +57,8 @@ def without_outer(environment: Mapping[str, str]) -> dict[str, str]:
 def is_part_of(environment: Mapping[str, str], run_id: str, servers: Sequence[Endpoint], *, is_inherited: bool) -> bool:
     """Return whether this process is part of the run with this id at one of these servers.
 
-    torchrun tells its workers the run's id, but not where the nodes meet: then only an inherited place can be its.
+    torchrun gives its workers the run's id, but not the rendezvous address. In that case only an inherited address can
+    match.
     """
     runs, addresses = Outer.of(environment).runs, {address(*server) for server in servers}
     if any(each == run_id and addresses & set(theirs) for each, theirs in runs):

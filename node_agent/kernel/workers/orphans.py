@@ -1,14 +1,15 @@
-"""Orphans that workers leave behind: descendants that left their process group, such as daemons.
+"""Orphans of workers: descendants that have left their process group, such as daemons.
 
-While the agent lives it is their subreaper: the kernel makes it the parent of every descendant that loses its own, so
-that it finds them among its children, whatever session or environment they have. A guardian covers the agent's own
-sudden death: a shell that waits for the end of its stdin, then ends whatever carries the agent's mark in its
-environment or is kin of the processes in the agent's roster, and removes the agent's temporary folder. One that is
-killed is replaced.
+While the agent lives, it is their subreaper: the kernel makes it the parent of every descendant whose parent ends. So
+it finds orphans among its children, in any session and with any environment.
 
-An agent may adopt processes that no worker has started. As a container's first process it adopts those of `docker
-exec`; if a shell script has become the agent (`exec node-agent`), it has the script's children. Such an agent ends an
-orphan only if it carries the mark, was in a worker's session, or was seen as a worker's descendant.
+A guardian handles the agent's sudden death. It is a shell that waits for the end of its stdin. Then it ends all
+processes that have the agent's mark in their environment or are related to the agent's roster. It also removes the
+agent's temporary folder. A guardian that is killed is replaced.
+
+An agent may adopt processes that no worker has started. As a container's first process, it adopts those of `docker
+exec`. If a shell script has become the agent (`exec node-agent`), it has the script's children. Such an agent ends an
+orphan only if the orphan has the mark, was in a worker's session, or was seen as a worker's descendant.
 """
 
 import asyncio
@@ -43,17 +44,17 @@ from node_agent.kernel.workers.process import (
 )
 
 MARK = "NODE_AGENT_ID"
-"""Variable in the environment of every worker, and so of whatever it starts."""
+"""Variable in the environment of every worker, inherited by all processes that the worker starts."""
 
 REPLACEMENT_S = 0.5
-"""Wait before a guardian that was killed is replaced."""
+"""Seconds before a killed guardian is replaced."""
 FIRST_LOOK_S, LOOK_S = 0.5, 10.0
-"""Least time in seconds between two looks at the workers' descendants: at first, doubling, and in the end."""
+"""Least seconds between two looks at the workers' descendants: at first, and after repeated doubling."""
 END_S = 1.0
-"""Longest time in seconds for which killed orphans are waited for; the agent does nothing else meanwhile."""
+"""Most seconds to wait for killed orphans. The agent is blocked meanwhile."""
 
 MOST_LOOKS = 20
-"""Most looks for orphans after a round: a program that starts processes without end does not hold the agent up."""
+"""Most looks for orphans after a round, so that a program which keeps starting processes cannot block the agent."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _WAIT_THEN_REAP = "trap '' TERM INT HUP QUIT; read -r word; exec \"$@\""
@@ -61,29 +62,29 @@ _WAIT_THEN_REAP = "trap '' TERM INT HUP QUIT; read -r word; exec \"$@\""
 
 
 class Orphans:
-    """Orphans of one agent, whose process is its own. `mark` is unique to it."""
+    """Orphans of one agent that is a process of its own. `mark`: unique to the agent."""
 
     def __init__(self, mark: str) -> None:
         self.mark = {MARK: mark}
-        """Variable that the workers' environment must hold."""
+        """Variable that the workers' environment must contain."""
         self._entry = os.fsencode(f"{MARK}={mark}")
         self._guardian: Helper | None = None
         self._killed: set[int] = set()
         self._roster = Roster({}, {})
         self._roster_file = _new_roster()
         self._look_at, self._pause_s = 0.0, FIRST_LOOK_S
-        """Time before which the descendants are not looked at again, and the pause that follows."""
+        """Time of the next look at the descendants, and the pause after it."""
         self._adopts_others = os.getpid() == 1 or bool(children())
-        """Whether processes become this one's children that no worker has started."""
+        """Whether this process may become the parent of processes that no worker has started."""
         self._is_closed = False
         self.expects: Callable[[int], bool] = lambda pid: False
-        """Tells whether an adopted child is about to become one that somebody here waits for."""
+        """Return whether an adopted child will soon be one that other code of the agent waits for."""
         self._loop = asyncio.get_running_loop()
         adopt_orphans()
         self._loop.add_signal_handler(signal.SIGCHLD, reap)
 
     def guard(self, environment: Mapping[str, str], folder: str) -> None:
-        """Let the agent's sudden death take its workers' descendants along, and its temporary folder."""
+        """Start the guardian: if the agent dies suddenly, it ends the workers' descendants and removes the folder."""
         if self._guardian is not None or self._is_closed:
             return
         helper = (
@@ -91,7 +92,7 @@ class Orphans:
         )  # fmt: skip
         passed = () if self._roster_file < 0 else (self._roster_file,)
         command = ("/bin/sh", "-c", _WAIT_THEN_REAP, "sh", *helper)
-        with suppress(OSError):  # no descriptor is left, or there is no shell here
+        with suppress(OSError):  # no descriptor is left, or there is no shell
             self._guardian = Helper(
                 lambda life: CommandProcess(
                     command, environment, DEVNULL, STDERR, stdin=life, pass_fds=passed, outlives_agent=True
@@ -105,9 +106,9 @@ class Orphans:
         self._look_at, self._pause_s = monotonic() + FIRST_LOOK_S, FIRST_LOOK_S
 
     def exited(self, worker: int) -> None:
-        """Take a worker that has exited, and is about to be reaped, out of the roster: its pid may be used again.
+        """Remove an exited worker, which is about to be reaped, from the roster: its pid may be used again.
 
-        Before, what it has left in its session is entered, for an agent that could not tell afterwards.
+        The processes in its session are entered first, because they cannot be found afterwards.
         """
         workers, others = self._roster
         if self._adopts_others:
@@ -115,7 +116,7 @@ class Orphans:
         self._enter({pid: when for pid, when in workers.items() if pid != worker}, others)
 
     def look(self) -> None:
-        """Enter the descendants of the workers in the roster, unless that was done a moment ago."""
+        """Enter the descendants of the roster's workers, unless the last look was a moment ago."""
         if monotonic() >= self._look_at:
             self._pause_s = min(2 * self._pause_s, LOOK_S)
             self._look_at = monotonic() + self._pause_s
@@ -124,9 +125,9 @@ class Orphans:
             self._enter(workers, {pid: began(pid) for pid in found})
 
     def end(self) -> int:
-        """End what the round's workers, which are gone, have left behind. Return how many processes that were.
+        """End the processes that the round's ended workers have left behind. Return their number.
 
-        Further looks find what was started during the first one, and what killed processes have left.
+        Further looks find processes that started during the first look or were left by killed processes.
         """
         ended: dict[int, int] = {}
         until, empty_looks = monotonic() + END_S, 0
@@ -144,11 +145,11 @@ class Orphans:
         return len(ended)
 
     def strays(self) -> set[int]:
-        """Orphans and their descendants."""
+        """Return the orphans and their descendants."""
         return family(self._orphans()) - own_children
 
     def _orphans(self) -> list[int]:
-        """Adopted children that workers have started, or processes that workers have started."""
+        """Return the adopted children that descend from workers."""
         return [pid for pid in children() - own_children if self._is_ours(pid) and not self.expects(pid)]
 
     def _is_ours(self, orphan: int) -> bool:
@@ -160,11 +161,13 @@ class Orphans:
     def _enter(self, workers: dict[int, int], others: dict[int, int]) -> None:
         self._roster = Roster(workers, others)
         if self._roster_file >= 0:
-            with suppress(OSError):  # memory is short: the mark is left
+            with suppress(OSError):  # memory is short: the mark still works
                 write_roster(self._roster_file, self._roster)
 
     def close(self) -> list[int]:
-        """End the guardian, for the agent ends well. Returns pids of helpers and orphans that nothing could end."""
+        """End the guardian, since the agent exits in order. Return the pids of helpers and orphans that could not be
+        ended.
+        """
         self._is_closed = True
         if self._roster_file >= 0:
             os.close(self._roster_file)
@@ -177,19 +180,19 @@ class Orphans:
         return [*outlived_kill, *(pid for pid in left if not has_ended(pid, until - monotonic()))]
 
     def _guardian_ended(self, environment: Mapping[str, str], folder: str, guardian: Helper) -> None:
-        """Replace a guardian that was killed; one that gave up by itself would do so again."""
+        """Replace a guardian that was killed. One that exited by itself would do so again."""
         self._guardian = None
         if (guardian.exit_code or 0) < 0:
             self._loop.call_later(REPLACEMENT_S, self.guard, environment, folder)
 
 
 def adopt_orphans() -> bool:
-    """Become the parent of descendants that lose their own, unless a child of this process does. False: it cannot."""
+    """Become the parent of orphaned descendants, except where a child already is. Return False if impossible."""
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def _new_roster() -> int:
-    """File without a name that the guardian reads when the agent is gone; -1 if no descriptor is left."""
+    """Return an unnamed file that the guardian reads when the agent is gone, -1 if no descriptor is left."""
     try:
         return os.memfd_create("node-agent-roster", os.MFD_CLOEXEC)
     except OSError:
@@ -197,7 +200,7 @@ def _new_roster() -> int:
 
 
 def children(pid: int | str = "self") -> set[int]:
-    """The children of a process, those that it has adopted included."""
+    """Return the children of a process, including those that it has adopted."""
     found: set[int] = set()
     try:
         threads = os.listdir(f"/proc/{pid}/task")
@@ -207,13 +210,15 @@ def children(pid: int | str = "self") -> set[int]:
         try:
             with open(f"/proc/{pid}/task/{thread}/children") as listed:
                 found.update(map(int, listed.read().split()))
-        except OSError:  # a thread that is gone
+        except OSError:  # a thread that has ended
             continue
     return found
 
 
 def main_children(pid: int) -> set[int]:
-    """Children that the process's main thread has started: workers have hundreds of threads, each with a file."""
+    """Return the children that the process's main thread has started. Workers have hundreds of threads, each with a
+    file.
+    """
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as listed:
             return set(map(int, listed.read().split()))

@@ -1,12 +1,12 @@
-"""Program of the guardian whose agent has died without a word: it tidies up after it.
+"""Program of the guardian: cleans up after an agent that has died suddenly.
 
-It ends every process that carries the agent's mark or that the agent's roster tells of, then removes the agent's
-temporary folder. A program of its own, started by `orphans.py` beside it; its arguments are the mark as it
-stands in the environment, the folder, and the descriptor of the roster. The workers themselves die with the agent
-(PR_SET_PDEATHSIG): this is for their descendants, in whatever session they are.
+It ends every process that has the agent's mark or that the agent's roster leads to, then removes the agent's temporary
+folder. `orphans.py` starts it as a separate program. Its arguments are the mark as the environment has it, the folder,
+and the descriptor of the roster. The workers themselves die with the agent (PR_SET_PDEATHSIG), so this program ends
+their descendants, in any session.
 
-A process is identified by its pid and the time at which it began, and is signalled by a pidfd. So a process that has
-got the pid of one of ours is never ended.
+It identifies a process by its pid and start time, and signals it through a pidfd. So it never ends another process that
+has reused a pid.
 """
 
 import os
@@ -20,17 +20,17 @@ from contextlib import suppress
 from typing import NamedTuple
 
 EMPTY_LOOKS = 2
-"""Looks in a row that find nothing, after which nothing is left: one can miss what is started while it lasts."""
+"""Number of consecutive looks that must find nothing. One look can miss a process that starts meanwhile."""
 END_S = 5.0
-"""Longest time in seconds for which the processes that one look has found are waited for."""
+"""Most seconds to wait for the processes that one look has found."""
 MOST_AT_ONCE = 200
-"""Most descriptors of processes that are open at the same time."""
+"""Most process descriptors that are open at the same time."""
 _ENTRY = struct.Struct("=qqq")
-"""Entry of the roster: a pid, the time at which that process began, and whether it is a worker."""
+"""Entry of the roster: a pid, the start time of its process, and whether it is a worker."""
 
 
 class Process(NamedTuple):
-    """Process as /proc shows it. `began`: ticks of the kernel's clock since its boot."""
+    """Process as /proc shows it. `began`: start time in ticks of the kernel's clock since boot."""
 
     parent: int
     group: int
@@ -39,10 +39,10 @@ class Process(NamedTuple):
 
 
 class Roster(NamedTuple):
-    """Processes of an agent by pid, each with the time at which it began."""
+    """Processes of an agent by pid, each with its start time."""
 
     workers: dict[int, int]
-    """Workers that the agent has not reaped: until then no other process can get the pid of one, nor its session."""
+    """Workers that the agent has not reaped. Until then no other process can get such a pid or its session."""
     others: dict[int, int]
     """Descendants of the workers."""
 
@@ -51,12 +51,14 @@ def main(mark: bytes, folder: bytes, roster: bytes) -> int:
     code = end_all(mark, read_roster(int(roster)) if int(roster) >= 0 else Roster({}, {}))
     import shutil
 
-    shutil.rmtree(folder, ignore_errors=True)  # it may never have been made
+    shutil.rmtree(folder, ignore_errors=True)  # it may not exist
     return code
 
 
 def end_all(mark: bytes, roster: Roster) -> int:
-    """Kill until `EMPTY_LOOKS` find nothing. Return 1 if a process could not be ended, which no look counts again."""
+    """Kill until `EMPTY_LOOKS` looks find nothing. Return 1 if a process could not be ended; later looks ignore that
+    process.
+    """
     spared: dict[int, int] = {os.getpid(): began(os.getpid())}
     known, looks, code = dict(roster.others), 0, 0
     while looks < EMPTY_LOOKS:
@@ -72,7 +74,7 @@ def end_all(mark: bytes, roster: Roster) -> int:
 
 
 def kin(found: Mapping[int, Process], roster: Roster) -> set[int]:
-    """Pids of the roster's processes, of those in a worker's session, and of the descendants of all these."""
+    """Return the pids of the roster's processes, of those in a worker's session, and of all their descendants."""
     known = roster.others | roster.workers
     ours = {pid for pid, process in found.items() if known.get(pid) == process.began}
     sessions = {pid for pid, when in roster.workers.items() if pid not in found or found[pid].began == when}
@@ -89,7 +91,7 @@ def kin(found: Mapping[int, Process], roster: Roster) -> set[int]:
 
 
 def end(victims: Mapping[int, int], within_s: float) -> set[int]:
-    """Kill processes, each given by its pid and when it began, and wait for their end. Return those that still run."""
+    """Kill processes, given by pid and start time, and wait for their end. Return those that still run."""
     until, left, pids = time.monotonic() + within_s, set[int](), list(victims)
     for first in range(0, len(pids), MOST_AT_ONCE):
         some = pids[first : first + MOST_AT_ONCE]
@@ -107,25 +109,25 @@ def _kill(pid: int, when: int) -> int | None:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return None
-    if began(pid) != when:  # by now the descriptor is of the process that has this pid
+    if began(pid) != when:  # the descriptor belongs to another process that has this pid now
         os.close(descriptor)
         return None
-    with suppress(OSError):  # it has ended, or is another user's: which of the two, the wait tells
+    with suppress(OSError):  # it has ended, or is another user's: the wait shows which
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     return descriptor
 
 
-# What /proc tells.
+# Reading /proc.
 
 
 def processes() -> dict[int, Process]:
-    """All processes by pid, without zombies."""
+    """Return all processes by pid, without zombies."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return {pid: process for pid in pids if (process := look_at(pid))}
 
 
 def look_at(pid: int) -> Process | None:
-    """The process with this pid; None if it is gone, or a zombie."""
+    """Return the process with this pid, None if it is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             state, *fields = stat.read().rpartition(b")")[2].split()
@@ -137,13 +139,13 @@ def look_at(pid: int) -> Process | None:
 
 
 def began(pid: int) -> int:
-    """Time at which the process began, which no other process with its pid has; -1 if it is gone."""
+    """Return the start time of the process, by which it differs from others with its pid; -1 if it is gone."""
     process = look_at(pid)
     return process.began if process else -1
 
 
 def is_marked(pid: int, mark: bytes) -> bool:
-    """Whether the mark stands in the process's environment; of a zombie, or another user's, it cannot be read."""
+    """Return whether the process's environment has the mark. False for a zombie or another user's process."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return mark in environ.read().split(b"\0")
@@ -152,7 +154,7 @@ def is_marked(pid: int, mark: bytes) -> bool:
 
 
 def has_ended(pid: int, within_s: float) -> bool:
-    """Whether the process is gone in time, or a zombie."""
+    """Wait for the process to end. Return whether it is gone or a zombie in time."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -164,7 +166,7 @@ def has_ended(pid: int, within_s: float) -> bool:
 
 
 def becomes_readable(descriptor: int, within_s: float) -> bool:
-    """Whether the descriptor is readable in time; that of a process is when it has ended."""
+    """Return whether the descriptor becomes readable in time. A process's pidfd does when the process has ended."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(1000 * max(0.0, within_s)))
@@ -174,7 +176,7 @@ def becomes_readable(descriptor: int, within_s: float) -> bool:
 
 
 def write_roster(file: int, roster: Roster) -> None:
-    """Write the roster anew. What is read if the writer is killed meanwhile is a mixture of the old and the new one."""
+    """Write the roster anew. If the writer is killed meanwhile, a reader gets a mixture of the old and the new one."""
     data = b"".join(
         _ENTRY.pack(pid, when, is_worker)
         for is_worker, those in enumerate((roster.others, roster.workers))

@@ -1,7 +1,8 @@
-"""Reservation of MASTER_PORT, which is not guessed.
+"""Reservation of MASTER_PORT, so that the port is certainly free.
 
-A socket that is bound with SO_REUSEADDR and does not listen keeps its port: the kernel gives it to nobody else who asks
-for a free one, yet a listener that sets SO_REUSEADDR too, as torch's TCPStore does, can take it (Linux, torch 2.13).
+A socket that is bound with SO_REUSEADDR and does not listen keeps its port. The kernel does not give that port to a
+program that asks for a free one. A listener that also sets SO_REUSEADDR, like torch's TCPStore, can still take it
+(Linux, torch 2.13).
 """
 
 import socket
@@ -13,7 +14,7 @@ class ReservedPort:
     """The port of one round, kept until `release`."""
 
     def __init__(self, number: int = 0) -> None:
-        """Reserve this port, or a free one. Raises `OSError` if somebody else has it."""
+        """Reserve this port, or a free one. Raises `OSError` if another process has it."""
         try:
             try:
                 self.socket = _bound(socket.AF_INET6, number)
@@ -28,7 +29,7 @@ class ReservedPort:
 
 
 def _bound(family: int, number: int) -> socket.socket:
-    """A socket that is bound to this port of every address."""
+    """Return a socket that is bound to this port on every address."""
     reserved = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family == socket.AF_INET6:

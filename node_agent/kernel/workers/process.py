@@ -1,4 +1,4 @@
-"""Child processes: started in a session of their own, tied to the agent's life, and watched without polling."""
+"""Child processes: started in their own session, tied to the agent's life, and watched without polling."""
 
 import ctypes
 import os
@@ -14,38 +14,40 @@ from node_agent.kernel.workers.orphans_helper import becomes_readable
 
 STDERR, DEVNULL = 2, subprocess.DEVNULL
 KILL_TIMEOUT_S = 30.0
-"""Time that a child may take to go after SIGKILL: one in uninterruptible sleep may not."""
+"""Seconds after which a child counts as surviving SIGKILL, as it may in uninterruptible sleep."""
 _PR_SET_PDEATHSIG = 1
 _HANDLED = (b"SigBlk", b"SigCgt")
-"""Fields of /proc/PID/status, hexadecimal, with the signals that a process handles or waits for itself."""
+"""Fields of /proc/PID/status, in hexadecimal, with the signals that a process handles or waits for itself."""
 _OUTLASTED = (*_HANDLED, b"SigIgn")
 """Fields with the signals that do not end the process."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Process(Protocol):
-    """A started child, however it was started. It leads its own process group."""
+    """A started child, which leads its own process group."""
 
     pid: int
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when the child has exited."""
+        """Return a descriptor that becomes readable when the child has exited."""
 
     def reap(self) -> int:
-        """Exit code of a child that has exited, negative for a signal. Frees everything that was its own."""
+        """Return the exit code of an exited child, negative for a signal. Release all resources of the child."""
 
 
 own_children: set[int] = set()
-"""Children that somebody here waits for: nobody else may reap them."""
+"""Children that code in this process waits for. Other code must not reap them."""
 outlived_kill: set[int] = set()
-"""Children that SIGKILL has not ended in time, and that nobody waits for any more."""
+"""Children that have survived SIGKILL and are not waited for any more."""
 
 Start = Callable[[int, int], Process]
-"""Starts a child whose stdout and stderr are these descriptors. Raises `OSError` with one line that says why not."""
+"""Start a child with these descriptors as stdout and stderr. Raises `OSError` with one line that gives the reason."""
 
 
 class ChildProcess:
-    """A child of this process that leads its own group. Raises `OSError` if it cannot be watched: then it is killed."""
+    """A child of this process that leads its own group. If it cannot be watched, it is killed, and this raises
+    `OSError`.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -68,7 +70,7 @@ class ChildProcess:
         return os.waitstatus_to_exitcode(status)
 
     def end(self, within_s: float) -> int:
-        """Kill the child's group, and wait for its exit code; a child that has not gone in time is given up."""
+        """Kill the child's group and return its exit code. Stop waiting if the child has not ended in time."""
         signal_group(self.pid, signal.SIGKILL)
         if becomes_readable(self._pidfd, within_s):
             return self.reap()
@@ -77,7 +79,7 @@ class ChildProcess:
         return -signal.SIGKILL
 
     def disown(self) -> None:
-        """Let the child go on by itself: nobody here waits for it any more."""
+        """Let the child continue by itself, without waiting for its end."""
         os.close(self._pidfd)
 
 
@@ -115,21 +117,21 @@ class CommandProcess(ChildProcess):
             )
         except subprocess.SubprocessError as error:
             raise OSError(EINVAL, words.workers.no_cpu_left(cpus)) from error
-        process.returncode = 0  # its end is for `reap` alone
+        process.returncode = 0  # only `reap` handles its end
         super().__init__(process.pid)
 
 
 def to_handle(names: Iterable[str]) -> list[signal.Signals]:
-    """Return the signals of these names that an agent handles: all, but for a SIGHUP that it was started to ignore.
+    """Return the signals of these names that an agent handles: all, except a SIGHUP that it was started to ignore.
 
-    `nohup` means that. A shell has background commands ignore SIGINT and SIGQUIT only because of the keyboard.
+    `nohup` sets that. A shell makes background commands ignore SIGINT and SIGQUIT only because of the keyboard.
     """
     signals = [signal.Signals[name] for name in names]
     return [each for each in signals if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
 
 
 def tie_to_parent(parent: int) -> None:
-    """Have the kernel kill this process, a child, when `parent` dies, also if that was before this call."""
+    """Make the kernel kill this process, a child, when `parent` dies, even if it died before this call."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -146,21 +148,21 @@ def signal_group(pid: int, signum: int) -> None:
 
 
 def outlasts(pid: int, signums: Collection[int]) -> bool:
-    """Whether a process, also a zombie, blocks, ignores or catches one of these signals, which then need not kill it.
+    """Return whether a process blocks, ignores or catches one of these signals, which then may not end it.
 
-    False if that cannot be read.
+    The process may be a zombie. Return False if its state cannot be read.
     """
     mask = _mask(pid, _OUTLASTED)
     return any(mask >> (signum - 1) & 1 for signum in signums)
 
 
 def handles(pid: int, signum: int) -> bool:
-    """Whether a process catches this signal, or blocks it and so may wait for it. False if that cannot be read."""
+    """Return whether a process catches this signal, or blocks it and may wait for it. False if that cannot be read."""
     return bool(_mask(pid, _HANDLED) >> (signum - 1) & 1)
 
 
 def _mask(pid: int, names: Collection[bytes]) -> int:
-    """Signals in any of these fields of /proc/PID/status, a bit for each; 0 if they cannot be read."""
+    """Return the signals in any of these fields of /proc/PID/status as bits, 0 if they cannot be read."""
     try:
         with open(f"/proc/{pid}/status", "rb") as status:
             fields = dict(line.split(b":", 1) for line in status.read().splitlines())
@@ -173,17 +175,17 @@ def _mask(pid: int, names: Collection[bytes]) -> int:
 
 
 def given_up(pid: int) -> str:
-    """Line that says that a child outlives SIGKILL, and why, as far as the kernel tells."""
+    """Return the line about a child that has survived SIGKILL, with the reason if the kernel shows it."""
     letter, place = state(pid), None
     with suppress(OSError), open(f"/proc/{pid}/wchan") as wchan:
         place = wchan.read()
-    if not letter or place is None:  # gone this moment, or not ours to look at
+    if not letter or place is None:  # just ended, or this process may not read it
         return words.workers.cannot_kill(pid)
     return words.workers.outlives_kill(pid, words.workers.in_state(letter, "" if place == "0" else place))
 
 
 def state(pid: int) -> str:
-    """Letter of the state of a process's main thread, as /proc has it; empty for one that is gone."""
+    """Return the state letter of a process's main thread as in /proc, empty if it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0]

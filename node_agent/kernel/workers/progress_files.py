@@ -1,7 +1,7 @@
-"""Memory that each worker of a round shares with the agent, to write its progress into: see `node_agent.in_worker`.
+"""Memory that each worker of a round shares with the agent to report progress: see `node_agent.in_worker`.
 
-It is a file without a name (memfd), so that nothing is left over and no disk can hold a worker up. Workers find it by
-the agent's descriptor in /proc. The agent reads and never maps it: a worker that shortens it harms itself alone.
+It is an unnamed file (memfd), so that nothing remains and no disk can block a worker. A worker opens it through the
+agent's descriptor in /proc. The agent reads the file but never maps it, so a worker that shortens it harms only itself.
 """
 
 import os
@@ -14,11 +14,11 @@ from node_agent.in_worker import FILE_BYTES, HEADER, KINDS, LARGEST, MAGIC, PROG
 from node_agent.kernel.core.progress import Pace, Reading, Spent, summary
 
 MOST_TRIES = 3
-"""A record that is replaced while it is read is read again; a worker that writes so fast is well."""
+"""Most reads of a record that is replaced meanwhile. A worker that writes so fast does not hang."""
 
 
 class ProgressFiles:
-    """Files of one round's workers, by local rank. Without descriptors left, workers go without."""
+    """Files of one round's workers, by local rank. If no descriptors are left, workers have no file."""
 
     def __init__(self, round_: int, workers: int) -> None:
         self._round = round_
@@ -31,18 +31,18 @@ class ProgressFiles:
                 break
 
     def environment(self, local_rank: int) -> Mapping[str, str]:
-        """Variable that names the worker's file."""
+        """Return the variable that names the worker's file."""
         if local_rank >= len(self._files):
             return {}
         return {PROGRESS_FILE: f"/proc/{os.getpid()}/fd/{self._files[local_rank]}"}
 
     def read(self) -> dict[int, Reading]:
-        """Latest reading of each worker that has told of progress, by local rank."""
+        """Return the latest reading of each worker that has reported progress, by local rank."""
         readings = ((rank, _read(file)) for rank, file in enumerate(self._files))
         return {rank: reading for rank, reading in readings if reading}
 
     def summary(self, now: float) -> Progress | None:
-        """Progress of all workers together."""
+        """Return the progress of all workers together."""
         readings = self.read()
         self._pace.look(readings)
         return summary(self._round, readings.values(), self._pace, now)
@@ -74,7 +74,9 @@ def _read(file: int) -> Reading | None:
 
 
 def _is_possible(record: tuple[int | float, ...]) -> bool:
-    """Whether a worker can have told this: a script that overwrites the memory harms no agent."""
+    """Return whether a worker can have written this record. A script that overwrites the memory must not harm the
+    agent.
+    """
     _, step, checkpoint_step, kind, at, *spent = record
     seconds = (at, *spent[1::3], *spent[2::3])
     are_numbers = all(isfinite(each) and each >= 0 for each in seconds)

@@ -1,9 +1,9 @@
-"""Remains of workers: processes that still run when the workers that have started them are gone.
+"""Remaining processes of workers: those that still run when the workers that started them have ended.
 
-They get a signal and some time, as their workers did: a shell may have ended before the program that it runs, and a
-tracker's helper may have to upload what it holds. The agent is their subreaper, so they are among its children. In a
-user's own program nobody adopts them: only those that are still in the worker's session are known.
-Like the processes of a worker, those that a program needs to save its work are told later.
+They get a signal and some time, as their workers did. For example, a shell may end before its program, or a tracker's
+helper may have to upload data. The agent is their subreaper, so they are among its children. In a user's own program
+they are not adopted, so only those in the worker's session are known. Processes that a program needs to save its work
+are signalled later.
 """
 
 import asyncio
@@ -16,24 +16,24 @@ from node_agent.kernel.workers.orphans_helper import Process, look_at
 from node_agent.kernel.workers.told import Told, held, rest_is_told_after_s
 
 GIVEN_UP_S = 1.0
-"""Time that a process may take to go after SIGKILL. No run waits for one that nothing ends: it sleeps in the kernel, or
-is another user's."""
+"""Seconds after which a process counts as surviving SIGKILL, and the run no longer waits for it. Such a process sleeps
+in the kernel or belongs to another user."""
 Strays = Callable[[], Collection[int]]
-"""Tells which processes workers have left behind that still run."""
+"""Return the processes that workers have left behind and that still run."""
 
 
 class Remains:
-    """Remains of one worker, or of all that are gone: they are signalled once, and watched until none is left."""
+    """Remaining processes of one worker or of all ended ones. Signalled once and watched until all are gone."""
 
     def __init__(
         self, strays: Strays, session: int | None, signum: int, told: Told, within_s: float,
         gone: Callable[["Remains"], None],
     ) -> None:  # fmt: skip
-        """Signal what there is, without those that are told later.
+        """Signal the existing processes, except those to be signalled later.
 
-        `session`: that of the worker, which is about to be reaped; None: in any session, since no worker runs.
-        `gone` is called when the last one is gone, or given up, unless there is none at all. After `within_s` seconds
-        they are killed, and `GIVEN_UP_S` later given up.
+        `session`: that of the worker, which is about to be reaped; None for any session, if no worker runs. `gone` is
+        called when the last process is gone or abandoned, unless there is none at all. After `within_s` seconds they
+        are killed, and `GIVEN_UP_S` later abandoned.
         """
         self._strays, self._session, self._signum, self._told, self._gone = strays, session, signum, told, gone
         self._loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Remains:
         return bool(self._watched)
 
     def kill(self) -> None:
-        """Kill all that still run; `gone` follows."""
+        """Kill all that still run. `gone` is called later."""
         self._signum = signal.SIGKILL
         for descriptor in self._watched.values():
             _send(descriptor, signal.SIGKILL)
@@ -57,7 +57,7 @@ class Remains:
         self._timer = self._loop.call_later(GIVEN_UP_S, self._give_up)
 
     def close(self) -> None:
-        """Watch them no longer."""
+        """Stop watching them."""
         self._timer.cancel()
         for pid in list(self._watched):
             self._forget(pid)
@@ -72,7 +72,7 @@ class Remains:
         self._look()
 
     def _look(self) -> None:
-        """Watch those that have not been seen before, and signal all that have not been told and need not wait."""
+        """Watch new processes, and signal those that were not signalled and need not wait."""
         found = dict(self._found())
         later = set() if self._tells_rest else held(found, self._signum)
         for pid in found:
@@ -87,7 +87,7 @@ class Remains:
     def _watch(self, pid: int) -> None:
         try:
             descriptor = os.pidfd_open(pid)
-        except OSError:  # it is gone, or no descriptor is left: then it is ended with the other orphans of the round
+        except OSError:  # gone, or no descriptor is left: it is then ended with the round's other orphans
             return
         self._watched[pid] = descriptor
         self._loop.add_reader(descriptor, self._ended, pid)
@@ -99,7 +99,7 @@ class Remains:
                 yield pid, process
 
     def _ended(self, pid: int) -> None:
-        """Go on without this process, but with the children that the agent has adopted by its end."""
+        """Stop watching this process. Watch the children that the agent has adopted because of its end."""
         self._forget(pid)
         self._look()
         if not self._watched:
@@ -112,14 +112,14 @@ class Remains:
 
 
 def in_session(leader: int) -> list[int]:
-    """Return the processes in the session of a leader that has exited; none if another process has its pid by now."""
+    """Return the processes in the session of an exited leader, none if another process has its pid now."""
     if look_at(leader):
         return []
     return [pid for name in os.listdir("/proc") if name.isdigit() and _session(pid := int(name)) == leader]
 
 
 def _session(pid: int) -> int:
-    """Session of a process; -1 if it is gone."""
+    """Return the session of a process, -1 if it is gone."""
     try:
         return os.getsid(pid)
     except OSError:

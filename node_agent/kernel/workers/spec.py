@@ -1,4 +1,4 @@
-"""Specs of the workers of an assignment, ready to be started."""
+"""Specifications of an assignment's workers, ready to be started."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -28,8 +28,8 @@ from node_agent.kernel.workers.progress_files import ProgressFiles
 from node_agent.kernel.workers.temp_dir import TempDir
 
 StartWorker = Callable[[int, Mapping[str, str], Collection[int], int, int], Process]
-"""Starts the worker with this local rank, in this environment, on these CPUs (none: on any), with this stdout and this
-stderr. Raises `OSError` with one line that says why not."""
+"""Start the worker with this local rank, environment, CPUs (none for all), stdout and stderr. Raises `OSError` with one
+line that gives the reason."""
 
 
 class WorkerSpec(Struct, frozen=True, kw_only=True):
@@ -39,18 +39,18 @@ class WorkerSpec(Struct, frozen=True, kw_only=True):
     rank: int
     local_rank: int
     title: str
-    """Name of what is executed, for a person."""
+    """Name of what is executed, for people."""
     start: Start
     open_streams: Callable[[], tuple[Stream, Stream]]
-    """Opens the worker's stdout and stderr; called when it is about to start."""
+    """Open the worker's stdout and stderr. Called when the worker is about to start."""
     error_file: str = ""
-    """File to which torch's `@record` writes the error; empty: none."""
+    """File to which torch's `@record` writes the error, empty for none."""
     evidence: Mapping[str, str] = {}
-    """Variables of its environment that name the places where it can be asked what it does."""
+    """Variables of its environment that name the ways to ask it what it is doing."""
 
 
 class SpecMaker:
-    """Makes the specs of one agent's workers, round after round. `start` None: they execute the command."""
+    """Makes the specifications of one agent's workers in each round. If `start` is None, they execute the command."""
 
     def __init__(self, config: AgentConfig, temp_dir: TempDir, start: StartWorker | None = None) -> None:
         self._config = config
@@ -59,9 +59,10 @@ class SpecMaker:
         self._environment = dict(config.environment)
 
     def environments(self, assignment: Assignment) -> list[dict[str, str]]:
-        """Environment of each local rank, but for what belongs to its logs: the agent's own, and the worker's place.
+        """Return the environment of each local rank, without the part of its logs: the agent's own, and the worker's
+        ranks.
 
-        It is torchrun's, variable by variable (torch 2.13), so that a script sees no difference.
+        It equals torchrun's, variable by variable (torch 2.13), so that a script sees no difference.
         """
         return [self._place(assignment, local_rank) for local_rank in range(assignment.local_world_size)]
 
@@ -73,9 +74,9 @@ class SpecMaker:
         further: Callable[[int], Mapping[str, str]] = lambda local_rank: {},
         cpus: Callable[[int], Collection[int]] = lambda local_rank: (),
     ) -> list[WorkerSpec]:
-        """Specs of the workers, one for each local rank.
+        """Return the specifications of the workers, one for each local rank.
 
-        `further`: gives variables that a worker has besides. `cpus`: gives the CPUs that it may use, or none for all.
+        `further`: returns additional variables of a worker. `cpus`: returns the CPUs that it may use, none for all.
         """
         specs = []
         for local_rank, environment in enumerate(self.environments(assignment)):
@@ -98,11 +99,11 @@ class SpecMaker:
         return specs
 
     def names(self, assignment: Assignment) -> dict[str, str]:
-        """Environment of the node's first worker, as far as the assignment and the node make it."""
+        """Return the variables that the assignment and this node give to the node's first worker."""
         return self._place(assignment, 0)
 
     def kept_folder(self, error_file: str) -> str:
-        """Folder of a worker's error file, if it stays when the agent goes; empty: it does not."""
+        """Return the folder of a worker's error file, empty if it is removed when the agent exits."""
         folder = os.path.dirname(error_file)
         return "" if folder.startswith(self._temp_dir.folder) else folder
 
@@ -125,7 +126,7 @@ class SpecMaker:
             "TORCHELASTIC_RESTART_COUNT": str(assignment.restart_count),
             "TORCHELASTIC_MAX_RESTARTS": str(assignment.max_restarts),
             "TORCHELASTIC_RUN_ID": self._config.join.run_id,
-            # Whether the store at MASTER_ADDR:MASTER_PORT is beside group rank 0's agent and every rank is its client.
+            # Whether group rank 0's agent hosts the store at MASTER_ADDR:MASTER_PORT, so that every rank is a client.
             "TORCHELASTIC_USE_AGENT_STORE": str(assignment.agent_store),
             ERROR_FILE: "",
         }
@@ -133,10 +134,11 @@ class SpecMaker:
         return environment
 
     def _evidence_variables(self, assignment: Assignment, local_rank: int, error_file: str) -> dict[str, str]:
-        """Variables by which a worker that hangs can be asked what it does; whatever the user has set himself stays.
+        """Return the variables that let a hung worker be asked what it is doing. Variables set by the user keep their
+        values.
 
-        None does anything by itself: the socket is torch's worker server's, which there is if the script uses
-        `worker_main`; the pipe and the dump are NCCL's.
+        A variable has no effect by itself. The socket belongs to torch's worker server, which exists if the script uses
+        `worker_main`. The pipe and the dump are NCCL's.
         """
         if not self._temp_dir.is_made:
             return {}  # a worker that cannot be asked runs all the same

@@ -1,11 +1,12 @@
 """The helper process beside group rank 0's agent that hosts the workers' store: see node_agent/kernel/workers/store.py.
 
-A program of its own: it loads torch, and nothing of ours. Its stdin is a socket to the agent. "open N" brings a
-listening socket, on which it serves a fresh store; it is sent back first, so that the agent knows who has the socket.
-"close" ends that store; the socket's end is the agent's end.
+It is a program of its own that loads torch, and nothing of this package. Its stdin is a socket to the agent. "open N"
+brings a listening socket. The helper sends it back first, so that the agent knows which process has the socket, and
+then serves a fresh store on it. "close" ends that store. The helper exits when the socket ends, because the agent is
+then gone.
 
-It ends with its agent, not before: signals that ask every process of a node to end, as a scheduler's do, are for the
-workers, who may need the store for what they do last.
+It exits only with its agent. It ignores the signals by which a scheduler asks every process of a node to end, because
+the workers may still need the store for their last work.
 """
 
 import os
@@ -19,7 +20,8 @@ LONGEST_ORDER = 64
 WHOLE = "--import-torch"
 """Argument: import all of torch."""
 TAKES_LISTENERS = (2, 8)
-"""First release of torch whose usual server takes a listening socket. Those before have an older server that does."""
+"""First release of torch whose default server takes a listening socket. Earlier releases have an older server that
+does."""
 
 
 def main() -> int:
@@ -31,7 +33,7 @@ def main() -> int:
     store = None
     while True:
         order, descriptors, _, _ = socket.recv_fds(orders, LONGEST_ORDER, maxfds=1)
-        store = None  # the old one lets go of its clients before the new one takes any
+        store = None  # the old store releases its clients before the new one accepts any
         if not order:
             return 0
         if descriptors:
@@ -40,9 +42,9 @@ def main() -> int:
 
 
 def _store_type() -> Any:
-    """torch's `TCPStore`, from the compiled part of torch: all of it takes a second, and 70 MB more.
+    """Return torch's `TCPStore` from the compiled part of torch. Importing all of torch takes a second and 70 MB more.
 
-    Begins anew, and imports all of it, where that part cannot be loaded by itself.
+    If that part cannot be loaded by itself, restart and import all of torch.
     """
     if WHOLE in sys.argv:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]

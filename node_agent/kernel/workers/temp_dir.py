@@ -1,10 +1,11 @@
-"""The agent's own temporary folder: what its workers need and nobody asked to keep. Gone when the agent is.
+"""The agent's own temporary folder, for files that workers need only while the agent lives.
 
-The guardian of an agent that is killed removes it. Where both were killed, the next agent of this user on this machine
-does so as it ends: it knows such a folder by its lock, which nobody holds any more. Nodes may share TMPDIR, and a lock
-on a network file system may be known to its own node only. So the name of a folder tells which machine has made it,
-since it was started last. On a disk of this machine, a folder from before its last start is left over for certain. Of
-other disks such folders stay: they may be another machine's.
+If the agent is killed, its guardian removes the folder. If both are killed, the next agent of this user on this machine
+removes it when it exits. It recognises such a folder because no process holds its lock any more.
+
+Nodes may share TMPDIR, and a lock on a network file system may be visible only on its own node. So the folder's name
+identifies the machine and its boot. On a local disk, a folder from an earlier boot is certainly left over. On other
+disks such folders remain, because they may belong to another machine.
 """
 
 import fcntl
@@ -17,39 +18,39 @@ from zlib import crc32
 from node_agent import words
 
 REMOVED_WITHIN_S = 2.0
-"""Longest time for which a program waits at its end until its temporary folder is removed."""
+"""Most seconds that an exiting program waits for the removal of its temporary folder."""
 PREFIX = "node-agent"
 FALLBACK = "/tmp"
 _RANDOM_BYTES = 8
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MOUNTS = "/proc/self/mountinfo"
 _OWN_DISKS = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-"""Types of file systems that one machine has mounted at a time."""
+"""Types of file systems that only one machine mounts at a time."""
 
 
 class TempDir:
-    """Temporary folder for this user alone. No part of its path is of a run id or a node id.
+    """Temporary folder that only this user can access. Its path contains no run id or node id.
 
-    `make` and `remove` wait for its disk: any thread may call them, and an event loop leaves that to one.
+    `make` and `remove` wait for the disk. Any thread may call them; do not call them in an event loop.
     """
 
     def __init__(self, *, is_locked: bool = True) -> None:
-        """`is_locked` False: for a program that keeps many of them open; nobody removes one that is left over."""
+        """`is_locked`: False for a program that keeps many folders open. Its left-over folders are not removed."""
         self._is_locked = is_locked
         self._making = threading.Lock()
         self.is_made = False
-        """Whether the folder has been made. Somebody may have cleared it away since."""
+        """Whether the folder has been made. It may have been cleared away since."""
         self.folder = temporary_path(_locked_prefix() if is_locked else f"{PREFIX}-kept")
-        """Path of the folder, whether it has been made or not."""
+        """Path of the folder, whether it exists or not."""
         self._lock = -1
-        """Descriptor of the folder, whose lock says that this process lives."""
+        """Descriptor of the folder, whose lock shows that this process lives."""
 
     def path(self, name: str) -> str:
-        """A path within the folder, whether that has been made or not."""
+        """Return a path within the folder, whether the folder exists or not."""
         return os.path.join(self.folder, name)
 
     def make(self) -> None:
-        """Make the folder, also anew if somebody cleared it away. Raises `OSError`."""
+        """Make the folder, again if it was cleared away. Raises `OSError`."""
         with self._making:
             if not (self.is_made and os.path.isdir(self.folder)):
                 self._unlock()
@@ -74,44 +75,44 @@ class TempDir:
             self._lock = -1
 
     def _make(self) -> None:
-        """Make the folder, and lock it before anybody else can find it."""
+        """Make the folder, and lock it before other processes can find it."""
         if not self._is_locked:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
             return
         new = f"{self.folder}.new"
         os.makedirs(new, mode=0o700, exist_ok=True)
         self._lock = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        with suppress(OSError):  # a file system without locks: then nobody can take it for left over
+        with suppress(OSError):  # a file system without locks: no process can take the folder for left over
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(new, self.folder)
 
 
 def temporary_path(beginning: str) -> str:
-    """The absolute path of a temporary folder that nobody else has: workers may change their working folder."""
+    """Return a unique absolute path for a temporary folder: workers may change their working folder."""
     tmpdir = os.environ.get("TMPDIR")
     parent = FALLBACK if not tmpdir or _why_unusable(tmpdir) else os.path.abspath(tmpdir)
     return os.path.join(parent, f"{beginning}-{os.urandom(_RANDOM_BYTES).hex()}")
 
 
 def _locked_prefix() -> str:
-    """Beginning of the names of all locked folders of this machine, since it was started: all see the same locks."""
+    """Return the prefix of the names of this boot's locked folders on this machine, where all see the same locks."""
     try:
         with open(_BOOT_ID, "rb") as file:
             machine = file.read()
-    except OSError:  # nobody can tell that such a folder is left over
+    except OSError:  # the folder can then never be recognised as left over
         machine = os.urandom(_RANDOM_BYTES)
     return f"{PREFIX}-{crc32(machine):08x}"
 
 
 def warning() -> str:
-    """Warn that temporary files are kept elsewhere than in TMPDIR; empty if they are not."""
+    """Return a warning that temporary files are not kept in TMPDIR, empty if they are."""
     tmpdir = os.environ.get("TMPDIR")
     problem = _why_unusable(tmpdir) if tmpdir else ""
     return words.workers.tmpdir_unusable(tmpdir, problem, FALLBACK) if tmpdir and problem else ""
 
 
 def _why_unusable(tmpdir: str) -> str:
-    """Reason why no temporary files can be kept in this folder; empty if they can. The folder is not made."""
+    """Return why temporary files cannot be kept in this folder, empty if they can. Does not make the folder."""
     try:
         is_full = os.statvfs(tmpdir).f_bavail == 0
     except OSError as error:
@@ -126,9 +127,9 @@ def _why_unusable(tmpdir: str) -> str:
 def _remove_left_over(parent: str) -> None:
     """Remove the folders of this user's agents on this machine that were killed together with their guardians.
 
-    On a disk of this machine that includes the folders of agents which ran when it was last switched off.
+    On a local disk this includes folders from before the last boot.
     """
-    is_known = os.access(_BOOT_ID, os.R_OK)  # else no folder tells anything
+    is_known = os.access(_BOOT_ID, os.R_OK)  # otherwise no folder can be recognised
     beginning = f"{PREFIX}-[0-9a-f]{{8}}" if is_known and _is_own_disk(parent) else _locked_prefix()
     left_over = re.compile(f"{beginning}-[0-9a-f]{{{2 * _RANDOM_BYTES}}}")
     with suppress(OSError), os.scandir(parent) as entries:
@@ -139,20 +140,21 @@ def _remove_left_over(parent: str) -> None:
 
 
 def _is_own_disk(folder: str) -> bool:
-    """Whether no other machine can have the folder: it is on a disk that is mounted here, not on a shared one."""
+    """Return whether no other machine can use the folder: it is on a local disk, not on a shared one."""
     path, kind, longest = f"{os.path.realpath(folder)}/", "", 0
     with suppress(OSError), open(_MOUNTS, "rb") as mounts:
         for line in mounts:  # 36 35 98:0 /root /mount/point rw,noatime master:1 - ext3 /dev/root rw
             before, _, after = line.partition(b" - ")
             point = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), before.split()[4])
             at = os.fsdecode(point).rstrip("/") + "/"
-            if path.startswith(at) and len(at) >= longest:  # of several at one place the last one is seen
+            # if several are mounted at one place, the last one is visible
+            if path.startswith(at) and len(at) >= longest:
                 kind, longest = os.fsdecode(after.split()[0]), len(at)
     return kind in _OWN_DISKS
 
 
 def _remove_unless_locked(path: str) -> None:
-    """Remove the folder. Raises `OSError` if somebody holds its lock."""
+    """Remove the folder. Raises `OSError` if a process holds its lock."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(folder).st_uid == os.geteuid():

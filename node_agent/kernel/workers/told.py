@@ -1,9 +1,9 @@
-"""Processes that are told to end: which ones get the signal at once, and which ones later.
+"""Processes to be stopped: which ones get the signal at once, and which ones later.
 
-A program that saves its work when it is told to end needs its own processes for that: a PyTorch DataLoader fails if one
-of them is gone. So a Python program that handles the signal gets it first, and the processes that it has started get it
-later: when the program has ended, or shortly before the grace ends. All other processes get it at once. A shell with a
-handler of its own, for example, waits for its command before it acts (ADR 63).
+A program that saves its work when it is stopped needs its own processes: a PyTorch DataLoader fails if one of them is
+gone. So a Python program that handles the signal gets it first. The processes that it has started get it when the
+program has ended, or shortly before the grace period ends. All other processes get it at once. A shell with its own
+handler, for example, waits for its command before it acts (ADR 63).
 """
 
 import os
@@ -16,7 +16,7 @@ from node_agent.kernel.workers.orphans_helper import Process, look_at
 from node_agent.kernel.workers.process import handles, signal_group
 
 REST_SHARE, REST_S = 0.1, 3.0
-"""Last part of the grace, and its longest time in seconds, for processes that no program has told to end till then."""
+"""Last part of the grace period, and its maximum in seconds, for processes that have not been signalled by then."""
 _PYTHON = ("python", "pypy")
 """Beginnings of the names of Python's interpreters."""
 _TO_ALL = (signal.SIGINT, signal.SIGKILL)
@@ -24,12 +24,12 @@ _TO_ALL = (signal.SIGINT, signal.SIGKILL)
 
 
 def rest_is_told_after_s(grace_s: float) -> float:
-    """Time until all processes are told that have not been told by then."""
+    """Return the seconds until all processes that were not signalled get the signal."""
     return grace_s - min(grace_s * REST_SHARE, REST_S)
 
 
 def held(found: Mapping[int, Process], signum: int) -> set[int]:
-    """Return those of these processes that descend from a program among them which gets the signal first."""
+    """Return those of the processes that descend from a program among them that gets the signal first."""
     if signum in _TO_ALL:
         return set()
     first = {pid for pid in found if is_told_first(pid, signum)}
@@ -37,7 +37,7 @@ def held(found: Mapping[int, Process], signum: int) -> set[int]:
 
 
 def is_told_first(pid: int, signum: int) -> bool:
-    """Whether this is a Python program that handles the signal."""
+    """Return whether this is a Python program that handles the signal."""
     try:
         program = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:  # it is gone, or another user's
@@ -51,18 +51,18 @@ def _ancestors(pid: int, found: Mapping[int, Process]) -> Iterator[int]:
 
 
 class Told:
-    """Processes that have been told to end, and need not be told twice: many take a second signal for "at once"."""
+    """Processes that have been signalled and need no second signal, which many take for "at once"."""
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
         self._processes: set[tuple[int, int]] = set()
 
     def tell(self, leader: int, signum: int, adopted: Collection[int]) -> None:
-        """Signal a worker and its group, without those that are told later.
+        """Signal a worker and its group, except the processes that are signalled later.
 
-        `adopted`: processes that this one has adopted, and their descendants; some may be of the worker's group.
+        `adopted`: processes that this one has adopted, with their descendants. Some may be in the worker's group.
         """
-        is_alone = signum not in _TO_ALL and is_told_first(leader, signum)  # then nothing else is looked at
+        is_alone = signum not in _TO_ALL and is_told_first(leader, signum)  # then no other process is examined
         found = dict(_members(leader, {leader} if is_alone else family([leader]).union(adopted)))
         later = held(found, signum)
         if not is_alone and not later:
@@ -74,7 +74,7 @@ class Told:
             _send(pid, signum)
 
     def tell_rest(self, leader: int, signum: int, adopted: Collection[int]) -> None:
-        """Signal what has not been told of a worker's descendants and of its group."""
+        """Signal the worker's descendants and its group, except processes that were already signalled."""
         descendants = family([leader]) - {leader}
         found = {pid: process for pid in descendants if (process := look_at(pid))}
         for pid, process in (found | dict(_members(leader, adopted))).items():
@@ -82,7 +82,7 @@ class Told:
                 _send(pid, signum)
 
     def is_new(self, pid: int, process: Process) -> bool:
-        """Note that this process is told now. Return False if it was told before."""
+        """Record that this process is signalled now. Return False if it was signalled before."""
         key = (pid, process.began)
         is_new = process.group not in self._groups and key not in self._processes
         self._processes.add(key)
@@ -90,7 +90,7 @@ class Told:
 
 
 def _members(leader: int, pids: Collection[int]) -> Iterator[tuple[int, Process]]:
-    """Return the given processes that are members of the group with this leader."""
+    """Yield the given processes that are members of the group with this leader."""
     for pid in pids:
         if (process := look_at(pid)) and process.group == leader:
             yield pid, process
