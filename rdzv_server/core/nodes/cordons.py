@@ -1,4 +1,4 @@
-"""Cordons of nodes, as people and runs are told of them."""
+"""Cordons of nodes, as people and runs see them."""
 
 from collections.abc import Iterable
 from typing import Annotated, TypeVar
@@ -12,15 +12,15 @@ from rdzv_server.core.events import Cordon
 from rdzv_server.core.kernel.run import Run
 
 MOST_CORDONS = 1_000
-"""Cordons of a server: a snapshot of them is one record."""
+"""Most cordons of a server: a snapshot of them is one record."""
 MOST_OF_RUN = 128
-"""Cordons of a run that are for this run only."""
+"""Most cordons of a run that are for this run only."""
 
 Given = TypeVar("Given", bound=Cordon | events.NodeOperation)
 
 
 class CordonStatus(Struct, frozen=True, kw_only=True):
-    """Cordon of a node, which gets no seat in a new round: by whom, why, and for how long."""
+    """Cordon of a node, which gets no seat in a new round: who set it, why, and until when."""
 
     node_id: Id
     by: str
@@ -31,7 +31,7 @@ class CordonStatus(Struct, frozen=True, kw_only=True):
 
 
 def status(given: Cordon) -> CordonStatus:
-    """Status of a cordon."""
+    """Return the status of a cordon."""
     return CordonStatus(
         node_id=given.node_id,
         by=given.by,
@@ -43,14 +43,14 @@ def status(given: Cordon) -> CordonStatus:
 
 
 def for_others(given: Given) -> Given:
-    """Return the cordon, or the action on a node, as runs may know it that its reason does not quote."""
+    """Return the cordon, or the action on a node, for runs other than the one that its reason quotes."""
     if not isinstance(given, Cordon | events.NodeCordoned) or not given.general:
         return given
     return replace(given, reason=given.general, general="")
 
 
 def known_to(runs: Iterable[Run], given: Iterable[CordonStatus]) -> list[CordonStatus]:
-    """Return those of the cordons that these runs know of, as they know them: those of nodes that take part."""
+    """Return the given cordons that these runs know, in the runs' own words: cordons of nodes that take part."""
     known: dict[str, Cordon] = {}
     for run in runs:
         for cordon in () if run.stage.is_end else run.cordons.values():

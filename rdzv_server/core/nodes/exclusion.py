@@ -1,8 +1,8 @@
-"""Exclusion: the rule by which the server itself keeps a node out for a time.
+"""Exclusion: the rule by which the server itself excludes a node for a time.
 
-A node is excluded at once by evidence against itself (a check that found it unfit, failed hardware in a worker's last
-words), else when it has been blamed so many times within a window. Nodes that are lost together are not blamed for it:
-they share a switch, a rack, a scheduler.
+Evidence against the node itself excludes it at once: a check that found it unfit, or failed hardware in a worker's last
+words. Otherwise the server excludes a node that has been blamed `after` times within a window. Nodes that are lost
+together are not blamed: they share a switch, a rack or a scheduler.
 """
 
 from msgspec import Struct
@@ -12,17 +12,17 @@ from rdzv_server.core.node_history import REASON_BYTES, Blame, Fault, Incident, 
 from rdzv_server.words import nodes as words
 
 TOGETHER, TOGETHER_S = 3, 30.0
-"""Number of nodes, and seconds within which as many must be lost to count as lost together, which blames none."""
+"""Number of nodes that must be lost within this many seconds to count as lost together, which blames none of them."""
 AT_ONCE: dict[Fault, str] = {
     "hardware": words.HARDWARE_FAILED,
     "unfit": words.FOUND_UNFIT,
     "slow": words.WAS_SLOW,
 }
-"""Faults that exclude a node at once, each in words that quote nothing."""
+"""Faults that exclude a node at once, each with a reason that quotes no run."""
 
 
 class ExclusionPolicy(Struct, frozen=True):
-    """Exclusion of a node for `for_s` seconds after runs have blamed it `after` times within `window_s`."""
+    """Exclusion of a node for `for_s` seconds after runs have blamed it `after` times within `window_s` seconds."""
 
     after: int
     window_s: float
@@ -30,12 +30,14 @@ class ExclusionPolicy(Struct, frozen=True):
 
 
 SLOW_NODES = ExclusionPolicy(after=1, window_s=3_600.0, for_s=3_600.0)
-"""Exclusion of a replaced straggler on a server that excludes no nodes otherwise: else it would get its seat back."""
+"""Exclusion of a replaced straggler on a server that otherwise excludes no nodes: else it would get its seat back."""
 
 
 class Verdict(Struct, frozen=True):
-    """Exclusion of a node for `for_s` seconds: `reason` quotes the run that blamed it, `general` tells other runs
-    nothing of that."""
+    """Exclusion of a node for `for_s` seconds.
+
+    `reason` quotes the run that blamed it; `general` is the reason for other runs, and quotes nothing.
+    """
 
     reason: str
     general: str
@@ -43,7 +45,7 @@ class Verdict(Struct, frozen=True):
 
 
 def verdict(blame: Blame, history: NodeHistory, policy: ExclusionPolicy | None, now: float) -> Verdict | None:
-    """Return how the node is to be excluded after this blame, which the history has; None if it is not."""
+    """Return the exclusion that follows from this blame, which is already in the history; None if none does."""
     policy = policy or (SLOW_NODES if blame.fault == "slow" else None)
     if policy is None:
         return None

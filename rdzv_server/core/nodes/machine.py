@@ -1,4 +1,4 @@
-"""The machine of a server's nodes: `handle(event, now)` gives the effects, `next_deadline()` says when time is due.
+"""The machine of a server's nodes: `handle(event, now)` returns the effects, and `next_deadline()` the next deadline.
 
 It acts on the server's runs through `Runs`, and takes from them what they blame nodes for.
 """
@@ -25,33 +25,36 @@ from rdzv_server.words import operations
 
 
 class Runs(Protocol):
-    """Protocol of all that the nodes' machine may do to the runs."""
+    """Everything that the nodes' machine may do to the runs."""
 
     def with_node(self, node_id: str) -> list[RunMachine]:
-        """Runs that have not ended and have agents of the node, or its cordon."""
+        """Return the runs that have not ended and that have agents of the node, or its cordon."""
 
     def tell(self, machine: RunMachine, event: events.Event, now: float) -> list[Effect]:
         """Let a run handle an event."""
 
 
 class Nodes:
-    """Machine of a server's nodes. Times are the server's, in seconds."""
+    """Machine of a server's nodes. Times are in seconds by the server's clock."""
 
     def __init__(self, runs: Runs, exclusion: ExclusionPolicy | None, *, knows_all_runs: bool = True) -> None:
-        """Begin without cordons. `exclusion`: policy by which the server keeps a node out by itself; None: never."""
+        """Begin without cordons.
+
+        `exclusion`: policy by which the server itself excludes nodes; None if it never does.
+        """
         self.state = NodesState()
         self.excludes = exclusion is not None
-        """Whether every run has to await a verdict on the nodes that it blames."""
+        """Whether every run has to wait for a verdict on the nodes that it blames."""
         self.knows_all_runs = knows_all_runs
-        """Whether there are no other shards; else all shards have been asked before whether a node is known."""
+        """Whether there are no other shards. If there are, all shards were asked before whether they know the node."""
         self._runs = runs
         self._exclusion = exclusion
         self._life = Life()
         self.suspects: dict[str, list[tuple[RunMachine, Blame]]] = {}
-        """Blames on each node, and the attempts that they came from, which await the verdict of `judge`."""
+        """Blame on each node, with the attempts that it came from, waiting for the verdict of `judge`."""
 
     def begin_life(self, life: Life) -> None:
-        """Begin a life of the server."""
+        """Begin a new lifetime of the server."""
         self._life = life
 
     def handle(self, event: events.NodeOperation, now: float) -> list[Effect]:
@@ -64,11 +67,11 @@ class Nodes:
         return self._operate(event, self._runs.with_node(event.node_id), "", now)
 
     def forgotten(self, fact: events.RunForgotten, now: float) -> list[Effect]:
-        """Remember the request to forget a run, since the run will not."""
+        """Remember the request to forget a run, since the run itself is forgotten."""
         return self._record(fact, now)
 
     def answer_to(self, request_id: str) -> str:
-        """Sentence that answered a request about a node, or to forget a run; empty if the request is not known."""
+        """Return the sentence that answered a request about a node or to forget a run; empty if it is unknown."""
         return self.state.answers.get(request_id, "")
 
     def pass_time(self, now: float) -> list[Effect]:
@@ -79,22 +82,22 @@ class Nodes:
         return effects
 
     def next_deadline(self) -> float | None:
-        """Time at which `pass_time` is due next; None: it is not."""
+        """Time at which `pass_time` is due next; None if it is not."""
         return self.state.next_uncordoning
 
     def with_cordon(self, event: NodeJoined, run: Run) -> NodeJoined:
-        """Join with the cordon of its node, if it has one that the run does not know in its own words."""
+        """Return the join with its node's cordon, if there is one that the run does not already have."""
         cordon = self.state.cordons.get(event.join.node_id)
         return event if cordon is None or cordon.node_id in run.cordons else replace(event, cordon=for_others(cordon))
 
-    # What is recorded.
+    # Records.
 
     def replay(self, fact: NodeFact, at: float) -> None:
-        """Apply a recorded fact again, or a snapshot."""
+        """Apply a recorded fact or a snapshot again."""
         self.state.apply(fact, at)
 
     def snapshot(self, now: float) -> list[Record]:
-        """Records to replay in place of all before them."""
+        """Return the records that replace all records before them in a replay."""
         return [Record(*journals.NODES, now, self.state.snapshot(self._life))]
 
     def _record(self, fact: NodeFact, now: float) -> list[Effect]:
@@ -104,10 +107,10 @@ class Nodes:
     def _operate(
         self, event: events.NodeOperation, concerned: Collection[RunMachine], quoted: str, now: float
     ) -> list[Effect]:
-        """Act on a node in the runs that it concerns. `quoted`: id of the run that the reason quotes; other runs get
-        the general reason.
+        """Act on a node in the runs that it concerns.
 
-        The request is remembered last: if only a part of the batch is written, a repetition carries the rest out.
+        `quoted`: id of the run that the reason quotes; other runs get the general reason. The request is remembered
+        last: if only part of the batch is written, a repetition of the request completes it.
         """
         self._check(event, concerned)
         effects: list[Effect] = []
@@ -119,7 +122,7 @@ class Nodes:
         return effects + self._record(replace(event, life=self._life), now)
 
     def _check(self, event: events.NodeOperation, concerned: Collection[RunMachine]) -> None:
-        """Refuse a drain of a node that is part of no run, and a cordon too many. Raises `ProtocolError`."""
+        """Raise a `ProtocolError` for a drain of a node that is in no run, and for a cordon beyond the limit."""
         is_cordoned = event.node_id in self.state.cordons
         if isinstance(event, events.NodeDrained) and self.knows_all_runs and not (concerned or is_cordoned):
             raise UnknownNode(words.unknown_node(event.node_id))
@@ -130,12 +133,12 @@ class Nodes:
     def _has_room(self) -> bool:
         return len(self.state.cordons) < MOST_CORDONS
 
-    # What nodes are blamed for.
+    # Blame.
 
     def take_blames(self, machine: RunMachine, now: float) -> list[Effect]:
         """Remember what an attempt blames nodes for; `judge` decides what follows.
 
-        What a run blames nodes for on the word of agents that may join only some runs is remembered for this run only.
+        If a run's agents may join only some runs, its blame is remembered for this run only.
         """
         run, effects = machine.run, list[Effect]()
         for blame in machine.take_blames():
@@ -151,16 +154,16 @@ class Nodes:
         return effects
 
     def take_replayed_blames(self, machine: RunMachine, at: float) -> None:
-        """Take what a replayed fact blames nodes for: the journal has it, and all verdicts are recorded."""
+        """Take the blame from a replayed fact. The journal has it already, and all verdicts are recorded."""
         for blame in machine.take_blames():
             if machine.run.is_scoped:
                 _note(machine, blame, at)
         machine.awaits_verdict = False
 
     def judge(self, now: float) -> list[Effect]:
-        """Exclude the nodes that have been blamed enough, once all blames of this instant are known.
+        """Exclude the nodes that have been blamed enough, once all blame of this instant is known.
 
-        Nodes that are lost together are not to blame, also if each is lost by another run.
+        Nodes that are lost together are not to blame, even if each is lost by another run.
         """
         effects: list[Effect] = []
         machines: dict[RunMachine, None] = {}
@@ -176,7 +179,7 @@ class Nodes:
         return effects + self.judge(now) if self.suspects else effects
 
     def _exclude(self, node_id: str, blames: Sequence[tuple[RunMachine, Blame]], now: float) -> list[Effect]:
-        """Cordon the node if one of the blames excludes it, unless it is cordoned, or there is no room for more."""
+        """Cordon the node if one of the blames excludes it, unless it is cordoned or there is no room for more."""
         effects: list[Effect] = []
         for machine, blame in blames:
             run = machine.run

@@ -1,4 +1,7 @@
-"""State of the nodes' machine: what follows from the recorded facts alone. Times are the server's, in seconds."""
+"""State of the nodes' machine, which follows only from the recorded facts.
+
+Times are in seconds by the server's clock.
+"""
 
 from rdzv_server.core import events
 from rdzv_server.core.events import EXCLUDER, Cordon, Life
@@ -10,26 +13,25 @@ from rdzv_server.core.nodes.cordons import MOST_CORDONS
 from rdzv_server.words import operations as words
 
 MOST_ANSWERS = 256
-"""Latest requests whose repetition is recognized."""
+"""Number of latest requests that are recognized when they are repeated."""
 
 
 class NodesState:
-    """Cordons of a server's nodes, for all runs, those to come included; and what is remembered of its nodes."""
+    """Cordons of a server's nodes, for all present and future runs, and what is remembered of its nodes."""
 
     def __init__(self) -> None:
         self.cordons: dict[str, Cordon] = {}
         """Cordons by node."""
         self.next_uncordoning: float | None = None
-        """Time at which the next cordon ends by itself; None: none does. Cached, since it is asked for after every
-        event of any run."""
+        """Time at which the next cordon ends by itself; None if none does. Cached, since every event needs it."""
         self.history = NodeHistory()
         self.lifted: dict[str, float] = {}
-        """Wall-clock time at which an operator last uncordoned each node: ends its exclusion in other shards."""
+        """Wall-clock time at which an operator last uncordoned each node, which ends its exclusion in other shards."""
         self.answers: dict[str, str] = {}
-        """Ids of the latest requests about nodes, and of forgotten runs, each with the sentence that answered it."""
+        """Ids of the latest requests about nodes and of forgotten runs, each with the sentence that answered it."""
 
     def apply(self, fact: NodeFact, at: float) -> None:
-        """Apply a fact about nodes, when it happens and when it is replayed."""
+        """Apply a fact about nodes, both when it happens and in a replay."""
         match fact:
             case CordonsKept():
                 self.cordons = {cordon.node_id: cordon for cordon in fact.cordons}
@@ -49,11 +51,11 @@ class NodesState:
         self.next_uncordoning = min(ends, default=None)
 
     def expired(self, now: float) -> list[str]:
-        """Ids of the nodes whose cordons have ended."""
+        """Return the ids of the nodes whose cordons have ended."""
         return [cordon.node_id for cordon in self.cordons.values() if cordon.until is not None and now >= cordon.until]
 
     def snapshot(self, life: Life) -> CordonsKept:
-        """Fact that stands for all that were applied."""
+        """Return the fact that replaces all facts applied so far."""
         return CordonsKept(tuple(self.cordons.values()), self.answers, life, self.history.by_node, self.lifted)
 
     def _keep_out(self, fact: events.NodeCordoned, at: float) -> None:

@@ -1,7 +1,7 @@
 """Policies of every run, each in a file or folder of its own.
 
-To add a policy, write it here and add it to `POLICIES`. The order is the order in which their facts are due and their
-hooks are called; no policy depends on it.
+To add a policy, write it here and add it to `POLICIES`. Hooks are called, and facts are due, in the order of that
+tuple; no policy depends on the order.
 """
 
 from rdzv_server.core.kernel.policy import Policies

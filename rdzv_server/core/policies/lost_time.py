@@ -1,8 +1,8 @@
 """Measurement of a running round before something that may end it: its steps, and the time that it loses.
 
-Signs are old by up to a keep-alive. What is made of them says so little that it holds all the same: unless the workers
-are believed to hang, time counts as spent on detecting only if the sign itself was of workers that had got nowhere for
-`progress.STALLED` steps.
+Signs are up to a keep-alive old. The conclusions are weak enough to hold anyway: unless the workers are believed to
+hang, time counts as spent on detecting only if the sign itself showed workers without progress for `progress.STALLED`
+steps.
 """
 
 from collections.abc import Iterable
@@ -16,12 +16,12 @@ from rdzv_server.core.policies.hangs.hang_policy import Hangs
 
 
 class ProgressMeasured(PolicyFact, frozen=True):
-    """Progress of the running round, as it was known before something that may end it. Times in seconds."""
+    """Progress of the running round, as known before something that may end it. Times are in seconds."""
 
     step: int | None = None
     checkpoint_step: int | None = None
     checkpointing_s: float = 0.0
-    """Seconds that have gone into checkpoints in this round."""
+    """Seconds spent on checkpoints in this round."""
     detecting_s: float = 0.0
     """Seconds since the round last made progress, beyond the usual time of a step: a standstill if a fault ends it."""
     lost_s: float = 0.0
@@ -31,7 +31,7 @@ class ProgressMeasured(PolicyFact, frozen=True):
 
 
 def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
-    """Progress of the running round before this fact, by the latest signs."""
+    """Return the progress of the running round before this fact, by the latest signs."""
     signs = list(run.progress.values())
     told = [sign.progress for sign in signs]
     step = max((each.highest_step for each in told if each.highest_step is not None), default=None)
@@ -48,9 +48,9 @@ def measure(run: Run, fact: events.Fact, now: float) -> ProgressMeasured:
 
 
 def standstill_s(run: Run, now: float) -> float:
-    """Seconds for which workers that are believed to hang have got nowhere; 0 if no hang is believed.
+    """Seconds without progress of workers that are believed to hang; 0 if no hang is believed.
 
-    Their steps tell it or, without steps, what their agents suspect them for.
+    The time follows from their steps or, if they report none, from what their agents suspect.
     """
     hang = Hangs.of(run).hang
     if hang is None or not hang.is_believed:
@@ -68,9 +68,9 @@ def _stalled_s(signs: list[ProgressSign], now: float) -> float:
 
 
 def _unheard_s(run: Run, fact: events.Fact, now: float) -> float:
-    """Seconds since the lost participant was last heard, or its connection closed; 0 for any other fact.
+    """Seconds since the lost participant was last heard, or since its connection closed; 0 for any other fact.
 
-    If no agent of the run is heard, whatever ends the round: seconds since one was.
+    If no agent of the run is heard, the result is the seconds since one was, for every kind of fact.
     """
     if run.unheard_since is not None and not run.leases.is_any_certain:
         return max(0.0, now - run.unheard_since)

@@ -1,13 +1,13 @@
-"""Stragglers: nodes of a running round whose workers take much longer than those of the others, for a while.
+"""Stragglers: nodes of a running round whose workers have taken much longer than those of the other nodes for a while.
 
-What is compared is the time of a step that goes into each node's own work (`Progress.work_s`), where all nodes tell it,
-else the time that a whole step takes. In lockstep whole steps take equally long everywhere, since all wait for the
-slowest: there only own work can tell.
+If all nodes report it, the policy compares the part of a step that goes into each node's own work (`Progress.work_s`).
+Otherwise it compares whole steps. In lockstep, whole steps take equally long on every node, since all wait for the
+slowest: then only the nodes' own work shows a straggler.
 
-The run is looked at once in a lease, as long as its workers tell steps. A node is a straggler once it has been beyond
-the limit at `LOOKS` looks in a row with new steps, and is none any more after as many looks below it. The limit is
-`straggler_factor` times the median, or more in a run whose nodes differ anyway: `SPREAD` times their usual distance
-from the median above it. How often a node was slow is a sign; that it is a straggler is a fact.
+The policy compares the nodes once in a lease, while workers report steps. A node becomes a straggler after `LOOKS`
+comparisons in a row, each with new steps, above the limit. It is no longer a straggler after as many below the limit.
+The limit is `straggler_factor` times the median. If nodes differ more than that anyway, the limit is the median plus
+`SPREAD` times the usual distance from it. How often a node was slow is a sign; that it is a straggler is a fact.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,21 +25,21 @@ from rdzv_server.core.policies import words
 
 SPREAD = 6.0
 LEAST_S = 0.01
-"""Least difference in seconds that counts, however short the steps are."""
+"""Smallest difference in seconds that counts, even if steps are very short."""
 LOOKS = 6
 MOST_FOUND = 32
-"""Most stragglers that are found at one comparison: further ones are found later."""
+"""Most stragglers that one comparison finds; later comparisons find the others."""
 REPLACED_AGAIN_AFTER_S = 600.0
-"""Least time between two replacements in seconds: each costs a restart."""
+"""Least seconds between two replacements, since each costs a restart."""
 
 
 class Straggler(Struct, frozen=True):
-    """A node whose workers take much longer than those of the others."""
+    """A node whose workers take much longer than those of the other nodes."""
 
     agent_id: str
     node_id: str
     of: str
-    """Time that is compared: "work", of a step's own work, or "step", of a whole step."""
+    """Time that is compared: "work" for a step's own work, "step" for a whole step."""
     own_s: float
     usual_s: float
     """Median of the times of all nodes, in seconds."""
@@ -57,14 +57,14 @@ class Straggler(Struct, frozen=True):
 
 
 class StragglersFound(PolicyFact, frozen=True):
-    """Stragglers that have been found, and ids of agents whose nodes are stragglers no longer."""
+    """Stragglers that have been found, and ids of agents whose nodes are no longer stragglers."""
 
     found: tuple[Straggler, ...]
     over: tuple[str, ...] = ()
 
 
 class StragglerReplaced(PolicyFact, frozen=True):
-    """A node that stands by is to take the place of this agent's node, a straggler."""
+    """The node of this agent, a straggler, is to be replaced by a node that stands by."""
 
     agent_id: str
 
@@ -73,18 +73,18 @@ class StragglersState(PolicyState):
     stragglers: dict[str, Straggler] = field(default_factory=dict)
     """Stragglers of the running round, by agent id."""
     replaced_at: float | None = None
-    """Time at which a straggler was replaced last; None: none was."""
+    """Time at which a straggler was last replaced; None if none was."""
 
 
 class Comparisons(Struct):
-    """Comparisons of the running round's nodes. Times are the server's."""
+    """Comparisons of the running round's nodes. Times are by the server's clock."""
 
     look_at: float | None = None
-    """Time of the next comparison; None: no node has told how long a step takes."""
+    """Time of the next comparison; None if no node has reported how long a step takes."""
     steps: dict[str, int] = field(default_factory=dict)
     """Step of each agent's workers at the last comparison."""
     looks: dict[str, int] = field(default_factory=dict)
-    """Comparisons in a row that contradict, for each agent, whether it is held to be a straggler."""
+    """For each agent, the number of comparisons in a row that contradict whether it counts as a straggler."""
     conclusion: StragglersFound | StragglerReplaced | None = None
     """Fact that follows from the last comparison, until it is applied."""
 
@@ -95,7 +95,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
     Signs = Comparisons
 
     def is_news(self, agent_id: str, progress: Progress, now: float) -> bool:
-        """Whether to compare nodes from now on: several run workers, and this is the first to tell a step's time."""
+        """Whether to start comparing nodes: several run workers, and this is the first report of a step's time."""
         if self.signs.look_at is not None or progress.step_s is None:
             return False
         return self.run.stage is Stage.RUNNING and len(self.run.running) > 1
@@ -105,7 +105,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
             self.signs.look_at = now + self.run.settings.lease_s
 
     def attend(self, now: float) -> None:
-        """Compare the nodes if that is due; the next time is a lease later."""
+        """Compare the nodes if that is due; the next comparison is a lease later."""
         signs = self.signs
         if signs.look_at is None or self.run.unheard_since is not None:
             signs.conclusion = None
@@ -146,7 +146,10 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         return StragglersFound(tuple(found), tuple(over)) if found or over else None
 
     def _disagrees(self, agent_id: str, is_slow: bool) -> bool:
-        """Note a comparison; return whether the last `LOOKS` with new steps contradict what the node is held to be."""
+        """Note a comparison.
+
+        Return whether the last `LOOKS` comparisons contradict whether the node counts as a straggler.
+        """
         signs, step = self.signs, self.run.progress[agent_id].progress.lowest_step
         if step is None or step == signs.steps.get(agent_id):
             return False
@@ -157,7 +160,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
         return signs.looks[agent_id] >= LOOKS
 
     def _replaced(self, now: float) -> StragglerReplaced | None:
-        """Replacement of the worst straggler, if a connected node stands by and the last replacement is long ago."""
+        """Return the worst straggler's replacement if a connected node stands by and the last was long ago; or None."""
         run, state = self.run, self.state
         if not run.settings.replace_stragglers or not completion.has_standby(run) or run.leaving or run.succeeded:
             return None
@@ -193,7 +196,7 @@ class Stragglers(Policy[StragglersState, Comparisons]):
 
 
 def _times(run: Run) -> tuple[str, dict[str, float]]:
-    """Kind of time that is compared, "work" or "step", and its seconds by id of each agent whose workers run."""
+    """Return which time is compared, "work" or "step", and its seconds by id of each agent whose workers run."""
     signs = [(agent_id, run.progress[agent_id].progress) for agent_id in run.running if agent_id in run.progress]
     told = {agent_id: progress for agent_id, progress in signs if progress.step_s is not None}
     work = {agent_id: progress.work_s for agent_id, progress in told.items() if progress.work_s is not None}
@@ -208,5 +211,5 @@ def _limit(values: Collection[float], usual_s: float, factor: float) -> float:
 
 
 def _median(values: Collection[float]) -> float:
-    """Median, the lower one of two middle values: so the slower one of two nodes can be a straggler."""
+    """Return the median, the lower of two middle values, so that the slower of two nodes can be a straggler."""
     return sorted(values)[(len(values) - 1) // 2]

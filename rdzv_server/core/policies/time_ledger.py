@@ -1,16 +1,16 @@
-"""Time ledger of a run: its time by what it went into, from its creation to its end.
+"""Time ledger of a run: how much of its time went into each phase, from its creation to its end.
 
-Every moment belongs to one phase, so that the phases sum up to the run's age. It is counted by the times of facts
-only: a server that replays them counts the same, and the time in which no server was there belongs to the phase in
-which it went.
+Every moment belongs to one phase, so the phases add up to the run's age. The ledger counts by the times of facts only.
+So a server that replays the facts gets the same result, and the time in which no server was running belongs to the
+phase in which it passed.
 
-Parts of the running phase bring the run no further: the time until the workers tell their first progress, writing
-checkpoints, standstills, and work that a restart repeats. They are entered when the round ends, from what was written
-down before. Until then the running round shows how long it took to start, its checkpoints as they are told, and a
-standstill while it is believed to be a hang.
+Parts of the running phase do not get the run further: the time until the workers report their first progress, writing
+checkpoints, standstills, and work that a restart repeats. They are added when the round ends, from the progress that
+was recorded before. Until then the running round shows how long it took to start, the checkpoints that workers report,
+and a standstill while the run is believed to hang.
 
-If the workers have told no progress (`node_agent.progress`) in any round, it is unknown how much of the running phase
-was training: then there is no training time and no ratio.
+If the workers have reported no progress (`node_agent.progress`) in any round, it is unknown how much of the running
+phase was training: then there is no training time and no ratio.
 """
 
 from collections.abc import Mapping
@@ -27,18 +27,18 @@ from rdzv_server.core.policies import lost_time
 from rdzv_server.core.policies.lost_time import ProgressMeasured
 
 FAULTS = (Cause.WORKER_FAILURE, Cause.NODE_LOST, Cause.HANG, Cause.RETRIED)
-"""Causes of a round's end that had to be detected; the others are announced."""
+"""Causes of a round's end that had to be detected; all others are announced."""
 STARTING = "starting"
 PARTS = (STARTING, "checkpointing", "detecting", "lost")
 Duration = Annotated[float, Meta(description="seconds")]
 
 
 TimePhase = Literal["forming", "restarting", "waiting", "running", "ended"]
-"""Phase of a run to which its time is counted."""
+"""Phase of a run: each second of its time counts to one phase."""
 
 
 class Ledger(Struct):
-    """Seconds that have gone into each phase, up to `since`, when the present one began."""
+    """Seconds spent in each phase up to `since`, when the current phase began."""
 
     phase: TimePhase = "waiting"
     since: float = 0.0
@@ -47,13 +47,16 @@ class Ledger(Struct):
     of_running_s: dict[str, float] = field(default_factory=dict)
     """Seconds of the running phase without training, by part: see `TimeStatus`."""
     starting_s: float | None = None
-    """Seconds from the running round's start to the first progress that its workers told; None: they have told none."""
+    """Seconds from the running round's start to its workers' first progress; None if they have reported none."""
     is_told: bool = False
-    """Whether workers have told progress, in any round: else how much of the time was training is unknown."""
+    """Whether workers have reported progress in any round. If not, it is unknown how much of the time was training."""
 
 
 class TimeStatus(Struct, frozen=True, kw_only=True):
-    """Time of a run by what it went into, in seconds: the first four sum up to its age, or its length if ended."""
+    """Time of a run by what it went into, in seconds.
+
+    The first four fields add up to its age, or its length if ended.
+    """
 
     running: Duration
     forming: Annotated[Duration, Meta(description="until its first round began, with the minimum of nodes there")]
@@ -93,7 +96,7 @@ class TimeLedgerState(PolicyState):
 
 
 class TrainingBegan(PolicyFact, frozen=True):
-    """Workers of the running round have told their first progress, `starting_s` seconds after the round's start."""
+    """Workers of the running round have reported their first progress, `starting_s` seconds after the round's start."""
 
     starting_s: float
 
@@ -106,7 +109,7 @@ class TimeLedger(Policy[TimeLedgerState, NoSigns]):
         return TimeLedgerState(Ledger(since=now))
 
     def settle(self, now: float) -> None:
-        """Enter the time of the present phase up to now, if another one begins."""
+        """Add the time of the current phase up to now, if another phase begins."""
         run, ledger = self.run, self.state.time
         now_in = phase(run)
         if now_in == ledger.phase:
@@ -164,7 +167,7 @@ def _of(run: Run) -> Ledger:
 
 
 def _total(run: Run) -> RunTime | RunningTime | None:
-    """Time of a run that has ended, by what it went into; None if it took none."""
+    """Return the time of an ended run by what it went into; None if it took none."""
     spent = view(run, run.ended_at or _of(run).since)
     waits = {"forming_s": spent.forming, "restarting_s": spent.restarting, "waiting_s": spent.waiting}
     if spent.ettr is not None and spent.training is not None:
@@ -177,7 +180,7 @@ def _total(run: Run) -> RunTime | RunningTime | None:
 
 
 def phase(run: Run) -> TimePhase:
-    """Phase to which the run's time is counted at present."""
+    """Return the phase to which the run's time counts now."""
     if run.stage is Stage.RUNNING:
         return "running"
     if run.stage is not Stage.FORMING:
@@ -188,10 +191,10 @@ def phase(run: Run) -> TimePhase:
 
 
 def parts_of_round(run: Run, whole_s: float) -> dict[str, float]:
-    """Seconds without training of a round that has ended after `whole_s`, by part; no second counts twice.
+    """Return the seconds without training of a round that ended after `whole_s`, by part; no second counts twice.
 
-    A hang that is believed when the round ends counts whatever ends it, unless all workers have succeeded. Any other
-    standstill may have been an evaluation: it counts if a fault has ended the round.
+    A hang that is believed when the round ends counts, unless all workers have succeeded. Any other standstill may have
+    been an evaluation: it counts only if a fault has ended the round.
     """
     measured, parts, left_s = TimeLedger.of(run).measured or ProgressMeasured(), {}, whole_s
     known = {STARTING: _of(run).starting_s or 0.0, "checkpointing": measured.checkpointing_s}
@@ -209,18 +212,18 @@ def parts_of_round(run: Run, whole_s: float) -> dict[str, float]:
 
 
 def waited_s(run: Run, now: float) -> float:
-    """Seconds for which the run has had fewer nodes than its minimum, up to now."""
+    """Seconds until now for which the run has had fewer nodes than its minimum."""
     ledger = _of(run)
     return ledger.spent_s.get("waiting", 0.0) + (now - ledger.since if ledger.phase == "waiting" else 0.0)
 
 
 def since(run: Run) -> float:
-    """Time from which on the present moment counts to what `present` says."""
+    """Time since which the run is in the state that `present` names."""
     return _of(run).since
 
 
 def present(run: Run) -> str:
-    """Word for what the present moment counts to: the phase, and of the running phase the part if that is known."""
+    """Return what the current moment counts to: the phase or, if it is known, the part of the running phase."""
     ledger = _of(run)
     if ledger.phase != "running" or not ledger.is_told:
         return ledger.phase
@@ -228,10 +231,10 @@ def present(run: Run) -> str:
 
 
 def entered(run: Run, now: float) -> dict[str, float]:
-    """Seconds by what they went into, without the time of the present phase; of the running phase by its parts.
+    """Return the seconds by what they went into, without the current phase; the running phase is split into its parts.
 
-    Parts of the running round count already: the word of the `present` moment is below 0 until the seconds of the
-    round are added.
+    Parts of the running round already count: the value of the `present` word is below 0 until the seconds of the round
+    are added.
     """
     spent: dict[str, float] = {word: seconds for word, seconds in _of(run).spent_s.items() if word != "ended"}
     rest = "training" if _of(run).is_told else "running"
@@ -246,7 +249,7 @@ def entered(run: Run, now: float) -> dict[str, float]:
 
 
 def counted(run: Run, now: float) -> dict[str, float]:
-    """Seconds of each part of the running phase that only grow: all but those of a present standstill."""
+    """Return the seconds of each part of the running phase that can only grow: all but a current standstill's."""
     parts = dict.fromkeys(PARTS, 0.0) | _of_rounds_before(run)
     parts[STARTING] += _started_s(run, now)
     parts["checkpointing"] += _saving_s(run, now)
@@ -254,13 +257,19 @@ def counted(run: Run, now: float) -> dict[str, float]:
 
 
 def _of_rounds_before(run: Run) -> dict[str, float]:
-    """Seconds of each part of the rounds that have ended; without progress it is unknown whether it was starting."""
+    """Return the seconds of each part of the ended rounds.
+
+    Without progress, it is unknown which seconds were starting.
+    """
     parts = _of(run).of_running_s
     return {part: seconds for part, seconds in parts.items() if part != STARTING or _of(run).is_told}
 
 
 def _of_this_round(run: Run, now: float) -> dict[str, float]:
-    """Seconds of each part of the running round, a present standstill included, which may turn out to be none."""
+    """Return the seconds of each part of the running round.
+
+    A current standstill counts, though it may turn out to be none.
+    """
     return {
         STARTING: _started_s(run, now),
         "checkpointing": _saving_s(run, now),
@@ -269,7 +278,7 @@ def _of_this_round(run: Run, now: float) -> dict[str, float]:
 
 
 def standstill_s(run: Run, now: float) -> float:
-    """Seconds of the running round for which its workers, which are believed to hang, have got nowhere."""
+    """Seconds without progress in the running round, if its workers are believed to hang."""
     if _of(run).phase != "running":
         return 0.0
     left_s = now - _of(run).since - _started_s(run, now) - _saving_s(run, now)
@@ -277,7 +286,7 @@ def standstill_s(run: Run, now: float) -> float:
 
 
 def _started_s(run: Run, now: float) -> float:
-    """Seconds that the running round took until its workers told their first progress; 0 until they have."""
+    """Seconds of the running round until its workers reported their first progress; 0 until they have."""
     if _of(run).phase != "running":
         return 0.0
     return min(_of(run).starting_s or 0.0, now - _of(run).since)
@@ -291,7 +300,7 @@ def _saving_s(run: Run, now: float) -> float:
 
 
 def view(run: Run, now: float) -> TimeStatus:
-    """Status of the ledger, with the present phase up to now."""
+    """Return the status of the ledger, with the current phase up to now."""
     ledger, restarts = _of(run), dict(_of(run).restarts_s)
     seconds = {"running": 0.0, "forming": 0.0, "restarting": 0.0, "waiting": 0.0} | ledger.spent_s
     if ledger.phase != "ended":
@@ -310,7 +319,7 @@ def view(run: Run, now: float) -> TimeStatus:
 
 
 def _parts(run: Run, now: float) -> dict[str, float]:
-    """Seconds of each part of the running phase, up to now."""
+    """Return the seconds of each part of the running phase, up to now."""
     parts = dict.fromkeys(PARTS, 0.0) | _of_rounds_before(run)
     for part, seconds in parts_so_far(run, now).items():
         parts[part] += seconds
@@ -318,7 +327,7 @@ def _parts(run: Run, now: float) -> dict[str, float]:
 
 
 def parts_so_far(run: Run, now: float) -> dict[str, float]:
-    """Seconds of each part of the running round until now. A standstill or a start that has not ended counts, too."""
+    """Return the seconds of each part of the running round until now, with a standstill or start that has not ended."""
     parts = _of_this_round(run, now)
     if present(run) == STARTING:
         parts[STARTING] += now - _of(run).since - parts["detecting"] - parts["checkpointing"]

@@ -1,4 +1,4 @@
-"""Timeline of a run: its rounds, its progress and what happened to it, small enough for a picture of any length.
+"""Timeline of a run: its rounds, its progress and its events, small enough for a picture of a run of any length.
 
 Everything follows from facts, so a restarted server has the same timeline. Each of the three lists has a limit. If one
 is full, the policy merges what a picture shows least: the two shortest neighbouring rounds, the two marks of a kind
@@ -24,10 +24,10 @@ from rdzv_server.core.policies.time_ledger import TimeLedger
 
 MOST_ROUNDS, MOST_SAMPLES, MOST_MARKS = 64, 256, 64
 FIRST_INTERVAL_S, LAST_INTERVAL_S = 10.0, 180.0
-"""Least seconds between two new samples of a young run, and of an old one: see `interval_s`."""
+"""Least seconds between two new samples of a young run, and of an old run: see `interval_s`."""
 BURST_S, BURSTS = 10.0, 200.0
-"""Events of a kind are one mark if they come within `BURST_S`, or within the run's age divided by `BURSTS` if longer:
-about what a picture cannot show apart."""
+"""Events of a kind become one mark if they come within `BURST_S`, or within the run's age divided by `BURSTS` if that
+is longer: a picture cannot show them apart."""
 
 Lane = Literal["fault", "warning", "notice", "node", "action", "server"]
 MarkKind = Literal[EventKind, "server_restarted"]
@@ -40,19 +40,19 @@ LANES: dict[MarkKind, Lane] = {
     "run_restarted": "action", "run_resized": "action", "run_stopped": "action", "stacks_asked": "action",
     "server_restarted": "server",
 }  # fmt: skip
-"""Kinds of events that are marks, and the server's restart, each with its lane in a picture."""
+"""Kinds of events that become marks, and the server's restart, each with its lane in a picture."""
 
 
 class RoundSpan(Struct, gc=False):
-    """Round of the run, or several neighbouring ones: times, and seconds by what they went into."""
+    """Round of the run, or several neighbouring rounds: times, and seconds by what they went into."""
 
     first: int
     last: int
     opened_at: float
     started_at: float | None = None
-    """Start of the first of them that started; None: none has."""
+    """Start of the first of these rounds that started; None if none has."""
     ended_at: float | None = None
-    """None: the round forms or runs."""
+    """None while the round forms or runs."""
     waiting_s: float = 0.0
     forming_s: float = 0.0
     running_s: float = 0.0
@@ -60,34 +60,34 @@ class RoundSpan(Struct, gc=False):
     checkpointing_s: float = 0.0
     detecting_s: float = 0.0
     lost_s: float = 0.0
-    """`starting_s` and what follows it are parts of `running_s`: see `time_ledger`."""
+    """`starting_s` and the fields after it are parts of `running_s`: see `time_ledger`."""
 
 
 SECONDS = tuple(name for name in RoundSpan.__struct_fields__ if name.endswith("_s"))
 
 
 class Sample(Struct, frozen=True, gc=False):
-    """Progress of a round that was known at a time."""
+    """Progress of a round, as known at a time."""
 
     at: float
     round: int
     step: int
     checkpoint_step: int | None
     checkpoint_s: float
-    """Seconds that had gone into checkpoints in the round."""
+    """Seconds spent on checkpoints in the round until then."""
 
 
 class Mark(Struct, gc=False):
-    """Events of a kind that happened together."""
+    """Events of one kind that happened together."""
 
     kind: MarkKind
     at: float
     until: float
     count: int
     number: int | None
-    """Number of the first of them; None: they are no events of the run."""
+    """Number of the first of these events; None if they are no events of the run."""
     node_id: str | None
-    """Node of the first of them."""
+    """Node of the first of these events."""
 
 
 class TimelineState(PolicyState):
@@ -107,13 +107,13 @@ class TimelineState(PolicyState):
 class TimelineSigns(Struct):
     of_round: int = 0
     checkpoint_s: float = 0.0
-    """Seconds that have gone into checkpoints in this round, where most has, as agents tell them."""
+    """Seconds spent on checkpoints in this round, by the agent that reports the most."""
     restarted_at: float | None = None
-    """Time at which this server took the run over, until that is written down with other facts."""
+    """Time at which this server took over the run, until it is recorded with other facts."""
 
 
 class ProgressSampled(PolicyFact, frozen=True):
-    """Progress of the running round, written down from time to time."""
+    """Progress of the running round, recorded from time to time."""
 
     step: int
     checkpoint_step: int | None = None
@@ -121,7 +121,7 @@ class ProgressSampled(PolicyFact, frozen=True):
 
 
 class ServerRestarted(PolicyFact, frozen=True):
-    """The server was restarted, or another took over, while the run went on."""
+    """The server was restarted, or another server took over, while the run continued."""
 
     restarted_at: float
 
@@ -162,7 +162,7 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
         self._add_mark(_restart(fact.restarted_at))
 
     def _ended(self, now: float) -> None:
-        """Enter what the time of the round went into, which ends now."""
+        """Add what the time of the round went into; the round ends now."""
         span = self._span()
         span.ended_at = now
         if span.started_at is None:
@@ -176,12 +176,12 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
             self._add(Sample(now, span.last, measured.step, measured.checkpoint_step, measured.checkpointing_s))
 
     def _formed(self, span: RoundSpan, now: float) -> None:
-        """Enter the time for which the round has been forming."""
+        """Add the time for which the round has been forming."""
         span.waiting_s = time_ledger.waited_s(self.run, now) - self.state.waited_before_s
         span.forming_s = now - span.opened_at - span.waiting_s
 
     def _span(self) -> RoundSpan:
-        """Round that forms or runs. A snapshot that is older than this policy has none."""
+        """Return the round that forms or runs; add one if a snapshot that is older than this policy has none."""
         rounds, run = self.state.rounds, self.run
         if not rounds:
             is_running = TimeLedger.of(run).time.phase == "running"
@@ -209,7 +209,7 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
     # Progress.
 
     def is_news(self, agent_id: str, told: Progress, now: float) -> bool:
-        """Whether a sample is due, or a restart of the server is not written down."""
+        """Whether a sample is due, or a restart of the server is not recorded yet."""
         return self.signs.restarted_at is not None or (self._is_due(now) and self._has_step(agent_id, told))
 
     def progressed(self, agent_id: str, told: Progress, now: float) -> ProgressSampled | ServerRestarted | None:
@@ -250,7 +250,7 @@ class Timeline(Policy[TimelineState, TimelineSigns]):
 
 
 def marks(run: Run) -> list[Mark]:
-    """Marks of a run, with a restart of the server that is not written down yet."""
+    """Return the marks of a run, including a restart of the server that is not recorded yet."""
     signs, known = run.signs.get(Timeline.name), Timeline.of(run).marks
     restarted_at = signs.restarted_at if isinstance(signs, TimelineSigns) else None
     return known if restarted_at is None else sorted([*known, _restart(restarted_at)], key=lambda mark: mark.at)
@@ -261,13 +261,13 @@ def _restart(at: float) -> Mark:
 
 
 def interval_s(run: Run, now: float) -> float:
-    """Least seconds between two new samples: as many as there is room for, but never more than `LAST_INTERVAL_S`."""
+    """Least seconds between two new samples: as dense as there is room for, but at least one in `LAST_INTERVAL_S`."""
     share_s = (now - run.created_at) / MOST_SAMPLES
     return min(LAST_INTERVAL_S, share_s) if share_s > FIRST_INTERVAL_S else FIRST_INTERVAL_S
 
 
 def _drop_one(samples: list[Sample]) -> None:
-    """Drop the sample whose neighbours are closest for its age: gaps grow with the square root of the age."""
+    """Drop the sample whose neighbours are closest relative to its age: gaps grow with the square root of the age."""
     last_at = samples[-1].at
 
     def cost(index: int) -> float:
@@ -277,7 +277,7 @@ def _drop_one(samples: list[Sample]) -> None:
 
 
 def _merge_shortest(rounds: list[RoundSpan]) -> None:
-    """Merge the two neighbouring rounds that took the shortest time together, if there are too many."""
+    """If there are too many rounds, merge the two neighbours that took the shortest time together."""
     if len(rounds) <= MOST_ROUNDS:
         return
     pairs = range(len(rounds) - 2)  # the last round has not ended
@@ -290,7 +290,7 @@ def _merge_shortest(rounds: list[RoundSpan]) -> None:
 
 
 def _merge_closest(marks: list[Mark]) -> None:
-    """Merge the two marks of a kind between which the least time has passed."""
+    """Merge the two marks of a kind that are closest in time."""
     latest: dict[MarkKind, int] = {}
     closest: tuple[float, int, int] | None = None
     for index, mark in enumerate(marks):

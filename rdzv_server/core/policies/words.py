@@ -2,7 +2,7 @@
 
 
 def slow(node_id: str, is_own_work: bool, own_s: float, times: float, usual_s: float) -> str:
-    """A straggler. `is_own_work`: whether a step's own work takes `own_s`, not a whole step."""
+    """Return the sentence about a straggler. `is_own_work`: whether `own_s` is a step's own work, not a whole step."""
     what = "a step's own work" if is_own_work else "a step"
     return f"node {node_id} is slow: {what} takes {own_s:.3g} s, {times:.1f} times as long as usual ({usual_s:.3g} s)"
 

@@ -1,1 +1,1 @@
-"""The runs of a server: attempts, how long each is remembered, and what all may take together."""
+"""The runs of a server: attempts, how long each is remembered, and the limits of all together."""

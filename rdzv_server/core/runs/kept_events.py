@@ -1,8 +1,9 @@
-"""Limits of the events that are kept: of each attempt, and of all attempts together; of large events also in bytes.
+"""Limits of the events that are kept: for each attempt, and for all attempts together; for large events also in bytes.
 
-If there are more, the oldest are dropped. For a total, the attempt that ended first loses its events first; if no
-ended attempt has any left, the attempts with the most lose some. An attempt always keeps its last event, since a
-server that starts again continues with the number after it. The numbers of dropped events are never used again.
+If there are more, the oldest are dropped. If all attempts together exceed a limit, the attempt that ended first loses
+its events first. If no ended attempt has any left, the attempts with the most events lose some. An attempt always keeps
+its last event, since a server that starts again continues with the number after it. The numbers of dropped events are
+never used again.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,23 +16,23 @@ from rdzv_server.core.kernel.run import Run
 MOST_EVENTS = 200_000
 """Most events of all attempts of a server by default: 10,000 runs of 20 events each, about 100 MB."""
 MEAN_BYTES = 512
-"""Memory that the large events of all attempts may take together, divided by the largest number of events. An event
-with all evidence takes twenty times as much."""
+"""Memory that the large events of all attempts may take together, divided by the most events. An event with all its
+evidence takes twenty times as much."""
 EVENTS_KEPT = 10_000
-"""Number of the latest events of an attempt that are kept; the others are dropped beyond `MOST_OF_ATTEMPT`."""
+"""Number of an attempt's latest events that are kept when it exceeds `MOST_OF_ATTEMPT`."""
 MOST_OF_ATTEMPT = EVENTS_KEPT + EVENTS_KEPT // 10
 ROOM = 100
-"""Divisor of a total, and of the ended attempts: a hundredth is dropped at once, as finding the oldest takes time."""
+"""Divisor of a total, and of the ended attempts, for the part to drop at once: finding the oldest takes time."""
 
 
 class _Measure(NamedTuple):
-    """Measure of what an attempt's events take."""
+    """Measure of what an attempt's events take: their number or their bytes."""
 
     kept: Callable[[Run], int]
     spare: Callable[[Run], int]
-    """What they take at most without the last one, which is kept."""
+    """What the attempt may lose: all events but the last one, which is kept."""
     first_left: Callable[[Run, int], int]
-    """Number of the oldest event that is left if so much is dropped, but for the last event."""
+    """Number of the oldest event that is left after dropping this much, but never beyond the last event."""
 
 
 def _first_left_by_bytes(run: Run, dropped: int) -> int:
@@ -46,19 +47,19 @@ _BYTES = _Measure(lambda run: run.event_sizes.total, lambda run: run.event_sizes
 
 
 def beyond_own(run: Run) -> EventsDropped | None:
-    """The drop that an attempt's own limit asks for; None: there are no more events than that."""
+    """Return the drop that an attempt's own limit requires; None if it is within the limit."""
     if run.events_kept <= MOST_OF_ATTEMPT:
         return None
     return EventsDropped(run.event_number - EVENTS_KEPT + 1)
 
 
 def beyond_total(runs: Iterable[Run], kept: int, most: int) -> Iterator[tuple[Run, EventsDropped]]:
-    """Yield drops that make room if the attempts have `kept` events and may have `most`, each of another attempt."""
+    """Yield drops, each of another attempt, that make room if the attempts have `kept` events and may have `most`."""
     return _beyond(runs, kept - most + most // ROOM, _NUMBER)
 
 
 def beyond_bytes(runs: Iterable[Run], kept: int, most: int) -> Iterator[tuple[Run, EventsDropped]]:
-    """Yield drops that make room if the events take `kept` bytes and may take `most`, each of another attempt."""
+    """Yield drops, each of another attempt, that make room if the events take `kept` bytes and may take `most`."""
     return _beyond(runs, kept - most + most // ROOM, _BYTES)
 
 
@@ -76,7 +77,7 @@ def _beyond(runs: Iterable[Run], surplus: int, measure: _Measure) -> Iterator[tu
 
 
 def _of_the_largest(runs: Iterable[Run], surplus: int, measure: _Measure) -> Iterator[tuple[Run, EventsDropped]]:
-    """Yield drops of so much together: the attempt that has the most at the time loses half of it at most."""
+    """Yield drops of `surplus` in total. The attempt with the most at each step loses at most half of it."""
     largest = [(-measure.kept(run), run.run_id, run.attempt, run) for run in runs]
     heapify(largest)
     dropped_of: dict[tuple[str, int], tuple[Run, int]] = {}

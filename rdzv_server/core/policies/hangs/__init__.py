@@ -1,1 +1,1 @@
-"""Hangs: from the suspicions of agents to one failure with a name, and to what the run's policy says."""
+"""Hangs: from agents' suspicions to one failure that names a rank, and then to the action of the run's policy."""

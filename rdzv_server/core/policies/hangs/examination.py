@@ -1,7 +1,7 @@
-"""Examination of a run that seems to hang: all participants are asked what their workers do, all at once.
+"""Examination of a run that seems to hang: the server asks all participants at the same time what their workers do.
 
-Like every query it is a sign: nothing of it is recorded, and after a failover whoever wants to know asks again. It ends
-once, within the time that it is given; a node that does not answer is part of the findings.
+Like every query, an examination is a sign: nothing of it is recorded, and after a failover it has to be asked again. It
+ends once, within its time limit. A node that does not answer is part of the findings.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,10 +27,10 @@ EXAMINED_WITHIN_S = 10.0
 """Seconds that the nodes have to answer."""
 
 OPERATORS_PAUSE_S = 10.0
-"""Least seconds between the beginnings of two examinations that operators ask for, of one run's workers."""
+"""Least seconds between the starts of two examinations of one run's workers that operators ask for."""
 
 Asked = tuple[str, int]
-"""Id of an agent, and the number of the query that it was asked."""
+"""Id of an agent, and the number of its query."""
 Done = Callable[[Kernel, StackSummary, float], None]
 """Callback that gets the findings, once: kernel, summary, now."""
 
@@ -42,13 +42,13 @@ class Examination(Struct):
     ranks: dict[str, range]
     """Ranks of each agent that is asked, by agent: one node may have several agents."""
     rank: int | None
-    """The only rank that is examined; None: all."""
+    """The only rank that is examined; None if all are."""
     left: int
     """Number of agents that have not answered."""
     hangs: bool | None
-    """Whether the run hangs; None: nobody knows."""
+    """Whether the run hangs; None if that is unknown."""
     evidence: dict[str, Evidence]
-    """Evidence by node id; `silent` has the ranks that did not answer or cannot be asked, by node id, too."""
+    """Evidence by node id. `silent`: ranks that did not answer or cannot be asked, also by node id."""
     silent: dict[str, list[int]]
 
 
@@ -62,10 +62,10 @@ def begin(
     *,
     hangs: bool | None = True,
 ) -> list[Asked]:
-    """Ask the participants of the running round; `done` gets the summary, at once if nobody can be asked.
+    """Ask the participants of the running round. `done` gets the summary, at once if no agent can be asked.
 
-    `rank`: the one to examine, instead of all. `hangs`: whether the run hangs; None: nobody knows. Returns the agents
-    that were asked, each with its query's number.
+    `rank`: the only rank to examine; None for all. `hangs`: whether the run hangs; None if that is unknown. Returns the
+    agents that were asked, each with its query's number.
     """
     run = kernel.run
     asked = Examination(done=done, ranks={}, rank=rank, left=0, hangs=hangs, evidence={}, silent={})
@@ -87,7 +87,7 @@ def begin(
 
 
 def end(kernel: Kernel, opened: Iterable[Asked], reason: str, now: float) -> None:
-    """End an examination: nobody waits for those who have not answered."""
+    """End an examination without waiting for the agents that have not answered."""
     for agent_id, number in opened:
         if agent := kernel.run.agents.get(agent_id):
             queries.close(kernel, agent, number, Refused(reason=reason), now)
@@ -96,7 +96,7 @@ def end(kernel: Kernel, opened: Iterable[Asked], reason: str, now: float) -> Non
 def _closed(
     asked: Examination, kernel: Kernel, agent: Agent, query: Query, answer: QueryAnswer | None, now: float
 ) -> None:
-    """Take a node's answer; the last one ends the examination."""
+    """Handle a node's answer; the last one ends the examination."""
     asked.left -= 1
     match answer:
         case None:
@@ -105,7 +105,7 @@ def _closed(
             own = _only(_own(answer, asked.ranks[agent.agent_id]), asked.rank)
             asked.evidence[agent.node_id] = _merged(asked.evidence.get(agent.node_id), own)
         case Refused():
-            pass  # its workers have ended, or it has left: both are told otherwise
+            pass  # its workers have ended, or it has left: other messages report both
     if not asked.left:
         asked.done(kernel, summarise(asked.evidence, asked.silent, hangs=asked.hangs), now)
 
@@ -131,14 +131,14 @@ def _merged(evidence: Evidence | None, more: Evidence) -> Evidence:
 
 
 def _own(evidence: Evidence, ranks: range) -> Evidence:
-    """Reduce evidence to the ranks of its own node: no node can blame another's."""
+    """Reduce evidence to the ranks of its own node: a node cannot blame the ranks of another."""
     told_of = [*(rank for group in evidence.groups for rank in group.ranks), *(error.rank for error in evidence.errors)]
     is_own = all(rank in ranks for rank in told_of)
     return evidence if is_own else Evidence(groups=(), problems=(words.FOREIGN_RANKS,))
 
 
 def _only(evidence: Evidence, rank: int | None) -> Evidence:
-    """Reduce evidence to one rank: an agent tells of all of its workers. None: leave it as it is."""
+    """Reduce evidence to one rank, since an agent reports all of its workers. If `rank` is None, keep all of it."""
     if rank is None:
         return evidence
     groups = tuple(replace(group, ranks=(rank,)) for group in evidence.groups if rank in group.ranks)
@@ -149,7 +149,8 @@ def _only(evidence: Evidence, rank: int | None) -> Evidence:
 
 
 class StacksAsked(PolicyFact, frozen=True, kw_only=True):
-    """An operator has the workers of the running round looked at, or one of them: a fact, with who asked and why.
+    """An operator asks what the workers of the running round do, or one of them: a fact, with the operator and the
+    reason.
 
     `token` names the question in its `QueryClosed`, which comes within `within_s` seconds.
     """
@@ -162,7 +163,7 @@ class StacksAsked(PolicyFact, frozen=True, kw_only=True):
 
 
 def check_stacks(run: Run, event: StacksAsked, again_at: float, now: float) -> StacksAsked:
-    """Return the fact that an operator asks for an examination, which may begin `again_at`.
+    """Return the fact that an operator asks for an examination. It may begin at `again_at` or later.
 
     Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
     """
@@ -199,6 +200,6 @@ def _answer_operator(token: str, round_: int, kernel: Kernel, summary: StackSumm
 
 
 def asked_for(kernel: Kernel, fact: StacksAsked, now: float) -> None:
-    """Tell as an event which operator asked, and why."""
+    """Emit the event that says which operator asked, and why."""
     why = clip(printable(fact.reason), REASON_BYTES)
     kernel.tell("stacks_asked", words.operator_looks(fact.rank, why), now, by=fact.by)

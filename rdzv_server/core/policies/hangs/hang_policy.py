@@ -1,17 +1,16 @@
-"""Hangs: from the suspicions of agents to one failure with a name, and to what the run's policy says.
+"""Hangs: from agents' suspicions to one failure that names a rank, and then to the action of the run's policy.
 
-An agent tells which of its workers seem to hang, and by which source. What one node sees is believed, but for silence:
-output of one node alone is no sign, so that every node has to tell of it. Then all participants are asked what their
-workers are doing, as far as they know that query (see `examination`), and for `SETTLE_S` at least further suspicions
-are waited for: in lockstep everybody waits for the one who is to blame. Of all that one `Failure` is made, a fact, that
-names the rank: by the stacks, where they can tell, else by the suspicions.
+An agent reports which of its workers seem to hang, and by which source. The server believes a report of one node,
+except about silence: silence counts only if every node reports it. Then the server asks all participants what their
+workers are doing, if they know that query (see `examination`). For at least `SETTLE_S` seconds it also waits for
+further suspicions: in lockstep, all ranks wait for the one that is to blame. From all of this it makes one `Failure`, a
+fact, that names the rank: by the stacks if they show it, else by the suspicions.
 
-The examination is a sign: it is begun when the server is live, ends by its own deadline, and is begun anew by the next
-leader, which knows the suspicions.
+The examination is a sign. It begins only on a live server and ends by its own deadline. After a failover the next
+leader, which knows the suspicions, begins it anew.
 
-If neither the stacks nor the suspicions single a rank out, the failure names none, and counts against no node.
-
-After `report` nothing follows in this round, unless the hang ends and comes again.
+If neither the stacks nor the suspicions single out a rank, the failure names none and counts against no node. With
+`report`, nothing else happens in this round, unless the hang ends and comes again.
 """
 
 from functools import partial
@@ -34,14 +33,17 @@ from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsSta
 from rdzv_server.words import failures
 
 SETTLE_S = 2.0
-"""Seconds in which other nodes' suspicions may come, after the first one that is believed."""
+"""Seconds to wait for other nodes' suspicions after the first one that is believed."""
 EXAMINED_AGAIN_AFTER_S = (0.0, 60.0, 120.0, 300.0)
-"""Seconds between the beginnings of a round's examinations, the last value for all that follow: so an agent that
-suspects and takes it back does not have nodes examined all the time, and a hang that lasts is examined in the end."""
+"""Seconds between the starts of a round's examinations; the last value is for all that follow.
+
+So an agent that keeps suspecting and taking it back does not have nodes examined all the time, and a hang that lasts is
+still examined.
+"""
 _SURE = ("uninterruptible", "timer", "log rule")
-"""Beginnings of the names of sources that tell of a worker itself, not of what it waits for."""
+"""Prefixes of sources that say something about a worker itself, not about what it waits for."""
 HUNG = 1
-"""Exit code of the failure that stands for a hang: the worker has none."""
+"""Exit code of the failure that represents a hang, since the worker has none."""
 CAUSE_BYTES = 900
 HINT_BYTES = 900
 ERROR_BYTES = 512
@@ -50,7 +52,7 @@ MOST_SOURCES = 16
 
 
 class Examined(Struct):
-    """Examination of the workers of a hang: a sign. `summary` is None while it lasts."""
+    """Examination of the workers of a hang: a sign. `summary` is None until it ends."""
 
     summary: StackSummary | None = None
     asked: list[tuple[str, int]] = []
@@ -58,7 +60,7 @@ class Examined(Struct):
 
 
 class Examinations(Struct, frozen=True):
-    """Number of examinations that the running round has had, and the earliest time of the next one."""
+    """Number of examinations in the running round, and the earliest time of the next one."""
 
     number: int = 0
     again_at: float = 0.0
@@ -72,7 +74,7 @@ class HangSigns(Struct):
     examinations: Examinations = Examinations()
     """Number and spacing of the running round's examinations."""
     stacks_again_at: float = 0.0
-    """Earliest time at which an operator may have the workers examined again."""
+    """Earliest time at which an operator may examine the workers again."""
 
 
 class Hangs(Policy[HangsState, HangSigns]):
@@ -82,13 +84,13 @@ class Hangs(Policy[HangsState, HangSigns]):
 
     @classmethod
     def run_remark(cls, run: Run, now: float) -> str:
-        """Sentence about the limit whose hangs are only reported; empty: none, or it has done no harm for long."""
+        """Return the sentence about a limit whose hangs are only reported; empty if none, or none lately."""
         return repeated_hangs.withheld(run, cls.of(run), now)
 
     def settle(self, now: float) -> None:
-        """Schedule the judgement once a suspicion is believed, and forget the hang when none is left.
+        """Schedule the judgement once a suspicion is believed, and forget the hang when no suspicion is left.
 
-        While no agent of the run is heard, nothing is judged: none could take its suspicion back. A hang that was
+        While no agent of the run is heard, nothing is judged: no agent could take its suspicion back. A hang that was
         withheld is judged once agents have had time to do so.
         """
         run, hang = self.run, self.state.hang
@@ -119,7 +121,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         self.state.hang = None
 
     def attend(self, now: float) -> None:
-        """Begin the examination of a hang that is believed, or end the one of a hang that is over."""
+        """Begin the examination of a hang that is believed, or end the examination of a hang that is over."""
         signs, hang = self.signs, self.state.hang
         if hang is None and signs.examined is None:
             return
@@ -130,14 +132,14 @@ class Hangs(Policy[HangsState, HangSigns]):
             reason = clip(printable(_guilty(self.run, hang).reason), examination.REASON_BYTES)
             within_s, done = examination.EXAMINED_WITHIN_S, partial(_examined, examined)
             examined.asked = examination.begin(self.kernel, reason, within_s, done, now)
-            if examined.summary is None:  # else there was nobody to ask, which costs nothing
+            if examined.summary is None:  # else there was no agent to ask, which costs nothing
                 self._space_examinations(now)
         elif not is_wanted and signs.examined is not None:
             examined, signs.examined = signs.examined, None
             examination.end(self.kernel, examined.asked, words.HANG_IS_OVER, now)
 
     def deadline(self) -> float | None:
-        """Time at which a hang is to be judged, or examined before; an examination that lasts ends itself."""
+        """Time at which a hang is to be judged, or examined before that. A running examination ends by itself."""
         hang, examined = self.state.hang, self.signs.examined
         if hang is None or hang.judge_at is None:
             return None if examined is None else AT_ONCE
@@ -146,7 +148,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         return hang.judge_at if examined.summary else None
 
     def due(self, now: float) -> HangFound | None:
-        """Hang as a fact, once it is time to judge it."""
+        """Return the hang as a fact once it is time to judge it, else None."""
         hang, at = self.state.hang, self.deadline()
         if hang is None or at is None or now < at:
             return None
@@ -154,7 +156,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         return None if summary is None else _judge(self.run, hang, summary, now)
 
     def _is_overtaken(self, hang: Hang) -> bool:
-        """Whether a sure source has found a hang while one that was withheld lasts."""
+        """Whether a sure source has found a hang while a withheld one lasts."""
         if hang.charge_at is None or hang.judge_at != hang.charge_at:
             return False
         return _guilty(self.run, hang).limit_s is None
@@ -167,7 +169,7 @@ class Hangs(Policy[HangsState, HangSigns]):
     # Suspicions.
 
     def _check(self, event: HangSuspected, now: float) -> HangSuspected | None:
-        """Ignore a suspicion that says nothing new. Raises `StaleRound`, `MalformedMessage` or `TooManyRequests`."""
+        """Return the suspicion; None if it is not new. Raises `StaleRound`, `MalformedMessage` or `TooManyRequests`."""
         run, hang = self.run, self.state.hang
         agent = run.agents.get(event.agent_id)
         seat = run.seat_of(event.agent_id)
@@ -185,7 +187,7 @@ class Hangs(Policy[HangsState, HangSigns]):
         self.kernel.hear(event.agent_id, now)
 
     def _suspect(self, fact: HangSuspected, now: float) -> None:
-        """Enter a suspicion, or take it back; `settle` draws the conclusions."""
+        """Add a suspicion, or take it back; `settle` decides what follows."""
         run, key = self.run, _key(fact)
         hang = self.state.hang = self.state.hang or Hang(since=now)
         if not fact.ranks:
@@ -199,7 +201,7 @@ class Hangs(Policy[HangsState, HangSigns]):
     # The verdict.
 
     def _found(self, fact: HangFound, now: float) -> None:
-        """Tell the hang as an event, and do what the run's policy `on_hang` says."""
+        """Emit the event of the hang, and do what the run's setting `on_hang` says."""
         run, failure, hang = self.run, fact.failure, self.state.hang
         assert hang
         verdict, withheld = restart_budget.verdict_on_hang(run, now), ""
@@ -243,7 +245,7 @@ class Hangs(Policy[HangsState, HangSigns]):
 
 
 def _examine_at(judge_at: float) -> float:
-    """Earliest time at which the workers are examined for a judgement: at once, unless the hang was withheld."""
+    """Return the earliest time to examine the workers for a judgement: at once, unless the hang was withheld."""
     return judge_at - examination.EXAMINED_WITHIN_S
 
 
@@ -255,7 +257,7 @@ def _judge(run: Run, hang: Hang, summary: StackSummary, now: float) -> HangFound
     guilty = _guilty(run, hang)
     seat, rank = run.seat_of(guilty.agent_id), guilty.ranks[0]
     culprits, is_sure = [culprit.rank for culprit in summary.culprits], guilty.source.startswith(_SURE)
-    is_one_of_them = rank in culprits and not summary.stack  # else the first one's stack tells people more
+    is_one_of_them = rank in culprits and not summary.stack  # else the first one's stack is more useful to people
     if culprits and not is_one_of_them and not is_sure:
         rank = culprits[0]
         seat = run.seat_of_rank(rank) or seat
@@ -266,7 +268,7 @@ def _judge(run: Run, hang: Hang, summary: StackSummary, now: float) -> HangFound
 
 
 def _is_alone(run: Run, hang: Hang, guilty: Suspicion) -> bool:
-    """Whether the suspicions alone single out the rank: no other one is suspected, or its step is the lowest."""
+    """Whether the suspicions suffice to single out the rank: it is the only suspect, or its step is the lowest."""
     suspected = {rank for each in hang.believed(len(run.running)) for rank in each.ranks}
     return len(suspected) == 1 or (len(guilty.ranks) == 1 and _is_behind(run, guilty.agent_id))
 
@@ -280,7 +282,7 @@ def _is_behind(run: Run, agent_id: str) -> bool:
 
 
 def _guilty(run: Run, hang: Hang) -> Suspicion:
-    """Suspicion that the hang is put down to, by the suspicions alone."""
+    """Return the suspicion to blame for the hang, judging only by the suspicions."""
     return min(hang.believed(len(run.running)), key=lambda each: _order(run, each))
 
 
@@ -289,7 +291,7 @@ def _key(suspected: HangSuspected) -> str:
 
 
 def _order(run: Run, suspicion: Suspicion) -> tuple[bool, int, float, int]:
-    """Sort key of suspicions: first by a source that is sure, then by the lowest step, then by time."""
+    """Return the sort key of a suspicion: first whether its source is sure, then the lowest step, then the time."""
     sign = run.progress.get(suspicion.agent_id)
     step = sign.progress.lowest_step if sign else None
     return not suspicion.source.startswith(_SURE), -1 if step is None else step, suspicion.at, suspicion.ranks[0]
@@ -314,7 +316,7 @@ def _failure(run: Run, guilty: Suspicion, seat: Seat | None, rank: int, summary:
 
 
 def _where_to_look(summary: StackSummary) -> str:
-    """Advice: the folder with the evidence, or why there is none."""
+    """Return advice for people: the folder with the evidence, or why there is none."""
     if summary.folder:
         return words.evidence_in(summary.folder, summary.folder_node)
     return "; ".join(summary.problems[:1])

@@ -1,15 +1,16 @@
-"""Hangs that one limit finds again and again: after three restarts in a row the limit is suspected, not the workers.
+"""Hangs that one limit finds repeatedly: after three restarts in a row, the limit is suspected, not the workers.
 
-A limit that is too short, for a first evaluation or for a slow checkpoint, finds a hang in each round, and spends the
-restarts of a run that is well. So once `MOST_IN_ROW` restarts in a row ended by one source's limit, a hang that this
-source finds is only reported, with the setting to change. If the standstill lasts `STANDSTILL_S` longer, the hang was
-one: then it costs a restart like any other.
+A limit that is too short for a first evaluation or for a slow checkpoint finds a hang in each round, and uses up the
+restarts of a healthy run. So after `MOST_IN_ROW` restarts in a row by one source's limit, further hangs that this
+source finds are only reported, with the setting to change. If the standstill lasts `STANDSTILL_S` longer, the hang was
+real: then it costs a restart like any other.
 
-A row ends with a failure of another kind, with a hang by another source, or if the run has got further since the last
-hang and has lasted for `failed_rounds.steady_s` before the next standstill. Free restarts do not end it. Once a hang
-was only reported, failures and time do not end the row either, until a higher limit finds a hang: somebody has raised
-it, or the agents have learned one. Hangs that the evidence proves, and hangs without a limit, are not part of a row.
-`--on-hang fail` and `--max-restarts-without-progress` come first.
+A row ends with a failure of another kind, or with a hang by another source. It also ends if the run has got further
+since the last hang and has lasted for `failed_rounds.steady_s` before the next standstill. Free restarts do not end it.
+
+Once a hang was only reported, failures and time no longer end the row. Only a hang that a higher limit finds ends it: a
+user has raised the limit, or the agents have learned one. Hangs that the evidence proves, and hangs without a limit,
+are not part of a row. `--on-hang fail` and `--max-restarts-without-progress` take precedence.
 """
 
 from rdzv_server.core.kernel import failed_rounds
@@ -19,21 +20,21 @@ from rdzv_server.core.policies.hangs import words
 from rdzv_server.core.policies.hangs.suspicions import Hang, HangFound, HangsState, RepeatedHangs
 
 MOST_IN_ROW = 3
-"""Restarts in a row by one source's limit after which its hangs are only reported."""
+"""Number of restarts in a row by one source's limit after which its hangs are only reported."""
 STANDSTILL_S = 1_800.0
-"""Seconds that a standstill must last after such a report until it costs a restart: as long as an unseen start may."""
+"""Seconds that a standstill must last after such a report to cost a restart: as long as a silent start may take."""
 _SETTINGS = {"progress": "--progress-timeout", "silence": "--silence-timeout"}
 
 
 def is_withheld(run: Run, state: HangsState, fact: HangFound, verdict: Verdict | None, now: float) -> bool:
-    """Whether this hang is only reported. `verdict`: how the run would end over it; None: it would restart."""
+    """Whether this hang is only reported. `verdict`: how the run would end because of it; None if it would restart."""
     is_final = run.settings.on_hang != "restart" or (verdict is not None and verdict.no_progress)
     has_lasted = state.hang is not None and state.hang.charge_at is not None and now >= state.hang.charge_at
     return not is_final and not has_lasted and _in_row(run, state, fact, now) >= MOST_IN_ROW
 
 
 def withhold(run: Run, state: HangsState, hang: Hang, fact: HangFound, now: float) -> None:
-    """Note that a hang is only reported, and when it costs a restart after all."""
+    """Note that a hang is only reported, and when it will cost a restart anyway."""
     row = state.repeated_hangs
     assert row and fact.limit_s is not None
     row.last_at, row.step, row.limit_s, row.withheld = now, run.highest_step, fact.limit_s, _sentence(fact)
@@ -41,7 +42,7 @@ def withhold(run: Run, state: HangsState, hang: Hang, fact: HangFound, now: floa
 
 
 def restarts(run: Run, state: HangsState, fact: HangFound, now: float) -> str:
-    """Note that a hang restarts the run; return a warning if it is the last of its row that does."""
+    """Note that a hang restarts the run. Return a warning if it is the last one of its row that does, else ""."""
     if fact.limit_s is None:
         state.repeated_hangs = None
         return ""
@@ -52,7 +53,7 @@ def restarts(run: Run, state: HangsState, fact: HangFound, now: float) -> str:
 
 
 def withheld(run: Run, state: HangsState, now: float) -> str:
-    """Sentence about the limit whose hangs are only reported; empty: there is none, or it has done no harm for long."""
+    """Return the sentence about a limit whose hangs are only reported; empty if none, or none lately."""
     row = state.repeated_hangs
     if row is None or not row.withheld:
         return ""
@@ -62,7 +63,7 @@ def withheld(run: Run, state: HangsState, now: float) -> str:
 
 
 def _in_row(run: Run, state: HangsState, fact: HangFound, now: float) -> int:
-    """Restarts in a row by the limit that has found this hang."""
+    """Number of restarts in a row by the limit that has found this hang."""
     row = state.repeated_hangs
     if row is None or fact.limit_s is None or row.source != fact.source:
         return 0
@@ -75,7 +76,7 @@ def _in_row(run: Run, state: HangsState, fact: HangFound, now: float) -> int:
 
 
 def _is_over(run: Run, row: RepeatedHangs, step: int | None, until: float) -> bool:
-    """Whether the run had got to a higher step `until` then, if it tells steps, and had lasted since the last hang."""
+    """Whether, by `until`, the run had got further (if it reports steps) and had lasted long since the last hang."""
     has_got_further = step is None or row.step is None or step > row.step
     return has_got_further and until - row.last_at >= failed_rounds.steady_s(run)
 
@@ -86,7 +87,7 @@ def _sentence(fact: HangFound) -> str:
 
 
 def _setting(source: str) -> str:
-    """Flag that sets the limit of a source."""
+    """Return the flag that sets the limit of a source."""
     if source.startswith("log rule "):
         return "--log-rule"
     return _SETTINGS.get(source, words.limit_of(source))

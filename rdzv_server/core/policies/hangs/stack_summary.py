@@ -2,15 +2,20 @@
 
     15 ranks in all_reduce at train.py:88; rank 7 in DataLoader at data.py:31
 
-Equal stacks are one cluster, named by what the user's innermost line calls: frames of torch and of the standard
-library are skipped for the line. Whom the others wait for, the first rule tells that can: a process that does not run
-(stopped, held by a debugger, in uninterruptible sleep), the ranks whose script has ended with an exception while
-something keeps their process alive, the ranks that are elsewhere than in the collective that the
-others are in, those in another collective, those of which nothing could be had, the last one to have begun a
-collective, the lowest step, the ranks that are elsewhere than most. Where none can, the sentence says so.
+Equal stacks form one cluster. Its name is the call in the user's innermost line, skipping frames of torch and of the
+standard library. The first of these rules that finds any ranks decides which ranks the others wait for:
 
-Of a run that is not suspected to hang it says no more than there is to be seen: in one that goes on some rank is always
-the last, and nobody waits for it.
+1. the process does not run (stopped, held by a debugger, in uninterruptible sleep);
+2. the script has ended with an exception, while something keeps the process alive;
+3. the ranks are outside the collective that the others are in;
+4. the ranks are in another collective than the others;
+5. the ranks did not answer;
+6. the ranks have begun fewer collectives than the others;
+7. the ranks are at the lowest step;
+8. the ranks are elsewhere than most.
+
+If no rule finds any, the sentence says so. If the run is not suspected to hang, the sentence only describes the stacks:
+in a healthy run some rank is always the last, and the others do not wait for it.
 """
 
 import re
@@ -25,14 +30,14 @@ from rdzv_protocol.text import clip, printable
 from rdzv_server.core.policies.hangs import words
 
 MOST_CLUSTERS = 5
-"""Clusters that are named in the sentence."""
+"""Number of clusters that the sentence names."""
 MOST_CULPRITS = 16
 MOST_PROBLEMS = 4
 SENTENCE_BYTES = 900
 NCCL_BYTES = 300
 NAME_BYTES, PLACE_BYTES = 48, 96
 
-# Patterns are compiled by the first hang, not by every start of `node-agent --standalone`.
+# Patterns are compiled at the first hang, not at every start of `node-agent --standalone`.
 _TORCH = r"/(?:(?:site|dist)-packages|pytorch)/torch(?:_npu|_xla)?/"
 _STANDARD_LIBRARY = r"^<frozen |^<cut>|/lib(?:64)?/python3[.0-9]*/(?!site-packages/|dist-packages/)"
 _PACKAGES = r"^.*/(?:site|dist)-packages/"
@@ -40,11 +45,11 @@ _ENDING = (
     r"^(?:_shutdown threading|_python_exit thread|_exit_function util|_exitfunc weakref|"
     r"destroy_process_group distributed_c10d)$"
 )
-"""Outermost function of a main thread whose script has ended, and its file: what Python runs before it exits."""
+"""Outermost function, and its file, of a main thread whose script has ended: what Python runs before it exits."""
 _IN_SCRIPT = r"^(?:<module>|_run_module_as_main|_bootstrap)$"
-"""Outermost function of a main thread whose script may run: its module, what runs it, or a thread that has forked."""
+"""Outermost function of a main thread whose script may run: its module, its caller, or a thread that has forked."""
 _NO_SCRIPT = ("<frozen ", "<cut>")
-"""Beginning of the outermost frame's file if Python still starts, or if the stack is cut at this frame."""
+"""Prefix of the outermost frame's file if Python is still starting, or if the stack is cut off at this frame."""
 _LEFT_SCRIPT = r'File ".*", line \d+, in (?:<module>|_run_module_as_main)$'
 """First frame in the traceback of an exception that has left the script."""
 _COLLECTIVE = (
@@ -54,13 +59,13 @@ _COLLECTIVE = (
 
 
 class _Operation(Struct, frozen=True):
-    """Operation of a user's line that calls into `file`; an empty `name` stands for that of the called function."""
+    """Operation of a user's line that calls into `file`. If `name` is empty, the called function's name is used."""
 
     file: str
-    """End of the file's path, or a part of the path that ends in a slash."""
+    """End of the file's path, or a part of the path that ends with a slash."""
     name: str = ""
     waits_for_others: bool | None = False
-    """Whether the operation returns only when all ranks have come; None: that cannot be told from Python."""
+    """Whether the operation returns only when all ranks have called it; None if Python cannot show that."""
 
 
 _OPERATIONS = (
@@ -77,11 +82,11 @@ _OPERATIONS = (
     _Operation("torch/cuda/", "", None),
     _Operation("torch/optim/", "optimizer.step", None),
 )
-"""Known operations, in the order of the search among the frames below the user's line, outermost first."""
+"""Known operations. The frames below the user's line are searched for them in this order, outermost frame first."""
 
 
 class Culprit(Struct, frozen=True):
-    """A rank that the others wait for, by the evidence."""
+    """A rank that the others wait for, according to the evidence."""
 
     rank: int
     node_id: str
@@ -92,35 +97,35 @@ class StackSummary(Struct, frozen=True, kw_only=True):
 
     sentence: str
     has_stacks: bool = False
-    """Whether evidence of any worker was collected."""
+    """Whether the server got evidence of any worker."""
     culprits: tuple[Culprit, ...] = ()
-    """First `MOST_CULPRITS` ranks that the others wait for; empty: it cannot be told who they are."""
+    """First `MOST_CULPRITS` ranks that the others wait for; empty if the evidence does not show them."""
     why: str = ""
-    """Mark that singles the culprits out: "does not run", "is at a lower step than the others"."""
+    """Mark that singles out the culprits, such as "does not run" or "is at a lower step than the others"."""
     proves_hang: bool = False
-    """Whether the mark cannot be that of a worker that is only slow."""
+    """Whether the mark rules out a worker that is only slow."""
     error: str = ""
-    """Exception with which the first culprit's script has ended; empty if it has not."""
+    """Exception with which the first culprit's script has ended; empty if there is none."""
     traceback: tuple[str, ...] = ()
     """Traceback of `error`."""
     stack: tuple[str, ...] = ()
-    """Python stack of the first culprit, or of the only rank, as a traceback has it: its innermost call last."""
+    """Python stack of the first culprit, or of the only rank, in the order of a traceback: innermost call last."""
     wchan: str = ""
     folder: str = ""
     """Folder of the evidence's files on the first culprit's node, or on the first node that has any."""
     folder_node: str = ""
     problems: tuple[str, ...] = ()
-    """Evidence that could not be had, and why: the most frequent reasons that the nodes told."""
+    """The most frequent reasons, as reported by the nodes, why evidence could not be collected."""
 
 
 class _Cluster(Struct, kw_only=True):
-    """Cluster of ranks at one place of the code and in one process state."""
+    """Cluster of ranks at one place in the code and in one process state."""
 
     place: str
     state: ProcessState
     waits_for_others: bool | None
     has_ended: bool
-    """Whether the script has ended, and its process has not."""
+    """Whether the script has ended but its process has not."""
     has_left: bool
     """Whether the main thread is outside its script: in an exit handler, if an exception has left the script."""
     wchan: str
@@ -149,7 +154,7 @@ def summarise(
 ) -> StackSummary:
     """Summarise the nodes' evidence, by node id. `silent`: ranks of the nodes that did not answer in time.
 
-    `hangs`: whether the run hangs; False: its steps go on, and nobody is to blame; None: nobody knows.
+    `hangs`: whether the run hangs. If False, its steps continue and no rank is to blame; None if that is unknown.
     """
     groups = [(node, group) for node, each in sorted(evidence.items()) for group in each.groups]
     node_of = {rank: node for node, group in groups for rank in group.ranks}
@@ -188,7 +193,7 @@ def summarise(
 
 
 def _is_meant(cluster: _Cluster, culprits: Sequence[Culprit], count: int) -> bool:
-    """Whether the cluster has the first culprit or, without one, the only rank."""
+    """Whether the cluster contains the first culprit or, if there is none, the only rank."""
     return culprits[0].rank in cluster.ranks if culprits else count == 1
 
 
@@ -203,7 +208,7 @@ def _problems(evidence: Iterable[Evidence]) -> tuple[str, ...]:
 
 
 def _of_nccl(evidence: Mapping[str, Evidence]) -> Iterable[str]:
-    """Yield what NCCL says of its communicators, in which ranks have other numbers."""
+    """Yield what NCCL reports about its communicators, which number ranks differently."""
     said = next((each.nccl for _, each in sorted(evidence.items()) if each.nccl), ())
     if said:
         yield clip(printable(words.nccl_says([line.strip() for line in said])), NCCL_BYTES)
@@ -213,7 +218,7 @@ def _of_nccl(evidence: Mapping[str, Evidence]) -> Iterable[str]:
 
 
 def _clustered(groups: Sequence[StackGroup]) -> list[_Cluster]:
-    """Clusters of equal stacks, the largest first; each rank once."""
+    """Return clusters of equal stacks, the largest first; each rank is in one cluster."""
     clusters: dict[tuple[str, ProcessState, bool], _Cluster] = {}
     seen: set[int] = set()
     for group in groups:
@@ -240,9 +245,9 @@ def _clustered(groups: Sequence[StackGroup]) -> list[_Cluster]:
 
 
 def place_of(frames: Sequence[Frame]) -> tuple[str, bool | None]:
-    """Place of a stack in words, "all_reduce at train.py:88", and whether it waits for other ranks (None: unknown).
+    """Return the place of a stack, such as "all_reduce at train.py:88", and whether it waits for other ranks.
 
-    The place is empty for no stack.
+    The place is empty if there is no stack; the second value is None if that is unknown.
     """
     if not frames:
         return "", None
@@ -267,7 +272,7 @@ def _has_ended(frames: Sequence[Frame]) -> bool:
 def _has_left(frames: Sequence[Frame]) -> bool:
     """Whether this is the stack of a main thread outside its script, as in a function that `atexit` calls.
 
-    Greenlets and compiled or embedding programs have such stacks as well, while they run.
+    Greenlets, and compiled or embedding programs, have such stacks as well while they run.
     """
     if not frames or frames[-1].file.startswith(_NO_SCRIPT):
         return False
@@ -275,12 +280,12 @@ def _has_left(frames: Sequence[Frame]) -> bool:
 
 
 def _first(frames: Sequence[Frame], is_wanted: Callable[[str], bool]) -> int:
-    """Index of the innermost frame whose file is wanted; 0 if none is."""
+    """Return the index of the innermost frame whose file is wanted; 0 if there is none."""
     return next((index for index, frame in enumerate(frames) if is_wanted(frame.file)), 0)
 
 
 def _operation(called: Sequence[Frame]) -> tuple[str, bool | None]:
-    """Name of the operation in the called frames, and whether it waits for other ranks (None: unknown)."""
+    """Return the operation in the called frames, and whether it waits for other ranks; None if that is unknown."""
     for operation in _OPERATIONS:
         for frame in called:
             name = operation.name or _public_name(frame.function)
@@ -292,19 +297,19 @@ def _operation(called: Sequence[Frame]) -> tuple[str, bool | None]:
 
 
 def _public_name(function: str) -> str:
-    """Function's own name without its class's; empty for one that nobody calls by name."""
+    """Return the function's name without its class; empty for a function that programs do not call by name."""
     name = function.rpartition(".")[2]
     return "" if name.startswith(("_", "<")) or name == "wrapper" else name
 
 
 def _short(path: str) -> str:
-    """Name of a file, or its path inside an installed package."""
+    """Return the name of a file, or its path inside an installed package."""
     in_package = re.sub(_PACKAGES, "", path)
     short = path.rpartition("/")[2] if in_package == path else in_package
     return clip(printable(short), PLACE_BYTES)
 
 
-# Whom the others wait for.
+# The ranks that the others wait for.
 
 
 class _Mark(NamedTuple):
@@ -313,7 +318,7 @@ class _Mark(NamedTuple):
     words: str
     find: Callable[[_Facts], set[int]]
     proves_hang: bool = False
-    """Whether it cannot be that of a worker that is only slow."""
+    """Whether the mark rules out a worker that is only slow."""
 
 
 def _verdict(facts: _Facts) -> tuple[_Mark | None, set[int]]:
@@ -329,10 +334,10 @@ def _halted(facts: _Facts) -> set[int]:
 
 
 def _raised(facts: _Facts) -> set[int]:
-    """Ranks whose script has ended with an exception of its own: one that does not tell of another worker's end.
+    """Return the ranks whose script has ended with an exception that is not the consequence of another worker's end.
 
-    torch's mark counts where there is no stack: a child process, which has the same stderr, may have died of it. A main
-    thread outside its script is in an exit handler if the exception has left that script.
+    If there is no stack, torch's mark counts: a child process, which has the same stderr, may have died of the
+    exception. A main thread outside its script is in an exit handler if the exception has left that script.
     """
     ended = _ranks(facts, lambda cluster: cluster.has_ended)
     leaving = _ranks(facts, lambda cluster: cluster.place.startswith("destroy_process_group "))
@@ -351,9 +356,9 @@ def _has_left_script(error: LastError) -> bool:
 
 
 def _elsewhere(facts: _Facts) -> set[int]:
-    """Ranks outside the collective that the others wait in.
+    """Return the ranks outside the collective that the others wait in.
 
-    Ranks for which that cannot be told count only if at least as many others are surely in a collective.
+    Ranks for which that is unknown count only if at least as many others are surely in a collective.
     """
     waiting = _ranks(facts, lambda cluster: cluster.waits_for_others is True)
     surely = _ranks(facts, lambda cluster: cluster.waits_for_others is False)
@@ -364,7 +369,8 @@ def _elsewhere(facts: _Facts) -> set[int]:
 
 
 def _in_another_collective(facts: _Facts) -> set[int]:
-    """Ranks apart from the majority, where all are in some collective, and more than half of them at one place."""
+    """Return the ranks apart from the majority, if all are in some collective and more than half of them at one
+    place."""
     waiting = [cluster for cluster in facts.clusters if cluster.waits_for_others]
     return _lesser_part(waiting, facts.count) if len(waiting) == len(facts.clusters) > 1 else set()
 
@@ -402,7 +408,7 @@ _MARKS = (
 
 
 def _lesser_part(clusters: Sequence[_Cluster], count: int) -> set[int]:
-    """Ranks of all but the largest cluster, if that has more than half of `count`."""
+    """Return the ranks of all but the largest cluster, if that has more than half of `count`."""
     if not clusters or len(clusters[0].ranks) * 2 <= count:
         return set()
     return {rank for cluster in clusters[1:] for rank in cluster.ranks}
@@ -412,7 +418,7 @@ def _ranks(facts: _Facts, is_meant: Callable[[_Cluster], bool]) -> set[int]:
     return {rank for cluster in facts.clusters if is_meant(cluster) for rank in cluster.ranks}
 
 
-# Words.
+# The sentence.
 
 
 def _sentence(
@@ -439,13 +445,13 @@ def _sentence(
 
 
 def _goes_without_saying(facts: _Facts, guilty: set[int]) -> bool:
-    """Whether all but a few are at one place, and those few are to blame."""
+    """Whether the clusters show it already: all ranks but a few are at one place, and those few are to blame."""
     places = [set(cluster.ranks) for cluster in facts.clusters] + ([set(facts.silent)] if facts.silent else [])
     return len(places) == 2 and guilty == places[1] and len(places[0]) > len(places[1])
 
 
 def _named_clusters(clusters: Sequence[_Cluster], guilty: set[int]) -> Sequence[_Cluster]:
-    """Clusters to name in the sentence: the largest ones, and the first one with ranks that are to blame."""
+    """Return the clusters to name in the sentence: the largest ones, and the first with a rank that is to blame."""
     if len(clusters) <= MOST_CLUSTERS:
         return clusters
     largest = list(clusters[: MOST_CLUSTERS - 1])

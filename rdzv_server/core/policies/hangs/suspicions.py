@@ -12,7 +12,7 @@ from rdzv_server.core.kernel.run import PolicyState, Run, Stage
 
 
 class HangSuspected(PolicyFact, frozen=True):
-    """An agent suspects that its workers with these ranks hang, by one source; without ranks it takes that back."""
+    """An agent suspects, by one source, that its workers with these ranks hang. Without ranks it takes that back."""
 
     agent_id: str
     round: int
@@ -20,20 +20,21 @@ class HangSuspected(PolicyFact, frozen=True):
     reason: str
     ranks: tuple[int, ...]
     silent_s: float = 0.0
-    """Seconds for which these workers had shown no progress by then."""
+    """Seconds for which these workers had shown no progress at that time."""
     limit_s: float | None = None
-    """Limit that they had exceeded, in seconds; None: an older agent, or the source is no limit of time."""
+    """Limit that the workers had exceeded, in seconds; None from an older agent, or if the source is not a time
+    limit."""
 
 
 class HangFound(PolicyFact, frozen=True):
-    """A hang has been judged: the failure names who is to blame, with the evidence."""
+    """A hang has been judged. The failure names the rank that is to blame, with the evidence."""
 
     agent_id: str
     failure: Failure
     source: str = ""
     """Source of the suspicion that was judged."""
     limit_s: float | None = None
-    """Limit in seconds that is the only sign of the hang; None: the evidence proves it, or the source is no limit."""
+    """Limit in seconds that is the only sign of the hang; None if there is proof, or the source has no limit."""
 
 
 class Suspicion(Struct, frozen=True):
@@ -48,33 +49,33 @@ class Suspicion(Struct, frozen=True):
     silent_since: float = inf
     """Time since which the workers have shown no progress by this source."""
     limit_s: float | None = None
-    """Limit that they exceeded, in seconds; None: it is not known, or the source is no limit of time."""
+    """Limit that the workers exceeded, in seconds; None if it is unknown, or if the source is not a time limit."""
 
 
 SILENCE = "silence"
-"""Source of suspicions that count only if every node has them."""
+"""Source of suspicions that count only if every node reports them."""
 
 
 class Hang(Struct, dict=True):
     """Hang of the running round, as far as it is suspected.
 
-    A whole run may be suspected at once, so indexes answer what every suspicion asks. They are no fields: a snapshot
-    does not contain them, and decoding one makes them anew.
+    A whole run may be suspected at once, so indexes answer what every suspicion needs to know. The indexes are not
+    fields: a snapshot does not contain them, and decoding one rebuilds them.
     """
 
     since: float
     suspicions: dict[str, Suspicion] = field(default_factory=dict)
     judge_at: float | None = None
-    """Time at which the hang becomes a failure; None: no suspicion is believed yet, or the hang has been reported."""
+    """Time at which the hang becomes a failure; None if no suspicion is believed yet, or if the hang was reported."""
     is_reported: bool = False
     charge_at: float | None = None
-    """Time at which a hang that was only reported costs a restart: see `repeated_hangs`; None: it was not withheld."""
+    """Time at which a hang that was only reported costs a restart: see `repeated_hangs`. None if not withheld."""
 
     def __post_init__(self) -> None:
         self._keys: dict[str, dict[str, None]] = {}
         """Keys of each agent's suspicions."""
         self._silent = 0
-        """Number of suspicions of silence: one at most for each agent."""
+        """Number of suspicions of silence: at most one for each agent."""
         for key, suspicion in self.suspicions.items():
             self._count(key, suspicion)
 
@@ -107,21 +108,21 @@ class Hang(Struct, dict=True):
         return len(self._keys.get(agent_id, ()))
 
     def counts(self, running: int) -> bool:
-        """Whether any suspicion counts, beside `running` agents: silence counts only if all of them are silent."""
+        """Whether any suspicion counts if `running` agents run workers: silence counts only if all are silent."""
         return len(self.suspicions) > self._silent or self._silent == running > 0
 
     def believed(self, running: int) -> list[Suspicion]:
-        """Suspicions that count, beside `running` agents."""
+        """Return the suspicions that count if `running` agents run workers."""
         all_silent = self._silent == running > 0
         return [each for each in self.suspicions.values() if each.source != SILENCE or all_silent]
 
     def first_believed(self, running: int) -> Suspicion | None:
-        """The first suspicion that counts, beside `running` agents; None if none does."""
+        """Return the first suspicion that counts if `running` agents run workers; None if none does."""
         all_silent = self._silent == running > 0
         return next((each for each in self.suspicions.values() if each.source != SILENCE or all_silent), None)
 
     def silent_since(self, running: int) -> float:
-        """Time since which the workers have shown no progress by one source: by the last agent that it comes from."""
+        """Time since which the workers have shown no progress by one source, as its last agent reports it."""
         sources: dict[str, float] = {}
         for each in self.believed(running):
             sources[each.source] = max(each.silent_since, sources.get(each.source, each.silent_since))
@@ -133,7 +134,7 @@ class Hang(Struct, dict=True):
 
     @property
     def is_believed(self) -> bool:
-        """Whether the workers are taken to hang, whatever follows from that."""
+        """Whether the workers are believed to hang, whatever follows from that."""
         return self.judge_at is not None or self.is_reported
 
 
@@ -142,21 +143,21 @@ class RepeatedHangs(Struct):
 
     source: str
     limit_s: float
-    """Limit that found the last of these hangs, in seconds."""
+    """Limit that found the latest of these hangs, in seconds."""
     since: float
-    """Time of the first hang of the row; `last_at` of the last one."""
+    """Time of the first hang of the row. `last_at`: time of the latest one."""
     last_at: float
     step: int | None
     """Highest step of the run at `last_at`."""
     withheld: str = ""
-    """Sentence with which the hangs of this source are only reported; empty: they restart the run."""
+    """Sentence with which the hangs of this source are only reported; empty if they restart the run."""
 
 
 class HangsState(PolicyState):
     hang: Hang | None = None
-    """Hang of the running round; None: none is suspected."""
+    """Hang of the running round; None if none is suspected."""
     repeated_hangs: RepeatedHangs | None = None
-    """Hangs in a row that one limit has found; None: the last restart by a hang was no such one."""
+    """Hangs in a row that one limit has found; None if the last restart by a hang was not of this kind."""
 
     def validate(self, run: Run) -> None:
         if self.hang is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rdzv_protocol.evidence import ProcessState
 
 MOST_RANKS = 3
-"""Ranks that are named one by one."""
+"""Number of ranks that are named one by one."""
 
 # Suspicions and the verdict.
 
@@ -16,7 +16,7 @@ def may_hang(ranks: Sequence[int], node_id: str, reason: str) -> str:
 
 
 def hang(reason: str, evidence: str = "") -> str:
-    """Cause of the failure that is made of a hang."""
+    """Return the cause of the failure that represents a hang."""
     return f"hang: {reason}; {evidence}" if evidence else f"hang: {reason}"
 
 
@@ -33,7 +33,7 @@ def too_many_sources(node_id: str, most: int) -> str:
 
 
 def limit_doubted(in_row: int, setting: str, limit_s: float, standstill_s: float) -> str:
-    """Warning about a limit that has found hangs again and again. `setting`: its flag, or `limit_of` its source."""
+    """Return a warning about a limit that has repeatedly found hangs. `setting`: its flag, or `limit_of` its source."""
     return (
         f"{in_row} restarts in a row ended by {setting} (limit {limit_s:g} s), which may be too short: its hangs are "
         f"only reported now, unless they last {standstill_s:g} s longer; raise it if the workers do not hang"
@@ -69,12 +69,12 @@ def agent_is_too_old(node_id: str) -> str:
 
 
 def operator_asks(by: str, why: str) -> str:
-    """Reason for which agents are asked. `why`: what the operator gave; empty: nothing."""
+    """Return the reason for asking agents. `why`: what the operator wrote; empty if nothing."""
     return f"{by} asks: {why}" if why else f"{by} asks"
 
 
 def operator_looks(rank: int | None, why: str) -> str:
-    """Event of the run. `rank`: the only one that is examined; None: all are."""
+    """Return the sentence of the run's event. `rank`: the only rank that is examined; None if all are."""
     what = "the workers do" if rank is None else f"the worker of rank {rank} does"
     return f"an operator looks at what {what}: {why}" if why else f"an operator looks at what {what}"
 
@@ -100,7 +100,7 @@ _HALTED = {
 
 
 def ranks_at(ranks: Sequence[int], count: int, place: str, state: ProcessState, wchan: str = "") -> str:
-    """Ranks of `count`, their place in the code (empty: no stack), and the kernel's function that they sleep in."""
+    """Return ranks of `count`, their place in the code (empty if no stack), and their kernel function if they sleep."""
     halted = _HALTED.get(state, "")
     where = f"in {place}" if place else "without a Python stack"
     kernel = f" (kernel: {wchan})" if wchan and (halted or not place) else ""
@@ -120,13 +120,13 @@ def more_elsewhere(ranks: int) -> str:
 
 
 def nothing_of(ranks: Sequence[int], count: int, node_id: str, more_nodes: int = 0) -> str:
-    """Ranks of `count` whose nodes did not answer: the first of these nodes, and the number of further ones."""
+    """Return ranks of `count` whose nodes did not answer, with the first of these nodes and the number of others."""
     others = f" and {more_nodes} more node{'s' * (more_nodes != 1)}" if more_nodes else ""
     return f"nothing of {_who(ranks, count)} (node {node_id}{others})"
 
 
 def blame(ranks: Sequence[int], why: str) -> str:
-    """Ranks that the others wait for, and a mark of these above."""
+    """Return the ranks that the others wait for, with one of the marks above."""
     plural = why.replace("is ", "are ", 1).replace("has ", "have ", 1) if len(ranks) > 1 else why
     return f"{_who(ranks)} {plural}"
 

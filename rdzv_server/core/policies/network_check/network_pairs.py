@@ -1,10 +1,10 @@
-"""Pairs of nodes between which the network is tested, and whom the results speak against, step by step.
+"""Pairs of nodes between which the network is tested, step by step, and the nodes that the results speak against.
 
-In the first step each node is paired with the one half of the nodes further on. Who has passed with one peer is fit.
-Who has not is paired with others, those first that are fit, as people look for a broken node by hand: one that fails
-with two different peers, of which at least one is fit, is unfit. A node is in one test at a time, and in a later one it
-listens if it has listened before. Where nobody passes nobody is blamed: then something is wrong that all have in
-common, such as a firewall.
+In the first step, each node of the first half is paired with one of the second half. A node that has passed with one
+peer is fit. A node that has failed is then paired with other nodes, fit ones first, as people look for a broken node by
+hand. A node that fails with two different peers, of which at least one is fit, is unfit. A node is in one test at a
+time. In a later test it listens if it has listened before. If no pair passes, no node is blamed: then the nodes share
+the problem, such as a firewall.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 MOST_STEPS = 4
 _NEAR = 8
-"""Candidates that are tried as a node's peer: it has had at most `MOST_STEPS` peers."""
+"""Number of candidates that are tried as a node's peer: it has had at most `MOST_STEPS` peers."""
 
 
 class Pair(Struct, frozen=True):
@@ -29,7 +29,7 @@ class Pair(Struct, frozen=True):
 
 
 class Figures(Struct, frozen=True):
-    """Measurements of a pair that has passed: bandwidth in 10^6 bytes a second, latency, and the names of the two."""
+    """Measurements of a pair that has passed: bandwidth in 10^6 bytes a second, latency, and the two nodes' names."""
 
     mb_per_s: float
     latency_s: float
@@ -37,10 +37,13 @@ class Figures(Struct, frozen=True):
 
 
 class NetworkPairs:
-    """One test of a round's nodes: `next_pairs` and `note` in turns, until there are no more pairs. By agent id."""
+    """One test of a round's nodes.
+
+    Call `next_pairs` and `note` in turn until there are no more pairs. All ids are agent ids.
+    """
 
     def __init__(self, order: Sequence[str], fit: Collection[str] = ()) -> None:
-        """Begin a test. `order`: ids of the agents. `fit`: those that need no test, and serve others as peers."""
+        """Begin a test. `order`: ids of the agents. `fit`: agents that need no test and serve as peers of others."""
         self.order = tuple(order)
         self.fit = {each for each in order if each in fit}
         self.failed: dict[str, dict[str, str]] = {}
@@ -51,7 +54,7 @@ class NetworkPairs:
         """Agents that did not listen when their test failed."""
 
     def next_pairs(self) -> list[Pair]:
-        """Pairs of the next step; none if nothing more can be found out."""
+        """Return the pairs of the next step; empty if no test can find out more."""
         undecided = [each for each in self.order if each not in self.fit and not self.is_unfit(each)]
         self.steps += 1
         if self.steps > MOST_STEPS:
@@ -70,7 +73,7 @@ class NetworkPairs:
         return pairs
 
     def note(self, pair: Pair, problem: str) -> None:
-        """Take the result of a pair: why it has failed; empty if it has passed."""
+        """Note the result of a pair. `problem`: why the test has failed; empty if it has passed."""
         if not problem:
             self.fit |= set(pair.both)
             return
@@ -79,7 +82,7 @@ class NetworkPairs:
         self._connects.add(pair.connects)
 
     def forget(self, agent_id: str) -> None:
-        """Leave an agent out that is gone: its tests count against nobody."""
+        """Leave out an agent that is gone: its tests count against no node."""
         self.order = tuple(each for each in self.order if each != agent_id)
         self.fit.discard(agent_id)
         self.failed.pop(agent_id, None)
@@ -96,13 +99,13 @@ class NetworkPairs:
 
     @property
     def undecided(self) -> list[str]:
-        """Agents that have failed a test without evidence that they are at fault."""
+        """Agents that have failed a test, without evidence that they are at fault."""
         return [
             each for each in self.order if each not in self.fit and self.failed.get(each) and not self.is_unfit(each)
         ]
 
     def broken(self) -> Iterator[tuple[str, str, str]]:
-        """Yield the failed pairs of which neither is unfit, each once: the two agents, and why."""
+        """Yield each failed pair in which neither agent is unfit, once: the two agents, and why."""
         takes_part = [each for each in self.order if not self.is_unfit(each)]
         seen: set[str] = set()
         for one in takes_part:
@@ -112,7 +115,7 @@ class NetworkPairs:
                     yield one, other, why
 
     def _with_others(self, undecided: Iterable[str], taken: set[str]) -> list[Pair]:
-        """Pair each of the `undecided` with a fit agent that is free, else with another of them."""
+        """Pair each of the `undecided` with a fit agent that is free, else with another undecided one."""
         pairs, left = [], deque(undecided)
         fit = deque(each for each in self.order if each in self.fit and each not in taken)
         while left:
@@ -124,7 +127,7 @@ class NetworkPairs:
         return pairs
 
     def _take_peer(self, agent_id: str, among: deque[str]) -> str | None:
-        """Take the first agent `among` these that `agent_id` was not tested with; None: there is none."""
+        """Take the first agent in `among` that `agent_id` was not tested with; None if there is none."""
         known = self._peers.get(agent_id, ())
         for index in range(min(_NEAR, len(among))):
             if (peer := among[index]) not in known:

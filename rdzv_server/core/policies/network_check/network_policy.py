@@ -1,9 +1,9 @@
 """Network test of the nodes that would get a seat, in pairs, before the round starts: see `network_pairs`.
 
-Agents that know the query `PairTest` are tested once, and again after a round that a lost node, a failure or a hang has
-ended. Which pairs were asked, and what they answered, are signs; the result is a fact, `NetworkTested`. A node that
-is unfit leaves like one that a check of its own has found unfit. The round waits for that, for `LONGEST_S` at most, and
-for what is under way by then.
+Agents that know the query `PairTest` are tested once, and again after a round that ended because of a lost node, a
+failure or a hang. Which pairs were asked, and what they answered, are signs; the result is a fact, `NetworkTested`. A
+node that is unfit leaves, as if a check of its own had found it unfit. The round waits for the tests for at most
+`LONGEST_S`, and then for those that are still running.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ from rdzv_server.core.policies.network_check import words
 from rdzv_server.core.policies.network_check.network_pairs import Figures, NetworkPairs, Pair
 
 LIMIT_S = 8.0
-"""Longest time of one pair's test in seconds, at both agents."""
+"""Longest time of one pair's test in seconds, on each of the two agents."""
 ANSWERED_WITHIN_S = LIMIT_S + 2.0
 LONGEST_S = 30.0
-"""Seconds from the first test of a forming round after which no further one begins."""
+"""Seconds from the first test of a forming round after which no further test begins."""
 PROBLEM_BYTES = 240
 MOST_BROKEN = 8
 """Most failed pairs that one test records."""
@@ -37,19 +37,19 @@ _CAUSES_OF_KNOWN_NODES = (Cause.NODE_LEFT, Cause.NODE_ARRIVED, Cause.NODE_DRAINE
 
 
 class NetworkTested(PolicyFact, frozen=True):
-    """The network between the nodes of the forming round has been tested: `reason` says how that went."""
+    """The network between the nodes of the forming round has been tested; `reason` describes the result."""
 
     reason: str
     unfit: tuple[tuple[str, str], ...] = ()
     """Agents whose nodes are unfit, each with the evidence."""
     warning: str = ""
-    """Warning about a failed test that cannot be put down to one node; empty: none."""
+    """Warning about a failed test that does not show which node is at fault; empty if there is none."""
     broken: tuple[tuple[str, str, str], ...] = ()
     """Pairs that have failed although both nodes take part: the two agents' ids, and the reason."""
 
 
 class Measured(Struct):
-    """Answers so far of a pair whose test is under way."""
+    """Answers so far in the running test of one pair."""
 
     test: NetworkPairs
     pair: Pair
@@ -57,7 +57,7 @@ class Measured(Struct):
     answers: dict[str, PairTested] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     is_void: bool = False
-    """Whether the test says nothing: one of the two nodes is gone, or could not measure."""
+    """Whether the test shows nothing, because one of the two nodes is gone or could not measure."""
 
 
 class BrokenLink(Struct, frozen=True):
@@ -69,21 +69,24 @@ class BrokenLink(Struct, frozen=True):
 
 class NetworkState(PolicyState):
     broken_links: list[BrokenLink] = field(default_factory=list)
-    """Pairs of agents between which the last network test has failed, although both take part."""
+    """Pairs of agents between which the last network test has failed although both take part."""
 
 
 class NetworkTest(Struct):
-    """Test of the network between the nodes of the forming round. Agents by id; times are the server's."""
+    """Test of the network between the nodes of the forming round.
+
+    Agents are given by id; times are by the server's clock.
+    """
 
     fit: set[str] = field(default_factory=set)
     tested: set[str] = field(default_factory=set)
-    """Ids of the agents that need no further test: those of `fit`, and those for which it remained undecided."""
+    """Ids of the agents that need no further test: those in `fit`, and those for which the result stayed undecided."""
     pairs: NetworkPairs | None = None
-    """Test that is under way; None: none is."""
+    """Test that is running; None if none is."""
     open: int = 0
-    """Number of pairs that have not answered."""
+    """Number of pairs that have not answered yet."""
     until: float | None = None
-    """Time after which no test begins; None: the forming round has had none."""
+    """Time after which no test begins; None if the forming round has had no test."""
     began_at: float = 0.0
     slowest: Figures | None = None
     result: NetworkTested | None = None
@@ -96,7 +99,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
     Signs = NetworkTest
 
     def holds_round(self, now: float) -> bool:
-        """Whether nodes that would get a seat need a test, for which there is time."""
+        """Whether nodes that would get a seat need a test, and there is time for it."""
         until = self.signs.until
         if until is not None and now >= until:
             return False
@@ -113,7 +116,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
         self._ask(signs.pairs, signs.pairs.next_pairs(), now)  # there are some: not all are fit
 
     def attend(self, now: float) -> None:
-        """Begin a further step of the test if one is needed, or conclude it."""
+        """Begin a further step of the test if one is needed, else conclude the test."""
         signs, run = self.signs, self.run
         pairs = signs.pairs
         if pairs is None or signs.open:
@@ -131,7 +134,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
         signs.result = NetworkTested(sentence, unfit, _warning(run, pairs), tuple(islice(pairs.broken(), MOST_BROKEN)))
 
     def deadline(self) -> float | None:
-        """Deadline of a step that is over: at once. A step ends by the deadlines of its queries."""
+        """Return the deadline: at once if a step is over. A step ends by the deadlines of its queries."""
         signs = self.signs
         return AT_ONCE if signs.result or (signs.pairs and not signs.open) else None
 
@@ -139,7 +142,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
         return self.signs.result
 
     def round_opened(self, cause: Cause, now: float) -> None:
-        """Have the nodes of a new round tested again, unless its cause says nothing about the network."""
+        """Test the nodes of a new round again, unless its cause says nothing about the network."""
         before = self.signs
         self.begin_signs()
         if cause in _CAUSES_OF_KNOWN_NODES:
@@ -168,13 +171,15 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
     def _closed(
         self, measured: Measured, kernel: Kernel, agent: Agent, query: Query, answer: QueryAnswer | None, now: float
     ) -> None:
-        """Take the answer of one of the two; that of the second is the pair's result."""
+        """Handle the answer of one of the two agents; the second answer completes the pair's result."""
         measured.left -= 1
         match answer:
             case PairTested(problem=""):
                 measured.answers[agent.agent_id] = answer
             case PairTested(problem=problem):
-                at = len(measured.problems) if agent.agent_id == measured.pair.listens else 0  # who connects knows more
+                at = (
+                    len(measured.problems) if agent.agent_id == measured.pair.listens else 0
+                )  # the connector knows more
                 measured.problems.insert(at, clip(printable(problem), PROBLEM_BYTES))
             case Refused():
                 measured.is_void = True
@@ -201,7 +206,7 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
     # The result.
 
     def _tested(self, fact: NetworkTested, now: float) -> None:
-        """Tell the result, and have the agents of unfit nodes leave."""
+        """Emit the result, and tell the agents of unfit nodes to leave."""
         self.signs.result = None
         self.kernel.release()
         self.kernel.tell("network_tested", fact.reason, now)
@@ -220,14 +225,14 @@ class NetworkCheck(Policy[NetworkState, NetworkTest]):
 
 
 def broken_links(run: Run) -> Iterator[BrokenLink]:
-    """Yield the failed pairs of the last test of which both agents are still part of the run."""
+    """Yield the failed pairs of the last test in which both agents are still part of the run."""
     links = NetworkCheck.of(run).broken_links
     return (link for link in links if all(each in run.agents for each in link.agents))
 
 
 def _able(run: Run) -> list[str]:
-    """Agents that would get a seat and can be tested, in the order of their ranks."""
-    asked = (agent.join for agent in run.agents.values() if agent.join.queries)  # nearly always all, or none
+    """Return the agents that would get a seat and can be tested, in the order of their ranks."""
+    asked = (agent.join for agent in run.agents.values() if agent.join.queries)  # nearly always all agents, or none
     able = {join.agent_id for join in asked if join.secret and _TAG in join.queries}
     if len(able) < 2:
         return []
@@ -235,11 +240,11 @@ def _able(run: Run) -> list[str]:
 
 
 def _nonce(listener: Agent, other: Agent, now: float) -> str:
-    """Nonce with which the connection of this test begins: nobody can guess it."""
+    """Return the nonce with which the connection of this test begins. Only the two agents know it."""
     return agent_secrets.nonce(listener.join.secret, f"{other.agent_id} {now}")
 
 
-# Words.
+# Sentences.
 
 
 def _sentence(pairs: NetworkPairs, took_s: float, slowest: Figures | None) -> str:

@@ -6,7 +6,7 @@ UNDER_TEST = "testing the network between the nodes"
 
 
 def tested(nodes: int, took_s: float, between: str, mb_per_s: float, latency_ms: float) -> str:
-    """Result of a test. `between`: the two nodes of the slowest pair that passed."""
+    """Return the result of a test. `between`: the two nodes of the slowest pair that passed."""
     figures = f"{mb_per_s:.0f} MB/s, {latency_ms:.2f} ms"
     return f"{_tested(nodes, took_s)}; slowest of those that passed: {between} ({figures})"
 
@@ -20,7 +20,7 @@ def no_answer(node_id: str, limit_s: float) -> str:
 
 
 def unfit(node_id: str, failed: Sequence[str]) -> str:
-    """Evidence against a node. `failed`: each of its tests, as `failed_with` tells it."""
+    """Return the evidence against a node. `failed`: each of its failed tests, from `failed_with`."""
     return f"node {node_id} is unfit: its network test failed {'; and '.join(failed)}"
 
 
