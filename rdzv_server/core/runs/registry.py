@@ -1,7 +1,7 @@
 """The runs of a server, each attempt with its machine, and how long each is remembered.
 
-`succession` says which join begins a new attempt, `room` what all attempts may take together, and `used_numbers` keeps
-the numbers of those that are forgotten. What is about a node in all runs is for the nodes' machine.
+`succession` decides which join begins a new attempt, `room` limits what all attempts may take together, and
+`used_numbers` keeps the numbers of forgotten attempts. The nodes' machine handles what applies to a node in all runs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,18 +42,18 @@ from rdzv_server.words import operations as operations_words
 from rdzv_server.words import runs
 
 RETENTION_S = 3_600.0
-"""Seconds that an ended run is remembered: an hour by default, for people to look and late agents to be told."""
+"""Seconds for which an ended run is remembered: an hour by default, so that late agents get an answer."""
 MOST_RUNS = 10_000
-"""Most runs of a server by default, as many as its memory is meant for."""
+"""Most runs of a server by default, as many as its memory is sized for."""
 MOST_AGENTS = 100_000
 """Most agents of all runs of a server by default: they take about 1.3 GB."""
 
 FORGOTTEN_SHARE = 100
-"""Divisor of all attempts: a hundredth is forgotten at once when there is no room, as finding them takes time."""
+"""Divisor of all attempts for the part to forget at once if there is no room, since the search takes time."""
 
 
 class Registry:
-    """Attempts of all runs, at most `max_runs`, with at most `max_agents` agents and `max_events` events together.
+    """Attempts of all runs: at most `max_runs`, with at most `max_agents` agents and `max_events` events in total.
 
     `retention_s`: seconds for which an ended attempt is remembered.
     """
@@ -69,13 +69,12 @@ class Registry:
         knows_all_runs: bool = True,
         exclusion: ExclusionPolicy | None = None,
     ) -> None:
-        """Begin without runs. `exclusion`: policy by which the server keeps a node out by itself; None: never."""
+        """Begin without runs. `exclusion`: policy by which the server itself excludes nodes; None if it never does."""
         self._retention_s = retention_s
         self._room = Room(max_runs, max_agents, max_events, max_evidence)
         self._machines: dict[Key, RunMachine] = {}
         self._attempts: dict[str, list[RunMachine]] = {}
-        """Attempts of each run that are remembered, in their order: the first is forgotten first, and the last has the
-        run's highest numbers."""
+        """Remembered attempts of each run, in order: the first is forgotten first, the last has the highest numbers."""
         self._used = UsedNumbers()
         self.unread_since = float("inf")
         """Arrival of the oldest message that the server has not read: see `Leases`."""
@@ -88,18 +87,18 @@ class Registry:
         self._newly_apart: list[tuple[SetApart, Exception]] = []
 
     def runs(self) -> list[Run]:
-        """Every attempt that is remembered, oldest first."""
+        """Return all remembered attempts, oldest first."""
         return [machine.run for machine in self._machines.values()]
 
     def attempts_of(self, run_id: str) -> list[Run]:
-        """The attempts of a run that are remembered, oldest first."""
+        """Return the remembered attempts of a run, oldest first."""
         return [machine.run for machine in self._attempts.get(run_id, ())]
 
     def handle(self, run_id: str | None, event: Event, now: float) -> tuple[RunMachine | None, list[Effect]]:
-        """Apply an event; return its effects, and the machine that took it if it is about one run.
+        """Apply an event. Return its effects, and the machine that handled it if the event is about one run.
 
         `run_id`: None for an action on a node. The last effect of an operator's action is its answer. Raises
-        `ProtocolError`, with nothing changed, if it is refused.
+        `ProtocolError`, with nothing changed, if the event is refused.
         """
         if type(event) is NodeJoined:
             machine, effects = self._machine_to_join(event, now)
@@ -115,15 +114,15 @@ class Registry:
         return machine, effects + self._judge(now) if self.nodes.suspects else effects
 
     def pass_time(self, now: float) -> list[Effect]:
-        """Let every run whose deadline has come draw its conclusions."""
-        effects = self.nodes.pass_time(now)  # before a round is completed without a node that is uncordoned now
+        """Let every run whose deadline has passed act on it."""
+        effects = self.nodes.pass_time(now)  # before a round completes without a node that is uncordoned now
         effects += self._pass_due(now)
         return effects + self.nodes.judge(now)
 
     def _operate(
         self, run_id: str | None, event: events.Operation, now: float
     ) -> tuple[RunMachine | None, list[Effect]]:
-        """Carry an operator's action out, unless it has been before."""
+        """Carry out an operator's action, unless it was carried out before."""
         machine = None
         was_done = self.answer_to(run_id, event.request_id)
         nothing = "" if was_done else self._nothing_to_do(run_id, event)
@@ -143,7 +142,7 @@ class Registry:
         return machine, [*effects, Answered(nothing or sentence, is_untold, has_changed=not nothing)]
 
     def _nothing_to_do(self, run_id: str | None, event: events.Operation) -> str:
-        """Sentence why the action will change nothing; empty if it changes something, or nobody here can tell."""
+        """Return why the action changes nothing; empty if it changes something, or if this server cannot tell."""
         latest = self._latest_machine(run_id) if run_id is not None else None
         if isinstance(event, events.NodeUncordoned):
             runs = [machine.run for machine in self.with_node(event.node_id)]
@@ -153,17 +152,17 @@ class Registry:
         return operations.BY_FACT[type(event)].idle(latest.run, event) if latest else ""
 
     def answer_to(self, run_id: str | None, request_id: str) -> str:
-        """Sentence that answered an operator's request; empty if the request is not known."""
+        """Return the sentence that answered an operator's request; empty if the request is unknown."""
         latest = self._latest_machine(run_id) if run_id is not None else None
         answer = latest.run.answers.get(request_id) if latest else None
         return answer or self.nodes.answer_to(request_id)
 
     def _judge(self, now: float) -> list[Effect]:
-        """Judge the nodes that are blamed, with those that other runs lose in the same instant."""
+        """Judge the nodes that are blamed, together with nodes that other runs lose in the same instant."""
         return self._pass_due(now) + self.nodes.judge(now)
 
     def with_node(self, node_id: str) -> list[RunMachine]:
-        """Runs that have not ended and have agents of the node, or its cordon."""
+        """Return the runs that have not ended and that have agents of the node, or its cordon."""
         return [machine for machine in self._machines.values() if _has_node(machine.run, node_id)]
 
     def _forget_run(self, event: events.RunForgotten, now: float) -> list[Effect]:
@@ -182,7 +181,7 @@ class Registry:
     def tell(self, machine: RunMachine, event: Event, now: float) -> list[Effect]:
         """Let the machine handle an event, and forget the run if its time has come.
 
-        If an exception is raised, the run is set apart, and the others notice nothing.
+        If the machine raises an exception, the run is set apart and the other runs are not affected.
         """
         machine.run.leases.unread_since = self.unread_since
         try:
@@ -193,7 +192,7 @@ class Registry:
             self.set_apart(machine, error)
             happened = []
         run = machine.run
-        is_beyond = bool(happened) and self._room.count(machine)  # nothing has changed with most polls
+        is_beyond = bool(happened) and self._room.count(machine)  # most polls change nothing
         if run.ended_at is None or not any(isinstance(effect, ForgetRun) for effect in happened):
             self._deadlines.arm(run.key, machine.deadline)
         else:
@@ -204,7 +203,7 @@ class Registry:
         return happened + self._drop_events(machine, now) if is_beyond else happened
 
     def set_apart(self, machine: RunMachine, error: Exception) -> None:
-        """Set a run apart because its core raised this exception; `take_set_apart` returns it next."""
+        """Set a run apart because its core raised this exception; the next `take_set_apart` returns it."""
         self._room.leave(machine)
         set_apart.set_apart(machine, error)
         assert isinstance(machine, SetApart)
@@ -218,12 +217,12 @@ class Registry:
         return bool(self._newly_apart)
 
     def take_set_apart(self) -> list[tuple[SetApart, Exception]]:
-        """Return the runs that have been set apart since the last call, each with its error: they await `rebuild`."""
+        """Return the runs set apart since the last call, each with its error. They wait for `rebuild`."""
         taken, self._newly_apart = self._newly_apart, []
         return taken
 
     def rebuild(self, machine: SetApart, records: Sequence[Record], last_event: int, now: float) -> list[Effect]:
-        """Make the state of a run that is set apart anew from its records and the number of its last event."""
+        """Rebuild the state of a run that is set apart from its records and the number of its last event."""
         self._room.leave(machine)
         effects = machine.rebuild(records, last_event, now)
         self._room.recount(machine)
@@ -232,30 +231,33 @@ class Registry:
 
     @property
     def runs_apart(self) -> list[str]:
-        """Ids of the runs that are set apart, and have not been stopped."""
+        """Ids of the runs that are set apart and have not been stopped."""
         return [machine.run.run_id for machine in self._apart if not machine.run.stage.is_end]
 
     def _pass_due(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for key in self._deadlines.due(now):
-            if machine := self._machines.get(key):  # else it was forgotten as another one's events took the room
+            if machine := self._machines.get(key):  # else it was forgotten when another run's events took the room
                 effects += self.tell(machine, TimePassed(), now)
         return effects
 
     def next_deadline(self) -> float | None:
-        """Time at which `pass_time` is due next; it may turn out then that the deadline has moved on."""
+        """Time at which `pass_time` is due next. By then the deadline may have moved."""
         at, uncordoned_at = self._deadlines.next(), self.nodes.next_deadline()
         return at if uncordoned_at is None else uncordoned_at if at is None else min(at, uncordoned_at)
 
     def machine_of(self, run_id: str, agent_id: str) -> RunMachine:
-        """Attempt that the agent is part of, else the run's latest. Raises `AgentFenced` if there is none."""
+        """Return the attempt that the agent is part of, or else the run's latest.
+
+        Raises `AgentFenced` if there is none.
+        """
         machine = self._machine_with(run_id, agent_id) or self._latest_machine(run_id)
         if machine is None:
             raise AgentFenced(words.not_known(run_id))
         return machine
 
     def replay(self, record: Record) -> list[RunEvent]:
-        """Apply a recorded fact; the records of an attempt come in their order. Returns the run events that it led to.
+        """Apply a recorded fact; the records of an attempt come in order. Return the run events that follow from it.
 
         The events of a run's creation come with its next record; a snapshot has none.
         """
@@ -280,14 +282,14 @@ class Registry:
         return [effect.event for effect in effects if isinstance(effect, Happened)]
 
     def resume_numbers(self, last: Mapping[Key, int]) -> None:
-        """Go on after the last event of each attempt that the store holds, whatever has written it."""
+        """Continue after the last event of each attempt that the store holds, even if another server wrote it."""
         for key, number in last.items():
             if machine := self._machines.get(key):
                 machine.run.event_number = max(machine.run.event_number, number)
                 self._room.count(machine)
 
     def snapshot(self, key: Key, now: float) -> list[Record]:
-        """Records to replay in place of all that led to this attempt; none if it has ended, or is forgotten."""
+        """Return records that replace all that led to this attempt; empty if it has ended or is forgotten."""
         if key == journals.NODES:
             return self.nodes.snapshot(now)
         if key == journals.NUMBERS:
@@ -306,7 +308,7 @@ class Registry:
             return []
 
     def restart(self, now: float, life: Life) -> None:
-        """Begin a life of the server, once all has been replayed: nobody is missed for what happened meanwhile."""
+        """Begin a lifetime of the server after the replay. Agents are not penalised for the server's downtime."""
         self._life = life
         self.nodes.begin_life(life)
         for machine in self._machines.values():
@@ -317,7 +319,7 @@ class Registry:
                 self.set_apart(machine, error)
 
     def resume(self, now: float, hold_up: HoldUp) -> None:
-        """Make up for a time in which the server could not hear agents, or not answer them."""
+        """Make up for a time in which the server could not hear agents, or could not answer them."""
         for machine in self._machines.values():
             try:
                 machine.run.leases.resume(now, hold_up)
@@ -325,7 +327,7 @@ class Registry:
                 self.set_apart(machine, error)
 
     def set_wall_clock(self, wall_at: float, now: float) -> list[Effect]:
-        """Let every run know what the server's wall clock shows, which has been set."""
+        """Tell every run what the server's wall clock shows after it was set."""
         self._wall_ahead_s = wall_at - now
         effects: list[Effect] = []
         for machine in self._machines.values():
@@ -349,7 +351,7 @@ class Registry:
             raise RunFailed(runs.ended(join.run_id, Stage.FAILED, end))
         if latest is None and join.returning and self._used.has_ended(join.run_id, join.attempt):
             raise OutcomeUnknown(words.outcome_unknown(join.run_id, join.node_id))
-        settings = _settings_of(join)  # before anything changes: it may refuse the join
+        settings = _settings_of(join)  # before anything changes, since it may refuse the join
         effects = self._make_room_for_agent(now)
         if not effects and self._room.is_full_of_runs(self._machines.values()):
             effects = self._make_room(now)
@@ -361,10 +363,10 @@ class Registry:
         return self._create(created, now), effects
 
     def _make_room(self, now: float) -> list[Effect]:
-        """Forget attempts that have ended before their time: first those that never ran, then the oldest ends.
+        """Forget attempts that have ended, before their time: first those that never ran, then those that ended first.
 
-        If there is none whose agents can have heard of the end, end the run that has been silent for longest, once new
-        runs have asked for a while. Raises `ServerUnavailable` if there is no such run, or before.
+        If the agents of none of them can have heard of the end, end the run that has been silent for longest, once new
+        runs have asked for a while. Raises `ServerUnavailable` before that, or if there is no silent run.
         """
         if ended := self._forgettable(now):
             return self._forget_some(ended, now)
@@ -372,10 +374,10 @@ class Registry:
         return self.tell(giver, events.RunDeserted(for_room=True), now)
 
     def _make_room_for_agent(self, now: float, joined: RunMachine | None = None) -> list[Effect]:
-        """Forget attempts that have ended, if there are too many agents for one more: a run keeps its agents till then.
+        """Forget ended attempts if there are too many agents to admit one more: until then a run keeps its agents.
 
-        If that makes no room, end silent runs, other than the one that the agent has `joined`, once new agents have
-        asked for a while. Raises `ServerUnavailable` if there are none, or before.
+        If that makes no room, end silent runs, except the one that the agent has `joined`, once new agents have asked
+        for a while. Raises `ServerUnavailable` before that, or if there are none.
         """
         if not self._room.is_full_of_agents:
             return []
@@ -396,7 +398,7 @@ class Registry:
         return effects
 
     def _forgettable(self, now: float) -> list[tuple[bool, float, Key]]:
-        """Ended attempts whose agents can have heard of the end, each with what they are forgotten in the order of."""
+        """Return the ended attempts whose agents can have heard of the end, each with its sort key for forgetting."""
         return [
             (run.membership is not None, run.ended_at, run.key)
             for run in self.runs()
@@ -411,7 +413,7 @@ class Registry:
         return [effect for key in forgotten for effect in self._forget(self._machines[key].run, now)]
 
     def _drop_events(self, machine: RunMachine, now: float) -> list[Effect]:
-        """Drop the oldest events of an attempt that has new ones, and of others, as far as there are too many."""
+        """Drop the oldest events of an attempt that has new ones, and of others, while there are too many."""
         effects: list[Effect] = []
         if dropped := kept_events.beyond_own(machine.run):
             effects += self.tell(machine, dropped, now)
@@ -426,7 +428,7 @@ class Registry:
         return [] if machine.run.stage.is_end else self.tell(machine, RunSuperseded(), now)
 
     def _is_followed(self, machine: RunMachine, join: JoinRequest, now: float) -> bool:
-        """Whether the join begins another attempt; no, if the core raises an exception over it."""
+        """Whether the join begins another attempt; False if the core raises an exception."""
         try:
             return succession.begins_anew(machine.run, join, now)
         except ProtocolError:
@@ -451,7 +453,7 @@ class Registry:
         raise UnknownRun(words.unknown_run(run_id))
 
     def _machine_with(self, run_id: str, agent_id: str) -> RunMachine | None:
-        """Attempt that the agent is, or was, part of: the latest, or one whose end it has not seen yet."""
+        """Return the attempt that the agent is or was part of: the latest, or one whose end it has not seen yet."""
         for machine in reversed(self._attempts.get(run_id, ())):
             if agent_id in machine.run.agents or agent_id in machine.run.departed_ids:
                 return machine
@@ -466,7 +468,7 @@ class Registry:
         return run.attempt == self._attempts[run.run_id][0].run.attempt
 
     def _forget(self, run: Run, now: float) -> list[Effect]:
-        """Forget the first attempt of a run that is remembered, and keep its numbers if there is no other one."""
+        """Forget the first remembered attempt of a run, and keep its numbers if it is the only one."""
         run_id, key = run.run_id, run.key
         self._deadlines.disarm(key)
         machine = self._machines.pop(key)
@@ -489,8 +491,10 @@ class Registry:
 
 
 def _settings_of(join: JoinRequest) -> RunSettings:
-    """Settings of the run that this join creates. Raises the `ProtocolError` that refuses it, also after an exception:
-    there is no run yet that could be set apart.
+    """Return the settings of the run that this join creates.
+
+    Raises the `ProtocolError` that refuses the join, also after an exception: there is no run yet that could be set
+    apart.
     """
     try:
         return admission.settings_of(join)
@@ -501,12 +505,12 @@ def _settings_of(join: JoinRequest) -> RunSettings:
 
 
 def _has_place(run: Run, join: JoinRequest) -> bool:
-    """Whether the run has a place for this newcomer among those of its last round, or it needs none."""
+    """Whether the run has a place for this newcomer among those of its last round, or the newcomer needs none."""
     return bool(join.unfit) or run.stage.is_end or len(run.agents) < len(run.seats)
 
 
 def _has_event(effects: Collection[Effect], request_id: str) -> bool:
-    """Whether an event of a run tells of this request."""
+    """Whether an event of a run has this request's id."""
     return any(isinstance(effect, Happened) and effect.event.request_id == request_id for effect in effects)
 
 

@@ -1,4 +1,4 @@
-"""Room of a server: what its attempts take of it together, and what each may."""
+"""Room of a server: how much its attempts take in total, and how much they may take."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -13,15 +13,15 @@ from rdzv_server.core.runs import kept_events
 from rdzv_server.words import attempts as words
 
 DEPARTED_ROOM = 10
-"""Divisor of the total of ids of agents that are gone: a tenth is forgotten at once, as finding some takes time."""
+"""Part of all ids of gone agents, as a divisor, that is forgotten at once: a tenth, since the search takes time."""
 
 
 class Room:
-    """Room for so many runs, agents, events and bytes of evidence, and what the attempts take of it.
+    """Limits of the numbers of runs, agents, events and bytes of evidence, and how much the attempts take.
 
-    The ids of as many agents that are gone are remembered, or of `MOST_DEPARTED` if that is more. Beyond that the
-    attempt that ended first forgets its own first; if all go on, those with the most forget half of them at most. As
-    with evidence, that is no fact: a server that starts again reads all ids, and forgets as many.
+    The ids of `max_agents` gone agents are remembered, or of `MOST_DEPARTED` if that is more. Beyond that, the attempt
+    that ended first forgets its ids first; if none has ended, the attempts with the most forget at most half of theirs.
+    As with evidence, this is not a fact: a server that restarts reads all ids, and forgets as many.
     """
 
     def __init__(self, max_runs: int, max_agents: int, max_events: int, max_evidence: int) -> None:
@@ -30,16 +30,16 @@ class Room:
         self._max_event_bytes = max_events * kept_events.MEAN_BYTES
         self._max_departed = max(max_agents, MOST_DEPARTED)
         self.agents = self.events = self.event_bytes = self._evidence = self.departed = 0
-        """Sums of the attempts' places, events, bytes of large events and of failures, and ids of gone agents."""
+        """Sums over all attempts: places, events, bytes of large events and of failures, and ids of gone agents."""
         self._with_departed: dict[Key, RunMachine] = {}
-        """Attempts that remember such ids."""
+        """Attempts that remember ids of gone agents."""
         self._evident: dict[Key, RunMachine] = {}
         """Attempts that keep evidence which they may drop."""
         self._asked = float("-inf"), float("-inf")
-        """Times at which new runs or agents began to ask for a place, one after the other, and asked last: a sign."""
+        """Times at which new runs or agents began to ask for a place, one after another, and last asked: signs."""
 
     def count(self, machine: RunMachine) -> bool:
-        """Count what an attempt takes now; return whether its events are too many, by themselves or with others'."""
+        """Count what an attempt takes now. Return whether its events exceed its own limit, or the limit for all."""
         run = machine.run
         if len(run.agents) != machine.places:
             self.count_places(machine)
@@ -61,7 +61,7 @@ class Room:
         return is_beyond
 
     def recount(self, machine: RunMachine) -> None:
-        """Count what an attempt takes whose state was made anew."""
+        """Count what an attempt takes after its state was rebuilt."""
         self.count_places(machine)
         self.count(machine)
 
@@ -77,9 +77,9 @@ class Room:
         self._with_departed.pop(machine.run.key, None)
 
     def count_places(self, machine: RunMachine) -> None:
-        """Count the agents of an attempt; one that goes on keeps the places of its last round.
+        """Count the agents of an attempt. An attempt that has not ended keeps the places of its last round.
 
-        So newcomers that fill the server keep no run from replacing the nodes that it loses.
+        So newcomers that fill the server do not keep a run from replacing the nodes that it loses.
         """
         run, places = machine.run, 0 if machine.run.gave_place else len(machine.run.agents)
         if run.membership is not None and run.ended_at is None:
@@ -88,7 +88,7 @@ class Room:
         machine.places = places
 
     def _count_evidence(self, machine: RunMachine) -> None:
-        """Count the evidence of an attempt that has a new failure, and drop that of some if there is too much."""
+        """Count the evidence of an attempt that has a new failure, and drop some evidence if there is too much."""
         self._weigh(machine)
         if self._evidence > self._max_evidence:
             keeping = [(each.run, each.evidence) for each in self._evident.values()]
@@ -107,7 +107,7 @@ class Room:
             self._evident.pop(machine.run.key, None)
 
     def _count_departed(self, machine: RunMachine) -> None:
-        """Count the agents of an attempt that are gone, and have some ids forgotten if there are too many."""
+        """Count the gone agents of an attempt, and forget some ids if there are too many."""
         self._note_departed(machine)
         if self.departed > self._max_departed:
             surplus = self.departed - self._max_departed + self._max_departed // DEPARTED_ROOM
@@ -125,7 +125,7 @@ class Room:
             self._with_departed.pop(machine.run.key, None)
 
     def surplus(self, runs: Iterable[Run]) -> list[tuple[Run, EventsDropped]]:
-        """Runs of which events have to be dropped, each with the fact that drops them, while there are too many."""
+        """Return runs whose events must be dropped, each with the fact that drops them; empty if there is room."""
         if self.events > self._max_events:
             return list(kept_events.beyond_total(runs, self.events, self._max_events))
         if self.event_bytes > self._max_event_bytes:
@@ -137,13 +137,16 @@ class Room:
         return self.agents >= self.max_agents
 
     def is_full_of_runs(self, machines: Collection[RunMachine]) -> bool:
-        """Whether there is no place for a new run. A run that gave its place is remembered for a minute at most."""
+        """Whether there is no place for a new run. A run that gave its place is remembered for at most a minute."""
         if len(machines) < self.max_runs:
             return False
         return sum(not machine.run.gave_place for machine in machines) >= self.max_runs
 
     def ask_for_run(self, silent: Sequence[RunMachine], now: float) -> RunMachine:
-        """Return the attempt that gives its place to a new run, of those that may. Raises `ServerUnavailable`."""
+        """Return the attempt that gives its place to a new run. Raises `ServerUnavailable` if there is none yet.
+
+        `silent`: attempts that may give their places.
+        """
         giver = next(iter(silent), None)
         gives = self._want(giver, now)
         if giver is None or gives:
@@ -151,7 +154,10 @@ class Room:
         return giver
 
     def ask_for_agent(self, silent: Sequence[RunMachine], now: float) -> list[RunMachine]:
-        """Return the attempts that give their places to a new agent, of those that may. Raises `ServerUnavailable`."""
+        """Return the attempts that give their places to a new agent. Raises `ServerUnavailable` if there are none yet.
+
+        `silent`: attempts that may give their places.
+        """
         surplus, givers = self.agents - self.max_agents, list[RunMachine]()
         for machine in silent:
             if surplus < 0:
@@ -165,8 +171,9 @@ class Room:
         return givers
 
     def _want(self, giver: RunMachine | None, now: float) -> str:
-        """Note that a newcomer asks for a place. Return a sentence about an attempt that gives its own, until
-        newcomers have asked for a while.
+        """Note that a newcomer asks for a place.
+
+        Return a sentence about the attempt that will give its place, until newcomers have asked for a while; then "".
         """
         since, last = self._asked
         since = since if now <= last + unheard.ASKED_AGAIN_S else now
@@ -177,13 +184,13 @@ class Room:
 
 
 def silent(machines: Iterable[RunMachine], now: float) -> list[RunMachine]:
-    """Attempts that may give their places, the one that has been silent for longest first."""
+    """Return the attempts that may give their places, the one that has been silent for longest first."""
     those = [machine for machine in machines if unheard.may_give_place(machine.run, now)]
     return sorted(those, key=lambda machine: machine.run.unheard_since or 0.0)
 
 
 def _departed_to_forget(machines: Iterable[RunMachine], surplus: int) -> Iterator[tuple[RunMachine, int]]:
-    """Yield attempts that forget ids of agents that are gone, each with the number of ids."""
+    """Yield attempts that forget ids of gone agents, each with the number of ids."""
 
     def order(machine: RunMachine) -> tuple[bool, float]:
         ended_at = machine.run.ended_at

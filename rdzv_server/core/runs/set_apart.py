@@ -1,9 +1,9 @@
-"""Runs that are set apart, since an exception was raised in the core of each. The other runs go on.
+"""Runs that are set apart because their core raised an exception. All other runs continue.
 
-The exception may have left such a run's state half changed. So the state is made anew from the records, which tell what
-the run's agents may know, and nothing changes it any more: no deadline fires, no agent is lost, and reports are refused
-until a server takes them again. Agents keep their workers. An operator can stop the run, or have it forgotten. A server
-that is started again replays the records; if that raises nothing, the run goes on.
+The exception may have left the run's state half changed. So the state is rebuilt from the records, which contain what
+the run's agents may know. After that, nothing changes it: no deadline fires, no agent is lost, and reports are refused
+until a server accepts them again. Agents keep their workers. An operator can stop the run, or have it forgotten. A
+restarted server replays the records; if that raises nothing, the run continues.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ from rdzv_server.words import set_apart as words
 
 SENTENCE_BYTES, ERROR_BYTES = 600, 160
 LAST_REVISION = 2**53
-"""Revision of a stop: higher than any that the agents know, of which the records may not tell."""
+"""Revision of a stop: higher than any revision that the agents know, since the records may not contain it."""
 _IGNORED = events.NodeJoined | events.LeaseRenewed | events.AgentDisconnected | events.TimePassed | events.NodeOperation
-"""Events from which nothing follows, and whose senders are told how the run stands."""
+"""Events that have no effect; their senders get the state of the run as their answer."""
 
 
 class SetApart(RunMachine):
-    """Attempt that is set apart. A machine becomes one in place (`set_apart`), as parked polls refer to it."""
+    """Attempt that is set apart. A machine becomes one in place (`set_apart`), because parked polls refer to it."""
 
     sentence: str
     _is_stopped: bool
@@ -41,7 +41,7 @@ class SetApart(RunMachine):
         return self.run.stage.is_end and not self._is_stopped and self.run.forget_at == self.run.ended_at
 
     def begin(self, error: Exception) -> None:
-        """Drop the state, which `rebuild` makes anew: until then no agent is known."""
+        """Drop the state, which `rebuild` rebuilds: until then no agent is known."""
         self.sentence = sentence_of(self.run.run_id, error)
         self._is_stopped = self._is_forgotten = False
         run = self.run
@@ -50,7 +50,7 @@ class SetApart(RunMachine):
         self._become(Record(run.run_id, run.attempt, run.created_at, created))
 
     def rebuild(self, records: Sequence[Record], last_event: int, now: float) -> list[Effect]:
-        """Make the state anew from all records of the attempt. Return effects that tell people and agents of it.
+        """Rebuild the state from all records of the attempt. Return effects that inform people and agents.
 
         `last_event`: number of the attempt's last event that is written.
         """
@@ -64,7 +64,7 @@ class SetApart(RunMachine):
         return self._taken()
 
     def _replay_all(self, records: Sequence[Record]) -> None:
-        """Replay the records up to the one that raises, if any does; of those behind it operators' actions count."""
+        """Replay the records up to the first one that raises, if any; after that, only operators' actions count."""
         self._become(records[0])
         for number, record in enumerate(records[1:], 1):
             try:
@@ -85,7 +85,7 @@ class SetApart(RunMachine):
         self._settle_apart()
 
     def _settle_apart(self) -> None:
-        """Take no more part in anything that time brings, after the state has been made anew."""
+        """Stop taking part in anything that deadlines cause, after the state has been rebuilt."""
         self._taken()
         self.take_blames()
         self.awaits_verdict = False
@@ -93,10 +93,13 @@ class SetApart(RunMachine):
         self.run.set_apart = self.sentence
         self.deadline = self.next_deadline()
 
-    # What still happens.
+    # Events that still have an effect.
 
     def handle(self, event: events.Event, now: float) -> list[Effect]:
-        """Take what an operator may do with the run. Raises `ServerUnavailable` for what changes it otherwise."""
+        """Handle what an operator may do with the run.
+
+        Raises `ServerUnavailable` for anything else that would change it.
+        """
         if isinstance(event, events.RunStopped | events.RunForgotten):
             self._operate(event, now)
         elif isinstance(event, events.EventsDropped):
@@ -112,11 +115,11 @@ class SetApart(RunMachine):
         return self._taken()
 
     def renew(self, event: events.LeaseRenewed, now: float) -> bool:
-        """Take a sign of life, from which nothing follows."""
+        """Ignore a sign of life."""
         return True
 
     def replay(self, fact: events.Fact | events.SnapshotPart, at: float) -> Sequence[Effect]:
-        """Leave a record to `rebuild`."""
+        """Ignore a record: `rebuild` applies it."""
         return []
 
     def restart(self, now: float) -> None:
@@ -126,15 +129,15 @@ class SetApart(RunMachine):
         return []
 
     def has_news(self, agent_id: str, revision: int) -> bool:
-        """Whether the agent is to be answered at once; one of which the records do not tell waits."""
+        """Whether to answer the agent at once. An agent that the records do not contain has to wait."""
         if self._is_forgotten or self._is_stopped or agent_id in self.run.departed_ids:
             return True
         return agent_id in self.run.agents and super().has_news(agent_id, revision)
 
     def directive_for(self, agent_id: str, now: float) -> tuple[int, Directive]:
-        """Directive of an agent by the records, or a wait that says why nothing is decided: it ends no workers.
+        """Return an agent's directive according to the records, or a wait that says why the server decides nothing.
 
-        Raises `AgentFenced` if the agent was let go before.
+        The wait ends no workers. Raises `AgentFenced` if the agent was let go before.
         """
         if self._is_forgotten:
             raise AgentFenced(attempts.not_known(self.run.run_id))
@@ -151,12 +154,12 @@ class SetApart(RunMachine):
         return revision, Wait(reason=self.sentence) if isinstance(directive, Wait) else directive
 
     def next_deadline(self) -> float | None:
-        """Time at which the run is forgotten, if it has ended: no other deadline fires."""
+        """Time at which the run is forgotten, if it has ended. No other deadline fires."""
         ended_at = self.run.ended_at
         return None if ended_at is None else self._forget_at(ended_at)
 
     def _operate(self, fact: events.RunStopped | events.RunForgotten, now: float) -> None:
-        """Stop the run, or have it forgotten, without a look at its state: the agents are told that it has ended."""
+        """Stop the run, or have it forgotten, without reading its state: the agents hear that it has ended."""
         run = self.run
         if fact.request_id in run.answers or (run.stage.is_end and isinstance(fact, events.RunStopped)):
             return
@@ -182,7 +185,7 @@ class SetApart(RunMachine):
 
 
 def set_apart(machine: RunMachine, error: Exception) -> None:
-    """Set a run apart because of an exception that was raised in its core."""
+    """Set a run apart because its core raised an exception."""
     if isinstance(machine, SetApart):
         raise error
     machine.__class__ = SetApart
@@ -191,14 +194,14 @@ def set_apart(machine: RunMachine, error: Exception) -> None:
 
 
 def refusal(machine: RunMachine, event: events.Event) -> ServerUnavailable | None:
-    """Refusal of the event over which a run was set apart: it counts for nothing, and its sender tries again."""
+    """Return the refusal of the event over which a run was set apart: it has no effect, and its sender tries again."""
     if not isinstance(machine, SetApart) or isinstance(event, _IGNORED | events.RunStopped | events.RunForgotten):
         return None
     return ServerUnavailable(machine.sentence)
 
 
 def sentence_of(run_id: str, error: Exception) -> str:
-    """Sentence about a run that is set apart: why, and what can be done."""
+    """Return the sentence about a run that is set apart: why, and what can be done."""
     return clip(words.set_apart(run_id, own_error(error)), SENTENCE_BYTES)
 
 

@@ -1,10 +1,11 @@
 """Succession: whether a join begins another attempt of its run.
 
-A succeeded run is remembered for the retention time: an agent that comes late for its explicit run id is told so,
-and `--rerun` starts it again. After a failure, or without an explicit run id, a new agent begins a new attempt. So does
-an agent that finds a run which every node has left, if it names no run id, or asks for other settings than the run's;
-and if all agents are silent instead (see `unheard`), one without a run id must be of a node of the run, or the run of
-one node, since those of many nodes may be alive.
+A succeeded run is remembered for the retention time: an agent that comes late with its explicit run id is told so, and
+`--rerun` starts the run again. After a failure, or without an explicit run id, a new agent begins a new attempt.
+
+If every node has left the run, an agent also begins a new attempt if it names no run id, or asks for other settings
+than the run's. If all agents are silent instead (see `unheard`), an agent without a run id must be of a node of the
+run, or the run must have only one node: if it has several, they may be alive.
 """
 
 from rdzv_protocol.errors import RunFailed, RunSucceeded
@@ -16,7 +17,7 @@ from rdzv_server.words import attempts, runs
 
 
 def begins_anew(run: Run, join: JoinRequest, now: float) -> bool:
-    """Whether the join begins another attempt after this one. Raises `RunSucceeded` or `RunFailed` if it may not."""
+    """Whether the join begins another attempt after this one. Raises `RunSucceeded` or `RunFailed` if it must not."""
     if (join.returning or join.unfit) and run.stage.is_end:  # it has no place, and learns how the run ended
         end = RunSucceeded if run.stage is Stage.SUCCEEDED else RunFailed
         raise end(runs.ended(run.run_id, run.stage, run.end_reason))

@@ -1,1 +1,1 @@
-"""Views of a run: one model, and the status and watched documents that are made of it."""
+"""Views of a run: one model, and the status and watched documents that are made from it."""

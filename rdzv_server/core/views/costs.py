@@ -1,4 +1,4 @@
-"""Costs of an operator's action, before it is carried out: who stops, and how much work is lost."""
+"""Costs of an operator's action, before it is carried out: which workers stop, and how much work is lost."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from rdzv_server.words import costs as words
 
 
 class Question(NamedTuple):
-    """What is asked: the node of an action on one, and the limits of a resize."""
+    """Arguments of the action: its node if it is about one, and the limits of a resize."""
 
     node_id: str = ""
     min_nodes: int = 0
@@ -19,14 +19,14 @@ class Question(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Cost of an action in one run, in words, and whether somebody should agree to it first."""
+    """Cost of an action in one run, as a sentence, and whether a person should confirm it first."""
 
     sentence: str
     is_high: bool = False
 
 
 def of_action(action: str, run: Run, asked: Question, now: float) -> Cost:
-    """Cost of the action of this name in the run; an empty sentence if it costs nothing."""
+    """Return the cost of the action in the run; the sentence is empty if it costs nothing."""
     cost = _COSTS.get(action)
     return cost(run, asked, now) if cost else Cost("")
 
@@ -36,7 +36,7 @@ def _workers(run: Run) -> int:
 
 
 def _lost(run: Run, now: float) -> str:
-    """Sentence about the work that is lost if the running round ends now."""
+    """Return the sentence about the work that is lost if the running round ends now."""
     measured = lost_time.measure(run, events.RunStopped(""), now)
     if measured.step is None:
         return words.WORK_UNKNOWN

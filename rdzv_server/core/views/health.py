@@ -1,8 +1,8 @@
 """Health of a run, beside its phase: what is wrong with a run that has not ended, since when, and what to do about it.
 
 `RULES` has one rule for each state, the worst first. A rule reads the run and changes nothing; it takes no longer in a
-run of more nodes. Sentences have no times in them, so that they change only when something happens. Times are the
-run's, in seconds.
+run with more nodes. Sentences contain no times, so that they change only when something happens. Times are in seconds
+by the run's clock.
 """
 
 from collections.abc import Callable
@@ -35,9 +35,9 @@ State = Literal[
 ]
 """States of health, the worst first."""
 ROUNDS_OF_A_LOOP = 3
-"""Rounds in a row that the same failure must have ended until the run is looping."""
+"""A run is looping if the same failure has ended this many rounds in a row."""
 STALLED_STEPS, STALLED_S = 20.0, 60.0
-"""Multiple of a step's time, and least time in seconds, without a step, after which a run is stalled."""
+"""A run is stalled after this many times a step's time without a step, and at least this many seconds."""
 
 
 class Finding(NamedTuple):
@@ -47,8 +47,7 @@ class Finding(NamedTuple):
     sentence: str
     since: float
     next: tuple[str, ...] = ()
-    """Steps that a person can take, most with a command of `rdzvctl` behind a colon; the first is the one to take
-    first."""
+    """Steps that a person can take, most with a command of `rdzvctl` after a colon. The first one comes first."""
     is_trouble: bool = True
     """Whether a person should look at the run because of this."""
 
@@ -57,24 +56,24 @@ Rule = Callable[[Run, float], Finding | None]
 
 
 def findings(run: Run, now: float) -> list[Finding]:
-    """What is wrong with the run, the worst first; empty if nothing is, or it has ended."""
+    """Return what is wrong with the run, the worst first; empty if nothing is, or if the run has ended."""
     if run.stage.is_end:
         return []
     return [found for rule in RULES if (found := rule(run, now)) is not None]
 
 
 def worst(run: Run, now: float) -> Finding:
-    """The worst that is wrong with a run, or that it is well."""
+    """Return the worst finding of a run, or that it is well."""
     return next(iter(findings(run, now)), None) or well(run)
 
 
 def well(run: Run) -> Finding:
-    """Finding of a run that nothing is wrong with."""
+    """Return the finding of a run that is well."""
     return Finding("ok", words.OK, run_view.since(run), is_trouble=False)
 
 
 def timed(run: Run, now: float) -> tuple[State, ...]:
-    """States of the run that begin or end by time alone, without an effect of the core; nearly always none."""
+    """Return the states of the run that begin or end only by time, without an effect of the core; usually none."""
     if run.stage.is_end:
         return ()
     return tuple(found.state for rule in _TIMED if (found := rule(run, now)) is not None)
@@ -121,7 +120,7 @@ def _silent(run: Run, now: float) -> Finding | None:
     if run.unheard_since is not None:
         return Finding("silent", completion.NOBODY_HEARD, run.unheard_since, steps)
     absent = run.leases.absent_since
-    if not absent:  # the server has just been started again, and nobody was missed yet
+    if not absent:  # the server has just restarted, and no agent has been missed yet
         return None
     return Finding("silent", words.NONE_CONNECTED, next(reversed(absent.values())), steps)
 
@@ -145,7 +144,7 @@ def _looping(run: Run, now: float) -> Finding | None:
 
 
 def _stalled(run: Run, now: float) -> Finding | None:
-    """Take the agents' word for how old the last step is: a long lease lets them tell it seldom."""
+    """Return a finding if the last step is old, by the agents' own reports: with a long lease, they report rarely."""
     pace = run.pace
     if run.stage is not Stage.RUNNING or pace.step_s is None or pace.moved_at is None:
         return None
@@ -197,14 +196,14 @@ RULES: tuple[Rule, ...] = (
     _below_size,
 )
 _TIMED: tuple[Rule, ...] = (_silent, _looping, _stalled, _last_restart_spent)
-"""Rules whose findings begin or end by time or by signs alone: an agent's connection closes, a step is told."""
+"""Rules whose findings begin or end only by time or by signs: a connection closes, or a step is reported."""
 
 
 def _is_unheard(run: Run) -> bool:
-    """Whether nothing is known of the workers at present: their agents are silent, or the run is set apart."""
+    """Whether nothing is known of the workers now: their agents are silent, or the run is set apart."""
     return run.unheard_since is not None or bool(run.set_apart)
 
 
 def _quoted(run: Run) -> str:
-    """The run's id as a shell takes it; what cannot be shown becomes spaces."""
+    """Return the run's id, quoted for a shell; unprintable characters become spaces."""
     return quote(printable(run.run_id))

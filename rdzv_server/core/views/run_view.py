@@ -1,7 +1,7 @@
-"""The view model of a run: what people are told that follows from its state, each fact in one function.
+"""The view model of a run: what people see of its state, with one function for each fact.
 
-Status, watched documents, metrics and plain pages are made of it, and through them the live page and `rdzvctl`. They
-decide how a fact is written, not what it is. Times are the run's, in seconds.
+Status, watched documents, metrics and plain pages are made from it, and through them the live page and `rdzvctl`. They
+decide how a fact is written, not what it is. Times are in seconds by the run's clock.
 """
 
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ from rdzv_server.core.policies.network_check import network_policy
 Phase = Literal["unhealthy", "forming", "restarting", "running", "finishing", "succeeded", "failed"]
 NodeState = Literal["waiting", "standby", "cordoned", "running", "stopping", "draining", "succeeded", "failed"]
 SHORT_ID, HIDDEN = 12, 8
-"""Length up to which ids are shown whole, and number of characters at the end that are hidden of longer ones."""
+"""Length up to which ids are shown whole, and number of final characters that are hidden in longer ones."""
 
 
 class Outlook(NamedTuple):
-    """Sentence about a run without a countdown, and what happens to it by itself, and when."""
+    """Sentence about a run without a countdown, with the event that will happen by itself, and when."""
 
     reason: str
     ending: str | None = None
-    """Event at `at`: "starts", "gives_up" or "ends"; None: none is expected."""
+    """Event at `at`: "starts", "gives_up" or "ends"; None if no event is expected."""
     at: float | None = None
 
 
@@ -31,31 +31,32 @@ class Missing(NamedTuple):
     """Nodes that a forming round waits for."""
 
     more_nodes: int
-    """Number of nodes that its minimum lacks."""
+    """Number of nodes that the round lacks to reach its minimum."""
     stopping: list[str]
     """Nodes that still stop their workers."""
     vacated: list[Departure]
-    more_gone: int = 0
-    """Number of further nodes that are gone, of which the run remembers only that."""
     """Departures of participants of the last round whose nodes are not back."""
+    more_gone: int = 0
+    """Number of other nodes that are gone, whose names the run does not remember."""
 
 
 class Link(NamedTuple):
-    """Two nodes between which the last network test has failed, although both take part, and why."""
+    """Two nodes between which the last network test has failed although both take part, and why."""
 
     nodes: tuple[str, str]
     problem: str
 
 
 def is_apart(run: Run) -> bool:
-    """Whether the run goes on, and the server decides nothing about it after an error: see `set_apart`."""
+    """Whether the run has not ended, but the server decides nothing about it after an error: see `set_apart`."""
     return bool(run.set_apart) and not run.stage.is_end
 
 
 def phase(run: Run) -> Phase:
-    """Stage of the run for people: a round that forms again is `restarting`, one that is half done `finishing`.
+    """Return the stage of the run for people, with three more words.
 
-    A run that is set apart is `unhealthy`.
+    A run that forms again is `restarting`, a run with some finished workers is `finishing`, and a run that is set apart
+    is `unhealthy`.
     """
     if is_apart(run):
         return "unhealthy"
@@ -67,14 +68,14 @@ def phase(run: Run) -> Phase:
 
 
 def reason(run: Run, now: float) -> str:
-    """Sentence about the run as it stands."""
+    """Return the sentence about the run's current state."""
     if run.stage is Stage.FORMING and not is_apart(run):
         return completion.wait(run, now).sentence
     return outlook(run, now).reason
 
 
 def outlook(run: Run, now: float) -> Outlook:
-    """Sentence about the run that stays the same while nothing happens, and what it is on its way to."""
+    """Return a sentence about the run that stays the same while nothing happens, and the event that comes next."""
     if is_apart(run):
         return Outlook(run.set_apart)
     if run.stage is Stage.FORMING:
@@ -87,29 +88,29 @@ def outlook(run: Run, now: float) -> Outlook:
 
 
 def run_remarks(run: Run, now: float) -> list[str]:
-    """Phrases of the policies about the running round."""
+    """Return the policies' phrases about the running round."""
     return [said for policy in POLICIES if (said := policy.run_remark(run, now))]
 
 
 def waits_for_agents(run: Run) -> bool:
-    """Whether no agent of the running round is heard, or none is connected: no node is lost until one is back."""
+    """Whether no agent of the running round is heard, or none is connected. No node is lost until an agent is back."""
     if run.stage is not Stage.RUNNING or is_apart(run):
         return False
     return run.unheard_since is not None or (bool(run.leases.renewed_at) and run.leases.is_none_connected)
 
 
 def lost_at(run: Run, agent_id: str) -> float | None:
-    """Time at which the agent is lost unless it is heard before; None if the run has ended, or decides nothing."""
+    """Time at which the agent is lost unless it is heard before; None if the run has ended or decides nothing."""
     return None if is_apart(run) or waits_for_agents(run) else run.leases.lost_at(agent_id)
 
 
 def workers_round(run: Run) -> int:
-    """Round of the workers that were started last; 0 if there were none."""
+    """Return the round of the workers that were started last; 0 if there were none."""
     return run.membership.round if run.membership else 0
 
 
 def forms_until(run: Run) -> float | None:
-    """Time at which the forming round starts, or is given up; None: no round forms, or it waits for ever."""
+    """Time at which the forming round starts or is given up; None if no round forms, or if it has no deadline."""
     return completion.deadline(run) if run.stage is Stage.FORMING and not run.set_apart else None
 
 
@@ -126,17 +127,17 @@ def forming_s(run: Run, now: float) -> float:
 
 
 def finishing_s(run: Run, now: float) -> float | None:
-    """Seconds since a worker last finished while others still run; None: the run is not `finishing`."""
+    """Seconds since a worker last finished while others still run; None if the run is not `finishing`."""
     return None if (at := finishing.finished_at(run)) is None else max(0.0, now - at)
 
 
 def unheard_s(run: Run, now: float) -> float | None:
-    """Seconds since an agent of the running round was last heard, if none is heard; None: one is."""
+    """Seconds since an agent of the running round was last heard, if none is heard; None if one is."""
     return None if run.unheard_since is None else now - run.unheard_since
 
 
 def missing(run: Run) -> Missing | None:
-    """Nodes that a forming round waits for; None: no round forms."""
+    """Return the nodes that a forming round waits for; None if no round forms."""
     if run.stage is not Stage.FORMING:
         return None
     more = max(0, legal_sizes.smallest(run.settings) - len(run.waiting))
@@ -145,7 +146,7 @@ def missing(run: Run) -> Missing | None:
 
 
 def _more_gone(run: Run) -> int:
-    """Number of participants of the last round that are gone, beyond those of `run.departures`."""
+    """Number of participants of the last round that are gone, beyond those in `run.departures`."""
     if run.membership is None or len(run.departures) < HISTORY:
         return 0
     told = sum(gone.round == run.membership.round and gone.group_rank is not None for gone in run.departures)
@@ -153,7 +154,7 @@ def _more_gone(run: Run) -> int:
 
 
 def broken_links(run: Run) -> list[Link]:
-    """Links that the last network test has found broken; none of a run that has ended."""
+    """Return the links that the last network test has found broken; empty if the run has ended."""
     found = () if run.stage.is_end else network_policy.broken_links(run)
     return [Link(_names(run, link.agents), link.problem) for link in found]
 
@@ -164,12 +165,12 @@ def _names(run: Run, agents: tuple[str, str]) -> tuple[str, str]:
 
 
 def end_failure(run: Run) -> FailureRecord | None:
-    """First failure of the round in which a failure ended the run; None: none did."""
+    """Return the first failure of the round in which a failure ended the run; None if no failure did."""
     return run.first_of_round if run.end_failure else None
 
 
 def last_failure(run: Run) -> FailureRecord | None:
-    """Root failure of the last round that failed; None if that is the first failure, or there was none."""
+    """Return the root failure of the last round that failed; None if that is the first failure, or there is none."""
     last = run.first_of_round
     if last is None and run.failures:
         those = [each for each in run.failures if each.round == run.failures[-1].round]
@@ -179,7 +180,7 @@ def last_failure(run: Run) -> FailureRecord | None:
 
 
 def failed_rounds(run: Run) -> int:
-    """Number of rounds that have ended by a failure, or are ending by one."""
+    """Number of rounds that a failure has ended, or is ending."""
     restarts = sum(times for cause, times in run.restarts.items() if cause.is_failure)
     return restarts + (run.first_of_round is not None)
 
@@ -192,14 +193,14 @@ def world_size(run: Run) -> int:
 
 
 def present(run: Run) -> int:
-    """Number of nodes of the running round that are there, or of those that wait for the forming one."""
+    """Number of nodes of the running round that are there, or that wait for the forming round."""
     if run.stage is Stage.FORMING:
         return len(run.waiting)
     return run.survivors if run.membership else 0
 
 
 def standbys(run: Run) -> int:
-    """Number of agents that stand by, beside a running round."""
+    """Number of agents that stand by beside a running round."""
     return len(run.waiting) if run.stage is Stage.RUNNING else 0
 
 
@@ -207,34 +208,37 @@ def standbys(run: Run) -> int:
 
 
 def agents(run: Run) -> list[Agent]:
-    """Agents of the run by group rank, then those without a seat."""
+    """Return the agents of the run by group rank, then those without a seat."""
     seated = [run.agents[agent_id] for agent_id in run.seats if agent_id in run.agents]
     others = [agent for agent_id, agent in run.agents.items() if agent_id not in run.seats]
     return seated + sorted(others, key=lambda agent: agent.node_id)
 
 
 def state(run: Run, agent: Agent) -> NodeState:
-    """State of an agent for people; all share the end of their run."""
+    """Return the state of an agent for people. When the run has ended, all agents have the run's state."""
     if run.stage.is_end:
         return "succeeded" if run.stage is Stage.SUCCEEDED else "failed"
     return _shown(run, agent.state)
 
 
 def states(run: Run) -> Iterator[tuple[NodeState, int]]:
-    """Number of agents in each state, in a time that does not depend on it."""
+    """Yield each state with its number of agents. More agents do not take longer."""
     return ((_shown(run, state), len(those)) for state, those in run.by_state.items())
 
 
 def _shown(run: Run, state: AgentState) -> NodeState:
-    """State of agents of a run that goes on: those that wait beside a running round stand by."""
+    """Return the state of agents of a run that has not ended: those that wait beside a running round stand by."""
     return "standby" if state is AgentState.WAITING and run.stage is Stage.RUNNING else state.value
 
 
 def node_remarks(run: Run, agent_id: str) -> dict[str, str]:
-    """Sentences of the policies about the agent's node, each by a word for its state, such as `slow`."""
+    """Return the policies' sentences about the agent's node.
+
+    The key of each is a word for its state, such as `slow`.
+    """
     return {word: said for policy in POLICIES for word, said in policy.node_remarks(run, agent_id).items()}
 
 
 def short(agent_id: str) -> str:
-    """Shorten an agent's id: enough is left to tell agents apart, and too little to speak in an agent's name."""
+    """Shorten an agent's id. The rest distinguishes agents, but does not let a reader act as the agent."""
     return agent_id if len(agent_id) <= SHORT_ID else agent_id[:-HIDDEN]

@@ -1,4 +1,4 @@
-"""Status of a run as operators see it. Durations are seconds; ages count from now."""
+"""Status of a run as operators see it. Durations are in seconds; ages count back from now."""
 
 from collections.abc import Collection, Iterator
 from typing import Annotated, TypeVar
@@ -33,7 +33,7 @@ Status = TypeVar("Status", bound=Struct)
 
 
 class ProgressStatus(Struct, frozen=True, kw_only=True):
-    """Progress that workers have told with `node_agent.progress`: of a node's, or of all of the run's."""
+    """Progress that workers have reported with `node_agent.progress`: of one node, or of the whole run."""
 
     lowest_step: Annotated[Step | None, Meta(description="of the worker that is furthest behind")]
     highest_step: Step | None
@@ -46,7 +46,7 @@ class ProgressStatus(Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
-    """An agent of the run and the seat that it has, if any."""
+    """An agent of the run, and its seat if it has one."""
 
     node_id: Id
     agent_id: Id
@@ -75,7 +75,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
 
 class FailureStatus(Failure, frozen=True, kw_only=True):
-    """A worker's failure with its evidence, in the round that it belongs to."""
+    """A worker's failure with its evidence, and the round that it belongs to."""
 
     round: Round
     age_s: Duration
@@ -94,7 +94,7 @@ class DepartureStatus(Struct, frozen=True, kw_only=True):
 
 
 class MissingStatus(Struct, frozen=True, kw_only=True):
-    """Nodes that a forming round waits for: stopping their workers, gone, and how many more."""
+    """Nodes that a forming round waits for: nodes that stop their workers, nodes that are gone, and how many more."""
 
     more_nodes: Count
     stopping: list[str]
@@ -104,7 +104,7 @@ class MissingStatus(Struct, frozen=True, kw_only=True):
 
 
 class RestartStatus(Struct, frozen=True, kw_only=True):
-    """A line of the run's ledger: why a round was opened, and whether that was charged."""
+    """A line of the run's ledger: why a round was opened, and whether the restart was charged."""
 
     round: Round
     cause: Cause
@@ -125,7 +125,7 @@ class HangStatus(Struct, frozen=True, kw_only=True):
 
 
 class FinishingStatus(Struct, frozen=True, kw_only=True):
-    """A running round of which some workers have finished, and others have not."""
+    """A running round in which some workers have finished and others have not."""
 
     age_s: Annotated[float, Meta(ge=0, description="seconds since the last of them finished")]
     finished: Annotated[str, Meta(description="ranks that have finished, or the number of their nodes")]
@@ -134,14 +134,14 @@ class FinishingStatus(Struct, frozen=True, kw_only=True):
 
 
 class BrokenLinkStatus(Struct, frozen=True, kw_only=True):
-    """Two nodes between which the last network test has failed, although both take part."""
+    """Two nodes between which the last network test has failed although both take part."""
 
     nodes: Annotated[tuple[Id, Id], Meta(description="their names")]
     problem: Annotated[str, Meta(description="why it has failed, with the address and port that were tried")]
 
 
 class HealthStatus(Struct, frozen=True, kw_only=True):
-    """Health of a run that has not ended: the worst that is wrong with it, and what a person can do about that."""
+    """Health of a run that has not ended: the worst finding, and what a person can do about it."""
 
     state: health.State
     sentence: str
@@ -152,7 +152,7 @@ class HealthStatus(Struct, frozen=True, kw_only=True):
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
-    """One attempt of a run: where it stands and why, its nodes, who is missing until when, its history."""
+    """One attempt of a run: its state and the reason, its nodes, the missing nodes with a deadline, and its history."""
 
     run_id: Id
     attempt: Count
@@ -204,7 +204,7 @@ class RunStatus(Struct, frozen=True, kw_only=True):
 
 
 def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
-    """Status of a run as it stands. `has_nodes`: whether to include its nodes, whatever their number."""
+    """Return the current status of a run. `has_nodes`: whether to include its nodes, however many there are."""
     return RunStatus(
         run_id=run.run_id,
         attempt=run.attempt,
@@ -249,7 +249,7 @@ def view(run: Run, now: float, *, has_nodes: bool = True) -> RunStatus:
 
 
 def unreadable(run: Run, now: float, why: str) -> RunStatus:
-    """Status of a run of which nothing can be computed: no more than what it is made of."""
+    """Return the status of a run for which nothing can be computed: only its plain fields."""
     return RunStatus(
         run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, health=None, round=run.round,
         world_size=0, present=len(run.agents), standbys=0, workers_round=0,
@@ -263,7 +263,7 @@ def unreadable(run: Run, now: float, why: str) -> RunStatus:
 
 
 def nodes(run: Run, now: float) -> Iterator[NodeStatus]:
-    """Statuses of all agents, in the order of `run_view.agents`. The run may change meanwhile."""
+    """Yield the statuses of all agents in the order of `run_view.agents`. The run may change meanwhile."""
     return (node(run, agent, now) for agent in run_view.agents(run))
 
 
@@ -284,7 +284,7 @@ def _missing(run: Run, now: float) -> MissingStatus | None:
 
 
 def node(run: Run, agent: Agent, now: float) -> NodeStatus:
-    """Status of one agent of the run."""
+    """Return the status of one agent of the run."""
     seat = run.seat_of(agent.agent_id)
     renewed_at, lease_until = run.leases.renewed_at.get(agent.agent_id), run.leases.ends_at(agent.agent_id)
     is_connected = run.leases.is_connected(agent.agent_id)
@@ -368,7 +368,7 @@ def _progress(signs: Collection[ProgressSign], now: float) -> ProgressStatus | N
 
 
 def _aged(kind: type[Status], record: Departure | Restart, now: float, **shown: str) -> Status:
-    """Status of a departure or a restart, with its age in seconds in place of its time."""
+    """Return the status of a departure or a restart, with its age in seconds in place of its time."""
     fields = structs.asdict(record)
     age_s = _round(now - fields.pop("at"))
     return kind(**(fields | shown), age_s=age_s)

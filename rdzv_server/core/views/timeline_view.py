@@ -1,6 +1,7 @@
-"""Timeline of a run as operators see it: times are seconds since 1970 by the server's clock, for a picture of the run.
+"""Timeline of a run as operators see it, for a picture of the run. Times are in seconds since 1970 by the server's
+clock.
 
-Its size has a limit, however long the run is: see `policies.timeline`.
+Its size is limited even if the run is long: see `policies.timeline`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ Time = Annotated[float, Meta(description="seconds since 1970")]
 
 
 class TimelineRound(Struct, frozen=True, kw_only=True):
-    """Round of the run, or several neighbouring short ones together, with seconds by what they went into."""
+    """Round of the run, or several neighbouring short rounds together, with seconds by what they went into."""
 
     first: Round
     last: Round
@@ -47,7 +48,7 @@ class TimelineRound(Struct, frozen=True, kw_only=True):
 
 
 class TimelineSample(Struct, frozen=True, kw_only=True):
-    """Progress of the run at a time."""
+    """Progress of the run at one time."""
 
     at: Time
     round: Round
@@ -60,7 +61,7 @@ class TimelineSample(Struct, frozen=True, kw_only=True):
 
 
 class TimelineMark(Struct, frozen=True, kw_only=True):
-    """Events of a kind that happened together, or one; or a restart of the server."""
+    """One event, several events of one kind that happened together, or a restart of the server."""
 
     lane: Annotated[Lane, Meta(description="what the kind is about")]
     kind: MarkKind
@@ -74,7 +75,7 @@ class TimelineMark(Struct, frozen=True, kw_only=True):
 
 
 class TimelineView(Struct, frozen=True, kw_only=True):
-    """Rounds, progress and events of a run's last attempt, for a picture. However long it is, this is below 100 kB."""
+    """Rounds, progress and events of a run's last attempt, for a picture. Always below 100 kB, even for a long run."""
 
     run_id: Id
     attempt: Count
@@ -88,7 +89,7 @@ class TimelineView(Struct, frozen=True, kw_only=True):
 
 
 def view(run: Run, now: float) -> TimelineView:
-    """Timeline of the run up to now."""
+    """Return the timeline of the run up to now."""
     state = Timeline.of(run)
     return TimelineView(
         run_id=run.run_id,
@@ -104,7 +105,7 @@ def view(run: Run, now: float) -> TimelineView:
 
 
 def unreadable(run: Run, now: float) -> TimelineView:
-    """Timeline of a run of which nothing can be computed."""
+    """Return the timeline of a run for which nothing can be computed."""
     created_at = _time(run, run.created_at)
     return TimelineView(
         run_id=run.run_id, attempt=run.attempt, now=_time(run, now), created_at=created_at, ended_at=None,
@@ -121,7 +122,7 @@ def _known(run: Run, at: float | None) -> float | None:
 
 
 def _up_to_now(run: Run, rounds: Sequence[RoundSpan], now: float) -> list[RoundSpan]:
-    """Rounds with the time of the present phase, which is entered when it ends."""
+    """Return the rounds, with the time of the current phase, which is otherwise added when the phase ends."""
     if not rounds or rounds[-1].ended_at is not None:
         return list(rounds)
     last = structs.replace(rounds[-1])
@@ -147,7 +148,7 @@ def _round(run: Run, span: RoundSpan) -> TimelineRound:
 
 
 def _with_latest(run: Run, samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Samples, and what agents have told since the last one."""
+    """Return the samples, with what agents have reported since the last one."""
     pace = run.pace
     if pace.highest_step is None or (samples and pace.told_at <= samples[-1].at):
         return samples

@@ -1,4 +1,4 @@
-"""View of a run for those who watch it: times are points in time, no ages, so that nothing changes by itself.
+"""View of a run for clients that watch it. It has points in time instead of ages, so that nothing changes by itself.
 
 The words are those of the status. Fields that do not apply are left out, so that differences are JSON merge patches
 (RFC 7386), in which null means that a member is gone.
@@ -18,17 +18,17 @@ from rdzv_server.core.policies import time_ledger
 from rdzv_server.core.views import health, run_view
 
 Clock = Callable[[float], float]
-"""Conversion of a time of the run to wall-clock time, seconds since 1970."""
+"""Function that converts a time of the run to wall-clock time, in seconds since 1970."""
 Document = dict[str, Any]
 
 QUIET_SLACK_S = 1.0
-"""Seconds that a poll may be late before its node is quiet."""
+"""Seconds that a poll may be late before its node counts as quiet."""
 MOST_QUIET = 256
 MOST_MISSING = 256
 
 
 def summary(run: Run, now: float, clock: Clock) -> Document:
-    """Summary of the run: its line in the list of all runs. `ending`: what happens at `deadline_at`."""
+    """Return the summary of the run: its line in the list of all runs. `ending`: what happens at `deadline_at`."""
     reason, ending, deadline = run_view.outlook(run, now)
     return known(
         run_id=run.run_id,
@@ -48,12 +48,12 @@ def summary(run: Run, now: float, clock: Clock) -> Document:
         created_at=clock(run.created_at),
         since=clock(run_view.since(run)),
         ended_at=None if run.ended_at is None else clock(run.ended_at),
-        finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # of the last worker that did
+        finished_at=None if (at := finishing.finished_at(run)) is None else clock(at),  # when the last worker did
     )
 
 
 def view(run: Run, now: float, clock: Clock) -> Document:
-    """View of the run without its nodes. Its size does not depend on their number."""
+    """Return the view of the run without its nodes. Its size does not depend on their number."""
     return summary(run, now, clock) | known(
         world_size=run_view.world_size(run),
         lease_s=run.settings.lease_s,
@@ -63,7 +63,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
         restarts={cause.value: times for cause, times in run.restarts.items()} or None,
         event_number=run.event_number,
         time_s={word: round(seconds, 1) for word, seconds in time_ledger.entered(run, now).items()} or None,
-        time_in=time_ledger.present(run),  # to which the time since `time_since` is counted
+        time_in=time_ledger.present(run),  # the time since `time_since` counts to this
         time_since=clock(time_ledger.since(run)),
         missing=_missing(run, clock) or None,
         broken_links=[link._asdict() for link in run_view.broken_links(run)] or None,
@@ -75,7 +75,7 @@ def view(run: Run, now: float, clock: Clock) -> Document:
 
 
 def _health(run: Run, now: float, clock: Clock) -> Document | None:
-    """Health of a run with which something is wrong."""
+    """Return the health of the run; None if nothing is wrong with it."""
     found = health.findings(run, now)
     if not found:
         return None
@@ -91,7 +91,7 @@ def _health(run: Run, now: float, clock: Clock) -> Document | None:
 
 
 def unreadable(run: Run, clock: Clock, why: str) -> Document:
-    """View, and summary, of a run of which nothing can be computed."""
+    """Return the view, and the summary, of a run for which nothing can be computed."""
     created_at = clock(run.created_at)
     return known(
         run_id=run.run_id, attempt=run.attempt, phase=run.stage.value, reason=why, round=run.round,
@@ -105,7 +105,7 @@ def unreadable(run: Run, clock: Clock, why: str) -> Document:
 
 
 def node(run: Run, agent: Agent) -> Document:
-    """View of one agent of the run."""
+    """Return the view of one agent of the run."""
     remarks = run_view.node_remarks(run, agent.agent_id)
     seat = run.seat_of(agent.agent_id)
     return known(
@@ -130,10 +130,10 @@ def _cordon(given: Cordon) -> Document:
 
 
 def quiet(run: Run, now: float, clock: Clock) -> dict[str, Document]:
-    """Views of agents that are absent, or silent for longer than usual, the longest first: at most `MOST_QUIET`.
+    """Return views of agents that are absent or unusually silent, the longest first: at most `MOST_QUIET`.
 
-    `since`: the time at which the connection closed; of a silent agent, when it was heard last. `limit_s`: seconds from
-    then after which the agent is lost; absent while the run waits for its agents.
+    `since`: when the connection closed or, for a silent agent, when it was last heard. `limit_s`: seconds from then
+    after which the agent is lost; absent while the run waits for its agents.
     """
     found: dict[str, Document] = {}
     renewed = run.leases.renewed_at
@@ -157,17 +157,17 @@ def _quiet(run: Run, agent_id: str, why: str, since: float, clock: Clock) -> Doc
 
 
 def quiet_after_s(run: Run) -> float:
-    """Longest time in seconds between two signs of life of an agent that is well."""
+    """Return the longest time in seconds between two signs of life of a healthy agent."""
     return hold_s(run.settings.lease_s) + QUIET_SLACK_S
 
 
 def known(**fields: Any) -> Document:
-    """Document with these fields, without those that do not apply."""
+    """Return a document with these fields, without those that do not apply."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _missing(run: Run, clock: Clock) -> Document:
-    """Seats that are missing in a forming round, by group rank; of many the latest."""
+    """Return the missing seats of a forming round by group rank; if there are many, only the latest."""
     found = run_view.missing(run)
     return {
         str(gone.group_rank): {"node_id": gone.node_id, "cause": gone.cause, "at": clock(gone.at)}
@@ -192,7 +192,7 @@ def _without_evidence(record: FailureRecord | None, clock: Clock) -> Document | 
 
 
 def difference(old: Document, new: Document) -> Document:
-    """The JSON merge patch that makes `new` of `old`; empty if they are the same. Neither may hold a null."""
+    """Return the JSON merge patch that turns `old` into `new`; empty if they are equal. Neither may contain a null."""
     patch: Document = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name)
@@ -204,7 +204,7 @@ def difference(old: Document, new: Document) -> Document:
 
 
 def merge(document: Document, patch: Document) -> None:
-    """Apply a JSON merge patch, whose values the document may go on to use."""
+    """Apply a JSON merge patch. The document may share the patch's values afterwards."""
     for name, value in patch.items():
         if value is None:
             document.pop(name, None)
