@@ -1,4 +1,4 @@
 """The rendezvous service: membership rounds, admission, restart counters and the operators' pages.
 
-`core` decides and knows no sockets; everything beside it is the shell that carries its decisions out.
+`core` decides and uses no sockets. Everything beside it is the shell that carries out its decisions.
 """

@@ -1,4 +1,4 @@
-"""Command line of `rdzv-server`: flags that fill a `ServerConfig`, and the server's life from there."""
+"""Command line of `rdzv-server`: parses the flags into a `ServerConfig`, and runs the server until it ends."""
 
 import argparse
 import asyncio
@@ -45,9 +45,9 @@ from rdzv_server.words import startup as words
 log = logging.getLogger("rdzv_server")
 
 OTHER_FILES = 128
-"""File descriptors that are kept for all but agents' connections: the store, etcd, pipes; with some reserve."""
+"""File descriptors that are reserved for all but agents' connections: the store, etcd, pipes, and some to spare."""
 FEW_CONNECTIONS = 512
-"""Number of connections below which the server warns: too few for a larger run."""
+"""Number of connections below which the server warns that they are too few for a larger run."""
 FEWEST_FILES = 16
 STOPS = (signal.SIGINT, signal.SIGTERM)
 PROBE_S = 4.0
@@ -55,7 +55,7 @@ PROBE_S = 4.0
 STOP_S = 10.0
 """Seconds that a stopping server asks its service manager for."""
 SWITCH_S = 0.5e-3
-"""Seconds that the event loop keeps the store's thread waiting, several times a write. Python's default is 5 ms."""
+"""Seconds for which the event loop may keep the store's thread waiting, several times a write. Python has 5 ms."""
 
 DESCRIPTION = """\
 Serves the rendezvous of any number of elastic PyTorch runs: the server decides which nodes take part in a round,
@@ -91,10 +91,10 @@ Ctrl-C or SIGTERM stops the server. Workers continue, and their agents retry unt
 
 
 def main() -> int:
-    """Parse the command line and serve.
+    """Parse the command line and serve. Return the exit code.
 
-    Returns the exit code; with `--exit-when-idle` FAILED also if a run has not succeeded. START_AGAIN of a server that
-    stands by: no round has begun here, or an earlier server is back.
+    With `--exit-when-idle` it is FAILED also if a run has not succeeded. It is START_AGAIN for a stand-by server on
+    which no round has begun, or if an earlier server is back.
     """
     config = _activated(parse())
     _open_log(is_json=config.log_format == "json")
@@ -109,7 +109,7 @@ def main() -> int:
 
 
 def _open_log(*, is_json: bool) -> None:
-    """Write log records on stderr, those of the level that `LOGLEVEL` names and above."""
+    """Write log records to stderr, at the level that `LOGLEVEL` names and above."""
     bad_level = ""
     try:
         lines = LineFormat("rdzv-server", is_json, lowest_level(os.environ))
@@ -124,7 +124,10 @@ def _open_log(*, is_json: bool) -> None:
 
 
 class _LineFormatter(logging.Formatter):
-    """Formatter of log records in `lines`' form. A record's attribute `about`, if it has one, is its `Context`."""
+    """Formatter of log records in the format of `lines`.
+
+    A record's attribute `about`, if it has one, is its `Context`.
+    """
 
     def __init__(self, lines: LineFormat) -> None:
         super().__init__()
@@ -169,7 +172,7 @@ async def _serve(
             loop.add_signal_handler(signal.SIGHUP, renew)
         load_sentences()
         gc.collect()
-        gc.freeze()  # what was imported stays: later collections need not look through it
+        gc.freeze()  # later collections skip what was imported
         address, port = listener.getsockname()[:2]
         log.info(_listens(address, port, is_tls=security.tls is not None))
         log.info(words.state_in(place, _count_of_runs(server)))
@@ -199,33 +202,33 @@ async def _serve(
         exit_code = ExitCode.SUCCEEDED if watch is None or watch.has_succeeded else ExitCode.FAILED
         if stand_by and (stand_by.is_back or all(run.membership is None for run in server.service.runs())):
             exit_code = ExitCode.START_AGAIN
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the exit code stands: a scheduler may send one just now
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the exit code is decided: a scheduler may send a signal just now
     return exit_code
 
 
 async def _takes_over(
     config: ServerConfig, stand_by: StandBy, stopped: asyncio.Future[str], stop: Callable[[str], None]
 ) -> bool:
-    """Wait until this server is to serve, or is stopped, also by SIGUSR2. Returns whether it is to serve."""
+    """Wait until this server has to serve, or is stopped, also by SIGUSR2. Return whether it has to serve."""
     earlier = [address_of(*server) for server in config.stand_by_for]
     log.info(words.stands_by(earlier))
     import_http()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR2, stop, words.STOPPED)
     await first_of(stand_by.all_gone(lambda server: log.info(words.serves(server))), asyncio.shield(stopped))
-    loop.add_signal_handler(signal.SIGUSR2, lambda: None)  # not while it serves
+    loop.add_signal_handler(signal.SIGUSR2, lambda: None)  # ignored while it serves
     if not stopped.done():
         log.warning(words.takes_over(earlier))
     return not stopped.done()
 
 
 async def _steps_back(stand_by: StandBy, port: int, stop: Callable[[str], None]) -> None:
-    """Stop serving when a server that goes before is back."""
+    """Stop serving when an earlier server is back."""
     stop(words.steps_back(await stand_by.any_back(port)))
 
 
 def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
-    """Make the server; return it, and in words where its state is. Raises `StoreBroken`."""
+    """Make the server. Return it, and a phrase that says where its state is. Raises `StoreBroken`."""
     if not config.is_one_of_several:
         store, where = make_store(config.store, config.port)
         server = RendezvousServer(
@@ -243,17 +246,17 @@ def _make_server(config: ServerConfig, port: int) -> tuple[HttpServer, str]:
 
 
 def _own_host(config: ServerConfig) -> str | None:
-    """Host that the settings name to listen on, if that is one address; else None."""
+    """Return the host to listen on if the settings name one address, else None."""
     return None if config.listen_fd is not None or config.host in (None, "", "0.0.0.0", "::") else config.host
 
 
 def _status(server: HttpServer) -> str:
-    """Status of the server in one line, for its service manager."""
+    """Return the status of the server in one line, for its service manager."""
     return server.service.state().unhealthy_reason or words.status(_count_of_runs(server))
 
 
 def _count_of_runs(server: HttpServer) -> int:
-    """Number of runs that have not ended."""
+    """Return the number of runs that have not ended."""
     return sum(not run.stage.is_end for run in server.service.runs())
 
 
@@ -261,10 +264,11 @@ def _count_of_runs(server: HttpServer) -> int:
 
 
 def _activated(config: ServerConfig) -> ServerConfig:
-    """Settings with the socket that a service manager has passed on, if any. Ends the process if there are several.
+    """Return the settings with the socket from a service manager, if there is one. Ends the process if there are
+    several.
 
-    The manager keeps the socket, and connections that come in wait there, while one server ends and the next one
-    starts: its state is found again by the socket's port.
+    The manager keeps the socket open, and new connections wait there, while one server ends and the next one starts.
+    The socket's port identifies the server's state.
     """
     passed = passed_sockets(os.environ)
     if passed > 1:
@@ -297,7 +301,7 @@ def _bind_error(host: str | None, port: int, error: OSError) -> str:
         return words.port_in_use(port)
     if error.errno == errno.EACCES:
         return words.port_needs_privileges(port)
-    number = error.errno or 0  # negative if it is the name's
+    number = error.errno or 0  # negative if the name is at fault
     return words.cannot_listen(host, port, os.strerror(number) if number > 0 else error.strerror or str(error))
 
 
@@ -308,9 +312,9 @@ def _listens(address: str, port: int, *, is_tls: bool) -> str:
 
 
 def _limits(config: ServerConfig) -> Limits:
-    """Limits with `--max-connections`, else with the most that the limit of open files allows.
+    """Return limits with `--max-connections`, or as many connections as the limit of open files allows.
 
-    Ends the process with a message if that limit is too low to serve, or lower than what is asked for.
+    Ends the process with a message if that limit is too low to serve, or lower than `--max-connections`.
     """
     most, asked = _file_limit(), config.max_connections
     if most < FEWEST_FILES:
@@ -322,7 +326,7 @@ def _limits(config: ServerConfig) -> Limits:
 
 
 def _file_limit() -> int:
-    """Number of files that this process may have open, once its soft limit is as high as its hard one."""
+    """Return the number of files that this process may have open, after raising its soft limit to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = hard if hard != resource.RLIM_INFINITY else 1 << 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -330,7 +334,7 @@ def _file_limit() -> int:
 
 
 def _probe(config: ServerConfig) -> int:
-    """Probe a server for a container's HEALTHCHECK: exit code 0 if it answers, if only that it speaks TLS; else 1."""
+    """Probe a server for a container's HEALTHCHECK. Return 0 if it answers, even if only that it speaks TLS; else 1."""
     from http.client import HTTPConnection, HTTPException
 
     host = {None: "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host) or "127.0.0.1"
@@ -356,13 +360,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def fail(message: str, exit_code: ExitCode = ExitCode.BAD_INPUT) -> NoReturn:
-    """End with one line and an exit code."""
+    """End the process with one line on stderr and an exit code."""
     print(complaint("rdzv-server", message, sys.argv[1:]), file=sys.stderr)  # noqa: T201
     raise SystemExit(exit_code)
 
 
 def parse(argv: list[str] | None = None) -> ServerConfig:
-    """Parse a command line into settings; end the process with exit code 2 if it has a mistake."""
+    """Parse a command line into settings. Ends the process with exit code 2 if it has a mistake."""
     given = vars(make_parser().parse_args(argv))
     is_probe = given.pop("probe", False)
     config = ServerConfig(**given)
@@ -398,11 +402,11 @@ def parse(argv: list[str] | None = None) -> ServerConfig:
 
         if what := missing():
             fail(words.no_otel(what))
-    return config if config.listen_fd is None else replace(config, port=0)  # found again by nobody
+    return config if config.listen_fd is None else replace(config, port=0)  # its state will not be needed again
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser, with a flag for each field of `ServerConfig`. Its namespace has only what was given."""
+    """Return the parser, with a flag for each field of `ServerConfig`. Its namespace contains only given flags."""
     parser = _Parser(
         prog="rdzv-server", usage="rdzv-server [FLAG ...]", description=DESCRIPTION, epilog=EPILOG, add_help=False,
         formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS,

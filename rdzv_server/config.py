@@ -1,4 +1,4 @@
-"""Settings of a server, each once: its flag, its unit, its default, and why. Defaults stand nowhere else."""
+"""Settings of a server. Each is defined here once: its flag, its unit, its default, and why."""
 
 import re
 from argparse import ArgumentTypeError
@@ -34,37 +34,38 @@ class Rate:
 class Limits:
     """Limits beyond which a server refuses connections and requests.
 
-    Durations are seconds. Rates are for one peer: an IPv4 address, or an IPv6 network of 64 bits.
+    Durations are in seconds. Rates are for one peer: an IPv4 address, or an IPv6 network of 64 bits.
     """
 
     listed_runs: int = LISTED_RUNS
-    """Most runs that go on and have series of their own in the metrics."""
+    """Most active runs that have series of their own in the metrics."""
     connections: int = 4_096
-    """Most connections; one peer may have half of them before a request of theirs has been let in."""
+    """Most connections. One peer may have half of them until one of its requests has been let in."""
     handshake_s: float = 5.0
-    """Longest time from a connection's beginning to its first byte, and from there to the end of TLS's handshake."""
+    """Longest time from a connection's beginning to its first byte, and from there to the end of the TLS handshake."""
     request_s: float = 10.0
     """Longest time from the first byte of a request, or the connection's beginning, to the last byte of its body."""
     unread_s: float = 10.0
-    """Longest time that a peer may leave an answer unread."""
+    """Longest time for which a peer may leave an answer unread."""
     idle_s: float = 75.0
     """Longest time from an answer to the next request."""
     requests: Rate = Rate(5_000, 50_000)
-    """Rate of all requests: 10,000 agents behind one address poll 2,000 times a second; the end of a round and the
-    next one take three requests each."""
+    """Rate of all requests: 10,000 agents behind one address poll 2,000 times a second; the end of a round and the next
+    round take three requests for each agent."""
     refusals: Rate = Rate(10, 100)
-    """Rate of requests without a right token. Beyond it the peer's requests are refused whatever token they bear,
-    unless their connection has been let in with the same one: else the answer would tell which guess was right."""
+    """Rate of requests without a valid token. Beyond it, the server refuses all requests of the peer, with any token,
+    unless their connection has been let in with the same token. Otherwise the answer would show which guess was
+    right."""
 
 
 # Kinds of values.
 
 Kind = tuple[str, Callable[[str], object]]
-"""Name of a flag's value in the help, and its reader."""
+"""Name of a flag's value in the help, and the function that reads the value."""
 
 
 def _number(kind: Callable[[str], float], low: float, high: float, what: str) -> Callable[[str], float]:
-    """Reader of numbers from `low` to `high`; `what` tells people which are allowed."""
+    """Return a reader of numbers from `low` to `high`; `what` tells people which numbers are allowed."""
 
     def read(text: str) -> float:
         try:
@@ -82,7 +83,7 @@ _span = _number(seconds, 1, 366 * 86_400, words.A_SPAN)
 
 
 def _after(text: str) -> tuple[int, float]:
-    """Read N/TIME, a number of times within a time, in seconds."""
+    """Read N/TIME: a number of times within a time, which is returned in seconds."""
     number, slash, window = text.partition("/")
     if not slash:
         raise ArgumentTypeError(words.no_window(text))
@@ -130,7 +131,7 @@ CLUSTER = "one of several servers: --store etcd://HOST,HOST,HOST/CLUSTER"
 
 
 def _flag(default: object, kind: Kind | None, text: str, *, group: str = "", **more: object) -> Any:
-    """Field of `ServerConfig` that a flag fills. `text` is its help, in which {} stands for the default.
+    """Return a field of `ServerConfig` that a flag fills. `text` is its help, in which {} stands for the default.
 
     `kind`: None for a flag without a value.
     """
@@ -145,10 +146,10 @@ _security, _cluster = partial(_flag, group=SECURITY), partial(_flag, group=CLUST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Settings of one server. Each has a flag of its name, without the unit."""
+    """Settings of one server. Each has a flag of the same name, without the unit."""
 
     host: str | None = _flag(None, HOST, "listen on this address (default: every address, IPv4 and IPv6)")
-    """Address to listen on; every one by default, since agents are elsewhere as a rule."""
+    """Address to listen on: every address by default, since agents usually run elsewhere."""
     port: int = _flag(DEFAULT_PORT, PORT, "listen on this port; 0 picks a free port (default: {})")
     retention_s: float = _flag(RETENTION_S, SECONDS, "keep an ended run for SECONDS (default: {:g})")
     store: str | None = _flag(
@@ -158,7 +159,7 @@ class ServerConfig:
         "for this port in the user's state folder; memory with --port 0). etcd://HOST,HOST,HOST/CLUSTER: several "
         "servers, of which one leads and another takes over",
     )
-    """Place of the records; memory with port 0, since nobody finds a server again on a port that the kernel chose."""
+    """Place of the records: memory with port 0, since no later server would look for records at a random port."""
     exit_when_idle_s: float | None = _flag(
         None,
         SECONDS,
@@ -171,17 +172,17 @@ class ServerConfig:
         "serve only while none of these servers answers; exit with 75 when one of them is back (default: serve at "
         "once)",
     )
-    """Servers that go before this one, which has none of their records."""
+    """Servers that have precedence over this one. This server has none of their records."""
     take_over_after_s: float = _flag(
         10.0, SPAN, "with --stand-by-for, take over when none of those servers has answered for TIME (default: {:g} s)"
     )
-    """Seconds of silence after which a server is gone: an agent's default lease."""
+    """Seconds of silence after which a server counts as gone: an agent's default lease."""
     metrics_per_run: int = _flag(
         LISTED_RUNS,
         LISTED,
         "give the N oldest active runs series of their own in GET /metrics (default: {}; 0: only totals)",
     )
-    """Most runs with series of their own, seventeen each: a load that one Prometheus takes easily."""
+    """Most runs with series of their own, seventeen for each run: a load that one Prometheus handles easily."""
     log_format: str = _flag(
         "text",
         NAME,
@@ -210,7 +211,7 @@ class ServerConfig:
         "node)",
     )
     exclude_for_s: float = _nodes(86_400.0, SPAN, "exclude a node for TIME, as in 12h (default: 24h)")
-    """Seconds that a node is excluded: a day by default, so that a person can look at it on the next morning."""
+    """Seconds for which a node is excluded: a day by default, so that a person can look at it the next morning."""
     on_exclude: str | None = _nodes(
         None,
         COMMAND,
@@ -282,7 +283,7 @@ class ServerConfig:
         "on its way to etcd; and --port)",
     )
     leader_lease_s: int = _cluster(5, LEASE, "wait SECONDS for a leader that is gone (default: {})")
-    """Lease of a leader in seconds: a shorter one takes a slow leader for gone, a longer one delays recovery."""
+    """Lease of a leader in seconds. A shorter one takes a slow leader for dead; a longer one delays recovery."""
     shards: int = _cluster(
         1,
         SHARDS,
@@ -294,8 +295,8 @@ class ServerConfig:
         SECONDS,
         "with --shards, let other servers hand this server its part after it has been up for SECONDS (default: {:g})",
     )
-    """Seconds after which this server gets its part of the shards: longer than a server lives that crashes soon, so
-    that none move for it."""
+    """Seconds after which this server gets its part of the shards. A server that crashes soon does not run this long,
+    so no shards move to it."""
     etcd_ca: str | None = _cluster(
         None, FILE, "use TLS to etcd and verify its certificate against this CA bundle (PEM)"
     )
@@ -304,7 +305,7 @@ class ServerConfig:
 
     @property
     def exclusion(self) -> ExclusionPolicy | None:
-        """Policy by which a node is excluded; None: none ever is."""
+        """Policy by which the server excludes nodes; None if it excludes none."""
         return ExclusionPolicy(*self.exclude_after, self.exclude_for_s) if self.exclude_after else None
 
     @property

@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from rdzv_server.http.routes import HttpApi
 
 SHUTDOWN_S = 0.5
-"""Seconds that a closing server waits for answers under way."""
+"""Seconds that a closing server waits for answers that are being sent."""
 
 
 class HttpServer(ABC):
-    """Service with HTTP in front of it once `listen` is called, which imports what HTTP needs."""
+    """Service with HTTP in front of it. `listen` starts HTTP, and imports what HTTP needs."""
 
     def __init__(self, service: Service, heard: Callable[[], None] = lambda: None) -> None:
-        """Serve nothing yet. `heard` is called once agents can be heard: imports may take longer than a short lease."""
+        """Prepare a server that does not serve yet.
+
+        `heard` is called once agents can be heard: imports may outlast a lease.
+        """
         self.service = service
         self._heard = heard
         self._gatekeeper: Gatekeeper | None = None
@@ -58,7 +61,7 @@ class HttpServer(ABC):
 
     @abstractmethod
     async def crashed(self) -> None:
-        """Wait for ever, or raise the error after which the server cannot go on."""
+        """Wait forever, or raise the error after which the server cannot continue."""
 
     async def listen(
         self,
@@ -85,7 +88,7 @@ class HttpServer(ABC):
         self._metrics = MetricsView(self.service, limits.listed_runs)
         self._api = HttpApi(self.service, self._gatekeeper, self._metrics, read_only=read_only)
         self._http = self._api.serve(limits.idle_s)
-        # A connection may close between two requests, when no handler could be cancelled.
+        # A connection may close between two requests, when there is no handler to cancel.
         self._listener = Listener(bound, self._http, limits, tls, self.service.lost)
         self._metrics.listener = self._listener
         self._listener.open()
@@ -106,7 +109,7 @@ class HttpServer(ABC):
 
 
 class RendezvousServer(HttpServer):
-    """Server alone: the core with its driver, and HTTP in front of it once `listen` is called.
+    """Single server: the core with its driver, and HTTP in front of it once `listen` is called.
 
     An embedding program may use `rendezvous` without HTTP.
     """
@@ -139,7 +142,7 @@ class RendezvousServer(HttpServer):
 
 
 def import_http() -> None:
-    """Import what `HttpServer.listen` needs, for a server that must listen at once when its time comes."""
+    """Import what `HttpServer.listen` needs, for a server that must later listen without delay."""
     from rdzv_server.http.aiohttp_version import check
 
     check()
@@ -150,21 +153,21 @@ def import_http() -> None:
 
 
 def bind(host: str | None, port: int) -> socket.socket:
-    """Bind a socket for `listen`. `host` None: every address, IPv6 and IPv4. Raises `OSError`.
+    """Bind a socket for `listen`. If `host` is None: every address, IPv6 and IPv4. Raises `OSError`.
 
-    A peer that vanishes without a word is found by TCP keep-alive within 9 s, also when nothing is sent.
+    TCP keep-alive detects within 9 s that a peer has vanished silently, even if nothing is sent.
     """
     if host is None and socket.has_dualstack_ipv6():
         listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
     else:
-        name = host.encode() if host and host.isascii() else host  # text has Python load a codec
+        name = host.encode() if host and host.isascii() else host  # with a str, Python loads a codec
         family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host or "", port), family=family, backlog=4096)
     return _watching_peers(listener)
 
 
 def adopt(descriptor: int) -> socket.socket:
-    """Adopt a socket for `listen` that the parent process has bound, and listens on. Raises `OSError`."""
+    """Adopt a socket for `listen` that the parent process has bound and listens on. Raises `OSError`."""
     listener = socket.socket(fileno=descriptor)
     if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise OSError(errno.EINVAL, words.NOT_LISTENING)

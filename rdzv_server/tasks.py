@@ -1,4 +1,4 @@
-"""Tasks that run beside each other until the first of them ends."""
+"""Tasks that run concurrently until the first of them ends."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -24,7 +24,7 @@ async def first_of(*parts: Awaitable[T]) -> T:
 
 
 async def _end(task: asyncio.Future[T]) -> bool:
-    """Cancel a task and wait for its end. Return whether the caller was cancelled meanwhile, as the task is then."""
+    """Cancel a task and wait for its end. Return whether the caller was cancelled meanwhile."""
     was_cancelled = False
     task.cancel()
     while not task.done():
@@ -33,5 +33,5 @@ async def _end(task: asyncio.Future[T]) -> bool:
         except asyncio.CancelledError:
             was_cancelled = True
             task.cancel()
-    task.cancelled() or task.exception()  # the latter counts as retrieved
+    task.cancelled() or task.exception()  # marks the exception as retrieved
     return was_cancelled

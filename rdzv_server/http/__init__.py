@@ -1,1 +1,1 @@
-"""HTTP face of the server: listener, connections, limits, routes, status endpoint."""
+"""HTTP interface of the server: listener, connections, limits, routes, status endpoint."""

@@ -16,12 +16,12 @@ from rdzv_server.words import http as words
 log = logging.getLogger("rdzv_server")
 
 HEADERS = {"Server": "rdzv-server", "X-Content-Type-Options": "nosniff"}
-"""Headers of every answer: no version, and no guessing of a body's type by browsers."""
+"""Headers of every answer: without a version, and browsers must not guess the type of a body."""
 _MSGPACK = CIMultiDict(HEADERS | {"Content-Type": paths.MEDIA_TYPE})
 
 
 def packed(message: Any, status: int = 200) -> web.Response:
-    """Response with a message in msgpack, for an agent."""
+    """Return a response with a message in msgpack, for an agent."""
     return web.Response(body=encode(message), status=status, headers=_MSGPACK)
 
 
@@ -30,17 +30,17 @@ def plain_text(text: str, status: int = 200) -> web.Response:
 
 
 def json_of(value: Any, status: int = 200) -> web.Response:
-    """Response with a message or map in JSON, for people and their programs."""
+    """Return a response with a message or map in JSON, for people and their programs."""
     return json_answer(msgspec.json.encode(value), status)
 
 
 def json_answer(body: bytes, status: int = 200) -> web.Response:
-    """Response with this JSON."""
+    """Return a response with this JSON."""
     return web.Response(body=body, status=status, headers=HEADERS, content_type="application/json", charset="utf-8")
 
 
 def refusal_of(request: web.BaseRequest, error: Exception) -> web.Response:
-    """Response to a request that failed with `error`, which tells nothing of the server's internals."""
+    """Return the response to a request that failed with `error`. It says nothing about the server's internals."""
     match error:
         case ProtocolError():
             return _refused(request, error)
@@ -56,7 +56,7 @@ def refusal_of(request: web.BaseRequest, error: Exception) -> web.Response:
 
 
 def reply_to(error: ProtocolError) -> messages.ErrorReply:
-    """Message that tells the sender of a request why it is refused."""
+    """Return the message that tells the sender why its request is refused."""
     if isinstance(error, NotLeader):
         return messages.ErrorReply(
             code=error.code, message=str(error), leader=error.leader, leadership=error.leadership
@@ -68,5 +68,5 @@ def _refused(request: web.BaseRequest, error: ProtocolError) -> web.Response:
     is_agents = request.path.startswith(paths.AGENT) and request.method == "POST"
     answer = (packed if is_agents else json_of)(reply_to(error), error.status)
     if isinstance(error, LengthRequired | MessageTooLarge | UnsupportedMediaType):
-        answer.force_close()  # what follows on the connection is the body that nobody reads
+        answer.force_close()  # the unread body would follow on the connection
     return answer

@@ -1,4 +1,4 @@
-"""Bounds of all connections together: time limits, and the memory that peers can have the server set aside."""
+"""Bounds of all connections together: time limits, and the memory that peers can make the server hold."""
 
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Hashable
@@ -13,13 +13,16 @@ from rdzv_server.service.timeouts import Timeouts
 Holder = TypeVar("Holder", bound=Hashable)
 
 MOST_HELD_BYTES = 64 << 20
-"""Most bytes of requests that have not arrived whole, and of answers that are not read, together; half for one peer."""
+"""Most bytes of incomplete requests and unread answers in total; one peer may have half of them."""
 EACH_BYTES = 4_096
-"""Bytes that one of them takes besides its own."""
+"""Bytes that each of them takes besides its content."""
 
 
 class HeldMemory(Generic[Holder]):
-    """Memory that waits for peers to send the rest, or to read. Beyond the limit `over` is called with the oldest."""
+    """Memory that is held until peers send the rest, or read.
+
+    Beyond the limit, `over` is called with the oldest holder.
+    """
 
     def __init__(self, most: int, over: Callable[[Holder], None]) -> None:
         self._most, self._over = most, over
@@ -43,7 +46,7 @@ class HeldMemory(Generic[Holder]):
             self._free(next(iter(self._sizes)))
 
     def remove(self, holder: Holder) -> None:
-        """Forget what is held for the holder, if anything is."""
+        """Forget the memory of this holder, if it has any."""
         if holder not in self._sizes:
             return
         peer, size = self._sizes.pop(holder)
@@ -63,7 +66,7 @@ class Bounds(Generic[Holder]):
     """Bounds of one listener's connections."""
 
     arriving: Timeouts[Holder]
-    """Time limits of requests that arrive."""
+    """Time limits of requests that are arriving."""
     unread: Timeouts[Holder]
     """Time limits of answers that are not read."""
     held: HeldMemory[Holder]
@@ -71,4 +74,4 @@ class Bounds(Generic[Holder]):
     """Collector that is told of requests."""
     turns: FairScheduler
     looks: OperatorScheduler
-    """Scheduler of operators' looks."""
+    """Scheduler of operators' reads."""

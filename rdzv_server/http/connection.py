@@ -1,4 +1,4 @@
-"""Connection of the server: limits of time and memory, and scheduling. HTTP itself is aiohttp's."""
+"""Connection of the server: limits of time and memory, and scheduling. aiohttp handles HTTP itself."""
 
 import asyncio
 import re
@@ -15,20 +15,20 @@ from rdzv_server.http.heads import RequestHandler
 from rdzv_server.http.opening import Opening
 
 LOOKS, PROBES = ("GET", "HEAD"), (paths.HEALTHZ, paths.READYZ, paths.LEADERZ)
-"""Methods of requests that wait until agents leave time for them; paths of probes, which do not wait."""
+"""Methods of requests that wait until agents leave time for them, and paths of probes, which do not wait."""
 READ_BYTES = 8_192
-"""Most bytes that are read at a time, and handled in one turn. Whatever they are, this takes a millisecond or two."""
+"""Most bytes that are read at a time and handled in one turn. With any content, that takes a millisecond or two."""
 MOST_WAITING = 2
-"""Pieces of received data that may wait for their turns; with as many, no more is read from the peer."""
+"""Pieces of received data that may wait for their turns. Above that, no more is read from the peer."""
 MOST_DROPPED = 1 << 20
-"""Most bytes behind a refused request that are read and dropped, for its sender to read the answer."""
+"""Most bytes after a refused request that are read and dropped, so that its sender reads the answer."""
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """Protocol between a transport and aiohttp's, which passes data on when it is its run's turn.
+    """Protocol between a transport and aiohttp's protocol. It passes data on when its run has its turn.
 
-    A connection is cut if a request takes too long to arrive, or an answer is left unread. So one that dribbles holds
-    no place for long, and one that does not read holds no memory for long.
+    A connection is cut if a request takes too long to arrive, or an answer stays unread too long. So a slow sender does
+    not hold a place for long, and a peer that does not read does not hold memory for long.
     """
 
     def __init__(
@@ -39,39 +39,39 @@ class HttpConnection(asyncio.BufferedProtocol):
         authenticated: "OnConnection",
         gone: "OnConnection",
     ) -> None:
-        """`make_http` makes aiohttp's protocol once the connection is made: many never are.
+        """Prepare a connection that is not made yet.
 
-        `authenticated` is called when a request has been let in for the first time, `gone` when the connection is
-        closed.
+        `make_http` makes aiohttp's protocol once the connection is made: many connections never are. `authenticated` is
+        called when a request has been let in for the first time, `gone` when the connection is closed.
         """
         self.http: RequestHandler
         """aiohttp's protocol, once the connection is made."""
         self._make_http = make_http
         self.peer = peer
         self.run = peer
-        """Run with which the connection is scheduled; the peer, until a run is known."""
+        """Run for which the connection is scheduled; the peer until a run is known."""
         self.credential: str | None = None
-        """Authorization header with which the last request was let in; None: no request has been yet."""
+        """Authorization header with which the last request was let in; None if none was yet."""
         self.opening: Opening | None = None
-        """Opening of the connection, until the first byte and TLS's handshake have come; None once it is made."""
+        """Opening of the connection, until the first byte and the TLS handshake have come; None once it is made."""
         self.received = b""
-        """What was received before the connection was made, in a turn of the peer."""
+        """Bytes that were received before the connection was made, in a turn of the peer."""
         self.lacks_tls = False
-        """Whether the peer speaks no TLS to a server that requires it."""
+        """Whether the peer does not speak TLS to a server that requires it."""
         self.held_s = 0.0
-        """Seconds for which the present request was held as a long poll."""
+        """Seconds for which the current request was held as a long poll."""
         self.permit = _NOTHING
-        """Runs that the present request may be about."""
+        """Runs that the current request may be about."""
         self._authenticated, self._gone = authenticated, gone
         self._transport: asyncio.Transport | None = None
         self._is_answering = False
         self._bounds = bounds
         self._waiting: list[tuple[bool, Callable[[], None]]] = []
-        """Calls that wait for their turns, and whether each is an operator's look."""
+        """Calls that wait for their turns, and whether each is an operator's read."""
         self._is_refused = False
-        """Whether the connection is cut for want of memory, which its end gives back without waiting for a turn."""
+        """Whether the connection was cut to free memory. Its end then frees the memory without waiting for a turn."""
         self._dropped = 0
-        """Bytes that were dropped behind a refused request."""
+        """Bytes that were dropped after a refused request."""
 
     @property
     def is_scoped(self) -> bool:
@@ -79,13 +79,13 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def server_addr(self) -> str:
-        """The server's own address on this connection; an IPv4 one that came in by a dual-stack socket as IPv4."""
+        """The server's own address on this connection. An IPv4 address from a dual-stack socket is returned as IPv4."""
         sockname = self._transport.get_extra_info("sockname") if self._transport else None
         return str(sockname[0]).removeprefix("::ffff:") if sockname else ""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is closed, by either side: perhaps before the last received data has had its turn."""
+        """Whether either side has closed the connection, perhaps before the last received data had its turn."""
         return self._transport is None or self._transport.is_closing()
 
     @property
@@ -106,18 +106,19 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._bounds.arriving.stop(self)
 
     def held(self, seconds: float) -> None:
-        """Note that the present request was held as a long poll, which is no delay of the server's."""
+        """Note that the current request was held as a long poll, which is no delay of the server."""
         self.held_s += seconds
 
     def let_in(self, permit: Permit, credential: str) -> None:
-        """Note that the present request may be about what the permit says, by this credential."""
+        """Note that the current request may be about what the permit allows, because of this credential."""
         self.permit = permit
         if self.credential is None:
             self._authenticated(self)
         self.credential = credential
 
     def refuse(self, answer: bytes) -> None:
-        """Cut the connection for want of memory, after this answer if the peer waits for none to an earlier request."""
+        """Cut the connection to free memory, after this answer unless the peer waits for an earlier request's
+        answer."""
         self._is_refused = True
         if self._transport and not self._is_answering:
             self._transport.write(answer)
@@ -133,7 +134,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.opening.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports have another class
         self.opening = None
         self._bounds.arriving.start(self)
         self.http = self._make_http()
@@ -143,7 +144,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._take(received, has_turn=True)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _BUFFER  # for all connections: what is read into it is copied at once
+        return _BUFFER  # shared by all connections: what is read into it is copied at once
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(_BUFFER[:nbytes]))
@@ -152,7 +153,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._take(data, has_turn=False)
 
     def _take(self, data: bytes, *, has_turn: bool) -> None:
-        """Pass data on in its turn, which it may have. It may be an operator's look, which waits for its slice."""
+        """Pass data on in its turn.
+
+        `has_turn`: its turn is now, unless it is an operator's read, which waits for its slice.
+        """
         if self.http.drops_rest:
             self._drop(len(data))
             return
@@ -167,7 +171,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if not is_look:
             self._bounds.looks.give_way()
         elif data.endswith(b"\r\n\r\n"):
-            self._bounds.arriving.stop(self)  # all of it is here, and that it waits for its slice is our doing
+            self._bounds.arriving.stop(self)  # all of it is here: the server makes it wait for its slice
         self._pass_on(partial(self._receive, data, is_counted), is_look, at_once)
         if len(self._waiting) >= MOST_WAITING and self._transport:
             self._transport.pause_reading()
@@ -227,7 +231,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._gone(self)
 
     def _pass_on(self, what: Callable[[], None], is_look: bool, at_once: bool = False) -> None:
-        """Call `what` in its turn, after everything that came before. `at_once`: it is its turn."""
+        """Call `what` in its turn, after everything that came before. `at_once`: whether its turn is now."""
         self._waiting.append((is_look, what))
         if at_once:
             self._pass()
@@ -260,7 +264,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
 
 def _is_look(data: bytes) -> bool:
-    """Whether `data` begins an operators' request to read something, which waits until agents leave time for it.
+    """Whether `data` begins an operator's request to read something, which waits until agents leave time for it.
 
     Later pieces of such a request are scheduled among agents, like everything else.
     """
@@ -268,9 +272,9 @@ def _is_look(data: bytes) -> bool:
 
 
 def _first_head(data: bytes) -> tuple[bytes, bytes]:
-    """Split data behind the first head of a request in it. A stranger's head is judged before more is looked at.
+    """Split data after the first head of a request in it. A stranger's head is judged before the rest is handled.
 
-    The whole of a request is passed on at once if nothing follows it: what is behind its head is its body.
+    If nothing follows a request, all of it is passed on at once: what comes after its head is its body.
     """
     end = data.find(b"\r\n\r\n") + 4
     if end < 4:
@@ -282,17 +286,17 @@ def _first_head(data: bytes) -> tuple[bytes, bytes]:
 
 
 _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,4})\r\n", re.IGNORECASE)
-"""Length of a request's body that may be in one piece with its head."""
+"""Pattern for the length of a request's body that may be in one piece with its head."""
 _BUFFER = memoryview(bytearray(READ_BYTES))
 _NOTHING = Permit(())
 _LOOKS = tuple(f"{method} ".encode() for method in LOOKS)
 _PROBES = tuple(f"{method} {path}".encode() for method in LOOKS for path in PROBES)
-"""Beginnings of probes' requests."""
+"""First bytes of probes' requests."""
 
 OnConnection = Callable[[HttpConnection], None]
 
 
 def free(transport: asyncio.BaseTransport) -> None:
-    """Have a closed transport freed with its last reference: asyncio's keeps a method of its own, which is a cycle."""
-    with suppress(AttributeError):  # one of TLS or of uvloop
+    """Free a closed transport with its last reference: asyncio's keeps one of its own methods, which is a cycle."""
+    with suppress(AttributeError):  # a transport of TLS or of uvloop
         del transport._read_ready_cb  # type: ignore[attr-defined]

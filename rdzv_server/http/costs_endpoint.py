@@ -1,4 +1,4 @@
-"""Costs of an operator's action, for whoever is about to have it carried out."""
+"""Costs of an operator's action, for a person who is about to confirm it."""
 
 from functools import partial
 
@@ -14,14 +14,14 @@ from rdzv_server.words import costs as words
 
 
 class Costs(Struct, frozen=True):
-    """Costs of an action: a sentence, and whether somebody should agree to them first."""
+    """Costs of an action: a sentence, and whether a person should confirm them first."""
 
     sentence: str
     is_high: bool
 
 
 async def costs_of(service: Service, shows: Shows | None, action: str, run_id: str, asked: Question) -> Costs:
-    """Costs of the action in the run, or of an action on a node in all runs that go on and have the node."""
+    """Return the costs of the action in the run, or of an action on a node in all active runs that have the node."""
     latest = {run.run_id: run for run in service.runs() if shows is None or shows(run.run_id)}
     found: list[tuple[Run, Cost]] = []
     for run in [latest[run_id]] if run_id in latest else latest.values() if asked.node_id else ():

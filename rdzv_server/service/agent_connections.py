@@ -1,8 +1,8 @@
-"""Connections that carry agents' polls: what the closing of one says about its agent.
+"""Connections that carry agents' polls: what the close of a connection says about its agents.
 
-If a connection closes while a poll is parked or unread on it, that is a sign that the agent is gone. After the answer
-it is a sign only if the connection has survived an answer before. A proxy may close its connection after each answer,
-or have other agents' requests on it.
+If a connection closes while a poll is parked or unread on it, that is a sign that the agent is gone. After the answer,
+the close is a sign only if the connection has survived an earlier answer. A proxy may close its connection after each
+answer, or use it for requests of other agents.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ class _Path(Struct):
 
     connection: Connection
     requests: int = 0
-    """Requests of the agent that this connection has carried."""
+    """Number of the agent's requests that this connection has carried."""
     is_parked: bool = False
 
     def __enter__(self) -> None:
-        """Park a poll on it."""
+        """Park a poll on this path."""
         self.is_parked = True
 
     def __exit__(self, *ignored: object) -> None:
@@ -33,25 +33,27 @@ class _Path(Struct):
 
 
 class Connections:
-    """Open connections over which agents have sent requests. Only the one of its latest request says something about
-    an agent."""
+    """Open connections over which agents have sent requests.
+
+    Only the connection of an agent's latest request says something about the agent.
+    """
 
     def __init__(self, disconnected: Callable[[Key, bool], None], came: Callable[[], None] = lambda: None) -> None:
         """Begin without connections.
 
-        `disconnected` is called with an agent whose connection has closed, and with whether a poll was parked on it;
-        `came` for each connection that carries an agent for the first time.
+        `disconnected` is called with an agent whose connection has closed, and with whether a poll was parked on it.
+        `came` is called for each connection that carries an agent for the first time.
         """
         self._disconnected, self._came = disconnected, came
         self.changed: Callable[[int], None] = lambda connections: None
-        """Callback for the number of connections that carry agents, whenever it changes."""
+        """Callback that gets the number of connections that carry agents whenever it changes."""
         self._agents: dict[Connection, set[Key]] = {}
         self._paths: dict[Key, _Path] = {}
 
     def bind(self, connection: Connection, key: Key) -> None:
         """Note that a request of the agent came over this connection. Raises `ServerUnavailable` if it is closed.
 
-        A connection may be closed before its request is read, and nothing would report that a second time.
+        A connection may close before its request is read, and no second report of that would come.
         """
         if connection.is_closed:
             raise ServerUnavailable(words.CONNECTION_CLOSED)
@@ -66,7 +68,10 @@ class Connections:
         path.requests += 1
 
     def unbind(self, connection: Connection, key: Key) -> None:
-        """Forget that a connection carries an agent whose request was refused; it does not count as disconnected."""
+        """Forget that a connection carries an agent whose request was refused.
+
+        The agent does not count as disconnected.
+        """
         if key not in (keys := self._agents.get(connection, set())):
             return
         keys.discard(key)
@@ -76,12 +81,12 @@ class Connections:
         self._pop(key, connection)
 
     def parked(self, connection: Connection, key: Key) -> AbstractContextManager[None]:
-        """Note that the agent's poll is parked on this connection meanwhile."""
+        """Note that the agent's poll is parked on this connection, until the context ends."""
         path = self._paths.get(key)
         return path if path is not None and path.connection is connection else _Path(connection)
 
     def lost(self, connection: Connection) -> None:
-        """Note that a connection closed: agents whose latest requests it has carried may be disconnected."""
+        """Note that a connection closed: the agents whose latest requests it carried may be disconnected."""
         if (keys := self._agents.pop(connection, None)) is None:
             return
         for key in keys:
@@ -96,7 +101,7 @@ class Connections:
             self._disconnected(key, True)
 
     def _pop(self, key: Key, connection: Connection) -> _Path | None:
-        """Forget the agent's path if it is this connection, and return it then."""
+        """Forget the agent's path if it is this connection. Return the path, or None if it is another one."""
         path = self._paths.get(key)
         if path is None or path.connection is not connection:
             return None

@@ -1,10 +1,12 @@
-"""Time of the server, and detection of times in which agents could not be heard.
+"""Time of the server, and detection of times in which it could not hear agents.
 
-The time goes on while the server is down. As long as its machine is up it is the monotonic clock's, whatever the wall
-clock did; only on another machine, or after a reboot, does the wall clock say how long nobody served. What holds the
-server up must end no lease. A beat of the event loop measures for how long the process stood still (it was stopped, or
-its machine paused), and each write to the store is timed. If many requests wait, deadlines count as of the arrival of
-the oldest one. The core is told of all three: see `core/kernel/liveness.py`.
+The server's time continues while the server is down. Until the machine reboots, it follows the monotonic clock, even if
+the wall clock jumps. Only on another machine, or after a reboot, does the wall clock show how long no server was
+running.
+
+Trouble of the server must not end a lease. A beat of the event loop measures how long the process stood still (it was
+stopped, or its machine paused), and each write to the store is timed. If many requests wait, deadlines count as of the
+arrival of the oldest one. The core learns of all three: see `core/kernel/liveness.py`.
 """
 
 import asyncio
@@ -20,16 +22,16 @@ from rdzv_server.core.node_facts import NodeBlamed
 from rdzv_server.service.fair_scheduler import FairScheduler, scheduler
 
 BEAT_S = 2.0
-"""Seconds between two checks whether the process was held up: seldom, since the agent of `--standalone` wakes up for
-them. A lease should be well above this."""
+"""Seconds between two checks whether the process was held up. They are rare, since the agent of `--standalone` wakes up
+for each one. A lease should be much longer than this."""
 SLACK_S = 0.5
-"""Seconds by which a beat or a write may be late on a busy machine; what takes longer is a hold-up. So is a wait for a
-processor that is longer in all from one beat to the next."""
+"""Seconds by which a beat or a write may be late on a busy machine. Anything longer is a hold-up, and so is a longer
+total wait for a processor from one beat to the next."""
 MOST_STARVED_S = 0.75 * BEAT_S
-"""Most seconds of a wait for a processor that count from one beat to the next: so a node that is lost is missed at most
-four times as late, however busy the machine is."""
+"""Most seconds of waiting for a processor that count from one beat to the next: so a lost node is detected at most four
+times as late, even on a very busy machine."""
 DATED = RunCreated | NodeOperation | NodeBlamed
-"""Facts that record the server's life in which they happened, and the wall-clock time."""
+"""Facts that record the server's lifetime in which they happened, and the wall-clock time."""
 SCHEDULER_STATISTICS = "/proc/thread-self/schedstat"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -37,7 +39,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 class Clock:
     """Clock of the server in seconds, based on the event loop's monotonic clock.
 
-    `wall_s`: wall clock, in seconds since 1970, by which people are told times.
+    `wall_s`: function that returns the wall clock in seconds since 1970, for times that people see.
     """
 
     def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
@@ -45,20 +47,20 @@ class Clock:
         self.life = Life()
         self._beat_at = float("inf")
         self._wall_ahead_s = float("inf")
-        """Distance of the wall clock from the server's time, when it was set last."""
+        """Difference between the wall clock and the server's time when it was last set."""
         self._still_s = self._silent_s = 0.0
         """Result of the next call of `held_up`."""
         self._late_s = 0.0
-        """Seconds since the last beat that have been counted as a standstill."""
+        """Seconds since the last beat that are already counted as a standstill."""
         self._starved_s = 0.0
         """Value of `starved_s` at the last beat."""
         self.noticed: Callable[[], None] = lambda: None
-        """Callback for a hold-up that is over: `held_up` is to be called soon."""
+        """Callback that is called when a hold-up is over, so that the caller asks `held_up` soon."""
         self._timer: asyncio.TimerHandle | None = None
         self._scheduler: FairScheduler | None = None
 
     def start(self, records: Sequence[Record]) -> None:
-        """Go on from the server's life that has left these records, and begin to detect times of being held up."""
+        """Continue from the earlier lifetime of the server that wrote these records, and begin to detect hold-ups."""
         self._scheduler = scheduler()
         self.life = _life(records, _boot_id(), self._loop_s(), self._wall_s())
         self._starved_s = starved_s()
@@ -72,7 +74,7 @@ class Clock:
         return self._loop_s() + self.life.offset_s
 
     def wall_clock_set(self) -> float | None:
-        """Wall-clock time in seconds since 1970, if it was set since the last call, and at the first; else None."""
+        """Return the wall-clock time in seconds since 1970, at the first call or if it was just set; else None."""
         wall_s = self._wall_s()
         ahead_s = wall_s - self.now()
         if abs(ahead_s - self._wall_ahead_s) <= WALL_CLOCK_SLACK_S:
@@ -88,18 +90,18 @@ class Clock:
         return HoldUp(still_s, silent_s) if silent_s > SLACK_S else None
 
     def unread_since(self) -> float:
-        """Time at which the oldest message has arrived that waits for its turn to be read; infinite if none does."""
+        """Arrival of the oldest message that still waits to be read; infinite if there is none."""
         return self._scheduler.unread_since() + self.life.offset_s if self._scheduler else float("inf")
 
     def answered_nobody(self, still_s: float = 0.0) -> None:
-        """Note that until now the server was not there for agents, or sent all of them away, for `still_s` seconds."""
+        """Note that until now, for `still_s` seconds, the server was not running for agents or refused all of them."""
         self._still_s += still_s
         self._silent_s = float("inf")
         self.noticed()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Note for how long agents are not answered because the block takes so long."""
+        """Note how long agents get no answer because the block takes so much time."""
         began = self._loop_s()
         yield
         self._silent_s = max(self._silent_s, self._loop_s() - began)
@@ -117,7 +119,7 @@ class Clock:
         self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
 
     def _look(self) -> None:
-        """Count the time since the beat was due as a standstill, if it is late, and expect the next one."""
+        """If the beat is late, count the time since it was due as a standstill, and expect the next one."""
         now = self._loop_s()
         if now > self._beat_at + SLACK_S:
             self._still_s += now - self._beat_at
@@ -130,7 +132,7 @@ class Clock:
 
 
 def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: float) -> Life:
-    """Life that follows those of the records, and goes on in their time."""
+    """Return the lifetime that follows those of the records and continues their time."""
     if not records:
         return Life(boot_id, 0.0)
     last_at = max(record.at for record in records)
@@ -146,7 +148,7 @@ def _life(records: Sequence[Record], boot_id: str, monotonic_s: float, wall_s: f
 
 
 def starved_s() -> float:
-    """Seconds for which this thread has waited for a processor in its life; 0 where the system does not tell."""
+    """Return the seconds for which this thread has ever waited for a processor; 0 if the system does not report it."""
     try:
         with open(SCHEDULER_STATISTICS) as file:
             return int(file.read().split()[1]) / 1e9

@@ -1,7 +1,7 @@
-"""Driver: the sole caller of the core, with one inbox and one timer.
+"""Driver: the only caller of the core, with one inbox and one timer.
 
-Events are taken in batches. A batch is applied to the core, its records are written in one go, and only then is anybody
-woken or answered: what an agent is told to do has always been written down before.
+The driver takes events in batches. It applies a batch to the core, writes all its records at once, and only then wakes
+and answers agents. So an agent gets a directive only after it has been written.
 """
 
 import asyncio
@@ -52,26 +52,29 @@ UNLOGGED: frozenset[EventKind] = frozenset({"run_created", "node_joined"})
 RETRY_S = 0.5
 """Seconds until a failed write to the store is tried again."""
 MOST_AT_ONCE = 128
-"""Most events in a batch: those of other runs wait meanwhile."""
+"""Most events in a batch: events of other runs wait meanwhile."""
 GATHER_S = 0.01
-"""Seconds for which a batch grows while a crowd of agents is read, at most."""
+"""Most seconds for which a batch grows while the requests of many agents are read."""
 TURNS_TO_READ = 10
-"""Turns of the event loop in which a request that has come in is read, until it is in the inbox."""
+"""Turns of the event loop that it takes to read a request and put it into the inbox."""
 LATE_S = 0.05
-"""Seconds by which a deadline is noticed late if the event loop stood still: a busy one is faster."""
+"""If a deadline is noticed this many seconds late, the event loop stood still: a busy loop is faster."""
 MOST_UNREAD_S = 10.0
-"""Longest time in seconds for which a deadline is put off while messages are unread that came in before it."""
+"""Most seconds for which a deadline is delayed while messages that arrived before it are unread."""
 READING_S = 0.01
-"""Seconds until a deadline that has passed is looked at again, while what came in before it is not read."""
+"""Seconds until a passed deadline is checked again while messages that arrived before it are unread."""
 REPLAY_AT_ONCE = 500
-"""Records that are replayed before anything else in the process gets its turn: a leader's lease must be renewed."""
+"""Records that are replayed before other tasks of the process run: a leader's lease must be renewed."""
 Observer = Callable[[Sequence[Effect]], None]
-"""Callback for the effects of each batch, once they are written and carried out. It must return soon; one that raises
+"""Callback for the effects of each batch, after they are written and carried out. It must return soon. If it raises, it
 is not called again."""
 
 
 class Driver:
-    """Driver of the core: feeds it events, and carries its effects out. Time goes on from the server's life before."""
+    """Driver of the core: gives it events, and carries out its effects.
+
+    Time continues from the server's earlier lifetime.
+    """
 
     def __init__(
         self,
@@ -95,23 +98,23 @@ class Driver:
         self._is_written = asyncio.Event()
         self._is_written.set()
         self._unwritten: set[Key] = set()
-        """Agents whose new directive is just being written: they may not be told of it before."""
+        """Agents whose new directive is being written: they must not get it before that is done."""
         self._stopped = ""
-        """Reason why the driver takes no more events; empty: it does."""
+        """Reason why the driver accepts no more events; empty while it does."""
         self._observers: list[Observer] = [RunMeasurements(self.measurements).observe]
         self._late: list[RunEvent] = []
-        """Events of recorded facts that the server's life before had not written."""
+        """Events of recorded facts that the earlier lifetime of the server did not write."""
         self._clock = clock or Clock()
         self._clock.noticed = self._called.set
         self.may_decide: Callable[[], bool] = lambda: True
-        """Whether this server may decide anything now; once it may again, it calls `heard`."""
+        """Function that returns whether this server may decide now. Once it may again, it calls `heard`."""
         self.started_at = 0.0
         self._held_up_at = float("-inf")
         """End of the last long time in which the server was held up."""
         self._outage = Outage(words.NOTHING_DECIDED, words.STORE_IS_BACK)
 
     async def start(self) -> None:
-        """Replay what the store holds, then take events. Raises `StoreBroken` or `StoreUnavailable`."""
+        """Replay what the store holds, then accept events. Raises `StoreBroken` or `StoreUnavailable`."""
         records, numbers = await self._store.load(), await self._store.event_numbers()
         for count, record in enumerate(records):
             happened = self.registry.replay(record)
@@ -129,16 +132,16 @@ class Driver:
         self._arm()
 
     def heard(self, unheard_s: float = 0.0) -> None:
-        """Excuse agents for not being heard until now: for so many seconds this server was not there for them."""
+        """Do not penalise agents for silence until now: for `unheard_s` seconds this server was not there for them."""
         self._clock.answered_nobody(unheard_s)
 
     async def crashed(self) -> None:
-        """Wait for ever, or raise what made the driver stop: a failed write, or a contradiction in the core."""
+        """Wait forever, or raise what made the driver stop: a failed write, or a contradiction in the core."""
         assert self._task is not None
         await asyncio.shield(self._task)
 
     async def stop(self) -> None:
-        """Stop; refuse with `ServerUnavailable` whoever still waits for an answer."""
+        """Stop, and refuse with `ServerUnavailable` all requests that still wait."""
         self._refuse_all(words.SHUTTING_DOWN)
         if self._task:
             self._task.cancel()
@@ -146,9 +149,10 @@ class Driver:
         await self._store.close()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Refuse all that ask, now and later, once an error has ended the driver: `crashed` raises it.
+        """Refuse all requests, present and later, after an error has ended the driver; `crashed` raises the error.
 
-        After a fenced write, the replica stops the driver when it no longer counts as the leader: it refuses then.
+        After a fenced write, the replica stops the driver when it no longer counts as the leader. Requests are refused
+        then.
         """
         error = None if task.cancelled() else task.exception()
         if error and not isinstance(error, StoreFenced):
@@ -167,13 +171,13 @@ class Driver:
             self._timer.cancel()
 
     async def submit(self, run_id: str, event: Event) -> RunMachine:
-        """Apply an event of a run; returns once its records are written. Raises the `ProtocolError` that refuses it."""
+        """Apply an event of a run. Return once its records are written. Raises the `ProtocolError` that refuses it."""
         machine = await self._take(run_id, event)
         assert isinstance(machine, RunMachine)
         return machine
 
     async def act(self, run_id: str | None, fact: Operation) -> Answered:
-        """Carry an operator's action out, and return its answer. `run_id`: None for an action on a node.
+        """Carry out an operator's action, and return its answer. `run_id`: None for an action on a node.
 
         Raises the `ProtocolError` that refuses it.
         """
@@ -210,15 +214,15 @@ class Driver:
             self._inbox.leave(pending, done)
 
     def renew(self, event: LeaseRenewed, machine: RunMachine) -> bool:
-        """Renew an agent's lease, if nothing else follows: 10,000 idle nodes do nothing else. If not, `submit` it.
+        """Renew an agent's lease if nothing else follows; else return False, and the caller must `submit` the event.
 
-        `machine`: machine of the agent's attempt.
+        Idle nodes, of which there may be 10,000, send nothing else. `machine`: machine of the agent's attempt.
         """
         is_all = not self._inbox and self._is_written.is_set() and not self._stopped
         return is_all and _renews(machine, event, self._clock.now())
 
     async def written(self, machine: RunMachine, agent_id: str) -> None:
-        """Return once everything that the core has for the agent is written down: the agent may not be told before."""
+        """Return once everything that the core has for the agent is written: the agent must not get it before that."""
         while not (self._is_written.is_set() or self._is_of_before(machine.run, agent_id)):
             await self._is_written.wait()
         if self._stopped:
@@ -230,23 +234,24 @@ class Driver:
         self._called.set()
 
     def notify(self, run_id: str, event: Event) -> None:
-        """Apply an event that nobody waits for."""
+        """Apply an event without waiting for the result."""
         self._inbox.put(run_id, event)
         self._called.set()
 
     def observe(self, observer: Observer) -> None:
-        """Tell `observer` of every batch from now on. One that raises is logged and told no more."""
+        """Call `observer` for every batch from now on. If it raises, that is logged and it is not called again."""
         self._observers.append(observer)
 
     def attempt_of(self, run_id: str) -> Run:
-        """Last attempt of the run. Raises `UnknownRun`."""
+        """Return the last attempt of the run. Raises `UnknownRun`."""
         with _refusing():
             return self._attempts_of(run_id)[-1]
 
     async def read_events(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        """Events of the run with numbers above `after`, at most so many, the oldest first. Raises `UnknownRun`.
+        """Return up to `most` events of the run with numbers above `after`, the oldest first. Raises `UnknownRun`.
 
-        All that is returned is written; one that has just been written may come before its observers hear of it.
+        All returned events are written. An event that has just been written may be returned before observers hear of
+        it.
         """
         found: list[RunEvent] = []
         with _refusing():
@@ -257,7 +262,10 @@ class Driver:
         return found
 
     async def read_delivered(self, run_id: str) -> int:
-        """Number of the run's last event that the webhook's receiver has acknowledged. Raises `UnknownRun`."""
+        """Return the number of the run's last event that the webhook's receiver has acknowledged.
+
+        Raises `UnknownRun`.
+        """
         with _refusing():
             return max([await self._store.read_delivered(run_id, run.attempt) for run in self._attempts_of(run_id)])
 
@@ -278,7 +286,7 @@ class Driver:
 
     @property
     def unhealthy_reason(self) -> str | None:
-        """Reason why nothing can be decided at present; None as a rule."""
+        """Reason why the server can decide nothing now; usually None."""
         return self._outage.reason
 
     def now(self) -> float:
@@ -296,18 +304,18 @@ class Driver:
             await self._gather()
             if self.may_decide():
                 await self._take_batch()
-            # Whoever was answered reads the directive now, before the next batch changes it unwritten.
+            # Agents that were just answered read their directives now, before the next batch changes them unwritten.
             await asyncio.sleep(0)
 
     async def _read_on(self) -> None:
-        """Before a deadline passes late, read what has come in: the server may have stood still, and read nothing."""
+        """Read what has arrived before a late deadline passes: the server may have stood still without reading."""
         at = self.registry.next_deadline()
         if at is not None and self._clock.now() > at + LATE_S:
             for _ in range(TURNS_TO_READ):
                 await asyncio.sleep(0)
 
     async def _gather(self) -> None:
-        """Let the batch grow while a crowd of agents is read: each batch is a transaction of the store."""
+        """Let the batch grow while the requests of many agents are read: each batch is one transaction of the store."""
         clock, turns = asyncio.get_running_loop().time, scheduler()
         over_at = clock() + GATHER_S
         while turns.agents_wait and clock() < over_at:  # noqa: ASYNC110
@@ -364,7 +372,7 @@ class Driver:
             self._is_written.set()
 
     async def _tell_of_set_apart(self, now: float) -> list[Effect]:
-        """Make the state of runs that have just been set apart anew, and write down that they were."""
+        """Rebuild the state of runs that have just been set apart, and record that they were."""
         effects = await self._rebuilt(now)
         if told := [effect.event for effect in effects if isinstance(effect, Happened)]:
             await self._write_at_last(partial(self._append, [], told))
@@ -387,13 +395,16 @@ class Driver:
         self.measurements.written(changes, loop.time() - began_at)
 
     def _is_of_before(self, run: Run, agent_id: str) -> bool:
-        """Whether nothing that is being written is about the agent; False, as unknown, for one that is gone."""
+        """Whether nothing that is being written concerns the agent.
+
+        False for an agent that is gone, since it is unknown.
+        """
         return (run.run_id, agent_id) not in self._unwritten and agent_id in run.agents
 
     async def _write_at_last(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write, again until the store can: nobody is told what is not written down.
+        """Write, and retry until the store accepts it: agents and operators must not learn what is not written.
 
-        An agent that joins meanwhile is refused with the reason; it tries again, and its join is recorded once.
+        An agent that joins meanwhile is refused with the reason. It tries again, and its join is recorded once.
         """
 
         async def attempt() -> None:
@@ -402,7 +413,7 @@ class Driver:
             except StoreUnavailable as error:
                 self.measurements.store_failed(is_first=self._outage.reason is None)
                 for done, event in self._unanswered.items():
-                    if isinstance(event, NodeJoined):  # it has nothing yet that an answer could cost it
+                    if isinstance(event, NodeJoined):  # this agent has nothing yet that the refusal could cost it
                         _answer(done, ServerUnavailable(str(error)))
                 raise
 
@@ -440,21 +451,21 @@ class Driver:
             self._timer = asyncio.get_running_loop().call_later(max(soonest_s, at - now), self._called.set)
 
     def _judged_at(self, now: float) -> float:
-        """Time at which deadlines must have ended that pass now: all is read that came in before.
+        """Return the time as of which deadlines pass now: everything that arrived before it has been read.
 
-        It lies no further back than `MOST_UNREAD_S`, or a run that floods the server would keep lost agents of others.
-        What came in while the server was held up for long is read in any case.
+        It is at most `MOST_UNREAD_S` ago: otherwise a run that floods the server could keep lost agents of other runs.
+        What arrived while the server was held up for long is always read first.
         """
         since = self._unread_since()
         return since if since <= self._held_up_at else max(since, now - MOST_UNREAD_S)
 
     def _unread_since(self) -> float:
-        """Time at which the oldest message arrived that is not applied yet; infinite if there is none."""
+        """Arrival of the oldest message that is not applied yet; infinite if there is none."""
         return min(self._inbox.unread_since(), self._clock.unread_since())
 
 
 def _renews(machine: RunMachine, event: LeaseRenewed, now: float) -> bool:
-    """Whether nothing but a fresh lease follows from the event; False if an exception is raised."""
+    """Whether the event only renewed a lease; False if an exception was raised."""
     try:
         return machine.renew(event, now)
     except Exception:
@@ -469,14 +480,14 @@ def _log(event: RunEvent) -> None:
 
 
 def _is_told(over: NodeUncordoned, effects: Sequence[Effect]) -> bool:
-    """Whether a run has an event for the end of a cordon: there is none if the node is part of no run."""
+    """Whether a run has an event for the end of a cordon. There is none if the node is part of no run."""
     told = (effect.event for effect in effects if isinstance(effect, Happened))
     return any((event.kind, event.node_id) == ("node_uncordoned", over.node_id) for event in told)
 
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Turn a failure of the store, in work that no decision depends on, into a refusal."""
+    """Turn a failure of the store into a refusal, in work that no decision depends on."""
     try:
         yield
     except (StoreUnavailable, StoreFenced) as error:
@@ -484,7 +495,7 @@ def _refusing() -> Iterator[None]:
 
 
 def _concerned(effects: Sequence[Effect]) -> Iterator[Key]:
-    """Agents that get another directive by these effects."""
+    """Yield the agents that get another directive by these effects."""
     for effect in effects:
         match effect:
             case WakeAgents(run_id, agent_ids):

@@ -1,6 +1,6 @@
-"""Event log in a file: every event of the runs that this server leads, as a line of JSON. `--event-log FILE`.
+"""Event log in a file, for `--event-log FILE`: every event of the runs that this server leads, as a line of JSON.
 
-A file that cannot be written harms no run: what is not written waits in memory, bounded, and is tried again.
+If the file cannot be written, no run is affected: the lines wait in memory, up to a limit, and are tried again.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ log = logging.getLogger("rdzv_server")
 
 RETRY_S = 1.0
 MOST_WAITING_BYTES = 16 << 20
-"""Most bytes of lines that wait while the file cannot be written; further ones are dropped."""
+"""Most bytes of lines that wait while the file cannot be written; the server drops further lines."""
 
 
 class EventFile:
-    """Event log that is appended to the file at `path`. `run` writes the events that `observe` gets."""
+    """Event log that appends to the file at `path`. `run` writes the events that `observe` gets."""
 
     def __init__(self, path: str) -> None:
         """Open the file. Raises `OSError`."""
@@ -34,31 +34,31 @@ class EventFile:
         self._must_reopen = False
         self._called = asyncio.Event()
         self._turn = asyncio.Lock()
-        """Held by the only write that is under way."""
+        """Held by the only write that is in progress."""
 
     def observe(self, effects: Sequence[Effect]) -> None:
-        """Take the events among these effects."""
+        """Note the events among these effects."""
         for effect in effects:
             if isinstance(effect, Happened):
                 self._add(msgspec.json.encode(effect.event) + b"\n")
 
     def reopen(self) -> None:
-        """Open the path again: whoever rotates logs has moved the file away."""
+        """Open the path again, because a log rotation has moved the file away."""
         self._must_reopen = True
         self._called.set()
 
     async def run(self) -> None:
-        """Write the events as they come, for ever."""
+        """Write the events as they come, forever."""
         while True:
             await self._called.wait()
             self._called.clear()
-            await asyncio.shield(self.flush())  # a thread goes on writing, whoever cancels this
+            await asyncio.shield(self.flush())  # a thread keeps writing even if this is cancelled
             if self._waiting:
                 await asyncio.sleep(RETRY_S)
                 self._called.set()
 
     async def flush(self) -> None:
-        """Write the waiting lines; those that cannot be written go on waiting."""
+        """Write the waiting lines. Lines that cannot be written keep waiting."""
         async with self._turn:
             batch, must_reopen = bytes(self._waiting), self._must_reopen
             self._must_reopen = False
@@ -67,7 +67,7 @@ class EventFile:
             self._note(error)
 
     async def close(self) -> None:
-        """Write the waiting lines, with one try, and close the file."""
+        """Try once to write the waiting lines, and close the file."""
         await self.flush()
         os.close(self._descriptor)
 
@@ -79,7 +79,10 @@ class EventFile:
         self._called.set()
 
     def _write(self, batch: bytes, must_reopen: bool) -> tuple[int, OSError | None]:
-        """Write a batch, in a thread since a disk may hang; return the bytes written, and the error that stopped it."""
+        """Write a batch; return the bytes written, and the error that stopped it.
+
+        Runs in a thread, as a disk may hang.
+        """
         written = 0
         try:
             if must_reopen:

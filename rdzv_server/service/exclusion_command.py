@@ -1,7 +1,7 @@
-"""Command that an operator has run for each node that the server keeps out: `--on-exclude CMD`.
+"""Command that runs for each node that the server excludes, for `--on-exclude CMD`.
 
-It runs once, when the exclusion has been written down, one command at a time, with a time limit. One that fails is
-logged as an error with the end of what it wrote, and is not tried again: the node is kept out all the same.
+It runs once for each exclusion, after the exclusion has been written: one command at a time, with a time limit. If it
+fails, the server logs an error with the end of its output, and does not try again: the node stays excluded.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ log = logging.getLogger("rdzv_server")
 
 LIMIT_S = 60.0
 KILLED_S = 5.0
-"""Seconds for a killed command to be gone before the next one begins."""
+"""Seconds for a killed command to exit before the next one begins."""
 MOST_WAITING = 1_000
 TAIL_BYTES, SHOWN_BYTES = 4_096, 512
 
 
 class ExclusionCommand:
-    """Runner of a shell command for each exclusion that it observes. `run` makes it work."""
+    """Runner of a shell command for each exclusion that it observes. `run` runs the commands."""
 
     def __init__(self, command: str, limit_s: float = LIMIT_S) -> None:
         self._command, self._limit_s = command, limit_s
         self._waiting = asyncio.Queue[NodeCordoned]()
 
     def observe(self, effects: Sequence[Effect]) -> None:
-        """Note new exclusions; those that another shard has decided are left to its leader."""
+        """Note new exclusions. The leader of another shard handles those that it has decided itself."""
         for effect in effects:
             if isinstance(effect, Record) and isinstance(effect.fact, NodeCordoned):
                 if (effect.run_id, effect.attempt) != journals.NODES:
@@ -46,7 +46,7 @@ class ExclusionCommand:
                     self._waiting.put_nowait(fact)
 
     async def run(self) -> None:
-        """Run the commands, for ever."""
+        """Run the commands, forever."""
         while True:
             await self._carry_out(await self._waiting.get())
 
@@ -76,7 +76,7 @@ class ExclusionCommand:
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-        with suppress(TimeoutError):  # one in uninterruptible sleep is waited for no longer
+        with suppress(TimeoutError):  # a process in uninterruptible sleep may outlast this
             async with asyncio.timeout(KILLED_S):
                 await process.wait()
         lines = (printable(line) for line in output.decode(errors="replace").split("\n") if line)
@@ -85,7 +85,7 @@ class ExclusionCommand:
 
 
 async def _read(process: asyncio.subprocess.Process, output: bytearray) -> None:
-    """Read the command's output, and keep the end of it."""
+    """Read the command's output, and keep its end."""
     assert process.stdout
     while chunk := await process.stdout.read(TAIL_BYTES):
         output += chunk

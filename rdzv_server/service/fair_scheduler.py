@@ -1,8 +1,10 @@
-"""Fair scheduling of runs: one whose 10,000 nodes send requests at once lets a small one in between.
+"""Fair scheduling of runs: if 10,000 nodes of one run send requests at once, requests of a small run still get in
+between.
 
-An event loop does everything that it finds before it looks for more, so a late request waits for all earlier ones. Here
-a little is done at a time, alternately for each run. Connections that no request has been let in from (strangers) have
-a smaller part of the time, and a queue of their own: their number and their load delay no agent. See ADR 23.
+An event loop handles everything that is ready before it looks for more, so a late request would wait for all earlier
+ones. This scheduler does a little at a time, alternately for each run. Connections from which no request has been let
+in (strangers) get a smaller part of the time, and a queue of their own: their number and their load do not delay
+agents. See ADR 23.
 """
 
 import asyncio
@@ -14,16 +16,16 @@ from weakref import WeakKeyDictionary, proxy
 from msgspec import Struct
 
 AT_ONCE, AT_ONCE_S = 64, 0.002
-"""Most turns that are taken before anything else in the event loop runs, and seconds after which no other begins."""
+"""Most turns that are taken before other tasks of the event loop run, and seconds after which no other turn begins."""
 STRANGERS_AT_ONCE, STRANGERS_AT_ONCE_S = 4, 0.0005
-"""The same for strangers. Each request that is read takes time later, too: to be refused."""
+"""The same for strangers. Each request that is read takes more time later, for its refusal."""
 TURNS_AN_AGENT = 2
-"""Turns that strangers get beyond these for each agent that comes in on a new connection: those behind it in the queue
-are likely to be agents too. Each needs one, so a crowd of agents doubles its pace."""
+"""Extra turns that strangers get for each agent that comes in on a new connection: those behind it in the queue are
+probably agents, too. Each needs one turn, so a crowd of agents doubles its pace."""
 MOST_CREDIT = 16
-"""Most of them at a time: a connection is opened and read after its turn, which takes a fifth of a millisecond."""
+"""Most extra turns at a time: opening and reading a connection in its turn takes a fifth of a millisecond."""
 BURST_S = 0.01
-"""Seconds in which as many turns are taken without waiting, if no other turn waits."""
+"""Seconds in which the same number of turns is taken without waiting, if no other turn waits."""
 
 Do = Callable[[], None]
 Item = TypeVar("Item")
@@ -54,22 +56,22 @@ class RoundRobin(Generic[Item]):
 class _Turn(Struct):
     asked_at: float
     do: Do | None
-    """None once it is done."""
+    """Call to make; None after it was made."""
 
 
 class _Share:
-    """Share of the time, for agents or for strangers: queues, and what is left of a burst without waiting."""
+    """Share of the time, for agents or for strangers: its queues, and the rest of a burst without waiting."""
 
     def __init__(self, most: int, most_s: float) -> None:
         self.waiting = RoundRobin[_Turn]()
         self._most, self._most_s = most, most_s
         self.credit = 0
-        """Turns beyond these, once, within the time that agents have."""
+        """Extra turns, used once, within the time that agents have."""
         self._burst_at = float("-inf")
         self._burst, self._burst_s = 0, 0.0
 
     def begin_at_once(self, now: float) -> bool:
-        """Return whether a turn may be taken without waiting, and count it."""
+        """Count a turn, and return whether it may be taken without waiting."""
         if now > self._burst_at + BURST_S:
             self._burst_at, self._burst, self._burst_s = now, 0, 0.0
         self._burst += 1
@@ -80,7 +82,7 @@ class _Share:
         self._burst_s += seconds
 
     def take(self, clock: Callable[[], float]) -> None:
-        """Take some turns, at least one if any waits."""
+        """Take some turns: at least one if any waits."""
         left = self._most + self.credit
         over_at = clock() + (AT_ONCE_S if self.credit else self._most_s)
         while self.waiting and left:
@@ -95,20 +97,20 @@ class _Share:
 
 
 class FairScheduler:
-    """Fair scheduler of one event loop: runs take turns."""
+    """Fair scheduler of one event loop, in which runs take turns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._known = _Share(AT_ONCE, AT_ONCE_S)
         self._strangers = _Share(STRANGERS_AT_ONCE, STRANGERS_AT_ONCE_S)
         self._all: deque[_Turn] = deque()
-        """Turns of known connections, in the order in which they were asked for."""
+        """Turns of known connections, in the order in which they were requested."""
         self._comes_round = False
 
     def ask(self, of: str, do: Do, *, is_stranger: bool = False) -> None:
-        """Call `do` in a later turn of the run, or peer, `of`; its calls are made one after another.
+        """Call `do` in a later turn of `of`, which is a run or a peer. Calls with the same `of` keep their order.
 
-        `is_stranger`: no request of the connection has been let in.
+        `is_stranger`: whether no request of the connection has been let in.
         """
         now, share = self._loop.time(), self._strangers if is_stranger else self._known
         if not share.waiting and share.begin_at_once(now):
@@ -122,7 +124,7 @@ class FairScheduler:
         self._come_round()
 
     def agent_came(self) -> None:
-        """Note that an agent has come in on a new connection: strangers get more turns, as many as agents at most."""
+        """Note that an agent came in on a new connection: strangers get more turns, but at most as many as agents."""
         self._strangers.credit = min(self._strangers.credit + TURNS_AN_AGENT, MOST_CREDIT)
 
     @property
@@ -131,7 +133,7 @@ class FairScheduler:
         return bool(self._known.waiting) or (self._strangers.credit > 0 and bool(self._strangers.waiting))
 
     def unread_since(self) -> float:
-        """Time at which the oldest waiting turn of a known connection was asked for; infinite if none waits."""
+        """Time at which the oldest waiting turn of a known connection was requested; infinite if none waits."""
         while self._all and self._all[0].do is None:
             self._all.popleft()
         return self._all[0].asked_at if self._all else float("inf")
@@ -142,7 +144,7 @@ class FairScheduler:
             self._known.take(self._loop.time)
             self._strangers.take(self._loop.time)
         finally:
-            self.unread_since()  # drops the turns that are done
+            self.unread_since()  # drops finished turns
             if self._known.waiting or self._strangers.waiting:
                 self._come_round()
 
@@ -153,7 +155,7 @@ class FairScheduler:
 
 
 class OfRunningLoop(Generic[Scheduler]):
-    """Scheduler of the running event loop, for all that share its time; made when first asked for."""
+    """Scheduler of the running event loop, shared by all its users and made at the first request."""
 
     def __init__(self, make: Callable[[asyncio.AbstractEventLoop], Scheduler]) -> None:
         self._make = make
@@ -163,7 +165,7 @@ class OfRunningLoop(Generic[Scheduler]):
         loop = asyncio.get_running_loop()
         found = self._known.get(loop)
         if found is None:
-            found = self._known[loop] = self._make(proxy(loop))  # or the loop, which is the key, would outlive its end
+            found = self._known[loop] = self._make(proxy(loop))  # the loop itself, the key, would stay alive
         return found
 
 

@@ -1,9 +1,9 @@
 """Shutdown of a server that has nothing left to do, for `--exit-when-idle`.
 
-It comes at once when every run has ended, every agent of it has been told and every connection is closed; or when the
-last agent has left a run. If a node was lost on the way, it comes a moment later: somebody may wait on that node for
-the run's end (`node-agent --exit-with-run`). Otherwise it comes when no agent has been connected for a while: lost
-agents may yet come back.
+The server exits at once when every run has ended, every agent knows that, and every connection is closed; or when the
+last agent has left a run. If a node was lost on the way, it exits a moment later, because a command on that node may
+wait for the run's end (`node-agent --exit-with-run`). Otherwise it exits when no agent has been connected for a while:
+lost agents may come back until then.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ LINGER_S = 3.0
 
 
 class IdleWatch:
-    """Watch that calls `idle` with the reason, each time that the server becomes idle."""
+    """Watch that calls `idle` with the reason each time the server becomes idle."""
 
     def __init__(self, rendezvous: Rendezvous, limit_s: float, idle: Callable[[str], None]) -> None:
         self._rendezvous = rendezvous
@@ -35,7 +35,7 @@ class IdleWatch:
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether there were runs, and every one has succeeded."""
+        """Whether there were runs, and all of them have succeeded."""
         runs = self._rendezvous.runs()
         return bool(runs) and all(run.stage is Stage.SUCCEEDED for run in runs)
 

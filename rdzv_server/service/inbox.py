@@ -1,13 +1,13 @@
 """Inbox of the driver: events that wait to be applied, in which runs take turns.
 
-While the store cannot write, nothing is applied, and every agent asks again and again. So what waits is bounded by the
-number of agents, not by how often they ask:
+While the store cannot write, the driver applies nothing, and every agent asks repeatedly. So the number of agents
+limits what waits, not how often they ask:
 
 - An agent has one pending sign of life. A later one replaces it, and so does the loss of its connection.
-- A repeated request, with the same content, waits for the result of the first.
+- A repeated request with the same content waits for the result of the first.
 - An operator's question is dropped if its caller has gone, since no one else reads the answer. Reports, leaves and
-  actions stay: they have happened although their senders may be gone. Joins stay as well: if a burst of joins took
-  longer than agents wait, each would be dropped shortly before its turn, again and again.
+  actions stay: they have happened even if their senders are gone. Joins stay as well: if a burst of joins took longer
+  than agents wait, each would otherwise be dropped shortly before its turn, again and again.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 
 Result = RunMachine | Answered | None
-"""Result of an event: the answer to an operator's action, else the machine that took it; None: there is none."""
+"""Result of an event: the answer to an operator's action, else the machine that handled it; None if none did."""
 Done = asyncio.Future[Result]
 _DROPPED = LogAsked | StacksAsked
 """Events that are dropped if no caller waits for them any more."""
@@ -46,7 +46,10 @@ class Pending:
         self.callers: list[Done] = []
 
     def takes(self, event: Event) -> bool:
-        """Let this event stand for a later one of its key, if that repeats it or is another sign of the agent."""
+        """Let this event stand for a later one that repeats it, or is a newer sign of the agent.
+
+        Return whether it does.
+        """
         if isinstance(self.event, _SIGNS):
             self.event = _later(self.event, event)
             return True
@@ -54,18 +57,18 @@ class Pending:
 
 
 class Inbox:
-    """Events that wait to be applied. Those of one agent stay in their order. `clock`: tells when each arrives."""
+    """Events that wait to be applied. Events of one agent keep their order. `clock`: function for times of arrival."""
 
     def __init__(self, clock: Callable[[], float] = lambda: 0.0) -> None:
         self._clock = clock
         self._all: deque[Pending] = deque()
-        """Pending events in the order in which they arrived, with some that do not wait any more."""
+        """Pending events in the order of arrival, including some that no longer wait."""
         self._queues: OrderedDict[str | None, OrderedDict[Pending, None]] = OrderedDict()
-        """Pending events by run; None: nodes. Ordered dicts, since those in front leave first: see `liveness`."""
+        """Pending events by run; None for nodes. Ordered dicts, since the first entries leave first: see `liveness`."""
         self._latest: dict[_Key, Pending] = {}
 
     def put(self, run_id: str | None, event: Event, caller: Done | None = None) -> Pending:
-        """Add an event, or find the one that it repeats or replaces. `run_id`: None if it is about a node."""
+        """Add an event, or return the pending one that it repeats or replaces. `run_id`: None if it is about a node."""
         key = _key_of(run_id, event)
         pending = self._latest.get(key) if key else None
         if pending is None or not pending.takes(event):
@@ -97,7 +100,7 @@ class Inbox:
             self._forget(pending)
 
     def unread_since(self) -> float:
-        """Time at which the oldest pending event arrived; infinite if there is none."""
+        """Arrival of the oldest pending event; infinite if there is none."""
         while self._all and not self._all[0].waits:
             self._all.popleft()
         return self._all[0].arrived_at if self._all else float("inf")
@@ -126,7 +129,7 @@ class Inbox:
 
 
 def _key_of(run_id: str | None, event: Event) -> _Key | None:
-    """Key of an agent's event; None for others."""
+    """Return the key of an agent's event; None for other events."""
     agent_id: str = event.join.agent_id if isinstance(event, NodeJoined) else getattr(event, "agent_id", "")
     if run_id is None or not agent_id:
         return None
@@ -134,7 +137,7 @@ def _key_of(run_id: str | None, event: Event) -> _Key | None:
 
 
 def _later(before: Event, event: Event) -> Event:
-    """The later one of an agent's signs, with the latest that either tells of the workers."""
+    """Return the later of an agent's two signs, with the latest report of its workers in either."""
     if isinstance(before, LeaseRenewed) and isinstance(event, LeaseRenewed):
         progress, finished = event.progress or before.progress, event.finished or before.finished
         return replace(event, progress=progress, finished=finished)

@@ -1,4 +1,4 @@
-"""Interface between the server's transports (HTTP, or the same process) and whoever answers: one server, or several."""
+"""Interface between the server's transports (HTTP, or the same process) and the service: one server, or several."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Annotated, Any, Protocol, TypeVar
@@ -16,28 +16,31 @@ from rdzv_server.service.measurements import Measurements
 
 Answered = TypeVar("Answered")
 Shows = Callable[[str], bool]
-"""Predicate: whether somebody may know of the run with this id."""
+"""Function that returns whether the caller may know of the run with this id."""
 
 
 class OperatorRequest(Struct, frozen=True):
-    """Request of an operator, for an action or for what agents see. `by`: the token's role, if any, and the address."""
+    """Request of an operator, for an action or for data that agents have.
+
+    `by`: the token's role, if any, and the address.
+    """
 
     message: ActionRequest | LogsRequest | StacksRequest
     by: str
 
     @property
     def run_id(self) -> str | None:
-        """Id of the run that it is about; None for an action on a node, which is about all runs."""
+        """Id of the run that the request is about; None for an action on a node, which is about all runs."""
         return None if isinstance(self.message, NodeAction) else self.message.run_id
 
 
 AnyRequest = Request | OperatorRequest | LeaderRequest
-"""Any request. All but a `LeaderRequest` are answered by the leader of their run, or of the nodes."""
+"""Any request. The leader of the run, or of the nodes, answers all requests except `LeaderRequest`."""
 Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | LeaderReply
 
 
 class Connection(Protocol):
-    """One connection over which requests come; told apart by identity."""
+    """One connection over which requests come. Connections are distinguished by identity."""
 
     @property
     def server_addr(self) -> str:
@@ -45,18 +48,18 @@ class Connection(Protocol):
 
     @property
     def is_scoped(self) -> bool:
-        """Whether its token is good for some runs only."""
+        """Whether its token is valid for some runs only."""
 
     @property
     def is_closed(self) -> bool:
         """Whether the connection is closed, so that no answer can be sent."""
 
     def held(self, seconds: float) -> None:
-        """Note that the present request was held for so many seconds because there was nothing to tell."""
+        """Note that the current request was held for this many seconds because there was no news."""
 
 
 class ShardView(Struct, frozen=True):
-    """Leader of a shard, as one of the servers knows it; None while it knows of none."""
+    """Leader of a shard, as one of the servers knows it; None if it knows none."""
 
     shard: int
     leader: str | None
@@ -64,7 +67,7 @@ class ShardView(Struct, frozen=True):
 
 
 class ServerState(Struct, frozen=True, kw_only=True):
-    """Present state of a server: whether it can decide, and who leads. A server alone always leads."""
+    """Current state of a server: whether it can decide, and which server leads. A single server always leads."""
 
     epoch: Annotated[Id, Meta(description="one life of the server process")]
     unhealthy_reason: Annotated[str | None, Meta(description="why nothing can be decided at present")]
@@ -79,10 +82,10 @@ class ServerState(Struct, frozen=True, kw_only=True):
 
 
 class Load(Struct, frozen=True):
-    """Load of a server at present."""
+    """Current load of a server."""
 
     long_polls: int
-    """Number of agents' requests that are held until there is something to tell."""
+    """Number of agents' requests that are held until there is news."""
     shards: int = 1
     """Number of shards of the cluster."""
     shards_led: int = 1
@@ -95,10 +98,10 @@ class Service(Protocol):
     measurements: Measurements
 
     def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
-        """Answer a request: a `Reply` to a join and a poll, `Done` to an action, a `WorkerLog` or `WorkerStacks` to
-        who asks for one, a `LeaderReply` to a `LeaderRequest`, else an `Ack`.
+        """Answer a request. Raises the `ProtocolError` that refuses it.
 
-        Raises the `ProtocolError` that refuses the request.
+        The answer is a `Reply` to a join or a poll, `Done` to an action, a `WorkerLog` or `WorkerStacks` to a request
+        for one, a `LeaderReply` to a `LeaderRequest`, and an `Ack` to any other request.
         """
 
     def lost(self, connection: Connection) -> None:
@@ -107,16 +110,16 @@ class Service(Protocol):
     def runs(self) -> list[Run]: ...
 
     def observe(self, observer: Observer) -> None:
-        """Tell `observer` of what happens to the runs that this server leads at the time."""
+        """Call `observer` with what happens to the runs that this server leads at the time."""
 
     def with_driver(self, run_id: str, work: Callable[[Driver], Awaitable[Answered]]) -> Coroutine[Any, Any, Answered]:
-        """Have some work done with the run's driver, such as reading events.
+        """Run some work with the run's driver, such as reading events.
 
-        Raises what the work raises, or `NotLeader` on a server that does not lead the run.
+        Raises what the work raises, or `NotLeader` if this server does not lead the run.
         """
 
     def now(self, run_id: str = "") -> float:
-        """Time in seconds by the clock of this run."""
+        """Return the time in seconds by the clock of this run."""
 
     def close(self) -> None: ...
 
@@ -126,7 +129,7 @@ class Service(Protocol):
 
 
 def state_for(service: Service, shows: Shows | None) -> ServerState:
-    """State of the server for somebody who may know only of the runs that `shows` lets through; None: of all runs."""
+    """Return the server's state for a caller that may know only the runs that `shows` accepts; None for all runs."""
     state = service.state()
     if shows is None:
         return state

@@ -1,4 +1,4 @@
-"""Parked long polls: one for each agent, released by a wake-up, by its hold time, or by a newer poll."""
+"""Parked long polls: one for each agent. A wake-up, the end of its hold time, or a newer poll releases it."""
 
 import asyncio
 from functools import partial
@@ -7,12 +7,12 @@ from rdzv_server.service.fair_scheduler import scheduler
 from rdzv_server.service.timeouts import Timeouts, release
 
 Key = tuple[str, str]
-"""Key of an agent: run_id and agent_id."""
+"""Key of an agent: its run id and agent id."""
 Parked = asyncio.Future[None]
 
 
 class LongPolls:
-    """Parked polls, one at most for each agent."""
+    """Parked polls, at most one for each agent."""
 
     def __init__(self) -> None:
         self._parked: dict[Key, Parked] = {}

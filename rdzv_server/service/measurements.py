@@ -1,4 +1,4 @@
-"""Measurements of one server since its process began, for `/metrics`: plain numbers, so that counting costs nothing."""
+"""Measurements of one server since its process began, for `/metrics`. They are plain numbers, so counting is cheap."""
 
 import time
 from collections import Counter
@@ -13,17 +13,17 @@ from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel.run import Cause
 
 REQUEST_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Bucket bounds of requests in seconds: one takes 0.2 ms by itself, and after 10 s a peer is cut off."""
+"""Bucket bounds of requests in seconds: a request itself takes 0.2 ms, and after 10 s a peer is disconnected."""
 STORE_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-"""Bucket bounds of writes in seconds: SQLite writes within a millisecond, a busy disk takes a hundred."""
+"""Bucket bounds of writes in seconds: SQLite writes within a millisecond, and a busy disk takes a hundred."""
 ROUND_BOUNDS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0)
-"""Bucket bounds of forming in seconds: it takes a fraction of one, or until workers end or a node is back."""
+"""Bucket bounds of forming in seconds: a fraction of a second, or the time until workers end or a node is back."""
 FIRST = Cause.FIRST.value
 BATCH_BOUNDS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0)
 
 
 class Measurements:
-    """Counters of a server, whichever shards it has led."""
+    """Counters of a server, for all shards that it has led."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, int], Histogram] = {}
@@ -31,7 +31,7 @@ class Measurements:
         self.store_writes = Histogram(STORE_BOUNDS_S)
         self.store_batches = Histogram(BATCH_BOUNDS)
         self.store_failures = 0
-        """Attempts to write that the store refused."""
+        """Number of writes that the store refused."""
         self.store_outages = 0
         """Number of times that the store began to refuse writes."""
         self.elections_won = 0
@@ -43,10 +43,10 @@ class Measurements:
         self.rounds = {cause.value: Histogram(ROUND_BOUNDS_S) for cause in Cause}
         """Seconds from a round's opening to its start, by cause."""
         self.lost_s = dict.fromkeys(self.rounds, 0.0)
-        """Seconds in which rounds formed, by cause, with those that never started."""
+        """Seconds in which rounds formed, by cause, including rounds that never started."""
 
     def answered(self, path: str, status: int, duration_s: float) -> None:
-        """Count an answered request. `path`: one of a fixed set, to bound the number of series."""
+        """Count an answered request. `path`: one of a fixed set, which limits the number of series."""
         histogram = self.requests.get((path, status))
         if histogram is None:
             histogram = self.requests[path, status] = Histogram(REQUEST_BOUNDS_S)
@@ -58,13 +58,16 @@ class Measurements:
         self.store_batches.observe(len(records))
 
     def store_failed(self, *, is_first: bool) -> None:
-        """Count a failed write. `is_first`: whether the one before succeeded."""
+        """Count a failed write. `is_first`: whether the previous write succeeded."""
         self.store_failures += 1
         self.store_outages += is_first
 
 
 class RunMeasurements:
-    """Counting of what happens to the runs of one driver: what it remembers of runs ends with their leadership."""
+    """Counter of what happens to the runs of one driver.
+
+    What it remembers of runs ends with the driver's leadership.
+    """
 
     def __init__(self, counted: Measurements) -> None:
         self._counted = counted

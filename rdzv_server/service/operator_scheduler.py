@@ -1,10 +1,10 @@
 """Work for operators, done in short slices between agents' requests: pages, streams, scrapes, and the status.
 
-An event loop does whatever is ready before it looks for more: if each of some hundred streams did a little in the same
-turn of the loop, an agent's request would wait for all of them. So what operators ask for waits here, in queues by
-peer, and one slice of it at a time is done. After a slice the loop is left to the others, for the longer the more they
-have to do, and it waits while an agent's request is on its way through the loop. So an agent waits for a part of one
-slice, however many look, and as a rule for none. See ADR 49.
+An event loop does everything that is ready before it looks for more: if each of a hundred streams did a little in the
+same turn of the loop, an agent's request would wait for all of them. So operators' work waits here, in queues by peer,
+and one slice of it is done at a time. After a slice, the loop is free for other work; the busier the others are, the
+longer it stays free. Operators' work also waits while an agent's request is on its way through the loop. So an agent
+waits for only a part of one slice, even with many watchers, and usually for none. See ADR 49.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from rdzv_server.service.fair_scheduler import OfRunningLoop, RoundRobin
 from rdzv_server.service.timeouts import Timeouts, release
 
 SLICE_S = 0.00025
-"""Seconds of a slice, after which work waits for its next one. Undivided work may take longer."""
+"""Seconds of a slice, after which work waits for its next slice. Work that cannot be divided may take longer."""
 OTHERS = 9
-"""Ratio of agents' to operators' time in the event loop, while there is not enough for both."""
+"""Ratio of agents' to operators' time in the event loop while there is not enough for both."""
 LEAST_REST = 1
 """Least ratio of time without operators' work to time with it, also in an idle loop."""
 REQUEST_TURNS = 4
-"""Turns of the loop in which an agent's request is answered as a rule; operators' work waits for as many."""
+"""Turns of the loop in which an agent's request is usually answered. Operators' work waits for as many."""
 LOOK_BACK_S = 0.05
 """Seconds over which the scheduler measures how busy agents keep the loop."""
 
@@ -34,7 +34,7 @@ Clock = Callable[[], float]
 class OperatorScheduler:
     """Scheduler of one event loop for work that must not delay agents' requests.
 
-    `cpu_s`: CPU time of the loop's thread.
+    `cpu_s`: function that returns the CPU time of the loop's thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cpu_s: Clock = time.thread_time) -> None:
@@ -42,33 +42,33 @@ class OperatorScheduler:
         self._cpu_s = cpu_s
         self._asked = RoundRobin[Do]()
         self._is_under_way = False
-        """Whether a slice runs, or the next one is scheduled."""
+        """Whether a slice is running, or the next one is scheduled."""
         self._began_at = float("-inf")
-        """Time at which the present call in a slice began."""
+        """Time at which the current call in a slice began."""
         self._cpu_at = self._did_s = self._did_cpu_s = 0.0
-        """CPU time at the call's beginning; its time and CPU time without the tasks that it woke up."""
+        """CPU time when the call began; its time and its CPU time without the tasks that it woke."""
         self._spent_s = 0.0
         """CPU seconds of the slice so far: on a busy machine the thread may not run all the time."""
         self._rests_until = self._gives_way_until = float("-inf")
         self._turns_given = REQUEST_TURNS
-        """Number of turns in which operators' work has given way to the agent's request that came last."""
+        """Number of turns in which operators' work has waited for the latest agent's request."""
         self._busy = 1.0
         """Part of the time left to agents that they have used lately, from 0 to 1."""
         self._looked_at, self._looked_cpu_s, self._own_s = loop.time(), cpu_s(), 0.0
-        """Time and CPU time of the last measurement, and seconds of slices since."""
+        """Time and CPU time of the last measurement, and seconds of slices since then."""
 
     def ask(self, of: str, do: Do) -> None:
-        """Call `do` in a slice, and in the same slice the tasks that it wakes up; peers (`of`) take turns."""
+        """Call `do` in a slice, and run the tasks that it wakes in the same slice. Peers (`of`) take turns."""
         self._asked.append(of, do)
         if not self._is_under_way:
             self._come_round()
 
     def give_way(self) -> None:
-        """Note that an agent's request has come: operators wait for its answer, for nine slices' time at most."""
+        """Note that an agent's request has come: operators wait for its answer, for at most the time of nine slices."""
         self._turns_given = 0
 
     def is_over(self) -> bool:
-        """Whether the caller is in no slice, or has used all of it."""
+        """Whether the caller is in no slice, or has used all of its slice."""
         return self._spent_s + self._loop.time() - self._began_at >= SLICE_S
 
     def _come_round(self) -> None:
@@ -82,7 +82,7 @@ class OperatorScheduler:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Make the next call once no agent's request is on its way, or operators have given way for long enough."""
+        """Make the next call once no agent's request is on its way, or operators have waited long enough."""
         if self._turns_given < REQUEST_TURNS and self._loop.time() < self._gives_way_until:
             self._turns_given += 1
             self._loop.call_soon(self._begin)
@@ -90,7 +90,7 @@ class OperatorScheduler:
             self._take()
 
     def _take(self) -> None:
-        """Make the next call. Tasks that it wakes up are queued in the loop between `_go_on` and `_end`."""
+        """Make the next call. Tasks that it wakes are queued in the loop between `_go_on` and `_end`."""
         began_at = self._began_at = self._loop.time()
         cpu_at = self._cpu_s()
         self._loop.call_soon(self._go_on)
@@ -130,7 +130,7 @@ class OperatorScheduler:
 
 
 class Broadcast:
-    """Broadcast to many streams, each of which is woken in a slice of its own, after `timeout_s` seconds at most."""
+    """Broadcast to many streams. Each is woken in a slice of its own, after `timeout_s` seconds at the latest."""
 
     def __init__(self, timeout_s: float) -> None:
         self.number = 0
@@ -144,8 +144,10 @@ class Broadcast:
             self._wake(woken)
 
     async def wait(self, seen: int) -> bool:
-        """Wait for a later change than number `seen`; return whether there is one, or False after the timeout. Returns
-        in a slice."""
+        """Wait for a change after number `seen`. Return whether there is one, or False after the timeout.
+
+        Returns in a slice.
+        """
         if self.number == seen:
             woken = asyncio.get_running_loop().create_future()
             self._waiting[woken] = _PEER.get()
@@ -160,11 +162,14 @@ class Broadcast:
     def _wake(self, woken: asyncio.Future[None]) -> None:
         self._timeouts.stop(woken)
         if (peer := self._waiting.pop(woken, None)) is not None:
-            operator_scheduler().ask(f"streams of {peer}", partial(release, woken))  # its pages wait for none of them
+            operator_scheduler().ask(f"streams of {peer}", partial(release, woken))  # its pages do not wait
 
 
 async def checkpoint(of: str | None = None) -> None:
-    """Go on in this slice, or wait for the next if it is over. `of`: peer for which the task works from now on."""
+    """Return at once in the current slice, or in the next one if it is over.
+
+    `of`: peer of the task's work from now on.
+    """
     if of is not None:
         _PEER.set(of)
     if operator_scheduler().is_over():

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def read(run: Run, view: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-    """Return the view of the run; if that raises an exception, log it once and return what `otherwise` makes of it.
+    """Return the view of the run. If that raises an exception, log it once and return the result of `otherwise`.
 
     `otherwise` is called with a sentence about the exception.
     """

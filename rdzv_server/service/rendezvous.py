@@ -1,4 +1,4 @@
-"""Answers to the requests of agents and operators, as messages in and messages out."""
+"""Answers to the requests of agents and operators: messages in, messages out."""
 
 import asyncio
 import logging
@@ -48,23 +48,25 @@ from rdzv_server.words import service as words
 log = logging.getLogger("rdzv_server")
 
 FIRST_HOLD_S = 1.0
-"""Seconds after which a join that waits is first answered, so that a person soon reads what it waits for."""
+"""Seconds after which a waiting join gets its first answer, so that a person soon sees what it waits for."""
 FIRST_HOLD_A_NODE_S = 1e-3
-"""Seconds for each expected node after which a join is first answered, if that is longer than `FIRST_HOLD_S`: else many
-nodes would be answered while others still arrive."""
+"""Seconds for each expected node after which a join gets its first answer, if that is longer than `FIRST_HOLD_S`.
+Otherwise many nodes would be answered while others still arrive."""
 CROWD_HOLDS_PER_LEASE = 1.5
-"""Divisor of a lease for the longest first hold while requests of other agents wait. An answer that only says what is
-waited for is asked again at once, which is as much work as the join was, and delays the round. An agent that knows its
-lease waits for three quarters of it."""
+"""Divisor of a lease for the longest first hold while requests of other agents wait.
+
+If an answer only says what the round waits for, the agent asks again at once. That costs as much as the join did, and
+delays the round. An agent that knows its lease waits for three quarters of it.
+"""
 _Told = messages.ReportRequest | messages.SuspectRequest | messages.LeaveRequest | messages.AnswerRequest
 AGENT_ANSWERS_S = 5.0
-"""Longest time in seconds for an agent's answer to an operator's question: as a rule it takes a fraction."""
+"""Most seconds for an agent's answer to an operator's question: usually it takes a fraction of one."""
 
 
 class Rendezvous:
     """Answers of one server, or of one leadership, to each kind of request.
 
-    `leadership`: its number, with several servers.
+    `leadership`: its number, if there are several servers.
     """
 
     def __init__(self, driver: Driver, leadership: int = 0) -> None:
@@ -74,11 +76,11 @@ class Rendezvous:
         self.leadership = leadership
         self._closing = False
         self._probes: dict[Key, list[asyncio.Event]] = {}
-        """Events of agents whose sign of life is waited for, set when they poll."""
+        """Events that are set when an agent polls whose sign of life is awaited, by agent."""
         self.connections = Connections(self._disconnected, came=lambda: scheduler().agent_came())
         self.epoch = os.urandom(8).hex()
         self.replied: Callable[[Key, messages.Directive], None] = lambda key, directive: None
-        """Callback for every directive that is handed out."""
+        """Callback for every directive that an agent gets."""
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
         """Answer a request. Raises the `ProtocolError` that refuses it."""
@@ -118,7 +120,7 @@ class Rendezvous:
     async def _poll(self, request: messages.PollRequest, connection: Connection) -> messages.Reply:
         """Answer a poll once the directive is newer than the revision that the agent has seen, or the hold ends.
 
-        The hold begins when the poll arrives: if the server is slow, the agent does not wait for longer.
+        The hold begins when the poll arrives: if the server is slow, the agent does not wait longer.
         """
         key = (request.run_id, request.agent_id)
         heard = events.LeaseRenewed(request.agent_id, request.progress, request.finished)
@@ -143,7 +145,7 @@ class Rendezvous:
         return self._reply(machine, request.agent_id)
 
     async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str | None) -> actions.Done:
-        """Carry an operator's action out. A request without an id gets a new one, as it repeats no other."""
+        """Carry out an operator's action. A request without an id gets a new one, since it repeats no other."""
         request_id = wanted.request_id or os.urandom(8).hex()
         answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time()))
         if answered.is_untold:
@@ -162,7 +164,7 @@ class Rendezvous:
     async def _ask_for_stacks(
         self, wanted: actions.StacksRequest, by: str, connection: Connection
     ) -> actions.WorkerStacks:
-        """Ask agents what workers are doing. Raises `NoAnswer` if none can be told of, or as the core refuses."""
+        """Ask agents what their workers are doing. Raises `NoAnswer` if none can be reached, or the core's refusal."""
         asked = StacksAsked(
             token=os.urandom(8).hex(), rank=wanted.rank, reason=printable(wanted.reason), by=by,
             within_s=EXAMINED_WITHIN_S,
@@ -178,7 +180,7 @@ class Rendezvous:
         )  # fmt: skip
 
     async def _ask_for_log(self, wanted: actions.LogsRequest, by: str, connection: Connection) -> actions.WorkerLog:
-        """Ask the worker's agent for the end of its log. Raises `NoAnswer`, `QueryRefused`, or as the core refuses."""
+        """Ask the worker's agent for the end of its log. Raises `NoAnswer`, `QueryRefused`, or the core's refusal."""
         asked = events.LogAsked(
             os.urandom(8).hex(), wanted.rank, wanted.stream, wanted.lines, wanted.offset, AGENT_ANSWERS_S
         )
@@ -189,7 +191,7 @@ class Rendezvous:
             case Refused(reason=reason):
                 raise QueryRefused(printable(reason))
             case LogTail() as tail:
-                if wanted.offset is None:  # or it goes on after another question, again and again
+                if wanted.offset is None:  # else it follows an earlier question
                     log.info("%s", words.log_was_read(wanted.run_id, wanted.rank, closed.node_id, by))
                 return actions.WorkerLog(
                     node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
@@ -227,12 +229,12 @@ class Rendezvous:
         return Load(len(self._long_polls))
 
     def close(self) -> None:
-        """Answer every parked poll, and park no more. Requests are still answered until the driver stops."""
+        """Answer every parked poll, and park no more. Requests still get answers until the driver stops."""
         self._closing = True
         self._long_polls.wake_all()
 
     async def _enter(self, event: events.NodeJoined) -> RunMachine:
-        """Have an agent join, and wait while the agent that has its `--node-rank` is probed.
+        """Let an agent join, and wait while the agent that has its `--node-rank` is probed.
 
         Raises the `ProtocolError` that refuses it.
         """
@@ -261,7 +263,7 @@ class Rendezvous:
 
     @contextmanager
     def _bound(self, key: Key, connection: Connection) -> Iterator[None]:
-        """Bind the connection to the agent; unbind it if the request is refused, unless the server is unavailable."""
+        """Bind the connection to the agent. Unbind it if the request is refused, unless the server is unavailable."""
         self.connections.bind(connection, key)
         try:
             yield
@@ -283,7 +285,7 @@ class Rendezvous:
         await self._driver.written(machine, agent_id)  # the hold may have ended while a newer directive is written
 
     def _reply(self, machine: RunMachine, agent_id: str, warning: str = "") -> messages.Reply:
-        """Tell the agent its directive; if the core raises an exception over it, the run is set apart."""
+        """Return the reply with the agent's directive. If the core raises an exception, the run is set apart."""
         try:
             return self._reply_now(machine, agent_id, warning)
         except ProtocolError:
@@ -309,14 +311,14 @@ class Rendezvous:
         )
 
     def _machine_of_sender(self, request: messages.PollRequest | _Told) -> RunMachine | None:
-        """Machine of the attempt that the agent is part of; None: its run is not known.
+        """Return the machine of the attempt that the agent is part of; None if its run is unknown.
 
-        Raises `AgentFenced` if the request does not bear the secret with which its agent has joined.
+        Raises `AgentFenced` if the request does not contain the secret with which its agent has joined.
         """
         try:
             machine = self._driver.registry.machine_of(request.run_id, request.agent_id)
         except AgentFenced:
-            return None  # unless its join is on the way, the driver says the same
+            return None  # unless its join is on its way, the driver answers the same
         agent = machine.run.agents.get(request.agent_id)
         if agent and not agent_secrets.is_same(agent_secrets.digest(request.secret), agent.join.secret):
             raise AgentFenced(admission_words.other_secret(request.agent_id, request.run_id))
@@ -324,12 +326,12 @@ class Rendezvous:
 
     def _disconnected(self, key: Key, was_parked: bool) -> None:
         run_id, agent_id = key
-        if not self._closing:  # or it is this server that goes away, and not the agent
+        if not self._closing:  # otherwise this server goes away, not the agent
             self._driver.notify(run_id, events.AgentDisconnected(agent_id, was_parked))
 
 
 def _event(request: _Told) -> events.Event:
-    """Event for an agent's request."""
+    """Return the event for an agent's request."""
     match request:
         case messages.ReportRequest(failure=messages.Failure() as failure):
             return events.WorkersFailed(request.agent_id, request.round, failure)

@@ -1,8 +1,8 @@
-"""Stand-by of a server without etcd, for `--stand-by-for`: it serves only while the servers before it do not answer.
+"""Stand-by of a server without etcd, for `--stand-by-for`: it serves only while the earlier servers do not answer.
 
 A stand-by has no state of the earlier servers: agents form their runs anew on it, and their workers start from their
-last checkpoint. It asks each earlier server again and again, since a host that vanishes says nothing. Failed rounds of
-questions are counted, not time: a stand-by whose own process stood still does not take the others for gone.
+last checkpoint. It asks each earlier server repeatedly, since a host that vanishes sends nothing. It counts failed
+rounds of questions, not time: a stand-by whose own process stood still does not take the others for gone.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from rdzv_protocol.flag_values import Endpoint, address
 from rdzv_protocol.paths import HEALTHZ
 
 ROUNDS = 4
-"""Rounds of questions without an answer after which the servers before are gone."""
+"""Number of rounds of questions without an answer after which the earlier servers count as gone."""
 FIRST_PAUSE_S = 0.25
-"""Pause between questions until a server has answered for the first time."""
+"""Seconds between questions until a server has answered for the first time."""
 FIRST_FACTOR = 6
-"""Factor of the wait for servers that have never answered: they may still start, from a slow disk."""
+"""Factor of the wait for servers that have never answered: they may still be starting from a slow disk."""
 
 
 class StandBy:
-    """Watch over the servers that go before this one, in the order in which they take over.
+    """Watch over the servers that have precedence over this one, in the order in which they take over.
 
-    Each server waits `patience_s` for each server before it, so that the next one is first.
+    Each server waits `patience_s` for each server before it, so that the next one in the order takes over first.
     """
 
     def __init__(self, earlier: Sequence[Endpoint], patience_s: float) -> None:
@@ -35,7 +35,7 @@ class StandBy:
         """Whether an earlier server has answered while this one served."""
 
     async def all_gone(self, answers: Callable[[str], None]) -> None:
-        """Return when no earlier server answers any more. `answers` is told the first one that answers."""
+        """Return when no earlier server answers any more. `answers` is called with the first server that answers."""
         for _ in range(round(self._patience_s * FIRST_FACTOR / FIRST_PAUSE_S)):
             if answered := await self._round(FIRST_PAUSE_S):
                 answers(answered)
@@ -47,21 +47,24 @@ class StandBy:
             failed = 0 if await self._round(self._patience_s / ROUNDS) else failed + 1
 
     async def any_back(self, own_port: int) -> str:
-        """Return the address of an earlier server, once one answers again that is not this server, at its port."""
+        """Return the address of an earlier server once one answers again.
+
+        This server, at `own_port`, does not count.
+        """
         while not (answered := await self._round(self._patience_s / ROUNDS, own_port)):
             pass
         self.is_back = True
         return answered
 
     async def _round(self, pause_s: float, own_port: int | None = None) -> str:
-        """Ask each earlier server once, which takes `pause_s`. Returns the first that answered; empty: none did."""
+        """Ask each earlier server once, which takes `pause_s`. Return the first that answered; empty if none did."""
         asked = [_answers(endpoint, pause_s, own_port) for endpoint in self._earlier]
         answers, _ = await asyncio.gather(asyncio.gather(*asked), asyncio.sleep(pause_s))
         return next((address(*at) for at, answered in zip(self._earlier, answers, strict=True) if answered), "")
 
 
 async def _answers(endpoint: Endpoint, within_s: float, own_port: int | None) -> bool:
-    """Whether a server answers, if only that it speaks TLS, and is not this one: a name may lead to this machine."""
+    """Whether another server answers, even if only that it speaks TLS. A name may lead to this machine itself."""
     host, port = endpoint
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(within_s):
@@ -77,7 +80,7 @@ async def _answers(endpoint: Endpoint, within_s: float, own_port: int | None) ->
 
 
 def _is_local(peer: Sequence[Any] | None) -> bool:
-    """Whether an address is this machine's: then a socket can be bound to it."""
+    """Whether an address belongs to this machine: then a socket can be bound to it."""
     if peer is None:
         return False
     host = str(peer[0])

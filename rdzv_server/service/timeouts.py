@@ -1,8 +1,8 @@
 """Timeouts of one length, with one timer of the event loop for all of them.
 
-As a rule a timeout is stopped before it is over: each request starts and stops several. All are equally long, so
-whichever began first is over first, and starting and stopping one is an entry in a dict: an ordered one, since a plain
-one finds its first entry behind the places of all those that were taken out before.
+Usually a timeout is stopped before it ends: each request starts and stops several. All timeouts are equally long, so
+the one that began first ends first, and starting or stopping one changes one entry in a dict. The dict is ordered,
+since a plain one finds its first entry only after the places of all entries that were removed before.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class Timeouts(Generic[Subject]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, subject: Subject) -> None:
-        """Begin the timeout of a subject, or let it go on if it has begun."""
+        """Begin the timeout of a subject, unless it has already begun."""
         if subject in self._due:
             return
         loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class Timeouts(Generic[Subject]):
         return len(self._due)
 
     def _look(self) -> None:
-        """End the timeouts that are over. The timer counts as set meanwhile: one that `over` starts needs no other."""
+        """End the timeouts that are due. Meanwhile the timer counts as set, so timeouts that `over` starts set none."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         try:
@@ -67,6 +67,6 @@ class Timeouts(Generic[Subject]):
 
 
 def release(waiting: asyncio.Future[None]) -> None:
-    """Let whoever waits go on, if nobody has before."""
+    """Let the waiting task continue, unless it already does."""
     if not waiting.done():
         waiting.set_result(None)

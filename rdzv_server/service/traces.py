@@ -1,7 +1,7 @@
-"""Traces of rounds, for `--otel`: how each formed, each node's way into it, and how long it ran.
+"""Traces of rounds, for `--otel`: how each round formed, each node's way into it, and how long it ran.
 
-The exporter is an observer of the service. It remembers only the joins for rounds that form, and the rounds that run: a
-server that starts again, or another one that leads from now on, exports what it has seen itself.
+The exporter is an observer of the service. It remembers only the joins for rounds that form, and the rounds that run. A
+server that restarts, or that becomes the leader, exports what it has seen itself.
 """
 
 import logging
@@ -20,7 +20,7 @@ from rdzv_server.service.interface import Service
 log = logging.getLogger("rdzv_server")
 
 MOST_NODES = 512
-"""Most nodes of a round that have spans of the server's: those with the lowest ranks."""
+"""Most nodes of a round for which the server adds spans: those with the lowest ranks."""
 ENDS = ("round_opened", "run_succeeded", "run_failed")
 
 
@@ -37,7 +37,7 @@ class RoundTraces:
         self._service = service
         self._spans = SpanExport("rdzv-server", about, log.warning)
         self._joined_at: dict[str, dict[str, float]] = {}
-        """Time of each agent's latest join, by run and agent, in the run's own time."""
+        """Time of each agent's latest join, by run and agent, by the run's clock."""
         self._running: dict[str, tuple[TracedRound, RunEvent]] = {}
         """Running round and the event of its start, by run."""
         service.observe(self._see)
@@ -64,7 +64,7 @@ class RoundTraces:
         self._forget_others({run.run_id for run in runs})
         run = next((run for run in runs if _is_of(event, run)), None)
         if run is None or run.membership is None or event.at is None:
-            return  # it has gone on since: nobody knows its nodes any more
+            return  # the run has moved on since: its nodes are no longer known
         members = run.membership
         traced = TracedRound(event.run_id, event.round, members.master_addr, members.master_port)
         self._running[event.run_id] = traced, event

@@ -1,13 +1,12 @@
-"""Documents that people watch: one of all runs, and one of each run that somebody watches.
+"""Documents that people watch: one of all runs, and one of each watched run.
 
-Whoever watches gets the document, and then its differences as JSON merge patches (RFC 7386), as server-sent events. A
-difference is made once, however many watch, and of those nodes alone that the effects of the core name; nothing is made
-while nobody watches. The work is done in slices (see `operator_scheduler.py`), and no more often than `INTERVAL_S`:
-agents come first.
+A watcher gets the document, and then its differences as JSON merge patches (RFC 7386), as server-sent events. A
+difference is made once for all watchers, and only from the nodes that the core's effects name. Nothing is made without
+watchers. The work is done in slices (see `operator_scheduler.py`), at most once in `INTERVAL_S`: agents come first.
 
-A watcher is a place in the list of the latest differences, and nothing else. One that falls behind what the list holds
-is given the whole document anew; one that reads nothing is cut off by its connection. A number goes with each
-difference, and who comes back with the last one that it has seen gets what it has missed.
+A watcher is only a position in the list of the latest differences. One that falls behind the list gets the whole
+document again; one that reads nothing is cut off by its connection. Each difference has a number. A watcher that
+reconnects with the number of the last one that it has seen gets the differences that it has missed.
 """
 
 import asyncio
@@ -35,21 +34,21 @@ from rdzv_server.words import service as words
 log = logging.getLogger("rdzv_server")
 
 INTERVAL_S = 0.2
-"""Shortest time in seconds between two differences."""
+"""Least seconds between two differences."""
 LOOK_S = 1.0
-"""Seconds between two checks of what changes without an effect of the core: quiet nodes, the server's own state."""
+"""Seconds between two checks for changes without an effect of the core: quiet nodes, and the server's own state."""
 PING_S = 5.0
 """Seconds between two signs of life to a watcher."""
 LINGER_S = 20.0
-"""Seconds for which a document that nobody watches any more is kept up to date, for those who come back."""
+"""Seconds for which a document without watchers is kept up to date, in case they come back."""
 EACH_EVENT = 64
 """Most nodes, or runs, in one event while the whole document is sent."""
 EACH_PATCH = 128
 """Most nodes, or runs, in one difference."""
 MOST_PATCHES, MOST_BYTES = 256, 1 << 20
-"""Most differences, and bytes of them, that are kept for watchers who are behind or come back."""
+"""Most differences, and their total bytes, that are kept for watchers that are behind or come back."""
 MOST_WATCHERS = 128
-"""Most watchers; one peer may have half as many."""
+"""Most watchers; one peer may have half of them."""
 
 Now = Callable[[str], float]
 """Clock of a run, by its id."""
@@ -64,12 +63,12 @@ class Patch(Struct, frozen=True):
 
 
 class Feed:
-    """A document, its parts by name, and its latest differences. `parts` may be shown to some watchers only in part."""
+    """A document, its parts by name, and its latest differences. Some watchers see only a part of `parts`."""
 
     def __init__(self) -> None:
         self.document: Document = {}
         self.life = os.urandom(6).hex()
-        """Id of this document, which its numbers belong to, among all that there have been."""
+        """Id that distinguishes this document from all others; its numbers belong to it."""
         self.number = 0
         self.is_over = False
         self._changed = Broadcast(PING_S)
@@ -78,11 +77,11 @@ class Feed:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is anything that somebody may come back for."""
+        """Whether the document has anything that a watcher may come back for."""
         return "run" in self.document or "runs" in self.document
 
     def publish(self, patch: Document) -> None:
-        """Apply a difference, and tell the watchers; an empty one is ignored."""
+        """Apply a difference, and send it to the watchers; an empty one is ignored."""
         patch = {name: part for name, part in patch.items() if part != {} or name not in self.document}
         if not patch:
             return
@@ -109,7 +108,7 @@ class Feed:
         self._changed.notify_all()
 
     def after(self, number: int) -> list[Patch] | None:
-        """Differences after the one with `number`; None if they are not all kept any more."""
+        """Return the differences after the one with `number`; None if some of them are no longer kept."""
         if number == self.number:
             return []
         if not self._patches or number < self._patches[0].number - 1 or number > self.number:
@@ -117,12 +116,12 @@ class Feed:
         return [patch for patch in self._patches if patch.number > number]
 
     def place(self, last_event_id: str) -> int | None:
-        """Number of the difference that a watcher has seen last; None if it needs the whole document."""
+        """Return the number of the last difference that a watcher has seen; None if it needs the whole document."""
         life, _, number = last_event_id.rpartition(".")
         return int(number) if life == self.life and number.isascii() and number.isdigit() else None
 
     async def follow(self, last_event_id: str, audience: "Audience | None") -> AsyncGenerator[bytes, None]:
-        """Yield the events for one watcher, until the server closes. `audience` None: it may know of every run."""
+        """Yield the events for one watcher, until the server closes. `audience`: None if it may know of every run."""
         seen, shows = self.place(last_event_id), audience.shows if audience else None
         while not self.is_over:
             await checkpoint()
@@ -147,8 +146,8 @@ class Feed:
     async def _whole(self, number: int, shows: Shows | None) -> AsyncGenerator[bytes, None]:
         """Yield the whole document: large parts a little at a time, as they are when they are sent.
 
-        Only the last event has the number, since a watcher that went on after an earlier one would lack the rest. What
-        changes meanwhile is sent once more.
+        Only the last event has the number, since a watcher that continued after an earlier one would miss the rest.
+        What changes meanwhile is sent once more.
         """
         parts = {name: part for name, part in self.document.items() if name not in LARGE}
         if shows is not None:
@@ -175,16 +174,16 @@ class Feed:
 
 
 class Audience:
-    """Watcher that may know only of the runs that `shows` lets through, and of the cordons that these runs know of."""
+    """Watcher that may know only the runs that `shows` accepts, and the cordons that these runs know."""
 
     def __init__(self, service: Service, shows: Shows) -> None:
         self.shows = shows
         self.cordons: list[Document] | None = None
-        """Cordons that it was told of last; None: it was told of none."""
+        """Cordons that the watcher got last; None if it got none."""
         self._service = service
 
     def has_news(self) -> bool:
-        """Whether it is to be told of the `cordons`, which are looked up anew."""
+        """Whether the `cordons`, which are looked up again, are news for the watcher."""
         before, self.cordons = self.cordons, msgspec.to_builtins(state_for(self._service, self.shows).cordons)
         return self.cordons != before
 
@@ -202,7 +201,7 @@ class RunFeed(Feed):
         self._run: Run | None = None
         self._changed_agents: dict[str, None] = {}
         self._keys: dict[str, str] = {}
-        """Name of each agent in the document, instead of its id, with which others could speak in its name."""
+        """Name of each agent in the document. It replaces the id, with which readers could act as the agent."""
         self._last_key = 0
 
     def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
@@ -244,7 +243,7 @@ class RunFeed(Feed):
             nodes[key] = None
 
     def _parts(self, run: Run, now: float) -> Document:
-        """Parts of the document that do not grow with the number of nodes."""
+        """Return the parts of the document that do not grow with the number of nodes."""
         clock = _clock(run)
         return read(
             run,
@@ -264,17 +263,17 @@ class RunsFeed(Feed):
         super().__init__()
         self._changed_runs: dict[str, None] = {}
         self._is_new = True
-        """Whether all runs have to be read, since the document or the leader is new."""
+        """Whether all runs have to be read, because the document or the leader is new."""
         self._timed: dict[str, tuple[health.State, ...]] = {}
-        """States of health that begin or end by time, of each run that has any."""
+        """States of health that begin or end by time, for each run that has any."""
 
     def note(self, run_id: str, agent_ids: Iterable[str], node_id: str | None) -> None:
         self._changed_runs[run_id] = None
 
     def look(self, runs: dict[str, Run], now: Now, *, is_new_leader: bool) -> None:
-        """Note forming runs, as a sign of life may change what they wait for without an effect, and unreadable ones.
+        """Note forming runs and unreadable ones, and runs whose health has changed by time.
 
-        Note runs, too, whose health time has changed.
+        A sign of life may change what a forming run waits for without an effect.
         """
         self._is_new |= is_new_leader
         before, self._timed = (
@@ -317,7 +316,7 @@ class Watch:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._feeds: dict[str | None, Feed] = {}
-        """Feeds by run id; None: that of all runs."""
+        """Feeds by run id; None for the feed of all runs."""
         self._watchers: Counter[Feed] = Counter()
         self._of_peers: Counter[str] = Counter()
         self._changed: set[str] = set()
@@ -347,7 +346,7 @@ class Watch:
     ) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events about one run, or about all, until the server closes.
 
-        Raises `ServerUnavailable` if too many watch.
+        Raises `ServerUnavailable` if there are too many watchers.
         """
         with self._watching(peer, run_id) as feed:
             if "server" not in feed.document:
@@ -356,7 +355,7 @@ class Watch:
                 yield event
 
     def close(self) -> None:
-        """End every watcher's events."""
+        """End the events of all watchers."""
         self._is_closed = True
         if self._task:
             self._task.cancel()
@@ -402,7 +401,7 @@ class Watch:
                 self._wake.set()
 
     async def _keep_up(self) -> None:
-        """Keep the documents up to date while anybody watches."""
+        """Keep the documents up to date while there are watchers."""
         looked_at = float("-inf")
         while self._feeds and not self._is_closed:
             await checkpoint("")
@@ -435,26 +434,26 @@ class Watch:
         self._leaders = leaders
 
     async def _update_one(self, feed: Feed) -> None:
-        """Make a document that has just been asked for."""
+        """Make a document that has just been requested."""
         await feed.update(self._runs(), self._service.now)
         feed.publish({"server": self._server()})
 
     def _runs(self) -> dict[str, Run]:
-        """Latest attempt of each run, by run id."""
+        """Return the latest attempt of each run, by run id."""
         return {run.run_id: run for run in self._service.runs()}
 
     def _server(self) -> Document:
-        """State of the server, without fields that change by themselves or do not apply."""
+        """Return the state of the server, without fields that change by themselves or do not apply."""
         state = msgspec.to_builtins(self._service.state()) | {
             "uptime_s": None,
-            "set_apart": None,  # each run tells it of itself, to those who may know of it
+            "set_apart": None,  # each run reports it, to watchers that may know of it
             "version": rdzv_protocol.VERSION,
         }
         return watch_view.known(**state)
 
 
 def server_sent(kind: str, content: bytes, event_id: str = "") -> bytes:
-    """Server-sent event: `content` is JSON in one line."""
+    """Return a server-sent event. `content` is JSON in one line."""
     number = f"id: {event_id}\n" if event_id else ""
     return f"{number}event: {kind}\ndata: ".encode() + content + b"\n\n"
 
@@ -468,7 +467,7 @@ def _without_cordons(server: Document) -> Document:
 
 
 def _agents_of(fact: object) -> Iterator[str]:
-    """Ids of the agents that a fact is about."""
+    """Yield the ids of the agents that a fact is about."""
     if (join := getattr(fact, "join", None)) is not None:
         yield join.agent_id
         yield from getattr(fact, "replaces", ())
@@ -481,7 +480,7 @@ def _timed(run: Run, now: Now) -> tuple[health.State, ...]:
 
 
 def _clock(run: Run) -> Callable[[float], float]:
-    """Conversion of times of the run to wall-clock time."""
+    """Return a function that converts times of the run to wall-clock time."""
     return lambda at: round(run.wall_clock(at), 1)
 
 
