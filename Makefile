@@ -41,11 +41,15 @@ check-static: $(VENV)/dev.done  ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/docs.done  ## the site of the documentation, into build/site; a warning is an error
+	$(BIN)/python -m sphinx -q --fail-on-warning --keep-going -c docs . build/site
+	@echo "make: open build/site/index.html"
+
 bench: $(VENV)/bench.done  ## measure node-agent beside torchrun into docs/explanation/performance.md: a quarter of an hour, better idle
 	$(BIN)/python -m benchmarks --write docs/explanation/performance.md
 
 clean:  ## remove everything that make has made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build/site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/base.done: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -59,6 +63,11 @@ $(VENV)/base.done: pyproject.toml
 $(VENV)/dev.done: $(VENV)/base.done
 	@echo "make: what the tests and checks need (pytest, hypothesis, mypy, ruff ...)"
 	@$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/docs.done: $(VENV)/base.done
+	@echo "make: what the site of the documentation needs (sphinx, myst-parser, furo)"
+	@$(PIP_INSTALL) --editable '.[docs]'
 	@touch $@
 
 # torch first and pinned, so that the extra finds it and pip does not choose another build.
@@ -79,4 +88,4 @@ $(VENV)/programs.done: $(VENV)/examples.done
 	@$(PIP_INSTALL) --editable '.[programs]'
 	@touch $@
 
-.PHONY: help demo test check check-static bench clean
+.PHONY: help demo test check check-static docs bench clean
