@@ -1,5 +1,5 @@
-"""Features of an agent: each has its options here, with its flags, and code that is imported only if it is on.
+"""Features of an agent. Each has options with its flags, and code that the agent imports only if the feature is on.
 
-`feature.py` says what a feature may do, and what it sees of the agent. `table.py` lists those with flags, `active.py`
-the other ones.
+`node_agent/kernel/feature.py` defines the hooks of a feature and its view of the agent. `table.py` lists the features
+with flags, `active.py` the others.
 """

@@ -1,4 +1,4 @@
-"""Features of one agent: those whose options turn them on, those without flags, and those that only answer queries."""
+"""Features of one agent: those that its options turn on, those without flags, and those that only answer queries."""
 
 from collections.abc import Callable
 
@@ -20,13 +20,13 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
         lambda agent: agent.config.environment.get(ENABLE_FILE_TIMER) == "1",
     ),
 )
-"""Features without flags, each with what says whether an agent has it."""
+"""Features without flags, each with a function that returns whether an agent has it."""
 ANSWERING: dict[type[Query], str] = {Examine: "node_agent.features.evidence.feature:Evidence"}
-"""Features without flags that only answer queries."""
+"""Features without flags that only answer queries, by the kind of query."""
 
 
 class Features(list[Feature]):
-    """The features of one agent that are on, and beside them those that are imported once the server asks for them."""
+    """The features of one agent that are on. Features that answer a query are imported when the server sends one."""
 
     def __init__(self, agent: Kernel) -> None:
         super().__init__()
@@ -44,15 +44,15 @@ class Features(list[Feature]):
 
     @property
     def queries(self) -> tuple[type[Query], ...]:
-        """Kinds of the server's queries that the agent answers."""
+        """Kinds of queries that the agent answers."""
         return tuple(self._asked)
 
     def overriding(self, hook: str) -> bool:
-        """Whether any feature does something at this hook."""
+        """Return whether any feature overrides this hook."""
         return any(getattr(type(each), hook) is not getattr(Feature, hook) for each in self)
 
     def answering(self, kind: type[Query]) -> Feature | None:
-        """The feature that answers queries of a kind; None: there is none."""
+        """Return the feature that answers queries of a kind, None if there is none."""
         if kind in self._asked and kind not in self._answering:
             options = self._asked[kind]
             name = options.feature if options else ANSWERING[kind]

@@ -1,7 +1,7 @@
-"""Workers of an earlier agent of the same job that still run on this node, for example beside a requeued job's agent.
+"""Warns if workers of an earlier agent of the same job still run on this node, for example after a requeue.
 
-Workers end with their agent. But an agent that hangs, or is slow to stop its workers, may have lost its place to a new
-agent. Its workers then hold the GPUs and ports that the new agent's workers want.
+Workers end with their agent. But an agent that hangs or is slow to stop its workers may have been replaced by a new
+agent. Its workers then hold the GPUs and ports that the new agent's workers need.
 """
 
 import asyncio
@@ -16,14 +16,15 @@ from node_agent.kernel.transport.base import spawn
 from node_agent.kernel.workers.orphans import MARK
 
 LOOK_S = 2.0
-"""Seconds after the agent's first start of workers at which it looks for those of an earlier agent: not in its way."""
+"""Seconds from the first start of workers until the agent looks for earlier ones, so that it does not delay the start.
+"""
 _JOB, _TIMES = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
 _RUN, _MASTER = "TORCHELASTIC_RUN_ID", ("MASTER_ADDR", "MASTER_PORT")
 _COUNTED = tuple(f"{name}=".encode() for name in (MARK, _RUN, *_MASTER, _JOB, _TIMES))
 
 
 class EarlierWorkers(Feature):
-    """Warn of such workers, a moment after the agent has started its own for the first time."""
+    """Warns about such workers, shortly after the agent has started its own for the first time."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
@@ -44,7 +45,7 @@ class EarlierWorkers(Feature):
             spawn(self._warn(self.kernel.first_variables(assignment)))
 
     async def _warn(self, own: Mapping[str, str]) -> None:
-        """Warn of them. A thread looks at all processes."""
+        """Warn about them. A thread reads all processes."""
         is_named = self.kernel.config.join.explicit_run_id
         if pids := await asyncio.to_thread(still_running, own, has_named_run=is_named):
             from node_agent.features import words
@@ -61,9 +62,9 @@ def still_running(own: Mapping[str, str], *, has_named_run: bool) -> list[int]:
 
 
 def _is_earlier(environment: Mapping[str, str], own: Mapping[str, str], has_named_run: bool) -> bool:
-    """Whether a process is, or descends from, a worker that another agent has started before this one's round.
+    """Return whether a process is, or descends from, a worker that an earlier agent has started.
 
-    All workers of a round have the same master, and those of an earlier round had ended when this one began.
+    All workers of a round have the same master. Those of an earlier round had ended when this one began.
     """
     if environment.get(MARK, own[MARK]) == own[MARK] or not all(name in environment for name in _MASTER):
         return False
@@ -74,7 +75,7 @@ def _is_earlier(environment: Mapping[str, str], own: Mapping[str, str], has_name
 
 
 def _environments() -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Variables that count of each process of this user."""
+    """Yield the pid and the relevant variables of each process of this user."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:

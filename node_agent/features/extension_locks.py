@@ -1,7 +1,7 @@
-"""Locks that killed builds of torch extensions have left: whoever loads such an extension waits for them for ever.
+"""Warns about locks that killed builds of torch extensions have left: workers that load such an extension wait forever.
 
-`torch.utils.cpp_extension` makes a file called lock in the extension's build folder, keeps it open while it builds, and
-removes it at the end (`FileBaton`, torch 2.13). A build that is killed, as with its worker at a restart, leaves it.
+During a build, `torch.utils.cpp_extension` keeps a file called lock open in the extension's build folder, and removes
+it at the end (`FileBaton`, torch 2.13). If the build is killed, as with its worker at a restart, the file remains.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from node_agent.kernel.transport.base import spawn
 
 
 class ExtensionLocks(Feature):
-    """Look for such locks beside each start of workers. Each lock is logged once."""
+    """Looks for such locks at each start of workers. Each lock is logged once."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
         self._named: set[str] = set()
         self.looking: asyncio.Task[None] | None = None
-        """The last look, perhaps still under way."""
+        """The last look, which may still be running."""
 
     def starting(self, assignment: Assignment) -> None:
         if self.looking is None or self.looking.done():
@@ -39,7 +39,7 @@ class ExtensionLocks(Feature):
 
 
 def left_over(environment: Mapping[str, str]) -> list[str]:
-    """Paths of locks, where workers with this environment build, that no process of this machine has open."""
+    """Return the paths of locks in these workers' build folders that no process of this machine has open."""
     locks = [*_locks(environment)]
     if not locks:
         return []
@@ -73,5 +73,5 @@ def _open_files() -> Iterator[str]:
             for number in _names(f"/proc/{pid}/fd"):
                 try:
                     yield os.readlink(f"/proc/{pid}/fd/{number}")
-                except OSError:  # closed meanwhile
+                except OSError:  # just closed
                     continue

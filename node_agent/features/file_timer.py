@@ -1,8 +1,9 @@
-"""torch's file timer: workers set deadlines for parts of their own work, and the agent ends those that miss them.
+"""torch's file timer: workers set deadlines for parts of their own work, and the agent ends workers that miss them.
 
-`TORCHELASTIC_ENABLE_FILE_TIMER=1` asks for it, as under torchrun. torch's `FileTimerClient` in the worker writes a line
-of JSON to the named pipe `TORCHELASTIC_TIMER_FILE` for each timer: version, pid, scope_id, expiration_time (the wall
-clock's seconds since 1970; negative: the timer is released) and signal (0: only report that it has expired).
+`TORCHELASTIC_ENABLE_FILE_TIMER=1` turns it on, as under torchrun. For each timer, torch's `FileTimerClient` in the
+worker writes a line of JSON to the named pipe `TORCHELASTIC_TIMER_FILE`. Its fields are version, pid, scope_id,
+expiration_time (wall-clock seconds since 1970, negative to release the timer) and signal (0 to only report that the
+timer has expired).
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from node_agent.kernel.workers.environment import TIMER_FILE
 
 READ_BYTES = 1 << 16
 CInt = Annotated[int, Meta(ge=-(1 << 31), lt=1 << 31)]
-"""Number that the kernel may be asked about; a larger one is an `OverflowError` there."""
+"""Number that the kernel accepts as a pid or signal. A larger one raises `OverflowError` there."""
 
 
 class Request(Struct, frozen=True):
@@ -38,7 +39,7 @@ class Request(Struct, frozen=True):
 
 
 class WorkerTimers(Feature):
-    """The file timer of an agent's workers, from the first round on. A timer that expires is a sign of a hang, too."""
+    """The file timer of an agent's workers, from the first round on. An expired timer is also a sign of a hang."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
@@ -78,7 +79,7 @@ class WorkerTimers(Feature):
             self._timer.close()
 
     def expired(self, pid: int, reason: str) -> None:
-        """Suspect the worker of this process, unless that is gone, because its timer has expired."""
+        """Report that the worker of this process may hang because its timer has expired, unless it has ended."""
         from node_agent.features.hangs.detector import Suspicion
         from node_agent.features.hangs.feature import suspect
 
@@ -89,7 +90,9 @@ class WorkerTimers(Feature):
         return self._local_rank(pid) is not None
 
     def _local_rank(self, pid: int) -> int | None:
-        """Local rank of the worker that this process is, or whose session it belongs to; None if it is gone."""
+        """Return the local rank of the worker that this process is or whose session it is in, None if the process is
+        gone.
+        """
         try:
             leader = os.getsid(pid)
         except ProcessLookupError:
@@ -98,7 +101,9 @@ class WorkerTimers(Feature):
 
 
 class FileTimer:
-    """The agent's end of the pipe. `is_worker` says whether a process is one of this agent's, or a child of one."""
+    """The agent's end of the pipe. `is_worker`: returns whether a process is a worker of this agent or a worker's
+    child.
+    """
 
     def __init__(
         self,
@@ -110,14 +115,14 @@ class FileTimer:
     ) -> None:
         """`pipe`: descriptor from `open_pipe`.
 
-        `report` takes the process and the sentence of a timer that is only reported.
+        `report` is called with the process and the sentence of a timer that is only reported.
         """
         self.path = path
         self._log = log
         self._is_worker = is_worker
         self._report = report
         self.killed: dict[int, str] = {}
-        """Sentences about timers for which a signal was sent, by the process's id."""
+        """Sentences about timers whose expiry sent a signal, by the process's id."""
         self._timers: dict[tuple[int, str], asyncio.TimerHandle] = {}
         self._rest = b""
         self._pipe = pipe
@@ -125,7 +130,7 @@ class FileTimer:
         self._loop.add_reader(self._pipe, self._read)
 
     def clear(self) -> None:
-        """Forget all timers: the workers are gone."""
+        """Forget all timers, because the workers have ended."""
         self.killed.clear()
         for timer in self._timers.values():
             timer.cancel()
@@ -174,12 +179,12 @@ class FileTimer:
 
 
 def open_pipe(path: str) -> int:
-    """Make the named pipe, and open it. Any thread may do so.
+    """Make the named pipe, and open it. Any thread may call this.
 
-    Raises `OSError` with one line if something else stands there.
+    Raises `OSError` with one line if another kind of file exists there.
     """
     _make_fifo(path)
-    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # also a writer: it never ends
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)  # also as a writer, so that the pipe never ends
 
 
 def _make_fifo(path: str) -> None:

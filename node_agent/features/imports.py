@@ -1,7 +1,7 @@
-"""Modules that an agent needs when something goes wrong, imported soon after its first workers have started.
+"""Modules that an agent needs when a problem occurs, imported soon after its first workers have started.
 
-A good start imports none of them. Later it may be too late: the agent may have no file descriptor left, the disk with
-its program may hang, or somebody may have installed another version there.
+A healthy start imports none of them. Later an import may fail: no file descriptor may be left, the program's disk may
+hang, or another version may have been installed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from node_agent.kernel.output.threads import in_thread
 from node_agent.kernel.transport.base import spawn
 
 AFTER_S = 1.0
-"""Seconds after the first start of workers: their own imports come first."""
+"""Seconds after the first start of workers, so that the workers' own imports come first."""
 MODULES = (
     "node_agent.kernel.failures.diagnose", "node_agent.kernel.failures.error_file", "node_agent.kernel.failures.oom",
     "node_agent.kernel.failures.report", "node_agent.words.agent", "node_agent.words.connection",
@@ -27,7 +27,7 @@ MODULES = (
 
 
 class Imports(Feature):
-    """Import the modules in a thread, once. If that fails, the agent logs why and continues."""
+    """Imports the modules in a thread, once. If that fails, the agent logs why and continues."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)

@@ -1,4 +1,4 @@
-"""Live line: on a terminal, what the agent waits for, with the time that is left; rewritten in place once a second."""
+"""Live line on a terminal: what the agent waits for, with the remaining time, rewritten in place once a second."""
 
 import asyncio
 import os
@@ -15,11 +15,11 @@ from node_agent.kernel.output.console import ERR
 EVERY_S = 1.0
 FEWEST_COLUMNS, USUAL_COLUMNS = 20, 80
 MARGIN = 3
-"""Columns at the end of a line that stay free: for ^C, and the last one, in which some terminals begin a new line."""
+"""Columns at the end of a line that stay free: for ^C, and because some terminals wrap at the last column."""
 
 
 class LiveLine(Feature):
-    """The line of an agent that waits. It runs a timer while it is shown, and only then."""
+    """The line of an agent that waits. Its timer runs only while the line is shown."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
@@ -43,12 +43,12 @@ class LiveLine(Feature):
         self.clear()
 
     def show(self, wait: Wait) -> None:
-        """Show this in the place of what was shown."""
+        """Show this wait in place of the previous one."""
         self._wait, self._ends_at = wait, self._loop.time() + (wait.remaining_s or 0.0)
         self._tick()
 
     def clear(self) -> None:
-        """Show nothing any more."""
+        """Remove the line."""
         if self._wait:
             self._wait = None
             self._console.draw("", 0)
@@ -68,7 +68,7 @@ class LiveLine(Feature):
 
 
 def fitted(wait: Wait, left_s: float, columns: int) -> str:
-    """The reason with the time that is left, on one line of a terminal: what does not fit is cut off the reason."""
+    """Return the reason and the remaining time on one line of a terminal. A reason that is too long is cut."""
     limited = wait.remaining_s is not None
     whole = (replace(wait, remaining_s=left_s) if limited else wait).sentence
     ending = whole[len(wait.reason) :]
@@ -77,7 +77,7 @@ def fitted(wait: Wait, left_s: float, columns: int) -> str:
 
 
 def width(text: str) -> int:
-    """Columns that a terminal shows the text in."""
+    """Return the number of columns in which a terminal shows the text."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -98,7 +98,9 @@ def _columns() -> int:
 
 
 def _is_in_foreground() -> bool:
-    """Whether the terminal is this process's own just now: `node-agent ... &` leaves the shell's prompt alone."""
+    """Return whether this process is in the terminal's foreground. With `node-agent ... &` the shell's prompt must stay
+    intact.
+    """
     try:
         return os.tcgetpgrp(ERR) == os.getpgrp()
     except OSError:

@@ -1,6 +1,6 @@
-"""Answers to what the server asks beside its directive: the end of a log, stacks of the workers, a notice to them.
+"""Answers to the server's queries: the end of a log, stacks of the workers, a notice to them.
 
-Features find them out, beside everything else that the agent does, each by its own deadline at the latest.
+Features find the answers in parallel with the agent's other work, each by its own deadline at the latest.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from node_agent.kernel.transport.base import spawn
 
 
 class Queries:
-    """Queries of the server to one agent. `answered` gets a query's number and the answer, once."""
+    """Queries of the server to one agent. `answered` is called once for each query, with its number and the answer."""
 
     def __init__(self, node_id: str, features: Features, answered: Callable[[int, QueryAnswer], None]) -> None:
         self._node_id = node_id
@@ -24,7 +24,7 @@ class Queries:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def ask(self, query: Query) -> None:
-        """Find out what the server wants to know."""
+        """Start to find the answer to a query."""
         spawn(self._find_out(query), self._under_way)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Feature: the workers' store is beside this agent in each round in which its group rank is 0."""
+"""Feature: hosts the workers' store in each round in which this agent's group rank is 0."""
 
 from rdzv_protocol.messages import Assignment
 
@@ -8,7 +8,7 @@ from node_agent.kernel.workers.store import StoreHost
 
 
 class Store(Feature):
-    """Store of one round after another."""
+    """Hosts the store of each round."""
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel)
@@ -17,7 +17,7 @@ class Store(Feature):
         self.hosts_store = self._host.is_available
 
     def joining(self) -> None:
-        self._host.close()  # that of a round whose workers have succeeded here is no longer needed anywhere
+        self._host.close()  # no node needs the store of a round whose workers have succeeded here
 
     def starting(self, assignment: Assignment) -> None:
         if assignment.agent_store and assignment.group_rank == 0:

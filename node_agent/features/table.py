@@ -1,4 +1,4 @@
-"""Table of the features that have flags. --help reads it, so it imports no feature."""
+"""Table of the features that have flags. `--help` reads it, so it imports no feature."""
 
 from node_agent.features.checks import NodeChecks
 from node_agent.features.event_log import EventLog

@@ -1,4 +1,4 @@
-"""Node checks: whether this node is fit, before it joins and when its workers have ended."""
+"""Node checks: test whether this node is fit, before it joins and after its workers have ended."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 CHECKS = ("gpus", "ecc", "xid", "disk", "shm", "clock", "ports", "network")
 NETWORK = "network"
-"""Check that the server has two nodes make together, by a query."""
+"""Check that two nodes run together, at the server's request."""
 
 
 def checks(given: object) -> dict[str, float | None]:
-    """Built-in checks, with commas, each perhaps with a limit: `disk`, `disk=20`."""
+    """Parse built-in checks, separated by commas, each with an optional limit: `disk`, `disk=20`."""
     found: dict[str, float | None] = {}
     for each in map(str.strip, text(given).split(",") if given else ()):
         name, has_limit, limit = each.partition("=")
@@ -33,7 +33,7 @@ def checks(given: object) -> dict[str, float | None]:
 
 
 class NodeChecks(Options, frozen=True, kw_only=True):
-    """Checks of this node, and what they need to know."""
+    """Checks of this node, and the data that they need."""
 
     feature = "node_agent.features.checks.feature:NodeChecks"
     after = "ready_file"
@@ -54,12 +54,12 @@ class NodeChecks(Options, frozen=True, kw_only=True):
         needs_script=False)] = False
     # fmt: on
     server: Endpoint | None = None
-    """Server whose clock is compared with this node's. One that this node hosts has the node's own."""
+    """Server whose clock is compared with this node's. A server on this node has the same clock."""
     tls: tuple[str, str | None, str | None] | None = None
-    """Files for a server that speaks TLS: its authorities ("system": those that the system trusts), this node's
+    """Files for a server with TLS: its authorities ("system" for those that the system trusts), this node's
     certificate, and its key."""
     folder: str = ""
-    """Folder of the workers' log files; empty: a temporary one."""
+    """Folder of the workers' log files, empty for a temporary one."""
 
     @property
     def is_on(self) -> bool:
@@ -93,7 +93,7 @@ class NodeChecks(Options, frozen=True, kw_only=True):
 
     @property
     def node_check(self) -> "NodeCheck":
-        """Check that these options ask for."""
+        """Return the checks that these options ask for."""
         from node_agent.features.node_checks.pre_join import NodeCheck
 
         return NodeCheck(

@@ -1,4 +1,4 @@
-"""Checks of this node that a person sees, and nothing else: `--check-only`."""
+"""Node checks without a launch, for people: `--check-only`."""
 
 import subprocess
 
@@ -10,7 +10,7 @@ from node_agent.kernel.config import AgentConfig
 
 
 def run_by_hand(check: NodeCheck, config: AgentConfig) -> ExitCode:
-    """Run the checks, which write a table on stdout, and say what follows from it: `--check-only`."""
+    """Run the checks, which print a table on stdout, and say what follows from it."""
     is_unfit = False
     for _, command in commands(check, is_brief=False):
         try:

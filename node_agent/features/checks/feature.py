@@ -1,4 +1,4 @@
-"""Feature: this node is checked when the machine asks for it, and tests the network with another one."""
+"""Feature: checks this node when the machine asks for it, and tests the network with another node."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from node_agent.kernel.core.effects import Level
 from node_agent.kernel.feature import Feature, Kernel
 
 LEAST_MB_PER_S = 10.0
-"""Limit of the network test where the user gives none: less is a broken link, or one of 100 Mbit/s at most."""
+"""Limit of the network test if the user sets none. A lower rate means a broken link, or one of at most 100 Mbit/s."""
 
 
 class NodeChecks(Feature):
@@ -27,14 +27,14 @@ class NodeChecks(Feature):
         told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def tell(unfit: str) -> None:
-            if not told.done():  # not cancelled in this moment
+            if not told.done():  # unless cancelled at the same time
                 told.set_result(unfit)
 
         self._check.start(after_failure, tell)
         return await told
 
     async def answer(self, query: Query) -> PairTested:
-        """Bandwidth and latency to another node, measured."""
+        """Measure bandwidth and latency to another node."""
         from node_agent.features.node_checks.network import measure
 
         assert isinstance(query, PairTest)

@@ -1,4 +1,4 @@
-"""Event log: what torchrun records as events."""
+"""Event log: records the same events as torchrun."""
 
 from typing import Annotated
 

@@ -1,7 +1,7 @@
-"""`--event-log-handler console`: what torchrun records as events, as lines of JSON on stderr, in torch's format.
+"""`--event-log-handler console`: writes torchrun's events to stderr as lines of JSON, in torch's format.
 
-One event when a worker starts and one when the run is over for it (SUCCEEDED, FAILED, or TERMINATED: stopped because
-another one failed), two for each rendezvous, and one for the agent's own end.
+There is one event when a worker starts and one when it ends (SUCCEEDED, FAILED, or TERMINATED if it was stopped because
+another worker failed). There are two events for each rendezvous, and one for the agent's own end.
 """
 
 import os
@@ -16,7 +16,7 @@ from node_agent.kernel.output.console import ERR
 
 
 class EventLog(Feature):
-    """Writes this agent's events. `write` takes one line; None: they go to the console's stderr."""
+    """Writes this agent's events. `write` takes one line. If it is None, lines go to the console's stderr."""
 
     def __init__(self, kernel: Kernel, options: object = None, write: Callable[[str], None] | None = None) -> None:
         super().__init__(kernel)
@@ -34,7 +34,7 @@ class EventLog(Feature):
     def started(self, assignment: Assignment, pids: Sequence[int]) -> None:
         self._assignment, self._pids, self._failure = assignment, pids, None
         self._record("RENDEZVOUS", duration_ms=(time.monotonic() - self._joined_at) * 1000)
-        self._record("ASSIGN_WORKER_RANKS", duration_ms=0.0)  # ranks come with the rendezvous
+        self._record("ASSIGN_WORKER_RANKS", duration_ms=0.0)  # the ranks come with the rendezvous
         for local_rank, pid in enumerate(pids):
             self._record("START", local_rank, pid=pid)
 

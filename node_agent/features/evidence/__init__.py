@@ -1,1 +1,1 @@
-"""Evidence of a hang on this node: what its workers were doing, gathered before anything is killed."""
+"""Evidence of a hang on this node: what its workers were doing, collected before any of them is killed."""

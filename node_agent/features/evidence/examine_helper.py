@@ -1,20 +1,22 @@
-"""Looks at the workers of one node: state in the kernel, Python stacks, torch's flight recorder.
+"""Examines the workers of one node: state in the kernel, Python stacks, torch's flight recorder.
 
-A program of its own, for what it reads may block: a process in uninterruptible sleep holds up whoever waits for it, and
-so does a folder on a file system that does not answer. One thread looks at each worker, and what it has found is told
-at once: whoever started this program kills it when the time is over, and has what was found till then.
+It is a program of its own because it may block. Reading from a process in uninterruptible sleep blocks, and so does a
+folder on a file system that does not answer. One thread examines each worker and reports each finding at once. When the
+time is over, the agent kills this program and keeps the findings reported so far.
 
-On its socket it gets one line of JSON (`Order` below), and tells lines of JSON: {"rank", "state", "wchan"}, {"rank",
-"frames"}, {"rank", "collective"}, {"rank", "stderr"}, {"problem"}, {"flight_recorder"}, {"nccl"}, and at last
-{"folder"}, when all of it is in files.
+The program reads one line of JSON (`Order` below) from its socket. It writes lines of JSON: {"rank", "state", "wchan"},
+{"rank", "frames"}, {"rank", "collective"}, {"rank", "stderr"}, {"problem"}, {"flight_recorder"}, {"nccl"}, and
+{"folder"} at the end, when all files are written.
 
-py-spy is used without a pause of the process (`--nonblocking`): to pause one that is stopped fails, and to pause one in
-uninterruptible sleep never ends. Without py-spy torch's worker server is asked, if the worker has one, and then, by a
-signal, the faulthandler of a worker that was forked warm, which writes the stacks to a file. The signal would kill
-whoever does not catch it: it is sent only where the kernel says that it is caught, and that the file is open.
+It runs py-spy with `--nonblocking`, which does not pause the process: pausing a stopped process fails, and pausing one
+in uninterruptible sleep never ends. Without py-spy it asks torch's worker server, if the worker has one. If that fails
+and the worker was forked warm, it sends a signal, and the worker's faulthandler writes the stacks to a file. The signal
+would kill a process that does not catch it. So the program sends it only if the kernel shows that the process catches
+the signal and has the file open.
 
-NCCL (2.24 and newer) is asked for the state of all communicators of the job, at the port of its RAS subsystem, if a
-worker of this node listens there, by the node that has rank 0: every process of the job would give the same answer.
+NCCL (2.24 and newer) reports the state of all communicators of the job at the port of its RAS subsystem. Only the node
+with rank 0 asks it, if a worker of this node listens there, because every process of the job would give the same
+answer.
 """
 
 import json
@@ -34,34 +36,35 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-if not __package__:  # run by its path, and isolated: nothing of ours would be found
+if not __package__:  # isolated and run by its path: this package would not be found
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
 from node_agent.features.evidence import words
 
 Order = dict[str, Any]
-"""Request of the agent. `workers`: a list of maps with `rank`, `pid`, `server` (socket of torch's worker server),
-`pipe` and `dump` (NCCL's), `stacks` (file to which it writes them), `stderr` (file of its stderr), each empty if there
-is none, and `signal` (upon which it writes its stacks); `folder`, `python` (command of an interpreter that may have
-torch), `limit_s`."""
+"""Request of the agent. `workers`: a list of objects with `rank`, `pid`, `server` (socket of torch's worker server),
+`pipe` and `dump` (NCCL's), `stacks` (file for its stacks) and `stderr` (file of its stderr), each empty if there is
+none. Also `signal` (makes the worker write its stacks), `folder`, `python` (command of an interpreter that may have
+torch) and `limit_s`."""
 Frames = list[tuple[str, str, int]]
-"""Function, file and line; innermost first."""
+"""Function, file and line, innermost first."""
 
 LOOKS, BETWEEN_LOOKS_S = 3, 0.15
-"""Looks at a process, and seconds between two: uninterruptible sleep, common if short, counts if seen each time."""
+"""Number of looks at a process, and seconds between them. Short uninterruptible sleep is common, so it counts only if
+each look finds it."""
 STATES = {"T": "stopped", "t": "traced", "D": "uninterruptible", "Z": "ended", "X": "ended"}
 HALTED = ("stopped", "traced", "uninterruptible", "ended")
 TRIES = 3
-"""Tries of py-spy, which may read a stack while it changes."""
+"""Number of tries of py-spy, which may read a stack while it changes."""
 MOST_THREADS = 64
 MOST_TASKS = 256
 MOST_BYTES = 16 << 20
 STDERR_BYTES, STDERR_LINES = 16 << 10, 200
-"""Most bytes and lines that are read of the end of a worker's stderr."""
+"""Most bytes and lines to read from the end of a worker's stderr."""
 SIGNAL_SHARE = 0.4
-"""Part of the time left that a worker has to write its stacks, once it was sent the signal."""
+"""Part of the remaining time that a worker has to write its stacks after the signal."""
 WRITTEN_S = 1.0
-"""Seconds without a further line after which stacks are complete that do not end with `LAST_LINE`."""
+"""Seconds without a further line after which stacks without `LAST_LINE` count as complete."""
 LAST_LINE = re.compile(
     r'(?: in <module>|\.\.\.|/threading\.py", line \d+ in _shutdown|/util\.py", line \d+ in _exit_function)\n\Z'
 )
@@ -71,19 +74,19 @@ In a function that `atexit` calls, the outermost frame can be any."""
 MOST_FRAMES = 100
 """Most frames of a thread that faulthandler writes."""
 CUT = ("...", "<cut>", 0)
-"""Outermost frame of a stack that is too deep for faulthandler, which leaves out the rest."""
+"""Outermost frame of a stack that is too deep for faulthandler, which omits the rest."""
 FAULTHANDLER_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 ENDS_WITH_FRAME = re.compile(r'(?m:^)  File ".*", line \d+ in .*\n\Z')
 MARGIN_S = 0.3
-"""Seconds before the deadline that are kept back for passing on what the asked programs have answered."""
+"""Seconds before the deadline that are reserved for passing answers on."""
 RAS_VARIABLE, RAS_ADDRESS = "NCCL_RAS_ADDR", "localhost:28028"
 RAS_ANSWER_S = 1.0
-"""Seconds to answer a line; a process that takes longer is stopped, and the next connection may get another one."""
+"""Seconds to answer a line. A slower process is stopped, and the next connection may reach another one."""
 RAS_BYTES = 1 << 20
 LISTENS = "0A"
 """State of a listening socket in /proc/PID/net/tcp."""
 FR_MARGIN_S = 2.0
-"""Seconds that must be left for torch's import and the analysis to be begun."""
+"""Seconds that must be left to start the import of torch and the analysis."""
 
 
 def main() -> None:
@@ -95,7 +98,7 @@ def main() -> None:
 
 
 class Examination:
-    """One look at all workers of the node."""
+    """One examination of all workers of the node."""
 
     def __init__(self, control: socket.socket, order: Order) -> None:
         self._control = control
@@ -103,7 +106,7 @@ class Examination:
         self._until: float = time.monotonic() + order["limit_s"]
         self._lock = threading.Lock()
         self._files: dict[str, bytes] = {}
-        """Contents of the files to be written, by name."""
+        """Contents of the files to write, by name."""
         self._problems: set[str] = set()
         self._py_spy = find_py_spy()
 
@@ -123,7 +126,7 @@ class Examination:
         if any(thread.is_alive() for thread in (*threads, writer)):
             self._problem(words.NOT_ALL_IN_TIME)
         self._control.shutdown(socket.SHUT_RDWR)
-        os.killpg(0, signal.SIGKILL)  # whatever still waits, and what was started for it
+        os.killpg(0, signal.SIGKILL)  # all remaining threads, and the programs that they started
 
     def _left_s(self) -> float:
         return self._until - time.monotonic()
@@ -143,7 +146,7 @@ class Examination:
     # One worker.
 
     def _look_at_all(self, left: list[dict[str, Any]]) -> None:
-        """Look at one worker after another, as long as there are any that nobody else looks at."""
+        """Examine one worker after another, until none is left that no other thread examines."""
         with suppress(IndexError):
             while True:
                 worker = left.pop(0)
@@ -160,11 +163,11 @@ class Examination:
             self._stacks(worker, state)
             self._keep(f"rank_{rank}.kernel.txt", "".join(kernel_report(pid)))
             self._flight_recorder(worker, state)
-        if lines := last_lines(worker["stderr"]):  # last, as its disk may hang
+        if lines := last_lines(worker["stderr"]):  # last, because its disk may hang
             self._tell(rank=rank, stderr=lines)
 
     def _stacks(self, worker: dict[str, Any], state: str) -> None:
-        """Tell and keep the worker's Python stacks, taken in the first way that works."""
+        """Report and keep the worker's Python stacks, taken in the first way that works."""
         rank, why = worker["rank"], []
         for way, with_halted in ((self._by_py_spy, True), (self._by_worker_server, False), (self._by_signal, False)):
             if state in HALTED and not with_halted:
@@ -218,9 +221,9 @@ class Examination:
         return text, main_thread_of(text)
 
     def _written_upon_signal(self, path: str, before: int) -> str:
-        """Stacks that faulthandler appends to a worker's file from byte `before` on.
+        """Return the stacks that faulthandler appends to a worker's file from byte `before` on.
 
-        They are complete with `LAST_LINE`, or with a frame after which nothing comes for `WRITTEN_S`.
+        They are complete with `LAST_LINE`, or with a frame that is followed by `WRITTEN_S` seconds without output.
         """
         until, text, grew_at = time.monotonic() + self._left_s() * SIGNAL_SHARE, "", time.monotonic()
         while not LAST_LINE.search(text):
@@ -237,7 +240,7 @@ class Examination:
         return text
 
     def _settled(self, path: str, before: int) -> bytes:
-        """Text that was written to the file from this offset on, once nothing more comes."""
+        """Return the text written to the file from this offset on, once the file stops growing."""
         size = before
         while self._left_s() > 0:
             time.sleep(0.1)
@@ -250,7 +253,7 @@ class Examination:
         raise ValueError(words.nothing_came(path))
 
     def _ask(self, worker: dict[str, Any], handler: str) -> bytes:
-        """Answer of torch's worker server. Raises `ValueError` without text if there is none."""
+        """Return the answer of torch's worker server. Raises `ValueError` without text if there is no server."""
         if not worker["server"] or not os.path.exists(worker["server"]):
             raise ValueError
         with socket.socket(socket.AF_UNIX) as connection:
@@ -268,7 +271,7 @@ class Examination:
     # NCCL's RAS.
 
     def _ask_nccl(self, pids: list[int]) -> None:
-        """Ask until one of the processes that share the port answers."""
+        """Ask the processes that share the port until one of them answers."""
         why, addresses = "", set()
         for pid in pids:
             with suppress(OSError):  # it has ended, or is another user's
@@ -305,7 +308,7 @@ class Examination:
                 self._keep(f"flight_recorder/rank_{rank}", self._nccl_dump(worker))
 
     def _nccl_dump(self, worker: dict[str, Any]) -> bytes:
-        """Dump of NCCL's watchdog, which writes it when something arrives in its pipe."""
+        """Return the dump of NCCL's watchdog, which writes it when its pipe receives data."""
         pipe = os.open(worker["pipe"], os.O_WRONLY | os.O_NONBLOCK)
         try:
             os.write(pipe, b"1")
@@ -314,7 +317,7 @@ class Examination:
         return self._settled(worker["dump"], 0)
 
     def _analyse(self) -> None:
-        """Output of torchfrtrace about the dumps, run in a process that has torch."""
+        """Run torchfrtrace on the dumps, in a process with torch, and report its output."""
         folder = os.path.join(self._order["folder"], "flight_recorder")
         if not os.path.isdir(folder) or self._left_s() < FR_MARGIN_S:
             return
@@ -352,7 +355,7 @@ class Examination:
 
 
 def process_state(pid: int) -> str:
-    """State by several looks: "alive", "stopped", "traced", "uninterruptible" or "ended"."""
+    """Return the state found by several looks: "alive", "stopped", "traced", "uninterruptible" or "ended"."""
     seen = set()
     for look in range(LOOKS):
         if look:
@@ -364,12 +367,12 @@ def process_state(pid: int) -> str:
 
 
 def stat_letter(pid: int) -> str:
-    """Letter of /proc/PID/stat; X for a process that is gone."""
+    """Return the state letter in /proc/PID/stat, X if the process is gone."""
     return (read(f"/proc/{pid}/stat").rpartition(")")[2].split() or ["X"])[0]
 
 
 def kernel_report(pid: int) -> Iterator[str]:
-    """The kernel's view of every thread: name, state, and where it sleeps."""
+    """Yield the kernel's view of every thread: name, state, and where it sleeps."""
     with suppress(FileNotFoundError):
         for task in sorted(map(int, os.listdir(f"/proc/{pid}/task")))[:MOST_TASKS]:
             base = f"/proc/{pid}/task/{task}"
@@ -380,26 +383,26 @@ def kernel_report(pid: int) -> Iterator[str]:
 
 
 def catches(pid: int, signum: int) -> bool:
-    """Whether the process has a handler for this signal."""
+    """Return whether the process has a handler for this signal."""
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read(f"/proc/{pid}/status"), re.MULTILINE)
     return bool(caught and int(caught[1], 16) >> (signum - 1) & 1)
 
 
 def has_open(pid: int, path: str) -> bool:
-    """Whether the process has this file open: else its descriptor may be another file's by now."""
+    """Return whether the process has this file open. If not, the descriptor may belong to another file now."""
     return os.path.realpath(path) in open_files(pid)
 
 
 def open_files(pid: int) -> Iterator[str]:
-    """Path, or kind and number, of each descriptor that the process has open."""
+    """Yield the path, or kind and number, of each descriptor that the process has open."""
     descriptors = f"/proc/{pid}/fd"
     for descriptor in os.listdir(descriptors):
-        with suppress(FileNotFoundError):  # closed this moment
+        with suppress(FileNotFoundError):  # just closed
             yield os.readlink(f"{descriptors}/{descriptor}")
 
 
 def read(path: str, most_bytes: int = 1 << 16) -> str:
-    """The file's text; empty if it may not be read, or is gone."""
+    """Return the file's text, empty if the file is gone or may not be read."""
     try:
         with open(path, "rb") as file:
             return file.read(most_bytes).decode(errors="replace").strip()
@@ -408,7 +411,7 @@ def read(path: str, most_bytes: int = 1 << 16) -> str:
 
 
 def last_lines(path: str) -> list[str]:
-    """Lines at the end of a file; none if there is no file, or if it is a pipe or a device."""
+    """Return the lines at the end of a file, none if it does not exist or is a pipe or a device."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
@@ -424,7 +427,7 @@ def last_lines(path: str) -> list[str]:
 
 
 def ras_addresses(pid: int) -> set[tuple[str, int]]:
-    """The address at which this process itself listens for clients of NCCL's RAS, or none."""
+    """Return the address at which this process itself listens for clients of NCCL's RAS, if any."""
     variables = dict(pair.partition("=")[::2] for pair in read(f"/proc/{pid}/environ").split("\0"))
     host, _, port = variables.get(RAS_VARIABLE, RAS_ADDRESS).rpartition(":")
     if not port.isdecimal():
@@ -436,7 +439,7 @@ def ras_addresses(pid: int) -> set[tuple[str, int]]:
 
 
 def ras_status(address: tuple[str, int], limit_s: float) -> str:
-    """Status of the job's communicators. Raises `OSError`, or `ValueError` if what answers is not NCCL."""
+    """Return the status of the job's communicators. Raises `OSError`, or `ValueError` if the answer is not NCCL's."""
     until = time.monotonic() + limit_s
     with socket.create_connection(address, RAS_ANSWER_S) as connection, connection.makefile("rb") as lines:
         connection.sendall(b"CLIENT PROTOCOL 2\n")
@@ -451,7 +454,7 @@ def ras_status(address: tuple[str, int], limit_s: float) -> str:
 
 
 def ras_complaints(text: str) -> list[str]:
-    """Lines of the sections with errors and warnings, without their headings."""
+    """Return the lines of the sections with errors and warnings, without their headings."""
     complaints, is_one = [], False
     lines = [*text.splitlines(), ""]
     for line, following in pairwise(lines):
@@ -466,7 +469,7 @@ def ras_complaints(text: str) -> list[str]:
 
 
 def find_py_spy() -> str:
-    """Path of py-spy: in the PATH, beside this interpreter, or wherever the package has put it; empty: nowhere."""
+    """Return the path of py-spy: in the PATH, beside this interpreter, or where its package is; empty if not found."""
     beside = os.path.dirname(sys.executable)
     if found := shutil.which("py-spy") or shutil.which("py-spy", path=beside):
         return found
@@ -480,16 +483,16 @@ def find_py_spy() -> str:
 
 
 def py_spys_reason(stderr: str) -> str:
-    """Reason why py-spy failed, in its own words, without the backtrace."""
+    """Return why py-spy failed, in its own words, without the backtrace."""
     lines = [line.strip() for line in stderr.partition("Stack backtrace")[0].splitlines()]
     said = [re.sub(r"^(Error|\d+): ", "", line) for line in lines if line and line != "Caused by:"]
     return ": ".join(said[:3])[:300]
 
 
 def main_thread(threads: list[dict[str, Any]], pid: int) -> Frames:
-    """Frames of the main thread. Raises `ValueError` if none of the threads is known to be the main thread.
+    """Return the frames of the main thread. Raises `ValueError` if no thread is known to be the main thread.
 
-    py-spy tells no ids of threads for Python before 3.11: then the name counts.
+    Before Python 3.11, py-spy reports no thread ids. The thread's name then counts.
     """
     if any(thread.get("os_thread_id") for thread in threads):
         found = [thread for thread in threads if thread.get("os_thread_id") == pid]
@@ -501,7 +504,7 @@ def main_thread(threads: list[dict[str, Any]], pid: int) -> Frames:
 
 
 def text_of(threads: list[dict[str, Any]]) -> str:
-    """Stacks of all threads as faulthandler writes them."""
+    """Return the stacks of all threads as faulthandler writes them."""
     blocks = []
     for thread in threads:
         name = thread.get("thread_name") or "?"
@@ -515,9 +518,10 @@ def text_of(threads: list[dict[str, Any]]) -> str:
 
 
 def main_thread_of(text: str) -> Frames:
-    """Frames of the main thread, which is the last one in what faulthandler writes: it is the oldest.
+    """Return the frames of the main thread. It is the oldest thread, which faulthandler writes last.
 
-    Of more than a hundred threads it leaves out the last: then that of the current one, which takes signals.
+    If there are more than a hundred threads, faulthandler omits the last ones. The current thread then counts, since it
+    takes signals.
     """
     frames: Frames = []
     current: Frames = []
@@ -534,7 +538,7 @@ def main_thread_of(text: str) -> Frames:
     if not frames:
         raise ValueError(words.NO_STACK_OF_MAIN_THREAD)
     if len(frames) == MOST_FRAMES:
-        frames.append(CUT)  # Python 3.13 does not say so
+        frames.append(CUT)  # Python 3.13 does not mark the cut
     return frames
 
 
@@ -542,7 +546,7 @@ def main_thread_of(text: str) -> Frames:
 
 
 def as_loaded_by_torch(dump: dict[str, Any]) -> dict[str, Any]:
-    """The dump in JSON as torchfrtrace expects a pickled one. Of gloo's groups torch 2.13 leaves the name out."""
+    """Return the JSON dump as torchfrtrace expects it from a pickled one. Torch 2.13 omits names of gloo's groups."""
     entries = [{"frames": [], **entry, "process_group": tuple(entry["process_group"])} for entry in dump["entries"]]
     groups = dict(dump.get("pg_config") or {})
     nameless = {entry["process_group"] for entry in entries if entry["process_group"][0] not in groups}
@@ -553,7 +557,7 @@ def as_loaded_by_torch(dump: dict[str, Any]) -> dict[str, Any]:
 
 
 def last_collective(dump: dict[str, Any]) -> int:
-    """Number of the last collective that was begun in the default process group; 0: none was."""
+    """Return the number of the last collective that started in the default process group, 0 if none did."""
     own = [entry for entry in dump["entries"] if not entry["is_p2p"] and entry["process_group"][0] == "0"]
     return max((entry["collective_seq_id"] for entry in own), default=0)
 

@@ -1,4 +1,4 @@
-"""Feature: evidence of what the workers are doing, their stacks among it, for the server's queries."""
+"""Feature: answers the server's queries about what the workers are doing, with their stacks."""
 
 import os
 import sys
@@ -15,10 +15,10 @@ from node_agent.kernel.workers.temp_dir import temporary_path
 
 
 class Evidence(Feature):
-    """Answers to `Examine`."""
+    """Answers `Examine` queries."""
 
     async def answer(self, query: Query) -> Found | Refused:
-        """Evidence of what the round's workers are doing, as far as it can be had, or a refusal."""
+        """Return evidence of what the round's workers are doing, as far as possible, or a refusal."""
         assert isinstance(query, Examine)
         started, config = self.kernel.started, self.kernel.config
         if not started or not started.group.workers or query.round != started.logs.assignment.round:

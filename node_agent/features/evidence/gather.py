@@ -1,7 +1,8 @@
-"""Gathers the evidence of a hang on this node, within a deadline and without ever holding up the agent's loop.
+"""Collects the evidence of a hang on this node, before a deadline and without blocking the agent's loop.
 
-All that may block is done by a helper process, which is killed when the time is over: what it has told till then is
-the evidence. A helper that cannot be killed at once, because it hangs in the kernel, is left behind and reaped later.
+A helper process does all work that may block. When the time is over, the agent kills the helper, and the helper's
+reports so far are the evidence. A helper that hangs in the kernel and cannot be killed at once is left behind and
+reaped later.
 """
 
 import asyncio
@@ -24,11 +25,11 @@ from node_agent.kernel.workers.process import STDERR, CommandProcess
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "examine_helper.py")
 LONGEST_S = 20.0
-"""Longest time of gathering, whatever time is given."""
+"""Most seconds to collect evidence, even if more time is given."""
 SHARE = 0.8
-"""Part of the time given that is used: the answer must arrive, too."""
+"""Part of the given time to use. The answer must also arrive in time."""
 END_S = 0.5
-"""Time that the helper has to tell the last, before it is killed."""
+"""Seconds that the helper has for its last reports before it is killed."""
 KILL_TIMEOUT_S = 1.0
 MOST_BYTES = 64 << 20
 PROBLEM_BYTES, MOST_PROBLEMS = 1_000, 16
@@ -36,22 +37,22 @@ NCCL_LINE_BYTES, MOST_NCCL_LINES = 200, 16
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """One worker to be looked at."""
+    """One worker to examine."""
 
     rank: int
     pid: int
     step: int | None = None
-    """Step that the worker told last."""
+    """Step that the worker reported last."""
     environment: Mapping[str, str] = {}
-    """Variables of its environment that name the places where it can be asked."""
+    """Variables of its environment that name the ways to ask it."""
     stderr: tuple[str, ...] = ()
     """Last lines of its stderr, if the agent has read them."""
     stderr_file: str = ""
-    """File that its stderr goes to; empty: none."""
+    """File that its stderr goes to, empty for none."""
 
 
 class Found(Struct, kw_only=True):
-    """Findings of the helper about one worker."""
+    """The helper's findings about one worker."""
 
     state: str = "alive"
     wchan: str = ""
@@ -64,7 +65,8 @@ class Found(Struct, kw_only=True):
 async def gather(
     targets: Sequence[Target], folder: str, python: Sequence[str], environment: Mapping[str, str], remaining_s: float
 ) -> Evidence:
-    """Evidence of these workers, in `remaining_s` seconds at most; its files in `folder`, which is made for them.
+    """Return the evidence about these workers, within `remaining_s` seconds. Its files are in `folder`, which is made
+    for them.
 
     `python`: the command of the workers' interpreter, which may have torch.
     """
@@ -85,7 +87,7 @@ async def gather(
 
 
 def _worker(target: Target) -> dict[str, Any]:
-    """Description of a worker, for the helper."""
+    """Return the description of a worker for the helper."""
     has, rank = target.environment, target.rank
     pipe, dump = has.get(NCCL_PIPE), has.get(FR_DUMP)
     return {
@@ -106,7 +108,7 @@ async def _ask_helper(order: object, environment: Mapping[str, str], limit_s: fl
     ended = asyncio.Event()
 
     def take(helper: Helper) -> None:
-        """Read what has come; it is over when the helper has ended, or closed its end."""
+        """Read what has arrived. The examination is complete when the helper has ended or closed its end."""
         while not done.done():
             try:
                 chunk = helper.socket.recv(1 << 16)
@@ -143,12 +145,12 @@ async def _ask_helper(order: object, environment: Mapping[str, str], limit_s: fl
             done.cancel()
         if helper.exit_code is None:
             helper.kill()
-            with suppress(TimeoutError):  # then the loop reaps it when it ends
+            with suppress(TimeoutError):  # the loop then reaps it when it ends
                 await asyncio.wait_for(ended.wait(), KILL_TIMEOUT_S)
 
 
 class Report:
-    """Findings of the helper, taken in line by line."""
+    """The helper's findings, taken line by line."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -160,7 +162,7 @@ class Report:
         self._taken = 0
 
     def take(self, chunk: bytes) -> bool:
-        """Take what has arrived. Whether more may come."""
+        """Take what has arrived. Return whether more may follow."""
         self._taken += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
@@ -168,7 +170,7 @@ class Report:
         return self._taken < MOST_BYTES
 
     def evidence(self, targets: Sequence[Target], took_s: float) -> Evidence:
-        """Evidence made of all that has come."""
+        """Return the evidence from all findings so far."""
         return Evidence(
             groups=bounded(self._groups(targets)),
             folder=self._folder,
@@ -198,7 +200,7 @@ class Report:
             yield clip(printable(problem), PROBLEM_BYTES)
 
     def _errors(self, targets: Sequence[Target]) -> tuple[LastError, ...]:
-        """The errors that say most about a cause: uncaught exceptions first, consequences last."""
+        """Return the errors that show most about a cause: uncaught exceptions first, consequences last."""
         found = {target.rank: self._workers.get(target.rank, Found()).stderr for target in targets}
         told = [last_error(each.rank, each.stderr or list(map(printable, found[each.rank]))) for each in targets]
         errors = [error for error in told if error]

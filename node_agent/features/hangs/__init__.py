@@ -1,4 +1,4 @@
-"""Hangs: how workers that do nothing any more are noticed; not at all by default."""
+"""Hangs: detect workers that have stopped working. Off by default."""
 
 import re
 from collections.abc import Callable
@@ -34,11 +34,11 @@ _RULE_KEYS: dict[str, tuple[str, Read]] = {
     "fault": ("is_fault", switch),
     "stop": ("is_stop", switch),
 }
-"""Keys of a log rule: the field that each fills, and how its value is read. A switch has none."""
+"""Keys of a log rule: the field that each one sets, and how its value is read. A switch has no value."""
 
 
 def progress_limits(given: object) -> "ProgressLimits":
-    """Seconds for every phase, `auto`, or some of start, step, checkpoint, unseen and factor."""
+    """Parse seconds for every phase, `auto`, or some of start, step, checkpoint, unseen and factor."""
     from node_agent.features.hangs.detector import ProgressLimits
 
     if given == "auto":
@@ -59,7 +59,7 @@ def progress_limits(given: object) -> "ProgressLimits":
 
 
 def rules(given: object) -> "tuple[LogRule, ...]":
-    """Rules, a line each: `first=600,every=60: step (\\d+)`."""
+    """Parse rules, one a line: `first=600,every=60: step (\\d+)`."""
     return tuple(map(_log_rule, lines(given)))
 
 
@@ -87,7 +87,7 @@ def _log_rule(line: str) -> "LogRule":
 
 
 def _no_rule(line: str) -> str:
-    """Advice about a line that is no rule; if it begins with a key, only its pattern is missing."""
+    """Return advice on a line that is not a rule. If it begins with a key, only its pattern is missing."""
     from node_agent.features.hangs import words
 
     how = line.strip().rstrip(":")
@@ -97,7 +97,7 @@ def _no_rule(line: str) -> str:
 
 
 class Hangs(Options, frozen=True, kw_only=True):
-    """Sources by which hangs are noticed."""
+    """Sources of hang detection."""
 
     feature = "node_agent.features.hangs.feature:Hangs"
     after = "topology"
@@ -116,10 +116,10 @@ class Hangs(Options, frozen=True, kw_only=True):
         "a fault. stop: the line reports that all work is done", repeats=True)] = ()
     # fmt: on
     uninterruptible_s: float | None = None
-    """Seconds in uninterruptible sleep after which a worker hangs; torch's variable says so."""
+    """Seconds in uninterruptible sleep after which a worker counts as hung, from torch's variable."""
 
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Hangs":
-        """torch's variable is no source if it has no positive number, as under torchrun."""
+        """Turn off the source of torch's variable if its value is not a positive number, as under torchrun."""
         uninterruptible_s = 0.0
         with suppress(ValueError):
             uninterruptible_s = float(plan.config.environment.get(UNINTERRUPTIBLE, ""))

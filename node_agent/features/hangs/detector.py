@@ -1,10 +1,10 @@
-"""Detectors of hangs: when the workers of a node have done nothing for too long, by each of several sources.
+"""Hang detectors: find out from several sources when a node's workers have done nothing for too long.
 
-`HangDetector` is told what was seen of the workers of one round, and gives suspicions. It looks at its deadlines alone,
-and a few times in between whether it was held up itself: time in which the agent did not run, or in which the server
-did not answer, is no worker's silence, and does not count (`CountedTime`).
+`HangDetector` gets the observations of one round's workers and returns suspicions. It wakes at its deadlines, and a few
+times between them to see whether the agent itself was held up. Time in which the agent did not run or the server did
+not answer does not count as a worker's silence (`CountedTime`).
 
-A suspicion is this node's alone. What becomes of it the server decides, which knows of all nodes.
+A suspicion is only this node's view. The server, which knows all nodes, decides.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,58 +16,59 @@ from node_agent.features.hangs import words
 from node_agent.kernel.core.progress import Reading
 
 UNSEEN_S = 600.0
-"""Learned limit of what has not been seen yet: torch's own time-out of a collective with NCCL."""
+"""Learned limit for a phase that has not been seen yet: torch's own time-out for a collective with NCCL."""
 UNSEEN_START_S = 1_800.0
-"""Learned limit of the time to the first progress, while unseen: compilation, data, a large checkpoint to be read."""
+"""Learned limit for the time to the first progress, until it has been seen: compilation, data, loading a checkpoint."""
 SHORTEST_S, SHORTEST_START_S = 10.0, 60.0
-"""Least learned limits, however fast the steps are."""
+"""Smallest learned limits, even if steps are fast: of a phase, and of a start."""
 STEPS_TO_LEARN = 10
-"""Steps of a round that must be seen before a limit is learned from its steps: the first ones compile and warm up."""
+"""Steps of a round before a limit is learned from them. The first steps compile and warm up."""
 TIMES_TO_LEARN = {"evaluation": 2}
-"""Times in one round after which a kind has been seen, if not 1: many frameworks begin with a short evaluation."""
+"""Times in one round after which a kind counts as seen, if not 1. Many frameworks begin with a short evaluation."""
 LEAST_GROWTH = 2.0
-"""Least multiple of a silence that a restart has cut off by which the next limit exceeds it."""
+"""Least ratio of the next limit to a silence that a restart has cut off."""
 LOOKS_A_LIMIT = 4
-"""Looks in the shortest limit, each of which shows whether the agent was held up."""
+"""Looks within the shortest limit. Each look shows whether the agent was held up."""
 LONGEST_LOOK_S = 10.0
-"""Longest time between two looks: limits that are learned become shorter meanwhile."""
+"""Most seconds between two looks, because learned limits become shorter meanwhile."""
 LATE_S = 0.5
-"""Seconds by which a look may be late; a later one shows that the agent was held up."""
+"""Seconds by which a look may be late. A later look shows that the agent was held up."""
 MOST_PAUSES = 100
 SHOWN = 120
 
 
 class ProgressLimits(Struct, frozen=True, kw_only=True):
-    """Longest times between two signs of progress, in seconds; None: learned."""
+    """Longest times between two signs of progress, in seconds. None for learned limits."""
 
     start_s: float | None = None
     step_s: float | None = None
     checkpoint_s: float | None = None
     unseen_s: float = UNSEEN_S
-    """Limit of a phase that has not been seen, where it is learned; starts have `UNSEEN_START_S`."""
+    """Learned limit of a phase that has not been seen. Starts use `UNSEEN_START_S`."""
     factor: float = 2.0
-    """Learned limits are the longest time that was seen times this."""
+    """Ratio of a learned limit to the longest time that was seen."""
 
 
 class LogRule(Struct, frozen=True, kw_only=True):
-    """Rule about lines of the workers' output in which the pattern is found."""
+    """Rule about lines of the workers' output that match the pattern."""
 
     pattern: str
     first_s: float | None = None
-    """Seconds from the start within which the first such line must come; None: no limit."""
+    """Seconds from the start in which the first such line must come, None for no limit."""
     every_s: float | None = None
-    """Seconds from one such line within which the next must come; None: no limit."""
+    """Seconds from one such line in which the next must come, None for no limit."""
     rank: int = 0
-    """The rank from which lines must come in time."""
+    """Rank whose lines must come in time."""
     least: float = -inf
     most: float = inf
-    """Limits of the number that the pattern captures, for any rank. One that is no number (nan) is beyond them."""
+    """Limits for the number that the pattern captures, for any rank. A captured text that is not a number (nan) exceeds
+    them."""
     points: int = 1
-    """Numbers in a row that must be beyond the limits."""
+    """Consecutive numbers that must exceed the limits."""
     is_fault: bool = False
-    """Whether a line of any rank with the pattern is a fault."""
+    """Whether a matching line of any rank is a fault."""
     is_stop: bool = False
-    """Whether nothing is expected any more after a line with the pattern: the training is over."""
+    """Whether a matching line ends the training, so that no further lines are expected."""
 
     @property
     def shortest_s(self) -> float:
@@ -78,15 +79,15 @@ class LineMatch(Struct, frozen=True):
     """Line in which the pattern of a rule was found."""
 
     rule: int
-    """Number of the rule, in the order in which rules are given."""
+    """Number of the rule, in the order of the flags."""
     text: str
     """Beginning of the line."""
     captured: str
-    """Text that the pattern captures; all that it matches if it captures nothing."""
+    """Text that the pattern captures, or all that it matches if it captures nothing."""
 
 
 class HangOptions(Struct, frozen=True, kw_only=True):
-    """Sources by which hangs of workers are noticed; none by default."""
+    """Sources of hang detection. All are off by default."""
 
     progress: ProgressLimits | None = None
     silence_s: float | None = None
@@ -99,25 +100,25 @@ class HangOptions(Struct, frozen=True, kw_only=True):
 
 
 class Suspicion(Struct, frozen=True):
-    """A source finds that these workers hang, by local rank, whoever is furthest behind first; none: no longer."""
+    """Workers that a source suspects, by local rank, the one furthest behind first. Empty if the suspicion is over."""
 
     source: str
     reason: str
     local_ranks: tuple[int, ...]
     silent_s: float = 0.0
-    """Seconds for which all of them have shown no progress; 0: something was seen to happen now."""
+    """Seconds for which all of them have shown no progress, 0 if an event caused the suspicion."""
     limit_s: float | None = None
-    """Limit that was exceeded, in seconds; None if the source is no limit of time, or nothing is suspected."""
+    """Exceeded limit in seconds, None if the source is not a time limit or nothing is suspected."""
 
 
 class Signs(Struct, frozen=True):
-    """Observations of the workers that run, by local rank. Times are the agent's clock."""
+    """Observations of the running workers, by local rank. Times are by the agent's clock."""
 
     readings: Mapping[int, Reading]
     last_output_at: Mapping[int, float]
-    """Time of the last output of each worker that runs; 0: it has written nothing yet."""
+    """Time of each running worker's last output, 0 if it has written nothing yet."""
     lines_seen_until: float = inf
-    """Time until which all output was compared with the rules; infinite: nothing waits for that."""
+    """Time until which all output was compared with the rules, infinite if no output waits for that."""
     uninterruptible: frozenset[int] = frozenset()
     """Local ranks of the workers in uninterruptible sleep at present."""
 
@@ -131,16 +132,17 @@ class Rhythm:
         self._seen: set[str] = set()
         """Kinds that have been seen often enough."""
         self.cut_off_s: dict[str, float] = {}
-        """Longest silence of each kind that the end of a round has cut off: it might have ended by itself."""
+        """Longest silence of each kind that the end of a round has cut off. It might have ended by itself."""
         self._first_step: int | None = None
-        """First step that workers told in the first round; None: they tell none."""
+        """First step that workers reported in the first round, None if they report none."""
         self._has_saved = self._is_resumed = self._knows_resumed = False
         self.is_same_size = True
-        """Whether the workers of the round before had the same world size: they need not reshard their checkpoint."""
+        """Whether the workers of the previous round had the same world size, so that no checkpoint must be resharded.
+        """
 
     @property
     def knows_start(self) -> bool:
-        """Whether a start as that of this round has been seen: from a checkpoint, and with the same world size."""
+        """Whether a start like that of this round has been seen: from a checkpoint, and with the same world size."""
         return self.is_same_size and self._knows_resumed
 
     def begin(self) -> None:
@@ -148,21 +150,21 @@ class Rhythm:
         self._is_resumed = self.is_same_size and self._has_saved
 
     def longest_s(self, kind: str) -> float | None:
-        """Longest time of this kind; None while it has not been seen."""
+        """Return the longest time of this kind, None if it has not been seen."""
         return self._longest_s.get(kind) if kind in self._seen else None
 
     def note(self, kind: str, seconds: float, times: int = 1) -> None:
-        """Note that a kind has taken up to so many seconds, as often as given in this round."""
+        """Record that a kind has taken up to this many seconds, and how often it came in this round."""
         self._longest_s[kind] = max(self._longest_s.get(kind, 0.0), seconds)
         if times >= TIMES_TO_LEARN.get(kind, 1):
             self._seen.add(kind)
 
     def cut_off(self, kind: str, seconds: float) -> None:
-        """Note a silence that did not end before its round did."""
+        """Record a silence that the end of its round has cut off."""
         self.cut_off_s[kind] = max(self.cut_off_s.get(kind, 0.0), seconds)
 
     def note_reading(self, reading: Reading) -> None:
-        """Take what a worker has told so far in this round."""
+        """Take what a worker has reported so far in this round."""
         for kind, spent in reading.spent.items():
             if spent.times:
                 self.note(kind, spent.longest_s, spent.times)
@@ -171,7 +173,7 @@ class Rhythm:
             self._knows_resumed = True
 
     def note_first_step(self, step: int) -> None:
-        """Take the first step of a round: one beyond that of the first round shows that a checkpoint was loaded."""
+        """Take the first step of a round. If it is beyond that of the first round, a checkpoint was loaded."""
         if self._first_step is None:
             self._first_step = step
         elif step > self._first_step and self.is_same_size:
@@ -186,7 +188,7 @@ class Rhythms:
         self._world_size: int | None = None
 
     def next_round(self, world_size: int) -> Rhythm:
-        """Rhythm of the workers of the round that begins."""
+        """Return the rhythm for the workers of the round that begins."""
         rhythm = self._of.setdefault(world_size, Rhythm())
         rhythm.is_same_size = self._world_size == world_size
         self._world_size = world_size
@@ -194,18 +196,18 @@ class Rhythms:
 
 
 def has_warmed_up(reading: Reading) -> bool:
-    """Whether a worker has done the steps of this round that may compile or warm up."""
+    """Return whether a worker has done the steps of this round that may compile or warm up."""
     return reading.spent["step"].times >= STEPS_TO_LEARN
 
 
 class CountedTime:
-    """Time that counts: without the stretches in which the agent was held up, or the server was silent."""
+    """Time without the periods in which the agent was held up or the server was silent."""
 
     def __init__(self) -> None:
         self._pauses: list[tuple[float, float]] = []
 
     def leave_out(self, begin: float, end: float) -> None:
-        while self._pauses and self._pauses[-1][1] >= begin:  # they overlap: one pause
+        while self._pauses and self._pauses[-1][1] >= begin:  # they overlap, so they count as one pause
             earlier = self._pauses.pop()
             begin, end = min(begin, earlier[0]), max(end, earlier[1])
         self._pauses.append((begin, end))
@@ -221,8 +223,9 @@ class CountedTime:
 
 
 class HangDetector:
-    """Detector for the workers of one round, which have just been started. `gap_s`: the longest time between two
-    answers of a server that answers.
+    """Detector for the workers of one round, which have just been started.
+
+    `gap_s`: most seconds between two answers of a healthy server.
     """
 
     def __init__(self, options: HangOptions, ranks: range, rhythm: Rhythm, gap_s: float, now: float) -> None:
@@ -234,9 +237,9 @@ class HangDetector:
         self._started_at = self._heard_at = now
         self._time = CountedTime()
         self._learned_of: dict[int, int] = {}
-        """Number of the last reading of each local rank that is in the rhythm."""
+        """Number of each local rank's last reading that the rhythm includes."""
         self._limit_of: dict[int, float] = {}
-        """Longest time until the next progress of each local rank that runs."""
+        """Most seconds until the next progress of each local rank that runs."""
         self._rules = [_RuleState(rule, ranks, now) for rule in options.log_rules]
         self._asleep_since: dict[int, float] = {}
         self._suspected: dict[str, tuple[int, ...]] = {}
@@ -244,18 +247,18 @@ class HangDetector:
         self._is_server_silent = False
 
     def next_deadline(self) -> float | None:
-        """Time of the next look; None while the server is silent, or if nothing is expected of the workers."""
+        """Return the time of the next look, None while the server is silent or nothing is expected of the workers."""
         return None if self._is_server_silent else self._look_at
 
     def server_answered(self, now: float) -> None:
-        """Note that the server has answered a poll: what was decided until now has been heard."""
+        """Record that the server has answered a poll, so that this agent knows the server's decisions until now."""
         if now - self._heard_at > self._gap_s:
             self._time.leave_out(self._heard_at, now)
             self._look_at = now
         self._heard_at, self._is_server_silent = now, False
 
     def line(self, local_rank: int, match: LineMatch, now: float) -> list[Suspicion]:
-        """Take a line that a worker has written, and in which the pattern of a rule was found."""
+        """Take a line of a worker in which the pattern of a rule was found."""
         state = self._rules[match.rule]
         told = state.line(local_rank, match, now)
         if state.rule.is_stop:
@@ -263,17 +266,17 @@ class HangDetector:
         return [told] if told and self._is_new(told) else []
 
     def lines_lost(self, now: float) -> None:
-        """Note that lines were not compared with the rules: each may have been the line that a rule waits for."""
+        """Record that lines were not compared with the rules. A rule may have waited for any of them."""
         for state in self._rules:
             state.since = now
 
     def give_up_rules(self, numbers: Iterable[int]) -> None:
-        """Expect nothing by these rules any more."""
+        """Stop expecting lines for these rules."""
         for number in numbers:
             self._rules[number].is_over = True
 
     def look(self, signs: Signs, now: float) -> list[Suspicion]:
-        """Look at the workers: what is suspected now that was not before, and what no longer is."""
+        """Examine the workers. Return new suspicions, and those that have ended."""
         if self._look_at is not None and now > self._look_at + LATE_S:
             self._time.leave_out(self._look_at, now)
         if now - self._heard_at > self._gap_s:
@@ -290,13 +293,13 @@ class HangDetector:
     def _is_new(self, told: Suspicion) -> bool:
         is_new = self._suspected.get(told.source, ()) != told.local_ranks
         if is_new and told.local_ranks and self._suspected.get(told.source):
-            is_new = False  # more of them hang by now: what is known already
+            is_new = False  # more workers hang than before: the suspicion is already known
         if is_new:
             self._suspected[told.source] = told.local_ranks
         return is_new
 
     def _judge(self, signs: Signs, now: float) -> tuple[list[Suspicion], float]:
-        """A verdict of each source, and when one of them may change."""
+        """Return the verdict of each source, and the time at which one of them may change."""
         found, due = [], inf
         for source in (self._progress, self._silence, self._uninterruptible):
             told, at = source(signs, now)
@@ -312,7 +315,7 @@ class HangDetector:
         options = self._options
         if options.progress:
             now = min(self._limit_of.values(), default=inf)
-            yield now if now == inf else min(now, options.progress.step_s or inf)  # a first step may come any time
+            yield now if now == inf else min(now, options.progress.step_s or inf)  # a first step may come at any time
         yield options.silence_s or inf
         yield options.uninterruptible_s or inf
         yield from (rule.rule.shortest_s for rule in self._rules if not rule.is_over)
@@ -334,7 +337,7 @@ class HangDetector:
                 due = min(due, now + limit_s - silent_s)
         if not late:
             return Suspicion("progress", "", ()), due
-        late.sort()  # the worker that is furthest behind goes first: the others wait for it
+        late.sort()  # the worker furthest behind is first: the others wait for it
         *_, reason, _, limit_s = late[0]
         silent_s = min(each[4] for each in late)
         return Suspicion("progress", reason, tuple(each[2] for each in late), silent_s, limit_s), due
@@ -343,7 +346,7 @@ class HangDetector:
         return self._time.between(reading.at if reading else self._started_at, now)
 
     def _limit(self, reading: Reading | None) -> float:
-        """Longest time that may pass after this reading of a worker."""
+        """Return the most seconds that may pass after this reading of a worker."""
         limits = self._options.progress
         assert limits
         if reading is None:
@@ -367,14 +370,14 @@ class HangDetector:
     def _checkpoint_limit(self, limits: ProgressLimits) -> float:
         if limits.checkpoint_s is not None:
             return limits.checkpoint_s
-        if limits.step_s is not None:  # a limit for steps only is one for checkpoints, too
+        if limits.step_s is not None:  # a limit for steps only also applies to checkpoints
             return limits.step_s
         return max(self._learned("checkpoint"), self._grown("checkpoint", UNSEEN_S))
 
     def _step_limit(self, limits: ProgressLimits, reading: Reading) -> float:
-        """Limit of what may come without an announcement: a step, an evaluation, or the loading of an epoch.
+        """Return the limit for work that is not announced: a step, an evaluation, or the loading of an epoch.
 
-        Nothing tells which of them a silence is, so that all of them must have been seen.
+        A silence may be any of these, so all of them must have been seen.
         """
         knows_steps = self._rhythm.knows_start or has_warmed_up(reading)
         learned = max(self._learned(kind, 0.0) for kind in ("step", "work")) if knows_steps else limits.unseen_s
@@ -389,13 +392,13 @@ class HangDetector:
         return max(SHORTEST_S, limits.factor * longest_s)
 
     def _grown(self, kind: str, most_s: float) -> float:
-        """Limit after restarts that have cut silences of this kind off: a killed round never shows their length."""
+        """Return the limit after restarts that have cut off silences of this kind. Their full length is unknown."""
         assert self._options.progress
         growth = max(LEAST_GROWTH, self._options.progress.factor)
         return min(most_s, growth * self._rhythm.cut_off_s.get(kind, 0.0))
 
     def cut_off(self, signs: Signs, now: float) -> None:
-        """Note that the round ends now: the silences under way, suspected or not, might have ended by themselves."""
+        """Record that the round ends now. The present silences, suspected or not, might have ended by themselves."""
         if self._options.progress is None:
             return
         self._learn(signs)
@@ -406,7 +409,9 @@ class HangDetector:
                 self._rhythm.cut_off(kind, self._silent_s(reading, now))
 
     def _learn(self, signs: Signs) -> bool:
-        """Take the longest of each kind into the rhythm, but for time that does not count. Whether a reading is new."""
+        """Add the longest time of each kind to the rhythm, without time that does not count. Return whether a reading
+        is new.
+        """
         new = {rank: each for rank, each in signs.readings.items() if self._learned_of.get(rank) != each.number}
         for rank, reading in new.items():
             if rank not in self._learned_of:
@@ -447,7 +452,7 @@ class HangDetector:
 
 
 class _RuleState:
-    """State of one rule, as the output goes on."""
+    """State of one rule while output arrives."""
 
     def __init__(self, rule: LogRule, ranks: range, now: float) -> None:
         self.rule = rule
@@ -456,7 +461,7 @@ class _RuleState:
         """Time of the last line, or of the start."""
         self._has_matched = False
         self._beyond: dict[int, int] = {}
-        """Numbers in a row beyond the limits, by local rank."""
+        """Consecutive numbers beyond the limits, by local rank."""
         self.is_over = False
         self._source = f"log rule {rule.pattern}"[:SHOWN]
 
@@ -473,7 +478,9 @@ class _RuleState:
         return None
 
     def look(self, time: CountedTime, now: float, seen_until: float) -> tuple[Suspicion | None, float]:
-        """Whether a line is overdue, of those that were written until `seen_until`, and when one will be."""
+        """Return a suspicion if a line written until `seen_until` is overdue, and the time at which the next one will
+        be.
+        """
         rule = self.rule
         limit_s = rule.every_s if self._has_matched else rule.first_s
         if self.is_over or limit_s is None or rule.rank not in self._ranks:

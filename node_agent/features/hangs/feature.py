@@ -1,4 +1,4 @@
-"""Feature: workers are watched for hangs, round after round."""
+"""Feature: watches the workers of each round for hangs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +19,7 @@ LONGEST_SOURCE = 128
 
 
 class Hangs(Feature):
-    """Watch over the workers."""
+    """Watches the workers."""
 
     def __init__(self, kernel: Kernel, options: hangs.Hangs) -> None:
         super().__init__(kernel)
@@ -51,7 +51,7 @@ class Hangs(Feature):
 
 
 def suspect(kernel: Kernel, found: Suspicion) -> None:
-    """Report what a source has found of the workers that run, to people and to the server."""
+    """Report a source's finding about the running workers to people and to the server."""
     if (assignment := kernel.assignment) is None:
         return
     source, ranks = found.source[:LONGEST_SOURCE], tuple(assignment.first_rank + rank for rank in found.local_ranks)

@@ -1,8 +1,8 @@
-"""Watch over a node's workers: feeds the detectors of hangs with what is seen of them. One timer, no polling.
+"""Watches a node's workers: passes observations to the hang detectors. It uses one timer and no polling.
 
-Nothing of it runs unless a source is asked for. Lines of output are taken where the agent reads them anyway; a stream
-that goes to a file alone is read for the sake of them, as those that are shown are. A process of its own looks for the
-user's patterns in them.
+It does nothing unless a source is enabled. It takes output lines where the agent reads them anyway. A stream that goes
+only to a file is read for this purpose, like a stream on the console. A separate process searches the lines for the
+user's patterns.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from node_agent.kernel.workers.process import state
 
 LONGEST_LINE = 1 << 16
 LOOKED_AT = 4_096
-"""Characters of a line in which patterns are looked for."""
+"""Characters of a line that are searched for patterns."""
 
 
 class HangWatch:
-    """Detector of each round in turn. `pids`: the workers that run, by local rank; `readings`: their progress."""
+    """Runs a detector for each round. `pids`: the running workers, by local rank. `readings`: their progress."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class HangWatch:
         self._loop = asyncio.get_running_loop()
 
     def start(self, ranks: range, world_size: int, gap_s: float) -> None:
-        """Begin to watch workers with these ranks, which have been started."""
+        """Begin to watch the workers with these ranks, which have been started."""
         self._forget()
         rhythm = self._rhythms.next_round(world_size)
         self._round += 1
@@ -57,13 +57,13 @@ class HangWatch:
         self._arm()
 
     def stop(self) -> None:
-        """End the watch: the workers are about to be stopped."""
+        """End the watch, because the workers are about to be stopped."""
         if self._detector:
             self._detector.cut_off(self._signs(), self._loop.time())
         self._forget()
 
     def close(self) -> None:
-        """End the process that looks for patterns."""
+        """End the process that searches for patterns."""
         if self._matcher:
             self._matcher.close()
 
@@ -75,13 +75,13 @@ class HangWatch:
         self._last_output_at.clear()
 
     def server_answered(self) -> None:
-        """Note that the server has answered a poll."""
+        """Record that the server has answered a poll."""
         if self._detector:
             self._detector.server_answered(self._loop.time())
             self._arm()
 
     def sink(self, local_rank: int) -> Sink:
-        """Sink for what a worker writes to one of its streams."""
+        """Return a sink for what a worker writes to one of its streams."""
         return _WatchedLines(self, local_rank, splits=bool(self._options.log_rules))
 
     def wrote(self, local_rank: int, lines: list[bytes]) -> None:

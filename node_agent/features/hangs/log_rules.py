@@ -1,7 +1,7 @@
-"""Lines of the workers' output in which the patterns of `--log-rule` are found, by a process of its own.
+"""Searches the workers' output for the patterns of `--log-rule`, in a separate process.
 
-A pattern may take for ever on some line, and a pattern that is slow may fall behind. Neither holds the agent up: one
-batch of lines is with the process at a time, and the others wait here, within a limit.
+A pattern may take forever on some line, and a slow pattern may fall behind. Neither blocks the agent: the process gets
+one batch of lines at a time, and a limited number of further lines waits here.
 """
 
 import json
@@ -20,11 +20,11 @@ from node_agent.kernel.workers.helper import Helper
 from node_agent.kernel.workers.process import STDERR, CommandProcess
 
 CPU_S = 2.0
-"""Processor time that all patterns together may take for one line."""
+"""Seconds of processor time that all patterns together may take for one line."""
 BATCH = 1 << 15
-"""Characters of the lines after which a batch is full: it must fit into the buffer of a socket."""
+"""Characters of lines after which a batch is full. It must fit into the buffer of a socket."""
 MOST_WAITING = 1 << 22
-"""Characters of all lines that wait, each with `LINE_COST` more."""
+"""Most characters of waiting lines. Each line counts `LINE_COST` more."""
 LINE_COST = 64
 READ_BYTES = 1 << 18
 _ANSWER_LATER = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -40,10 +40,10 @@ class Line(Struct, frozen=True):
 
 
 class LineMatcher:
-    """Looks for the patterns of the rules in lines, which are answered in their order.
+    """Searches lines for the rules' patterns. The answers come in the order of the lines.
 
-    `matched` is told each match. `given_up` is told the numbers of rules that count no longer, and `lost` that lines
-    were left out; `warn` gets a line about either.
+    `matched` is called with each match, `given_up` with the numbers of rules that are no longer used, and `lost` when
+    lines were skipped. `warn` is called with a line about either problem.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class LineMatcher:
         warn: Callable[[str], None],
     ) -> None:
         self._rules = dict(enumerate(rules))
-        """Rules that count, by number."""
+        """Rules in use, by number."""
         self._environment = environment
         self._matched, self._given_up, self._lost, self._warn = matched, given_up, lost, warn
         self._helper: Helper | None = None
         self._at = -1
-        """Descriptor of the file in which the process notes the number of the pattern that it looks for."""
+        """Descriptor of the file in which the process notes the number of its current pattern."""
         self._asked: list[Line] = []
         self._waiting: deque[Line] = deque()
         self._waiting_cost = 0
@@ -70,12 +70,12 @@ class LineMatcher:
 
     @property
     def seen_until(self) -> float:
-        """Time until which all output has been looked at; infinite if nothing waits."""
+        """Time until which all output was searched, infinite if no line waits."""
         first = self._asked or self._waiting
         return first[0].at if first else float("inf")
 
     def put(self, lines: Sequence[Line]) -> None:
-        """Take lines. They are left out if too many wait."""
+        """Take lines. They are skipped if too many wait."""
         if not self._rules:
             return
         cost = sum(map(_cost, lines))
@@ -130,7 +130,7 @@ class LineMatcher:
         data = json.dumps(message, ensure_ascii=False).encode(errors="replace") + b"\n"
         try:
             sent = self._helper.socket.send(data, _ANSWER_LATER)
-        except OSError:  # it is dead, as will be noticed, or stuck
+        except OSError:  # it is dead or stuck; its end will be noticed
             sent = 0
         if sent < len(data):
             self._helper.kill()
@@ -154,7 +154,7 @@ class LineMatcher:
             self._ask()
 
     def _ended(self, helper: Helper) -> None:
-        """Go on without the pattern that has taken too long, if that is the reason."""
+        """Continue without the pattern that took too long, if that ended the process."""
         number = int.from_bytes(os.pread(self._at, log_rules_helper.NUMBER_BYTES, 0), sys.byteorder)
         self._end()
         if helper.exit_code == -signal.SIGVTALRM and number in self._rules:

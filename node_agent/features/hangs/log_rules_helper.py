@@ -1,13 +1,14 @@
-"""Program that looks for the patterns of `--log-rule` in what workers write: see log_rules.py beside it.
+"""Program that searches the workers' output for the patterns of `--log-rule`: see log_rules.py beside it.
 
-A program of its own that imports nothing of ours. A regular expression may take for ever, and Python cannot interrupt
-it: the kernel ends this process (SIGVTALRM) when the patterns have taken too much processor time for one line.
+It is a program of its own that imports nothing of this package. A regular expression may take forever, and Python
+cannot interrupt it. So the kernel ends this process (SIGVTALRM) when the patterns have used too much processor time for
+one line.
 
-Its stdin is a socket to the agent, with one line of JSON a message. The first one has the patterns, each with its
-number, and the processor time that a line may take. Each of the others is a list of lines. The answer has a match for
-each pattern that is found in one of them: the number of the line, that of the pattern, the beginning of the line, and
-what the pattern captures. The file whose descriptor is the argument begins with the number of the pattern that is being
-looked for.
+Its stdin is a socket to the agent, with one line of JSON a message. The first message has the patterns, each with its
+number, and the processor time that a line may take. Each further message is a list of lines. The answer has a match for
+each pattern that is found in a line: number of the line, number of the pattern, beginning of the line, captured text.
+The argument is the descriptor of a file. The program keeps the number of its current pattern at the beginning of that
+file.
 """
 
 import json
@@ -19,7 +20,7 @@ import socket
 import sys
 
 SHOWN = 400
-"""Characters of a line, and of what is captured, in a match."""
+"""Most characters of a line, and of captured text, in a match."""
 NUMBER_BYTES = 4
 
 

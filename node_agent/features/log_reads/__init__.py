@@ -1,4 +1,4 @@
-"""Log reads: operators who ask the server are shown the end of workers' log files."""
+"""Log reads: show the end of workers' log files to operators who ask the server."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from node_agent.kernel.config import Options
 
 
 class LogReads(Options, frozen=True, kw_only=True):
-    """Permission to read logs. Without it the question is refused, which is an answer, too."""
+    """Permission to read logs. Without it the agent answers such a query with a refusal."""
 
     feature = "node_agent.features.log_reads.feature:LogReads"
     after = "tls_key"
@@ -22,7 +22,7 @@ class LogReads(Options, frozen=True, kw_only=True):
 
     @property
     def is_on(self) -> bool:
-        return False  # but for the queries
+        return False  # except for queries
 
     @property
     def answers(self) -> tuple[type[Query], ...]:

@@ -1,4 +1,4 @@
-"""Feature: the end of a worker's log file, for the server's queries."""
+"""Feature: answers the server's queries for the end of a worker's log file."""
 
 from rdzv_protocol.queries import LogTail, Query, Refused, TailLog
 
@@ -9,7 +9,7 @@ from node_agent.kernel.feature import Feature, Kernel
 
 
 class LogReads(Feature):
-    """Answers to `TailLog`."""
+    """Answers `TailLog` queries."""
 
     def __init__(self, kernel: Kernel, options: log_reads.LogReads) -> None:
         super().__init__(kernel)

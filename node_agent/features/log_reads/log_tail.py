@@ -1,8 +1,8 @@
-"""End of a worker's log file, for an operator who asks the server: `--allow-log-reads`. Imported when one does.
+"""Reads the end of a worker's log file for an operator who asks the server: `--allow-log-reads`. Imported on first use.
 
-Only what the agent has opened for this worker itself is read, and only if it is still a file in the run's own folder:
-a worker may have put a link in its place. Files are read in threads that nobody waits for at the end, since a network
-disk may hang for as long as it likes.
+The agent reads only files that it has opened for this worker itself, and only if the path still is a file in the run's
+own folder: a worker may have replaced it by a link. Threads read the files, and an exit does not wait for them, since a
+network disk may hang for any time.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from node_agent.features.log_reads import words
 from node_agent.kernel.output.logs import ReadableLogs
 
 MOST_READS = 4
-"""Reads under way at a time: those on a disk that hangs may never end."""
+"""Most reads at a time. Reads on a disk that hangs may never end."""
 _OTHER: dict[LogStream, LogStream] = {"stdout": "stderr", "stderr": "stdout"}
 LONGEST_PATH = 1_024
-"""Characters of a path in an answer."""
+"""Most characters of a path in an answer."""
 
 
 class LogReader:
-    """Reads of one agent. `node_id` names it for people."""
+    """Reads the logs of one agent. `node_id`: the node's name for people."""
 
     def __init__(self, node_id: str) -> None:
         self._node_id = node_id
         self._under_way = 0
 
     async def tail(self, query: TailLog, readable: ReadableLogs) -> LogTail | Refused:
-        """Answer to the query: the end of the worker's file, or a refusal."""
+        """Return the end of the worker's file, or a refusal."""
         path = self._path(query, readable)
         return path if isinstance(path, Refused) else await self._read_beside(path, readable.folder, query)
 
     def _path(self, query: TailLog, readable: ReadableLogs) -> str | Refused:
-        """The file that the worker was given."""
+        """Return the file that the worker was given."""
         assignment, logs = readable.assignment, readable.logs
         if assignment.round != query.round or query.rank not in assignment.ranks:
             return Refused(reason=words.no_such_worker(self._node_id, query.rank, query.round))
@@ -81,13 +81,15 @@ class LogReader:
 
 
 def _tail(path: str, folder: str, lines: int, offset: int | None) -> LogTail:
-    """End of the file. Raises `OSError`: with ELOOP, as the kernel does for a link, if it is no file in the folder."""
+    """Return the end of the file. Raises `OSError`, with ELOOP (the kernel's error for a link) if it is not a file in
+    the folder.
+    """
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or not os.readlink(f"/proc/self/fd/{file}").startswith(f"{folder}/"):
             raise OSError(ELOOP, os.strerror(ELOOP), path)
-        wanted = offset if offset is not None and offset <= status.st_size else 0  # it may have been emptied
+        wanted = offset if offset is not None and offset <= status.st_size else 0  # the file may have been emptied
         begin = max(wanted, status.st_size - LOG_BYTES)
         data = os.pread(file, min(LOG_BYTES, status.st_size - begin), begin)
     finally:
@@ -100,13 +102,13 @@ def _tail(path: str, folder: str, lines: int, offset: int | None) -> LogTail:
         data = data[data.find(b"\n") + 1 :]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data)
-    unfinished = len(decoder.getstate()[0])  # the begin of a character, whose rest will follow
+    unfinished = len(decoder.getstate()[0])  # the beginning of a character that is not complete yet
     shown_path = os.fsencode(path).decode(errors="replace")[:LONGEST_PATH]
     return LogTail(path=shown_path, text=text, offset=end - unfinished, is_cut=is_cut)
 
 
 def _last_lines(data: bytes, lines: int) -> bytes | None:
-    """The last lines; None if there are no more than so many."""
+    """Return the last lines, None if there are no more than that."""
     at = len(data) - data.endswith(b"\n")
     for _ in range(lines):
         at = data.rfind(b"\n", 0, at)

@@ -1,4 +1,4 @@
-"""Metrics of the agent for Prometheus, at a port of its own."""
+"""Metrics of the agent for Prometheus, at a port of their own."""
 
 from typing import Annotated
 

@@ -1,7 +1,7 @@
-"""Metrics of the agent for Prometheus, at a port of its own: `--metrics-port`. Imported with that flag alone.
+"""Metrics of the agent for Prometheus, at a port of their own: `--metrics-port`. Imported only with that flag.
 
-Served by the agent's own event loop: one request a connection, few connections at a time, each within seconds. Whatever
-goes wrong here is said and disturbs no worker.
+The agent's event loop serves one request a connection and few connections at a time, each within seconds. An error here
+is logged and does not affect the workers.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.output.threads import in_thread
 
 MOST_CONNECTIONS = 8
-"""Most connections at a time; further ones are closed at once."""
+"""Most connections at a time. Further ones are closed at once."""
 LIMIT_S = 5.0
-"""Seconds for a whole request and its answer."""
+"""Seconds for a request and its answer."""
 MOST_HEADER_BYTES = 8_192
 SPAWN_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -75,7 +75,7 @@ class AgentMetrics(Feature):
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Begin to answer scrapes. Raises `UsageError` if the port cannot be had."""
+        """Begin to answer scrapes. Raises `UsageError` if the port is not available."""
         self._socket = await in_thread(partial(_bind, *self._place), undo=socket.socket.close)  # its host may be a name
         self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=MOST_HEADER_BYTES)
         host, port = self._socket.getsockname()[:2]
@@ -85,7 +85,7 @@ class AgentMetrics(Feature):
         self._has_begun = True
 
     async def close(self) -> None:
-        """Answer no more scrapes, and give the port back."""
+        """Stop answering scrapes, and release the port."""
         if self._server:
             self._server.close()
         if self._socket:
@@ -132,7 +132,7 @@ class AgentMetrics(Feature):
 
     @property
     def _silent_s(self) -> float:
-        """Seconds for which the server, once known, has not answered."""
+        """Return the seconds for which a server that has answered before has been silent."""
         return self.kernel.machine.outages.silent_s(asyncio.get_running_loop().time())
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -150,7 +150,7 @@ class AgentMetrics(Feature):
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, h11.RemoteProtocolError):
-            pass  # whoever asks so is not answered
+            pass  # such a request gets no answer
         except Exception as error:
             self._log(words.not_told(f"{type(error).__name__}: {error}"), Level.WARNING)
         finally:
@@ -182,10 +182,10 @@ def _bind(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        why = (error.strerror or str(error)).partition(" (while attempting")[0]  # Python adds the address once more
+        why = (error.strerror or str(error)).partition(" (while attempting")[0]  # Python appends the address
         raise UsageError(words.no_port(host, port, why)) from None
 
 
 def _wall_clock(at: float | None) -> float:
-    """A time of the event loop in seconds since 1970; 0 for none."""
+    """Return a time of the event loop in seconds since 1970, 0 for None."""
     return 0.0 if at is None else time.time() - (asyncio.get_running_loop().time() - at)

@@ -1,1 +1,1 @@
-"""Checks of a node before it joins: the user's own command, and those that the agent has built in."""
+"""Checks of a node before it joins: the user's own command, and the agent's built-in checks."""

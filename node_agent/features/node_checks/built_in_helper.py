@@ -1,9 +1,10 @@
-"""Built-in checks of a node, as a program of its own that needs Python and our sentences alone: `--check gpus,disk=20`.
+"""Built-in checks of a node, as a program of its own: `--check gpus,disk=20`. It needs only Python and the sentences.
 
-Its argument is JSON: `names`, `server`, `tls`, `folder`, `limit_s`, `is_brief`. It writes one line a check: its name,
-`ok`, `UNFIT` or `unknown`, and what was found. Exit code 71 if a check has found the node unfit, else 0. What cannot be
-looked at, for want of a permission or a program, says nothing about the node, but for GPUs: whoever asks for them has
-some.
+Its argument is JSON with `names`, `server`, `tls`, `folder`, `limit_s` and `is_brief`. It prints one line a check: its
+name, `ok`, `UNFIT` or `unknown`, and the finding. The exit code is 71 if a check has found the node unfit, otherwise 0.
+
+A check that cannot run, for lack of a permission or a program, does not make the node unfit. The GPU checks are an
+exception: a user who asks for them expects GPUs.
 """
 
 import json
@@ -20,17 +21,17 @@ from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
-if not __package__:  # run by its path, and isolated: nothing of ours would be found
+if not __package__:  # isolated and run by its path: this package would not be found
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
 from node_agent.features.node_checks import words
 
 GIB = 1 << 30
 PORTS = 8
-"""Ports that an agent and its workers use at a time, and some more."""
+"""Ports that an agent and its workers use at a time, with a margin."""
 FEWEST_INODES = 1_000
 ANSWER_S = 20.0
-"""Time within which nvidia-smi and the server answer, if they are well."""
+"""Seconds in which nvidia-smi and the server must answer."""
 GPU_FIELDS = (
     "index", "name", "memory.total", "ecc.errors.uncorrected.volatile.total", "remapped_rows.failure"
 )  # fmt: skip
@@ -38,15 +39,15 @@ _XID = re.compile(r"NVRM: Xid \((PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
 
 
 class Unfit(Exception):
-    """The node is not fit, in one line."""
+    """The node is not fit, with the reason in one line."""
 
 
 class Unknown(Exception):
-    """A check that cannot be made here, and why, in one line."""
+    """A check that cannot run here, with the reason in one line."""
 
 
 class Asked:
-    """Request of the agent: which checks, with what limits, and against which server."""
+    """Request of the agent: which checks, with which limits, and against which server."""
 
     def __init__(self, text: str) -> None:
         given = json.loads(text)
@@ -59,7 +60,7 @@ class Asked:
 
 
 def gpus(asked: Asked, number: float | None) -> str:
-    """The GPUs are there, so many of them if that was asked for, and of one kind."""
+    """Check that the GPUs exist, are of one kind, and number as many as requested."""
     found = _gpus(asked)
     kinds = sorted({words.gpu(name, memory) for _, name, memory, *_ in found})
     if number is not None and len(found) != number:
@@ -72,7 +73,7 @@ def gpus(asked: Asked, number: float | None) -> str:
 
 
 def ecc(asked: Asked, most: float | None) -> str:
-    """No GPU has had uncorrectable memory errors since the driver was loaded, or has run out of spare rows."""
+    """Check that no GPU has had uncorrectable memory errors since the driver was loaded, or lacks spare rows."""
     counted = 0
     for index, _, _, errors, remapping in _gpus(asked):
         if remapping not in ("0", "No") and remapping.isalnum():
@@ -87,7 +88,7 @@ def ecc(asked: Asked, most: float | None) -> str:
 
 
 def xid(asked: Asked, most: float | None) -> str:
-    """The kernel's log has no Xid since boot that NVIDIA puts down to the hardware."""
+    """Check that the kernel's log since boot has no Xid that NVIDIA attributes to the hardware."""
     done = _run(["dmesg"], asked.answer_s)
     if done is None:
         raise Unknown(words.NO_DMESG)
@@ -100,17 +101,17 @@ def xid(asked: Asked, most: float | None) -> str:
 
 
 def disk(asked: Asked, gib: float | None) -> str:
-    """Free space for log files, which are written while the run goes on, is enough (default: 1 GiB)."""
+    """Check the free space for log files, which grow during the run (default: 1 GiB)."""
     return _room(asked.folder, 1.0 if gib is None else gib, words.MAKE_ROOM)
 
 
 def shm(asked: Asked, gib: float | None) -> str:
-    """Free space in /dev/shm, which data loaders and NCCL use, is enough (default: 1 GiB)."""
+    """Check the free space in /dev/shm, which data loaders and NCCL use (default: 1 GiB)."""
     return _room("/dev/shm", 1.0 if gib is None else gib, words.ENLARGE_SHM)
 
 
 def clock(asked: Asked, most_s: float | None) -> str:
-    """The clocks of this node and of the server agree: certificates, tokens and people's logs depend on it."""
+    """Check that this node's clock agrees with the server's: certificates, tokens and logs depend on it."""
     if asked.server is None:
         raise Unknown(words.NO_SERVER)
     most_s = 5.0 if most_s is None else most_s
@@ -123,7 +124,9 @@ def clock(asked: Asked, most_s: float | None) -> str:
 
 
 def ports(asked: Asked, number: float | None) -> str:
-    """The wanted number of ports is free (default: `PORTS`), and this node can reach itself over one."""
+    """Check that the requested number of ports is free (default: `PORTS`), and that this node can reach itself over
+    one.
+    """
     wanted, opened = int(number or PORTS), []
     try:
         for _ in range(wanted):
@@ -139,7 +142,7 @@ def ports(asked: Asked, number: float | None) -> str:
 
 
 def network(asked: Asked, least: float | None) -> str:
-    """Enough bandwidth between this node and others: see `node_agent.features.node_checks.network`."""
+    """Check the bandwidth between this node and others: see `node_agent.features.node_checks.network`."""
     raise Unknown(words.TESTED_BY_SERVER)
 
 
@@ -147,11 +150,11 @@ CHECKS: dict[str, Callable[[Asked, float | None], str]] = {
     "gpus": gpus, "ecc": ecc, "xid": xid, "disk": disk, "shm": shm, "clock": clock, "ports": ports,
     "network": network,
 }  # fmt: skip
-"""Checks by name. Each is given its limit, if the user named one: GPUs, errors, GiB, seconds, ports or MB/s."""
+"""Checks by name. Each takes its limit if the user set one: GPUs, errors, GiB, seconds, ports or MB/s."""
 
 
 def main(argument: str) -> int:
-    """Run the checks that are asked for, write what they have found, and return the exit code."""
+    """Run the requested checks, print their findings, and return the exit code."""
     asked = Asked(argument)
     verdicts = list(_verdicts(asked))
     for name, verdict, text in verdicts:
@@ -172,7 +175,7 @@ def _verdicts(asked: Asked) -> Iterator[tuple[str, str, str]]:
 
 
 def _gpus(asked: Asked) -> list[list[str]]:
-    """Values of `GPU_FIELDS`, one row a GPU."""
+    """Return the values of `GPU_FIELDS`, one row a GPU."""
     if shutil.which("nvidia-smi") is None:
         raise Unfit(words.NO_DRIVER)
     query = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
@@ -180,7 +183,7 @@ def _gpus(asked: Asked) -> list[list[str]]:
     try:
         output = process.communicate(timeout=asked.answer_s)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
-        process.kill()  # and nobody waits for it: it may be in uninterruptible sleep
+        process.kill()  # without a wait: it may be in uninterruptible sleep
         raise Unfit(words.driver_hangs(asked.answer_s)) from None
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if process.returncode:
@@ -193,7 +196,7 @@ def _gpus(asked: Asked) -> list[list[str]]:
 
 
 def _run(command: list[str], within_s: float) -> str | None:
-    """Output of a program; None if it is not there, fails, or takes too long."""
+    """Return the output of a program, None if it is missing, fails, or takes too long."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s)
     except (OSError, subprocess.TimeoutExpired):
@@ -217,7 +220,7 @@ def _room(folder: str, gib: float, advice: str) -> str:
 
 
 def _server_time(asked: Asked) -> tuple[float, float, float]:
-    """The node's clock before the question, the server's in between, and the node's again. Seconds since 1970."""
+    """Return three times in seconds since 1970: the node's before the request, the server's, the node's after it."""
     assert asked.server
     host, port = asked.server
     http = HTTPConnection(host, port, timeout=asked.answer_s)

@@ -1,8 +1,8 @@
-"""Test of the network between this node and another one, which the server has chosen: `--check network`.
+"""Test of the network between this node and another one that the server has chosen: `--check network`.
 
-One agent listens for a moment at its reserved MASTER_PORT, the very port that others connect to when the run starts,
-and takes the one connection that begins with the nonce of this test. Latency is the median time of a byte there and
-back; then each sends the other a few megabytes, and measures what it gets.
+One agent listens for a moment at its reserved MASTER_PORT, the port that others connect to when the run starts. It
+accepts one connection, which must begin with the test's nonce. The latency is the median time of a byte there and back.
+Then each node sends a few megabytes to the other, and measures what it receives.
 """
 
 import asyncio
@@ -19,26 +19,27 @@ from node_agent.features.node_checks import words
 
 MB = 1e6
 SLACK = 1.25
-"""Factor on the longest time that the limit allows: after that no byte can bring the rate up to the limit."""
+"""Ratio of the test's time limit to the longest time that the rate limit allows. A later byte cannot meet that limit.
+"""
 MOST_LATENCY_S = 0.1
-"""Longest round trip; in one cluster it is much shorter as a rule, and Linux sends a lost packet again after 0.2 s."""
+"""Longest round trip. In one cluster it is usually much shorter, and Linux sends a lost packet again after 0.2 s."""
 CONNECTING_SHARE = 0.5
-"""Part of the test's time within which there is a connection."""
+"""Part of the test's time in which the connection must be made."""
 NONCE_S = 2.0
-"""Time that a connection has to show the nonce."""
+"""Seconds that a connection has to send the nonce."""
 MOST_UNAUTHENTICATED = 8
-"""Most connections that have not shown the nonce at a time; of more the oldest is closed."""
+"""Most connections that have not sent the nonce yet. If there are more, the oldest is closed."""
 RETRY_S = 0.02
-"""Time between two attempts to connect: the other node may listen a little later."""
+"""Seconds between two attempts to connect: the other node may listen a little later."""
 _CHUNK = 1 << 18
 
 
 class _Failed(Exception):
-    """Test that has failed: there is no connection, or it is too slow, as the message says."""
+    """The test has failed: there is no connection, or it is too slow. The message says which."""
 
 
 async def measure(query: PairTest, least_mb_per_s: float) -> PairTested:
-    """Test the network as the server has asked. The answer says what is wrong, if anything is."""
+    """Test the network as the server has requested. The answer says what is wrong, if anything."""
     try:
         async with asyncio.timeout(query.limit_s), _connection(query) as (connection, latency_s):
             if latency_s > MOST_LATENCY_S:
@@ -55,7 +56,7 @@ async def measure(query: PairTest, least_mb_per_s: float) -> PairTested:
 
 @asynccontextmanager
 async def _connection(query: PairTest) -> AsyncIterator[tuple[socket.socket, float]]:
-    """The connection with the other node, and its latency as far as this node measures it."""
+    """Yield the connection to the other node, and its latency if this node measures it."""
     where, within_s = f"{query.addr}:{query.port}", query.limit_s * CONNECTING_SHARE
     try:
         async with asyncio.timeout(within_s):
@@ -72,13 +73,13 @@ async def _connection(query: PairTest) -> AsyncIterator[tuple[socket.socket, flo
 
 
 async def _exchange(connection: socket.socket, query: PairTest, least_mb_per_s: float) -> float:
-    """Send and receive the test's bytes, in turns; MB/s of those received. Raises `_Failed`."""
+    """Send and receive the test's bytes in turns. Return MB/s of the received bytes. Raises `_Failed`."""
     loop, zeros = asyncio.get_running_loop(), memoryview(bytes(_CHUNK))
     mb_per_s = await _receive(connection, query.peer, least_mb_per_s) if query.listens else 0.0
     for _ in range(PAIR_TEST_BYTES // _CHUNK):
         await loop.sock_sendall(connection, zeros)
     if query.listens:
-        await _read(connection, 1)  # the other one has had it all
+        await _read(connection, 1)  # the other node has received everything
         return mb_per_s
     mb_per_s = await _receive(connection, query.peer, least_mb_per_s)
     await loop.sock_sendall(connection, b"\0")
@@ -104,7 +105,7 @@ async def _receive(connection: socket.socket, peer: str, least_mb_per_s: float) 
 
 
 async def _connected(query: PairTest) -> socket.socket:
-    """A connection to the node that listens, which has been shown the nonce."""
+    """Return a connection to the listening node, after sending the nonce."""
     loop = asyncio.get_running_loop()
     family, kind, protocol, _, address = await _looked_up(query)
     while True:
@@ -123,7 +124,7 @@ async def _connected(query: PairTest) -> socket.socket:
 
 
 async def _ping(connection: socket.socket) -> float:
-    """Median time of a byte there and back."""
+    """Return the median time of a byte there and back."""
     loop, times = asyncio.get_running_loop(), []
     for _ in range(PAIR_TEST_PINGS):
         began = loop.time()
@@ -140,7 +141,7 @@ async def _echo(connection: socket.socket) -> float:
 
 
 async def _accepted(query: PairTest) -> socket.socket:
-    """The one connection that knows the nonce; any other one is closed without an answer."""
+    """Return the one connection that sends the nonce. Others are closed without an answer."""
     loop = asyncio.get_running_loop()
     unauthenticated: dict[asyncio.Task[bool], socket.socket] = {}
     taken: socket.socket | None = None
@@ -164,20 +165,20 @@ async def _accepted(query: PairTest) -> socket.socket:
             return taken
         finally:
             accepting.cancel()
-            await asyncio.wait({accepting})  # it lets go of the listener, which is closed next
+            await asyncio.wait({accepting})  # it releases the listener, which is closed next
             for task in list(unauthenticated):
                 _drop(unauthenticated, task)
 
 
 def _drop(unauthenticated: dict[asyncio.Task[bool], socket.socket], task: asyncio.Task[bool]) -> None:
-    """Close the connection once nobody reads from it any more."""
+    """Close the connection once its reader has finished."""
     connection = unauthenticated.pop(task)
     task.add_done_callback(lambda _: connection.close())
     task.cancel()
 
 
 async def _knows(connection: socket.socket, nonce: bytes) -> bool:
-    """Whether the connection begins with the nonce, within `NONCE_S` seconds."""
+    """Return whether the connection begins with the nonce, within `NONCE_S` seconds."""
     connection.setblocking(False)
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(NONCE_S):
@@ -186,9 +187,10 @@ async def _knows(connection: socket.socket, nonce: bytes) -> bool:
 
 
 async def _listener(query: PairTest) -> socket.socket:
-    """Socket that listens at this node's own address, beside the one that reserves the port.
+    """Return a socket that listens at this node's own address, beside the one that reserves the port.
 
-    It listens at every address if that one is not this machine's: a NAT is between, and the nonce says who is meant.
+    If that address is not this machine's, because of a NAT, it listens at every address. The nonce identifies the right
+    connection.
     """
     family, kind, protocol, _, address = await _looked_up(query)
     for each in (address, ("", query.port)):
@@ -207,12 +209,12 @@ async def _listener(query: PairTest) -> socket.socket:
 
 
 async def _looked_up(query: PairTest) -> tuple[Any, ...]:
-    """The first address of the node that listens, as `getaddrinfo` gives it."""
+    """Return the first address of the listening node, as `getaddrinfo` returns it."""
     return (await asyncio.get_running_loop().getaddrinfo(query.addr, query.port, type=socket.SOCK_STREAM))[0]
 
 
 async def _read(connection: socket.socket, number: int) -> bytes:
-    """The next `number` bytes of the connection. Raises `ConnectionResetError` if it ends before."""
+    """Return the next `number` bytes of the connection. Raises `ConnectionResetError` if it ends before."""
     got = b""
     while len(got) < number:
         more = await asyncio.get_running_loop().sock_recv(connection, number - len(got))

@@ -1,9 +1,11 @@
 """Check of this node before it joins: built-in checks (`--check`), then the user's command (`--pre-join-check`).
 
-Each is a child in a session of its own, tied to the agent's life, with a time limit. Exit code 0: the node is fit. 71
-(`ExitCode.NODE_UNFIT`), or no end within the limit: it is unfit, for a health check that hangs is itself a sign of a
-broken node. Any other code says that the check is broken, which says nothing about the node: that is warned of, and the
-node joins. `--check-only` has a person see the checks, and nothing else (`node_agent.features.checks`).
+Each check is a child in a session of its own, tied to the agent's life, with a time limit. Exit code 0 means that the
+node is fit. 71 (`ExitCode.NODE_UNFIT`) means unfit. A check that exceeds the limit also makes the node unfit, because a
+health check that hangs is a sign of a broken node. Any other code means that the check itself is broken: the agent
+warns and the node joins.
+
+`--check-only` runs the checks without a launch (`node_agent.features.checks`).
 """
 
 import asyncio
@@ -31,25 +33,25 @@ PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "built_in_hel
 
 
 class NodeCheck(Struct, frozen=True, kw_only=True):
-    """Checks of this node before it joins; see `words` beside this file. Durations are seconds."""
+    """Checks of this node before it joins. Durations are in seconds."""
 
     built_in: Mapping[str, float | None] = {}
-    """Built-in checks by name, each with its limit; None: the check's own."""
+    """Built-in checks by name, each with its limit, None for the check's default."""
     command: str = ""
-    """The user's own check, for a shell; empty: none."""
+    """The user's own check as a shell command, empty for none."""
     limit_s: float = 60.0
-    """Longest time of the built-in checks, and of the user's own."""
+    """Most seconds of the built-in checks, and of the user's own."""
     server: Endpoint | None = None
     """Server whose clock is compared with this node's."""
     tls: tuple[str, str | None, str | None] | None = None
-    """Files for a server that speaks TLS: its authorities ("system": those that the system trusts), this node's
+    """Files for a server with TLS: its authorities ("system" for those that the system trusts), this node's
     certificate, and its key."""
     folder: str = ""
-    """Folder of the workers' log files; empty: a temporary one."""
+    """Folder of the workers' log files, empty for a temporary one."""
 
 
 def commands(check: NodeCheck, *, is_brief: bool = True) -> Iterator[tuple[str, Sequence[str]]]:
-    """Commands of the check, each with its name for people. `is_brief`: see `built_in`."""
+    """Yield the commands of the check, each with its name for people. `is_brief`: see `built_in`."""
     if check.built_in:
         names = [name if limit is None else f"{name}={limit:.10g}" for name, limit in check.built_in.items()]
         yield f"--check {','.join(names)}", built_in(check, is_brief=is_brief)
@@ -58,7 +60,7 @@ def commands(check: NodeCheck, *, is_brief: bool = True) -> Iterator[tuple[str, 
 
 
 def built_in(check: NodeCheck, *, is_brief: bool = False) -> Sequence[str]:
-    """Command of the built-in checks. `is_brief`: it writes only of checks that do not pass."""
+    """Return the command of the built-in checks. `is_brief`: whether it prints only checks that do not pass."""
     asked = {**msgspec.to_builtins(check), "is_brief": is_brief}
     return (sys.executable, "-IS", PROGRAM, msgspec.json.encode(asked).decode())
 
@@ -78,7 +80,7 @@ class PreJoinCheck:
         self._quiet: asyncio.TimerHandle | None = None
 
     def start(self, after_failure: bool, done: Callable[[str], None]) -> None:
-        """Check the node; `done` is told why it is unfit, or nothing."""
+        """Check the node. `done` is called with the reason why it is unfit, empty if it is fit."""
         self._done, self._began_at, self._left = done, self._loop.time(), list(commands(self._check))
         self._reason = "after_failure" if after_failure else "join"
         self._quiet = self._loop.call_later(QUIET_S, self._tell_of_wait)
@@ -141,7 +143,7 @@ class PreJoinCheck:
 
 
 def evidence(output: str) -> str:
-    """The end of what a check has written, in one line; empty if it has written nothing."""
+    """Return the end of a check's output in one line, empty if there is none."""
     lines = [printable(line).strip() for line in output.splitlines() if one_line([line])]
     kept = last_lines(lines, TAIL_LINES, EVIDENCE_BYTES)
     return " | ".join(kept)

@@ -1,4 +1,4 @@
-"""Notices: the agent tells its workers that their round will end, and they save their work."""
+"""Notices: tell the workers that their round is about to end, so that they save their work."""
 
 from collections.abc import Callable, Iterator
 from typing import Annotated
@@ -10,7 +10,7 @@ from node_agent.flags import ours, seconds, signal_name
 from node_agent.kernel.config import LaunchPlan, Options, UsageError
 
 SHARE = 0.8
-"""Part of `--shutdown-timeout` that a notice may take: what a scheduler gives between SIGTERM and SIGKILL is all."""
+"""Largest part of `--shutdown-timeout` for a notice. A scheduler gives no more time between SIGTERM and SIGKILL."""
 
 
 class Notices(Options, frozen=True, kw_only=True):
@@ -29,10 +29,10 @@ class Notices(Options, frozen=True, kw_only=True):
         "only for workers that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK)")] = None
     # fmt: on
     notice_s: float | None = None
-    """Time for which this agent, told to leave, waits until the workers of all nodes have saved; None: it does not.
-    The rest of its own time is for their end."""
+    """Seconds that this agent, when told to leave, waits until the workers of all nodes have saved; None for no wait.
+    The rest of its time is for their end."""
     gives_notices: bool = False
-    """Whether workers are given the files of notices."""
+    """Whether workers get the files for notices."""
 
     @property
     def is_on(self) -> bool:

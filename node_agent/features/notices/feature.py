@@ -14,7 +14,7 @@ from node_agent.kernel.feature import Feature, Kernel
 
 
 class Notices(Feature):
-    """Board of one round after another."""
+    """Notice board for each round."""
 
     def __init__(self, kernel: Kernel, options: notices.Notices) -> None:
         super().__init__(kernel)
@@ -40,7 +40,7 @@ class Notices(Feature):
         return self._board.is_acknowledged() if self._board and self._board.is_given else None
 
     async def answer(self, query: Query) -> Noticed:
-        """Tell the workers of the round that it ends, and wait until they have saved."""
+        """Tell the workers that the round is about to end, and wait until they have saved."""
         assert isinstance(query, Notice)
         started, board = self.kernel.started, self._board
         if not started or not board or started.logs.assignment.round != query.round:

@@ -1,9 +1,8 @@
-"""Notices to the workers of one round: a file that they read, and one for each of them by which it acknowledges.
+"""Notices to the workers of one round: a file that they read, and one for each worker to acknowledge it.
 
-A script reads with `node_agent.notice()`, or looks for the file `NODE_AGENT_NOTICE_FILE`. It says that it does by
-making `NODE_AGENT_NOTICE_ACK`, and acknowledges by writing anything into it. Who has not made that file does not
-listen, and nobody waits for it; nor for one that has ended. The files are looked at while a notice is open, and never
-else.
+A script calls `node_agent.notice()`, or checks for the file `NODE_AGENT_NOTICE_FILE`. It makes `NODE_AGENT_NOTICE_ACK`
+to show that it listens, and writes anything into that file to acknowledge. The agent does not wait for a worker that
+has not made the file, or that has ended. The agent reads these files only while a notice is open.
 """
 
 import asyncio
@@ -24,16 +23,18 @@ from node_agent.kernel.workers.group import READ_WITHIN_S
 from node_agent.kernel.workers.temp_dir import TempDir
 
 LOOK_S = 0.02
-"""Time between two looks at whether all have acknowledged."""
+"""Seconds between two checks whether all have acknowledged."""
 MARGIN_S = 0.2
-"""Time before the deadline at which the answer goes, whoever has not acknowledged."""
+"""Seconds before the deadline at which the answer is sent, even if workers have not acknowledged."""
 
 
 class NoticeBoard:
-    """Board of the workers of one round. `signal_name`: what they get besides; they all listen then."""
+    """Notice board for the workers of one round. `signal_name`: a signal that they get too. They then all count as
+    listening.
+    """
 
     def __init__(self, temp_dir: TempDir, round_: int, workers: int, signal_name: str | None = None) -> None:
-        """`temp_dir` has been made."""
+        """`temp_dir`: must have been made."""
         self._is_given = False
         self._signal_name = signal_name
         self._path = temp_dir.path(f"notice-{round_}.json")
@@ -48,16 +49,16 @@ class NoticeBoard:
         return self._is_given
 
     async def is_acknowledged(self) -> bool:
-        """Whether a worker has acknowledged a notice; False if the disk does not tell in time."""
+        """Return whether a worker has acknowledged a notice, False if the disk does not answer in time."""
         try:
             return self._is_given and (await self._look(READ_WITHIN_S)).acknowledged > 0
         except OSError:
             return False
 
     async def _look(self, within_s: float, alive: Collection[int] | None = None) -> Noticed:
-        """Number of workers that listen, and of those among them that have acknowledged, or have ended.
+        """Return how many workers listen, and how many of those have acknowledged or ended.
 
-        `alive`: local ranks of the workers that have not exited; None: of all. Raises `OSError` if the disk does not
+        `alive`: local ranks of the workers that have not exited, None for all. Raises `OSError` if the disk does not
         answer.
         """
         sizes = await in_thread(lambda: [_size(path) for path in self._acks], within_s)
@@ -68,9 +69,9 @@ class NoticeBoard:
     async def give(
         self, notice: Notice, alive: Callable[[], Mapping[int, int]], warn: Callable[[str], None]
     ) -> Noticed:  # fmt: skip
-        """Tell the workers, and wait until all that listen have saved or ended, or until it is nearly too late.
+        """Tell the workers, and wait until all that listen have saved or ended, or the deadline is near.
 
-        `alive`: gives the pids of the workers that have not exited, by local rank.
+        `alive`: returns the pids of the workers that have not exited, by local rank.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + max(0.0, notice.remaining_s - MARGIN_S)
@@ -81,23 +82,23 @@ class NoticeBoard:
             return Noticed(listening=0, acknowledged=0)
         self._is_given = True
         for pid in alive().values() if self._signal_name else ():
-            with suppress(ProcessLookupError):  # the worker alone: what it has started may not know the signal
+            with suppress(ProcessLookupError):  # only the worker: its children may not handle the signal
                 os.kill(pid, signal.Signals[self._signal_name or ""])
         seen = Noticed(listening=0, acknowledged=0)
         while True:
-            with suppress(OSError):  # the disk hangs: what has been seen before counts
+            with suppress(OSError):  # the disk hangs: the previous look counts
                 seen = await self._look(max(LOOK_S, until - loop.time()), alive())
             if seen.acknowledged >= seen.listening or loop.time() >= until:
                 return seen
             await asyncio.sleep(LOOK_S)
 
     def close(self) -> None:
-        """Remove the files, at some time."""
+        """Remove the files, later."""
         for path in (self._path, *self._acks):
             leave_to_thread(partial(os.unlink, path))
 
     def _write(self, notice: Notice) -> None:
-        """Replace the file in one go: whoever reads it reads a whole one."""
+        """Replace the file in one step, so that every reader gets a complete file."""
         import json
 
         now = time.time()

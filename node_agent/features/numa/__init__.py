@@ -1,4 +1,4 @@
-"""NUMA binding: each worker runs on the CPUs near its GPU."""
+"""NUMA binding: runs each worker on the CPUs near its GPU."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -10,7 +10,7 @@ from node_agent.flags import Flag, one_of
 from node_agent.kernel.config import LaunchPlan, Options, UsageError
 
 MODES = ("node", "socket", "exclusive", "core-complex")
-"""Ways to choose the CPUs near a GPU; torch's names."""
+"""Ways to choose the CPUs near a GPU, named as in torch."""
 
 
 class NumaBinding(Options, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class NumaBinding(Options, frozen=True, kw_only=True):
         "core-complex", has_variable=False)] = None
     # fmt: on
     cpus: tuple[frozenset[int], ...] = ()
-    """CPUs that each worker may use, by local rank; empty: all of them."""
+    """CPUs that each worker may use, by local rank; empty for all."""
 
     @property
     def is_on(self) -> bool:

@@ -1,11 +1,11 @@
 """The CPUs near each worker's GPU: `--numa-binding node|socket|exclusive|core-complex`, from sysfs.
 
-The sets are those of torch 2.13 (`torch/numa/binding.py`), which takes GPU n for the one of local rank n. Two things
-differ. `numactl` need not be installed. And `socket` passes over a NUMA node that has no CPUs for this process, or that
-is only a number which the kernel keeps free; torch fails there.
+The sets are those of torch 2.13 (`torch/numa/binding.py`), which gives GPU n to local rank n. There are two
+differences. `numactl` need not be installed. `socket` skips a NUMA node without CPUs for this process, and one that the
+kernel only reserves a number for; torch fails there.
 
-As in torchrun, a binding that cannot be made is an error: torch could fall back to none
-(`NumaOptions.should_fall_back_if_binding_fails`), but by default does not, and torchrun has no flag for it.
+A binding that cannot be made is an error, as in torchrun. Torch could run without binding
+(`NumaOptions.should_fall_back_if_binding_fails`), but does not by default, and torchrun has no flag for it.
 """
 
 import os
@@ -18,11 +18,11 @@ from node_agent.kernel.workers.devices import DeviceError
 
 
 class NumaError(Exception):
-    """The workers cannot be bound as asked. One line: what is missing, and where it was looked for."""
+    """The workers cannot be bound as requested. One line: what is missing, and where it was looked for."""
 
 
 def near_gpus(mode: str, pci_addresses: Callable[[str], Sequence[str]], workers: int) -> tuple[frozenset[int], ...]:
-    """The CPUs on which each worker of this node may run, by local rank. Raises `NumaError`.
+    """Return the CPUs on which each worker of this node may run, by local rank. Raises `NumaError`.
 
     `pci_addresses`: returns the PCI addresses of all GPUs that a worker sees. Its argument is the advice in the error
     if there are none.
@@ -37,14 +37,15 @@ def near_gpus(mode: str, pci_addresses: Callable[[str], Sequence[str]], workers:
 def cpu_sets(
     mode: str, addresses: Sequence[str], workers: int, *, allowed: Collection[int] | None = None, sysfs: str = "/sys"
 ) -> list[frozenset[int]]:
-    """The CPUs on which each worker of this node may run, by local rank; never an empty set. Raises `NumaError`.
+    """Return the CPUs on which each worker of this node may run, by local rank. No set is empty. Raises `NumaError`.
 
-    `node`: those of the NUMA node of the worker's GPU. `socket`: those of all NUMA nodes of that node's socket.
-    `exclusive`: an equal share of the node's cores for each of its GPUs; the first ones get the cores left over.
-    `core-complex`: those that share a last-level cache, another one for each of the node's GPUs, the largest first.
+    `node`: those of the NUMA node of the worker's GPU.
+    `socket`: those of all NUMA nodes of that node's socket.
+    `exclusive`: an equal share of the node's cores for each of its GPUs. The first ones get the remaining cores.
+    `core-complex`: those that share a last-level cache, a different one for each of the node's GPUs, the largest first.
 
-    `addresses` are the PCI addresses of all GPUs that a worker sees, in its order. Only CPUs in `allowed` are given;
-    None stands for those that this process may use.
+    `addresses`: the PCI addresses of all GPUs that a worker sees, in its order. `allowed`: CPUs to choose from, None
+    for those that this process may use.
     """
     if workers > len(addresses):
         raise NumaError(words.no_gpu_for_worker(workers, len(addresses)))
@@ -55,14 +56,14 @@ def cpu_sets(
 
 
 def ranges(cpus: Collection[int]) -> str:
-    """CPUs as the kernel writes them: "0-3,8"."""
+    """Return CPUs as the kernel writes them: "0-3,8"."""
     first = [cpu for cpu in sorted(cpus) if cpu - 1 not in cpus]
     last = [cpu for cpu in sorted(cpus) if cpu + 1 not in cpus]
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in zip(first, last, strict=True))
 
 
 class _Machine:
-    """CPUs, nodes and caches of this host by sysfs, as far as this process may use them."""
+    """CPUs, NUMA nodes and caches of this host from sysfs, as far as this process may use them."""
 
     def __init__(self, sysfs: str, allowed: frozenset[int]) -> None:
         self._sysfs = sysfs
@@ -70,10 +71,10 @@ class _Machine:
 
     def node_of_gpu(self, index: int, address: str) -> int:
         text = self._read(f"bus/pci/devices/{address}/numa_node", lambda: words.node_of_gpu_unknown(index))
-        return max(int(text), 0)  # the kernel says -1 where there is one node only
+        return max(int(text), 0)  # the kernel writes -1 if there is only one node
 
     def cpus_of_node(self, node: int) -> frozenset[int]:
-        """CPUs of the node that this process may use; at least one."""
+        """Return the CPUs of the NUMA node that this process may use, at least one."""
         path = f"devices/system/node/node{node}/cpulist"
         cpus = self._cpus(path, lambda: words.cpus_of_node_unknown(node))
         if not cpus & self._allowed:
@@ -93,7 +94,7 @@ class _Machine:
         return self._cpus(path, lambda: words.core_unknown(cpu))
 
     def cache_of_cpu(self, cpu: int) -> frozenset[int]:
-        """CPUs that share this one's last-level cache."""
+        """Return the CPUs that share this one's last-level cache."""
 
         def unknown() -> str:
             return words.caches_unknown(cpu)
@@ -107,7 +108,7 @@ class _Machine:
         return self._cpus(f"{folder}/{levels[max(levels)]}/shared_cpu_list", unknown)
 
     def _cpus(self, path: str, unknown: Callable[[], str]) -> frozenset[int]:
-        """Numbers of a list like "0-3,8"."""
+        """Return the numbers of a list like "0-3,8"."""
         bounds = (part.partition("-") for part in self._read(path, unknown).split(",") if part)
         return frozenset(cpu for low, _, high in bounds for cpu in range(int(low), int(high or low) + 1))
 
@@ -121,7 +122,7 @@ class _Machine:
 
 
 def _groups(cpus: frozenset[int], group_of: Callable[[int], frozenset[int]]) -> list[frozenset[int]]:
-    """CPUs by group, in the order of each group's first CPU, whether that is one of them or not."""
+    """Return the CPUs by group, ordered by each group's first CPU, even if that CPU is not in `cpus`."""
     groups = {}
     left = set(cpus)
     while left:
@@ -131,7 +132,7 @@ def _groups(cpus: frozenset[int], group_of: Callable[[int], frozenset[int]]) -> 
     return [groups[first] for first in sorted(groups)]
 
 
-# What each of a NUMA node's GPUs gets, in the order of the GPUs.
+# CPUs for each GPU of a NUMA node, in the order of the GPUs.
 
 
 def _whole_node(machine: _Machine, node: int, gpus: int) -> list[frozenset[int]]:
@@ -145,7 +146,7 @@ def _whole_socket(machine: _Machine, node: int, gpus: int) -> list[frozenset[int
         try:
             if machine.socket_of_node(other) == socket:
                 cpus |= machine.cpus_of_node(other)
-        except NumaError:  # a node of memory alone, or not there
+        except NumaError:  # a node without CPUs, or a missing one
             continue
     return [cpus] * gpus
 

@@ -1,4 +1,4 @@
-"""`--numa-binding`: each worker is started on the CPUs near its GPU."""
+"""`--numa-binding`: starts each worker on the CPUs near its GPU."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Preemption: the agent leaves when a file or a cloud's metadata service says that its machine is taken back."""
+"""Preemption: the agent leaves when a file or a cloud's metadata service announces the end of its machine."""
 
 import os
 import re
@@ -12,7 +12,7 @@ CLOUDS = ("aws", "gcp", "azure")
 
 
 def cloud(given: object) -> tuple[str, str]:
-    """Name of a cloud, and the address of its metadata service, http://HOST:PORT, empty if it is the usual one."""
+    """Parse the name of a cloud, and the address of its metadata service, http://HOST:PORT, empty for the usual one."""
     which, has_base, base = text(given).partition("=")
     match = re.fullmatch(r"http://[A-Za-z0-9.-]+(?::([1-9]\d{0,4}))?", base)
     is_base = match is not None and int(match[1] or 80) <= 65_535

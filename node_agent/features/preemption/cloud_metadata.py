@@ -1,8 +1,8 @@
-"""Notices of preemption from a cloud's metadata service: what each cloud offers its own machines, one row a cloud.
+"""Preemption notices from a cloud's metadata service: what each cloud offers its own machines, one row a cloud.
 
-A service answers plain HTTP at an address that only the machine itself reaches. Google's holds the question until
-something changes, so that its notice arrives at once; the others are asked every few seconds. Nothing that they answer
-does more than have this agent leave. One that does not answer is said once, and asked again.
+A service answers plain HTTP at an address that only its own machine can reach. Google's service holds the request until
+something changes, so its notice arrives at once. The others are asked every few seconds. An answer can only make this
+agent leave. If a service does not answer, the agent logs it once and continues to ask.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from node_agent.features.preemption import words
 from node_agent.kernel.transport.http_client import FAILURES, HttpConnection
 
 CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 5.0, 75.0
-"""Seconds to connect, and seconds to be answered: longer than any service may hold a question."""
+"""Seconds to connect, and seconds to get an answer: longer than any service may hold a request."""
 AGAIN_S = 5.0
-"""Pause after a question that was not answered."""
+"""Seconds to pause after a request without an answer."""
 MOST_BYTES = 65_536
-"""Most bytes that are read of a service's answer."""
+"""Most bytes to read of a service's answer."""
 SHOWN = 200
 
 
@@ -32,7 +32,7 @@ class Answer(Struct, frozen=True):
 
 
 class Question(Struct, frozen=True):
-    """A request. In its path and its headers `{known}` and `{etag}` stand for what earlier answers have given."""
+    """A request. In its path and headers, `{known}` and `{etag}` are replaced by values from earlier answers."""
 
     path: str
     headers: Mapping[str, str]
@@ -40,26 +40,27 @@ class Question(Struct, frozen=True):
 
 
 class Cloud(Struct, frozen=True, kw_only=True):
-    """Way in which one cloud tells that it takes a machine back."""
+    """How one cloud announces the preemption of a machine."""
 
     name: str
     base: str
-    """Address of the service, for all machines the same."""
+    """Address of the service, the same for all machines."""
     first: Question | None = None
-    """Question for what `asked` needs, a token or the machine's own name: its answer is `{known}` there."""
+    """Request for a value that `asked` needs, such as a token or the machine's name. Its answer becomes `{known}`
+    there."""
     asked: Question
     every_s: float
-    """Pause between two answers."""
+    """Seconds between two answers."""
     reads: Callable[[Answer, str], str]
-    """The notice in words, from the answer and what is known; empty: there is none. Raises `ValueError`."""
+    """Return the notice in words, from the answer and the known value; empty if there is none. Raises `ValueError`."""
 
 
 class Unanswered(Exception):
-    """Question that was not answered; `str(error)` says for people what went wrong."""
+    """A request without an answer. `str(error)` says what went wrong."""
 
 
 def _aws(answer: Answer, known: str) -> str:
-    """Notice of AWS, which answers 404 until two minutes before the end."""
+    """Return the notice of AWS, which answers 404 until two minutes before the end."""
     if answer.status == 404:
         return ""
     told = loads(answer.body)
@@ -73,11 +74,11 @@ def _google(answer: Answer, known: str) -> str:
 
 
 _AZURE_ENDS = ("Preempt", "Terminate", "Redeploy", "Reboot")
-"""Events after which no process of the machine is left. `Freeze` is a pause of a few seconds."""
+"""Events that end all processes of the machine. `Freeze` is only a pause of a few seconds."""
 
 
 def _azure(answer: Answer, known: str) -> str:
-    """Notice of Azure, whose list names the events of all machines of a scale set."""
+    """Return the notice of Azure, whose list names the events of all machines of a scale set."""
     for event in loads(answer.body)["Events"]:
         if event["EventType"] in _AZURE_ENDS and known in event["Resources"]:
             return words.azure_takes_back(event["EventType"], known, event.get("NotBefore") or "now")
@@ -117,7 +118,7 @@ CLOUDS = {
 
 
 class PreemptionPoll:
-    """Watch for the preemption of this machine. `base`: another address than the cloud's; `warn`: told of trouble."""
+    """Watches for the preemption of this machine. `base`: overrides the cloud's address. `warn`: reports problems."""
 
     def __init__(self, cloud: str, base: str, warn: Callable[[str], None]) -> None:
         self._cloud = CLOUDS[cloud]
@@ -129,7 +130,7 @@ class PreemptionPoll:
         self._is_warned = False
 
     async def notice(self) -> str:
-        """Wait until the cloud takes this machine back; how it said so, for people."""
+        """Wait until the cloud announces the preemption. Return how, for people."""
         while True:
             try:
                 if told := await self._ask():
@@ -152,7 +153,7 @@ class PreemptionPoll:
         try:
             answer = await self._answer(cloud.asked, (200, 404) if cloud.reads is _aws else (200,))
         except Unanswered:
-            self._known, self._etag = "", "0"  # a token ends, and a machine may be given another name
+            self._known, self._etag = "", "0"  # a token expires, and a machine may get another name
             raise
         try:
             told = cloud.reads(answer, self._known)
@@ -162,7 +163,7 @@ class PreemptionPoll:
         return told
 
     async def _answer(self, question: Question, good: tuple[int, ...]) -> Answer:
-        """Answer of the service. Raises `Unanswered` if there is none, or none with a good status."""
+        """Return the answer of the service. Raises `Unanswered` if there is none, or if its status is not in `good`."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await self._exchange(question)

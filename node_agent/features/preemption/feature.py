@@ -1,4 +1,4 @@
-"""Feature: the agent leaves, as with SIGTERM, when a sign of its machine's preemption comes."""
+"""Feature: the agent leaves, as after SIGTERM, when its machine is about to be preempted."""
 
 import asyncio
 import os
@@ -11,11 +11,11 @@ from node_agent.kernel.output.threads import in_thread
 from node_agent.kernel.transport.base import spawn
 
 LOOK_S = 1.0
-"""Time between two looks for `--preemption-file`."""
+"""Seconds between two checks of `--preemption-file`."""
 
 
 class Preemption(Feature):
-    """Watch for a preemption, for as long as the agent lives."""
+    """Watches for a preemption while the agent lives."""
 
     def __init__(self, kernel: Kernel, options: preemption.Preemption) -> None:
         super().__init__(kernel)

@@ -1,4 +1,4 @@
-"""Readiness: a file is there while the agent is part of its run."""
+"""Readiness: a file exists while the agent is a member of its run."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from node_agent.kernel.config import LaunchPlan, Options, UsageError
 
 
 class Readiness(Options, frozen=True, kw_only=True):
-    """Place of the file."""
+    """Path of the file."""
 
     feature = "node_agent.features.readiness.ready_file:ReadyFile"
     after = "metrics_port"
@@ -21,7 +21,7 @@ class Readiness(Options, frozen=True, kw_only=True):
     # fmt: on
 
     def completed(self, plan: LaunchPlan, source: Callable[[str], str]) -> "Readiness":
-        """Refuse a file that cannot be written: its probe would have the node taken for broken, long after."""
+        """Refuse a file that cannot be written. Otherwise a probe would report the node as broken much later."""
         path = self.ready_file
         if path is not None and (os.path.isdir(path) or not os.access(os.path.dirname(path) or ".", os.W_OK)):
             from node_agent.features.readiness import words

@@ -1,4 +1,4 @@
-"""The file of `--ready-file`: there while the agent is part of its run, for readiness probes."""
+"""The file of `--ready-file`: it exists while the agent is a member of its run, for readiness probes."""
 
 import asyncio
 import os
@@ -13,28 +13,28 @@ from node_agent.kernel.output.room import in_words
 from node_agent.kernel.output.threads import in_thread
 
 CLOSE_S = 2.0
-"""Longest time for which an agent waits at its end until the file is removed."""
+"""Most seconds that an exiting agent waits until the file is removed."""
 
 
 class ReadyFile(Feature):
-    """File with the agent's process id. A thread writes and removes it: its disk may hang."""
+    """File with the agent's process id. A thread writes and removes it, because its disk may hang."""
 
     def __init__(self, kernel: Kernel, options: readiness.Readiness) -> None:
         super().__init__(kernel)
         assert options.ready_file
         self._path = options.ready_file
-        self._is_shown = True  # a file that an agent which was killed has left there is removed at once
+        self._is_shown = True  # so that a file left by a killed agent is removed at once
         self._is_wanted = True
         self._work: asyncio.Task[None] | None = None
 
     def member(self, is_member: bool) -> None:
-        """Have the file there if the agent is part of its run, and not otherwise."""
+        """Make the file exist exactly while the agent is a member of its run."""
         self._is_wanted = is_member
         if self._is_wanted != self._is_shown and (self._work is None or self._work.done()):
             self._work = asyncio.get_running_loop().create_task(self._follow())
 
     async def close(self) -> None:
-        """Wait until the file is as it should be, though not for ever."""
+        """Wait for a bounded time until the file is up to date."""
         if self._work:
             await asyncio.wait([self._work], timeout=CLOSE_S)
 
@@ -51,7 +51,7 @@ class ReadyFile(Feature):
             new = f"{self._path}.{os.getpid()}"
             with open(new, "w") as file:
                 file.write(f"{os.getpid()}\n")
-            os.replace(new, self._path)  # so a reader never finds half of it
+            os.replace(new, self._path)  # so that a reader never finds half of it
         else:
             with suppress(FileNotFoundError):
                 os.remove(self._path)

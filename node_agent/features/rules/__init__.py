@@ -7,7 +7,7 @@ from node_agent.kernel.config import Options
 
 
 class FailureRules(Options, frozen=True, kw_only=True):
-    """Patterns about what a worker wrote last."""
+    """Patterns for a worker's last output."""
 
     feature = "node_agent.features.rules.feature:FailureRules"
     after = "fatal_exit_codes"

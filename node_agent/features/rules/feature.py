@@ -1,9 +1,9 @@
-"""Rules of the user about what a worker's end means for the run, by patterns: `--fatal-rule`, `--retry-rule`.
+"""The user's rules about failures, by patterns: `--fatal-rule`, `--retry-rule`.
 
-They are matched with what the worker wrote last, line by line, as the failure's evidence has it: some 70 lines of 512
-bytes. Even so a regular expression may take for ever (`(a+)+$`), and Python's cannot be interrupted: a process of its
-own matches them, beside whatever else the agent does, and is killed after a while. There the failure counts as any
-other.
+The patterns are matched, line by line, with the worker's last output in the failure's evidence: some 70 lines of 512
+bytes. Even so a regular expression may take forever (`(a+)+$`), and Python cannot interrupt it. So a separate process
+matches them, in parallel with the agent's other work, and is killed after a while. The failure is then handled as if
+there were no rules.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from node_agent.kernel.feature import Feature, Kernel
 from node_agent.kernel.workers.bounded_command import BoundedCommand
 
 CPU_S = 2
-"""Processor time that the patterns of all rules may take together."""
+"""Seconds of processor time that the patterns of all rules may take together."""
 MATCHED_WITHIN_S = 5.0
-"""Longest time until the verdict, also on a machine that is busy with other things."""
+"""Most seconds until the verdict, even on a busy machine."""
 RULE_BYTES = 512
 _MATCH = """
 import json, re, resource, sys
@@ -50,7 +50,7 @@ class FailureRules(Feature):
         environment = self.kernel.config.environment
 
         def tell(judged: Failure, problem: str) -> None:
-            if not told.done():  # not cancelled in this moment
+            if not told.done():  # unless cancelled at the same time
                 told.set_result((judged, problem))
 
         try:
@@ -68,10 +68,10 @@ class FailureRules(Feature):
 
 
 class RuleMatch:
-    """One failure that is being compared with the rules, for `MATCHED_WITHIN_S` at most.
+    """One failure that is being compared with the rules, for at most `MATCHED_WITHIN_S`.
 
-    `matched` is told the failure with what they say of it, and why they count for nothing if they could not be matched,
-    or not in time; empty: they have been.
+    `matched` is called with the failure and its verdict. Its second argument says why the rules could not be applied,
+    empty if they were.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RuleMatch:
             os.close(asked)
 
     def close(self) -> None:
-        """Give the match up."""
+        """Stop the match."""
         self._command.kill()
 
     def _ended(self, exit_code: int | None, output: str) -> None:
@@ -109,7 +109,7 @@ class RuleMatch:
             self._matched(self._judged(int(wrote[0])), "")
 
     def _judged(self, at: int) -> Failure:
-        """The failure that the pattern at this position fits; -1: none does."""
+        """Return the failure with the verdict of the pattern at this position, -1 if no pattern matches."""
         if at < 0:
             return self._failure
         patterns = (*self._rules.fatal_rule, *self._rules.retry_rule)

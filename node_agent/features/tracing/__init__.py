@@ -1,4 +1,4 @@
-"""Tracing: OpenTelemetry spans of a node's way into each round."""
+"""Tracing: OpenTelemetry spans of a node's start of each round."""
 
 from collections.abc import Callable
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`--otel`: this node's way into each round, as spans: join, wait, spawn, first output."""
+"""`--otel`: exports this node's start of each round as spans: join, wait, spawn, first output."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from node_agent.kernel.output.sinks import Noticed, Sink
 
 
 class RoundTrace(Feature):
-    """Trace of a node's way into a round: notes each step, and exports all of them once the round's trace is known."""
+    """Trace of a node's start of a round. Records each step, and exports all once the round's trace is known."""
 
     def __init__(self, kernel: Kernel, options: tracing.Tracing) -> None:
         super().__init__(kernel)
@@ -32,7 +32,7 @@ class RoundTrace(Feature):
         self._joined_at, self._answered_at = time.time(), 0.0
 
     def answered(self, answer: Reply | ProtocolError) -> None:
-        if isinstance(answer, Reply):  # it knows of the node
+        if isinstance(answer, Reply):  # the server knows the node
             self._answered_at = self._answered_at or time.time()
 
     def starting(self, assignment: Assignment) -> None:
@@ -54,7 +54,7 @@ class RoundTrace(Feature):
             self._assignment = None
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._spans.close)  # which may block
+        await asyncio.to_thread(self._spans.close)  # this may block
 
     def _step(self, name: str, began_at: float, ended_at: float) -> None:
         if (assignment := self._assignment) is None:

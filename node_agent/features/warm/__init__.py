@@ -1,4 +1,4 @@
-"""Warm workers: they are forked from a process that has imported their modules already."""
+"""Warm workers: forked from a process that has already imported their modules."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from node_agent.flags import modules, ours
 from node_agent.kernel.config import Options
 
 FILES = 2
-"""Descriptors of a process that is held ready: itself and the way to it."""
+"""Descriptors of a process that is held ready: the process itself, and a connection to it."""
 
 
 class WarmWorkers(Options, frozen=True, kw_only=True):
@@ -28,4 +28,4 @@ class WarmWorkers(Options, frozen=True, kw_only=True):
         return "torch" in {name.partition(".")[0] for name in self.preload}
 
     def descriptors(self, workers: int) -> int:
-        return FILES * (workers + 1) if self.preload else 0  # the next round's workers, the fork server
+        return FILES * (workers + 1) if self.preload else 0  # the next round's workers, and the fork server

@@ -1,4 +1,4 @@
-"""Feature: workers are started warm, from a pool."""
+"""Feature: starts workers warm, from a pool."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from node_agent.kernel.workers.environment import STACKS_FILE, defaults
 
 
 class WarmWorkers(Feature):
-    """Pool of processes for the workers of one round after another."""
+    """Pool of processes for the workers of each round."""
 
     def __init__(self, kernel: Kernel, options: warm.WarmWorkers) -> None:
         super().__init__(kernel)
@@ -26,7 +26,7 @@ class WarmWorkers(Feature):
         await self._pool.full()
 
     def variables(self, assignment: Assignment, local_rank: int) -> Mapping[str, str]:
-        """File to which the worker writes its stacks when it is asked to."""
+        """Return the variable with the file to which the worker writes its stacks on request."""
         if not self.kernel.temp_dir.is_made or STACKS_FILE in self.kernel.config.environment:
             return {}
         rank = assignment.first_rank + local_rank

@@ -1,13 +1,13 @@
 """The process that has imported what the workers need, and forks the workers: see pool.py beside it.
 
-A program of its own, run by the workers' interpreter: it imports what it is told to, and nothing else of ours. A fork
-copies one thread, and no GPU context: a module that starts threads which do not survive a fork, or opens a GPU, is
-refused.
+It is a program of its own, run by the workers' interpreter. It imports the modules that it is told to, and nothing else
+of this package. A fork copies one thread and no GPU context. So the fork server refuses a module that opens a GPU, or
+that starts threads which do not survive a fork.
 
-On its control socket, in single packets: "ready SECONDS" comes first, or "refused WHY". Each order then asks for a
-process, and brings its socket. On this the process tells its pid, and is given, once, its task: a map in JSON, and with
-it stdin, stdout and stderr. Until then it waits, and ignores the signals that a scheduler sends to every process of a
-node: they are for the workers and the agent.
+Messages on its control socket are single packets. The first is "ready SECONDS" or "refused WHY". Each order then
+requests a process, and brings a socket for it. Over that socket the process sends its pid and gets its task once: a
+JSON object, with stdin, stdout and stderr. Until then it waits, and ignores the signals that a scheduler sends to every
+process of a node, because these are for the workers and the agent.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel")
 
 
 def main() -> None:
-    """Fork server. argv: the control descriptor, the agent's pid, modules with commas, and the workers' command."""
+    """Run the fork server. argv: control descriptor, agent's pid, modules separated by commas, the workers' command."""
     control, agent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     name = _name(str(os.getpid()))
     handlers = {signum: signal.signal(signum, signal.SIG_IGN) for signum in SIGNALS}
@@ -45,18 +45,18 @@ def main() -> None:
             return
     _set_name("fork-server")
     gc.collect()
-    gc.freeze()  # collections in the workers leave alone, and so unshared, what was imported here
+    gc.freeze()  # collections in the workers then leave the imported objects alone, so that their memory stays shared
     control.send(b"ready %.2f" % (time.monotonic() - began))
     task = _receive(_serve(control, agent))
     _set_name(name)
     for signum, handler in handlers.items():
-        if signal.getsignal(signum) is signal.SIG_IGN:  # else a module has put its own there
+        if signal.getsignal(signum) is signal.SIG_IGN:  # otherwise a module has set its own handler
             signal.signal(signum, handler)
     interpreter.run_command(**task)
 
 
 def _beside(name: str) -> Any:
-    """The file of this name in this one's folder, under a name that nobody else has."""
+    """Load the file of this name in this folder, under a module name that no other module has."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"_node_agent_{name}", path)
     assert spec and spec.loader
@@ -73,7 +73,7 @@ def _words() -> Any:
 
 
 def _load(module: str) -> str:
-    """Load a module; the reason why it cannot be preloaded, empty if it can."""
+    """Load a module. Return why it cannot be preloaded, empty if it can."""
     try:
         importlib.import_module(module)
     except BaseException as error:
@@ -97,7 +97,7 @@ def _open_device() -> str | None:
 
 
 def _threads_after_a_fork() -> list[str]:
-    """Names of the threads besides the main one after a fork, for which some libraries, as OpenBLAS, end theirs."""
+    """Return the names of the other threads after a fork. Some libraries, such as OpenBLAS, end theirs for it."""
     if not (pid := os.fork()):
         os._exit(0)
     os.waitpid(pid, 0)
@@ -109,7 +109,7 @@ def _name(thread: str) -> str:
     try:
         with open(f"/proc/self/task/{thread}/comm") as comm:
             return comm.read().strip()
-    except FileNotFoundError:  # ended this moment
+    except FileNotFoundError:  # just ended
         return "?"
 
 
@@ -117,7 +117,7 @@ def _name(thread: str) -> str:
 
 
 def _serve(control: socket.socket, agent: int) -> int:
-    """Fork as often as the agent asks. Returns, in a process that was forked, its socket; ends with the agent."""
+    """Fork for each order of the agent. Return the socket in a forked process; exit when the agent is gone."""
     while descriptors := socket.recv_fds(control, LONGEST_ORDER, maxfds=1)[1]:
         try:
             if _fork(agent):
@@ -131,10 +131,10 @@ def _serve(control: socket.socket, agent: int) -> int:
 
 
 def _fork(agent: int) -> bool:
-    """Fork a child of the agent. Whether this is the child.
+    """Fork a child of the agent. Return whether this process is the child.
 
-    A process in between forks it and ends, so that the agent, which adopts whoever loses its parent, has it as its own:
-    to wait for, and to take along when it dies. The child does not go on before that.
+    A process in between forks the child and exits. The agent adopts the child, so that it can wait for the child and
+    the child dies with it. The child does not continue before that.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -146,26 +146,26 @@ def _fork(agent: int) -> bool:
         return False
     if os.fork():
         os._exit(0)
-    os.setsid()  # a signal to its group arrives from the moment in which anybody knows of it
+    os.setsid()  # a signal to its group arrives as soon as any process knows the group
     os.close(adopt)
-    os.read(adopted, 1)  # its end: the fork server has seen the end of the one in between
+    os.read(adopted, 1)  # ends when the fork server has seen the exit of the process in between
     os.close(adopted)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != agent:  # dead already, or in another PID namespace
+    if os.getppid() != agent:  # already dead, or in another PID namespace
         os._exit(1)
     _set_name("warm-process")
     return True
 
 
 def _set_name(name: str) -> None:
-    """Name in ps and top."""
+    """Set the process's name for ps and top."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
 def _receive(descriptor: int) -> dict[str, Any]:
-    """Task from this socket, once the agent knows of the process. Ends if there is none."""
+    """Return the task from this socket, once the agent knows the process. Exit if there is none."""
     text, streams = b"", list[int]()
-    with socket.socket(fileno=descriptor) as orders, suppress(ConnectionError):  # the agent may have lost its interest
+    with socket.socket(fileno=descriptor) as orders, suppress(ConnectionError):  # the agent may not need it any more
         orders.send(b"%d" % os.getpid())
         text, streams, _, _ = socket.recv_fds(orders, CHUNK, maxfds=3)
         while chunk := orders.recv(CHUNK):

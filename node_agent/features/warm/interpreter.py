@@ -1,7 +1,7 @@
-"""Start and end of the Python interpreter, for a process forked by fork_server_helper.py that has started already.
+"""Start and end of the Python interpreter, for a forked process whose interpreter has already started.
 
-A command is run as `python COMMAND` would run it: `__main__` and its file, arguments, the first path entry, exit code
-and traceback. Nothing of ours is imported.
+It runs a command as `python COMMAND` would: `__main__` and its file, arguments, the first path entry, exit code and
+traceback. It imports nothing of this package. fork_server_helper.py forks the process.
 """
 
 import atexit
@@ -21,11 +21,11 @@ from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from typing import Any
 
 LOWEST_DESCRIPTOR = 200
-"""Lowest descriptor that the file of stacks may have, so that the script's own begin at 3, as ever."""
+"""Lowest descriptor for the file of stacks, so that the script's own descriptors begin at 3 as usual."""
 
 
 def find_modules_for(command: Sequence[str]) -> None:
-    """Let the first path entry be the command's."""
+    """Set the first path entry to the command's."""
     if getattr(sys.flags, "safe_path", False):
         return
     how = _without_options(command)[0]
@@ -40,16 +40,16 @@ def find_modules_for(command: Sequence[str]) -> None:
 def run_command(
     command: Sequence[str], environment: Mapping[str, str], cpus: Collection[int], stacks: Mapping[str, Any]
 ) -> None:
-    """Run the command. Returns when the interpreter should end, and with 0.
+    """Run the command. Return when the interpreter should exit with 0.
 
-    `stacks`: `path` of the file to write the stacks of all threads to upon the signal `signum`; empty: to none.
+    `stacks`: `path` of the file for the stacks of all threads, written on the signal `signum`; empty for none.
     """
     if cpus:
         os.sched_setaffinity(0, cpus)
     os.environ.clear()
     os.environ.update(environment)
     _reseed()
-    with suppress(OSError, RuntimeError):  # no evidence is worth a worker
+    with suppress(OSError, RuntimeError):  # the worker runs even if its stacks cannot be written
         _answer_signal(**stacks)
     sys.orig_argv[:] = command
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -62,7 +62,7 @@ def run_command(
 
 
 def _answer_signal(path: str, signum: int) -> None:
-    """Let faulthandler write the stacks upon this signal, unless a module has put a handler of its own there."""
+    """Make faulthandler write the stacks on this signal, unless a module has set its own handler."""
     if not path or signal.getsignal(signum) is not signal.SIG_DFL:
         return
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -74,7 +74,7 @@ def _answer_signal(path: str, signum: int) -> None:
 
 
 def _reseed() -> None:
-    """Random state that every interpreter draws for itself when it imports these."""
+    """Renew the random state that every interpreter creates when it imports these modules."""
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed()
     if process := sys.modules.get("multiprocessing.process"):
@@ -82,7 +82,7 @@ def _reseed() -> None:
 
 
 def _without_options(command: Sequence[str]) -> list[str]:
-    """The command without the interpreter and its options: -m MODULE, -c CODE or SCRIPT, and arguments."""
+    """Return the command without the interpreter and its options: -m MODULE, -c CODE or SCRIPT, and arguments."""
     rest = list(command[1:])
     while rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
         del rest[0]
@@ -123,7 +123,7 @@ def _run_script(path: str, main: types.ModuleType) -> None:
 
 
 def _die_of(error: BaseException) -> None:
-    """End as the interpreter does, without these lines in the traceback."""
+    """Exit as the interpreter does after an exception, without these lines in the traceback."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -137,7 +137,7 @@ def _die_of(error: BaseException) -> None:
 
 
 def _finish() -> None:
-    """Wait for threads, run exit handlers and flush, as the interpreter does before it dies of SIGINT."""
+    """Wait for threads, run exit handlers and flush, as the interpreter does before SIGINT ends it."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""Warm pool: processes forked ahead of time, one for each worker, that become the next round's workers.
+"""Warm pool: processes forked in advance, one for each worker, which become the next round's workers.
 
-While a round runs, the processes for the next one wait already, so that a restart costs no import and no fork. What
-cannot be kept warm is started cold, and said once.
+The processes for the next round wait while a round runs, so that a restart needs no import and no fork. A worker that
+has no warm process starts cold, which is logged once.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from node_agent.kernel.workers.process import (
 FORK_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fork_server_helper.py")
 LONGEST_ANSWER = 8_192
 MOST_DEATHS = 3
-"""Deaths after which a fork server is given up, and deaths for each worker after which those who wait are."""
+"""Deaths of a fork server, and of waiting processes for each worker, after which the pool is abandoned."""
 NOTICE_S = 2.0
-"""Seconds of waiting for an import after which a person is told what is waited for."""
+"""Seconds of waiting for an import after which the agent logs what it waits for."""
 STDIN = 0
 _NAMES = ("fork-server", "warm-process")
 """Names of a process in ps from its fork until it becomes a worker, as fork_server_helper.py sets them."""
@@ -64,7 +64,7 @@ class WarmProcess(ChildProcess):
 
 
 class WarmPool:
-    """The fork server and the processes that wait. `log` gets what a person should know, once."""
+    """The fork server and the waiting processes. `log` is called once with each problem."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class WarmPool:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._asked: set[socket.socket] = set()
-        """Sockets of processes that have not told their pids yet."""
+        """Sockets of processes that have not sent their pids yet."""
         self._waiting: list[WarmProcess] = []
         self._deaths = 0
         self._waited_in_vain = 0
-        """Processes that have died since one of them became a worker."""
+        """Processes that have died since one of them last became a worker."""
         self._changed = asyncio.Event()
         self._is_over = False
         self._is_ready = False
@@ -106,14 +106,14 @@ class WarmPool:
     def start_worker(
         self, local_rank: int, environment: Mapping[str, str], cpus: Collection[int], stdout: int, stderr: int
     ) -> Process:
-        """Start the worker with this local rank: warm if a process waits, else cold. Raises `OSError`."""
+        """Start the worker with this local rank, warm if a process waits and otherwise cold. Raises `OSError`."""
         command = self._command.for_worker(local_rank)
         while self._waiting:
             process = self._take(self._waiting[0])
             try:
                 process.exec(command, environment, cpus, (STDIN, stdout, stderr))
             except OSError:
-                process.reap()  # it has died just now
+                process.reap()  # it has just died
             else:
                 self._waited_in_vain = 0
                 self._loop.call_soon(self._refill)
@@ -122,7 +122,9 @@ class WarmPool:
         return CommandProcess(command, visible, stdout, stderr, cpus)
 
     def expects(self, pid: int) -> bool:
-        """Whether this child of the agent may be a process that has not told its pid yet: no worker has left it."""
+        """Return whether this child of the agent may be a pool process that has not sent its pid, so not a worker's
+        orphan.
+        """
         try:
             with open(f"/proc/{pid}/comm") as comm:
                 return bool(self._asked) and comm.read().strip() in _NAMES
@@ -130,7 +132,7 @@ class WarmPool:
             return False
 
     def close(self) -> None:
-        """End the fork server and the processes that wait; workers that are started from now on are cold."""
+        """End the fork server and the waiting processes. Workers started from now on are cold."""
         self._is_over = True
         if self._server:
             self._server.close()
@@ -164,7 +166,7 @@ class WarmPool:
     def _on_word(self, control: socket.socket) -> None:
         try:
             answer = control.recv(LONGEST_ANSWER)
-        except ConnectionError:  # it died before it had read what it was asked for
+        except ConnectionError:  # it died before it read the order
             answer = b""
         word, _, rest = answer.decode(errors="replace").partition(" ")
         if word == "ready":
@@ -175,7 +177,7 @@ class WarmPool:
         elif word == "refused":
             self._give_up(rest)
         else:
-            self._loop.remove_reader(control)  # its end, as `_on_server_exit` will notice
+            self._loop.remove_reader(control)  # its end, which `_on_server_exit` handles
 
     def _on_server_exit(self, server: Helper) -> None:
         self._server, self._is_ready = None, False
@@ -191,10 +193,10 @@ class WarmPool:
         self._log(words.start_cold(why))
         self.close()
 
-    # The processes that wait.
+    # Waiting processes.
 
     def _refill(self) -> None:
-        """Ask for the processes that are missing: each one is given a socket, over which it tells its pid."""
+        """Request the missing processes. Each gets a socket over which it sends its pid."""
         while self._server and self._is_ready and len(self._asked) + len(self._waiting) < self._count:
             try:
                 ours, theirs = socket.socketpair()
@@ -214,7 +216,7 @@ class WarmPool:
         pid = self._no_longer_asked(orders).recv(LONGEST_ANSWER)
         try:
             self._waiting.append(process := WarmProcess(int(pid), orders))
-        except (ValueError, ProcessLookupError):  # dead already
+        except (ValueError, ProcessLookupError):  # already dead
             orders.close()
             self._replace()
         except OSError as error:
@@ -239,7 +241,7 @@ class WarmPool:
         self._replace()
 
     def _replace(self) -> None:
-        """Fork another process in place of one that has died, unless each one dies."""
+        """Fork another process in place of one that has died, unless every process dies."""
         self._waited_in_vain += 1
         if self._waited_in_vain < MOST_DEATHS * self._count:
             self._refill()
