@@ -1,8 +1,8 @@
-"""Events of a run over HTTP: a page of them as JSON, or all of them as they come as server-sent events.
+"""Events of a run over HTTP: a page of them as JSON, or all of them as server-sent events when they happen.
 
-A stream has no queue of its own. It sends what comes after the last number that it has sent, from the latest events,
-which all streams of a run share, or else from the store. A reader that is slow is not sent more than one page beyond
-what it has read; when it leaves that unread for too long its connection is cut, and it goes on by number.
+A stream has no queue of its own. It sends what comes after the last number that it has sent: from the latest events,
+which all streams of a run share, or else from the store. A slow reader gets at most one page beyond what it has read.
+If it leaves that unread too long, its connection is cut, and it can continue by number.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from rdzv_server.service.watch import server_sent
 from rdzv_server.words import http as words
 
 DEFAULT_LIMIT, MOST_EVENTS = 100, 1_000
-"""Number of events of a page: the default, and the most."""
+"""Number of events in a page: the default, and the most."""
 LAST_NUMBER = 2**53
 After = Annotated[int, Meta(ge=0, le=LAST_NUMBER)]
 Limit = Annotated[int, Meta(ge=1, le=MOST_EVENTS)]
 """Parameters of a page."""
 STREAM_PAGE = 100
 MOST_STREAMS = 1_000
-"""Most streams at a time; further ones are refused."""
+"""Most streams at a time; the server refuses further ones."""
 HEARTBEAT_S = 5.0
 """Seconds after which a stream without events sends a comment, and checks whether this server still leads the run."""
 RECENT = 256
-"""Latest events of a run that are kept in memory, for all its streams."""
+"""Number of latest events of a run that are kept in memory for all its streams."""
 RETRY_MS = 1_000
-"""Milliseconds after which a browser comes back when its stream has ended."""
+"""Milliseconds after which a browser reconnects when its stream has ended."""
 STREAM = "text/event-stream"
 
 
@@ -56,12 +56,12 @@ class _Told:
 
 
 class _Feed:
-    """Latest events of one run, for those who follow it."""
+    """Latest events of one run, for its streams."""
 
     def __init__(self) -> None:
         self.recent: deque[_Told] = deque(maxlen=RECENT)
         self._page: Sequence[_Told] = ()
-        """Last page that was read from the store: of many streams that are behind, most are at the same place."""
+        """Last page that was read from the store: most of the streams that are behind are at the same place."""
         self.followers = 0
         self.changed = Broadcast(HEARTBEAT_S)
 
@@ -70,7 +70,7 @@ class _Feed:
         self.changed.notify_all()
 
     def after(self, number: int) -> Sequence[_Told] | None:
-        """Events after `number`, a page at most; None: they have to be read from the store."""
+        """Return at most a page of events after `number`; None if they have to be read from the store."""
         if self.recent and self.recent[0].number <= number + 1:
             return [told for told in self.recent if told.number > number][:STREAM_PAGE]
         if self._page and self._page[0].number <= number + 1 <= self._page[-1].number:
@@ -84,7 +84,7 @@ class _Feed:
 
 
 class EventsView:
-    """Events of the runs of one server, for as many readers as there are. One page at a time is read from the store."""
+    """Events of the runs of one server, for any number of readers. One page at a time is read from the store."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -93,13 +93,13 @@ class EventsView:
         service.observe(self._observe)
 
     async def page(self, run_id: str, after: int, limit: int) -> EventPage:
-        """Page of events after a number. Raises `UnknownRun` or `NotLeader`."""
+        """Return a page of events after a number. Raises `UnknownRun` or `NotLeader`."""
         events = tuple(await self._read(run_id, after, limit))
         last = max((run.event_number for run in self._service.runs() if run.run_id == run_id), default=after)
         return EventPage(events=events, after=events[-1].number if events else after, last=last)
 
     async def _read(self, run_id: str, after: int, most: int) -> Sequence[RunEvent]:
-        """Read from the store, one reader at a time, so that a write waits for one page at most. Returns in a slice."""
+        """Read from the store, one reader at a time, so that a write waits for at most one page. Returns in a slice."""
 
         async def in_turn(driver: Driver) -> Sequence[RunEvent]:
             async with self._turn:
@@ -111,7 +111,7 @@ class EventsView:
 
     @contextmanager
     def _following(self, run_id: str) -> Iterator[_Feed]:
-        """Keep the latest events of the run in memory meanwhile. Raises `TooManyRequests`."""
+        """Keep the latest events of the run in memory until the context ends. Raises `TooManyRequests`."""
         if sum(feed.followers for feed in self._feeds.values()) >= MOST_STREAMS:
             raise TooManyRequests(words.too_many_streams(MOST_STREAMS))
         feed = self._feeds.setdefault(run_id, _Feed())
@@ -124,9 +124,10 @@ class EventsView:
                 del self._feeds[run_id]
 
     async def stream(self, run_id: str, after: int) -> AsyncGenerator[bytes, None]:
-        """Pieces of a stream, for ever; it ends with an event `error` if the run cannot be read here any more.
+        """Yield the pieces of a stream, forever. If the run can no longer be read here, the stream ends with an `error`
+        event.
 
-        Raises the refusal if it cannot be read at first, or `TooManyRequests`.
+        Raises the refusal if the first read fails, or `TooManyRequests`.
         """
         with self._following(run_id) as feed:
             async for piece in self._pieces(feed, run_id, after):
@@ -152,7 +153,7 @@ class EventsView:
                 after = events[-1].number
                 yield b"".join([told.frame for told in events])
             elif not await feed.changed.wait(changed):
-                feed.recent.clear()  # the next look is at the store, which says whether this server leads the run
+                feed.recent.clear()  # next, read from the store, which knows whether this server leads the run
                 yield b":\n\n"
 
     def _observe(self, effects: Sequence[Effect]) -> None:
@@ -162,7 +163,7 @@ class EventsView:
 
 
 def number_of(name: str, text: str | None, default: int, low: int, high: int) -> int:
-    """Number in a query parameter or a header; `default` without it. Raises `MalformedMessage`."""
+    """Return the number in a query parameter or a header; `default` if there is none. Raises `MalformedMessage`."""
     if text is None or text == "":
         return default
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and low <= int(text) <= high):

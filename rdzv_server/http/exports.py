@@ -1,5 +1,5 @@
-"""Exports out of the server, as its settings ask for them: events to a file and a webhook, a command for each node that
-is kept out, traces of rounds. None of them harms a run."""
+"""Exports of the server, as its settings ask for them: events to a file and to a webhook, a command for each excluded
+node, and traces of rounds. No failure of an export affects a run."""
 
 import asyncio
 import logging
@@ -22,14 +22,14 @@ log = logging.getLogger("rdzv_server")
 
 
 class BadExport(ValueError):
-    """Fault of a setting of an export, in one line that names the flag and says what to do."""
+    """Fault of an export's setting, in one line that names the flag and says what to do."""
 
 
 class Exports:
     """Exports of one server, which work while this context is entered."""
 
     def __init__(self, config: ServerConfig, service: Service, port: int) -> None:
-        """Prepare the exports that the settings ask for. `port`: the server's. Raises `BadExport`."""
+        """Prepare the exports that the settings ask for. `port`: the server's port. Raises `BadExport`."""
         self._config = config
         self._tasks: list[asyncio.Task[None]] = []
         self._file: EventFile | None = None
@@ -45,7 +45,7 @@ class Exports:
             self._command = ExclusionCommand(config.on_exclude)
             service.observe(self._command.observe)
         if config.webhook is not None:
-            from rdzv_server.http import webhook  # and aiohttp's client with it
+            from rdzv_server.http import webhook  # imports aiohttp's client
 
             _check_url(config.webhook)
             self._webhook = webhook.Webhook(service, config.webhook, self._read_secret())
@@ -77,7 +77,7 @@ class Exports:
             await asyncio.to_thread(self._traces.close)
 
     def renew(self) -> None:
-        """Open the event log, which may have been moved, and read the secret again; keep the old one if it is bad."""
+        """Open the event log again, in case it was moved, and read the secret again; keep the old one if that fails."""
         if self._file:
             self._file.reopen()
         if self._webhook:
@@ -112,7 +112,7 @@ def _check_url(url: str) -> None:
 
 
 async def _guarded(work: Coroutine[Any, Any, None], name: str) -> None:
-    """Run the work of an export, and log an error that ends it; runs go on without it."""
+    """Run the work of an export, and log an error that ends it. Runs continue without the export."""
     try:
         await work
     except Exception:

@@ -1,4 +1,4 @@
-"""Search for nodes by name, over all runs: the list of runs that pages show has no names of nodes."""
+"""Search for nodes by name over all runs, since the list of runs on pages contains no names of nodes."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ MOST_NAMED = 4
 
 
 class RunWithNodes(Struct, frozen=True):
-    """Run with nodes of such names: the first few, and the number of further ones."""
+    """Run with matching nodes: the first few, and the number of others."""
 
     run_id: Id
     nodes: list[str]
@@ -23,13 +23,13 @@ class RunWithNodes(Struct, frozen=True):
 
 
 class FoundNodes(Struct, frozen=True):
-    """Runs with nodes whose names contain the text, in any case of letters."""
+    """Runs with nodes whose names contain the text, ignoring case."""
 
     runs: list[RunWithNodes]
 
 
 async def find_nodes(service: Service, shows: Shows | None, name: str) -> FoundNodes:
-    """Look through the latest attempts of the runs that `shows` lets through, in slices. None: of all runs."""
+    """Search the latest attempts of the runs that `shows` accepts, in slices. If `shows` is None: of all runs."""
     latest = {run.run_id: run for run in service.runs() if shows is None or shows(run.run_id)}
     found = []
     for run in latest.values():
@@ -40,5 +40,5 @@ async def find_nodes(service: Service, shows: Shows | None, name: str) -> FoundN
 
 
 def _names(run: Run, wanted: str) -> list[str]:
-    """Sorted names of the run's nodes that contain the text."""
+    """Return the sorted names of the run's nodes that contain the text."""
     return sorted({agent.node_id for agent in run.agents.values() if wanted in agent.node_id.casefold()})

@@ -1,8 +1,8 @@
-"""Garbage collection at times when nobody waits for it, and soon enough that no stranger fills memory with garbage.
+"""Garbage collection at times when no request waits, and often enough that strangers cannot fill memory with garbage.
 
-Python looks through new objects once 10,000 more have been made than freed. A held request is thirty of them, and while
-10,000 nodes are answered and ask again, as many are freed as are made: so it once looked through 190,000 at a time, for
-up to a tenth of a second. See ADR 53.
+Python looks through new objects once 10,000 more have been made than freed. A held request is thirty of them. While
+10,000 nodes get answers and ask again, as many are freed as are made: so Python once looked through 190,000 objects at
+a time, for up to a tenth of a second. See ADR 53.
 """
 
 import asyncio
@@ -13,28 +13,28 @@ from contextlib import suppress
 from rdzv_server.service.timeouts import Timeouts
 
 COLLECT_AFTER = (10_000, 100_000, 1_000_000)
-"""Thresholds of Python's collector, which leaves old objects to `GarbageCollector`: many nodes are many objects that
-stay, and Python would look through all of them again and again while a large run forms."""
+"""Thresholds of Python's collector, which leaves old objects to `GarbageCollector`. Many nodes mean many lasting
+objects, and Python would look through all of them repeatedly while a large run forms."""
 YOUNG_S = 0.01
 """Seconds after a first request in which the youngest objects are collected: a few thousand at most."""
 FEW = 100
-"""Number of closed connections after which garbage is collected that is not older than a look: a connection whose
-body was refused leaves up to 10 kB. After as many all garbage is collected in a quiet moment, and free memory goes back
-to the system."""
+"""Number of closed connections after which garbage younger than the last check is collected: a connection with a
+refused body leaves up to 10 kB. After the same number, a quiet moment is used to collect all garbage and to return free
+memory to the system."""
 LOOK_S = 1.0
-"""Seconds after a request or a closed connection in which the process looks whether a full collection is due. Objects
-that are there at a look are old: only a full collection looks through them again."""
+"""Seconds after a request or a closed connection until the process checks whether a full collection is due. Objects
+that exist at a check count as old: only a full collection looks through them again."""
 GROWN, GROWN_BYTES = 1.25, 16 << 20
-"""Growth of the process, as a ratio and in bytes beside it, since the last full collection, after which one is due."""
+"""Growth of the process since the last full collection after which one is due, as a ratio plus a number of bytes."""
 STEADY_BYTES = 1 << 20
-"""Growth between two looks below which the process does not grow."""
+"""Growth between two checks below which the process counts as not growing."""
 MOST_LOOKS, MOST_LOOKS_OPEN = 5, 30
-"""Looks at which the process is found grown before all garbage is collected in a moment that is not quiet. The second
-is for a process in which hardly any connection has closed: as a rule a large run forms then, without garbage."""
+"""Number of checks with a grown process after which all garbage is collected even in a busy moment. The second number
+is for a process in which hardly any connection has closed: usually a large run is forming then, without garbage."""
 
 
 class GarbageCollector:
-    """Collector of a little garbage at a time while requests come, and of all of it when much may have gathered."""
+    """Collector of a little garbage at a time while requests come, and of all garbage when much may have gathered."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -42,9 +42,9 @@ class GarbageCollector:
         self._looks = Timeouts[None](LOOK_S, lambda _: self._look())
         self._closings = self._closings_seen = 0
         self._grown_looks = 0
-        """Looks at which the process was found grown, since the last full collection."""
+        """Number of checks since the last full collection at which the process had grown."""
         self._before_bytes = self._kept_bytes = resident_bytes()
-        """Size of the process at the last look, and after the last full collection."""
+        """Size of the process at the last check, and after the last full collection."""
 
     def request_arrived(self) -> None:
         self._young.start(None)
@@ -60,7 +60,7 @@ class GarbageCollector:
         gc.collect(0)
 
     def _look(self) -> None:
-        """Make a full collection if one is due, now or at a later look."""
+        """Make a full collection if one is due, now or at a later check."""
         gc.freeze()
         size = resident_bytes()
         is_quiet = self._closings == self._closings_seen and size < self._before_bytes + STEADY_BYTES
@@ -81,15 +81,15 @@ class GarbageCollector:
 
 
 def resident_bytes() -> int:
-    """Memory that the process holds now; 0 where the system does not tell."""
+    """Return the memory that the process holds now, in bytes; 0 if the system does not report it."""
     with suppress(OSError), open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def give_back() -> None:
-    """Give memory that is free back to the system: glibc keeps it, once it has been used in small pieces."""
-    import ctypes  # of no other use to a server
+    """Return free memory to the system. Without this, glibc keeps memory that was used in small pieces."""
+    import ctypes  # a server needs it only here
 
     with suppress(OSError, AttributeError):  # another libc
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""aiohttp's side of a connection, with limits that are judged by a request's head: before a body is read or kept."""
+"""aiohttp's side of a connection, with limits that apply to a request's head: before its body is read or kept."""
 
 from http import HTTPStatus
 from typing import Any
@@ -14,13 +14,13 @@ from rdzv_server.words import http as words
 MOST_HEAD_BYTES = 16_384
 """Most bytes of a request's line and headers together."""
 LINGER_S = 1.0
-"""Seconds for which the rest of a refused request is read and dropped, so that its sender gets to read the answer."""
+"""Seconds for which the rest of a refused request is read and dropped, so that its sender reads the answer."""
 
 _TOO_LARGE = words.head_too_large(MOST_HEAD_BYTES)
 
 
 class RequestHandler(web.RequestHandler):
-    """aiohttp's protocol of one connection, which answers bad HTTP with a refusal of ours."""
+    """aiohttp's protocol of one connection, which answers bad HTTP with a refusal of this server."""
 
     __slots__ = ("_body", "_head_bytes", "drops_rest")
 
@@ -29,9 +29,9 @@ class RequestHandler(web.RequestHandler):
         self._body: StreamReader | None = None
         """Body of the last request."""
         self._head_bytes = 0
-        """Bytes of the next request's head so far, at least; 0: between two requests, or in a body."""
+        """Least number of bytes of the next request's head so far; 0 between two requests, or in a body."""
         self.drops_rest = False
-        """Whether nothing that follows on this connection is of use: its last request is refused by its head."""
+        """Whether the rest of this connection's data is ignored, because its last request was refused by its head."""
 
     @property
     def is_whole(self) -> bool:
@@ -40,7 +40,7 @@ class RequestHandler(web.RequestHandler):
 
     @property
     def is_full(self) -> bool:
-        """Whether aiohttp has stopped reading for reasons of its own; it goes on by itself then."""
+        """Whether aiohttp has stopped reading for its own reasons; then it also continues by itself."""
         return self._reading_paused or self._buffer_paused
 
     @property
@@ -49,7 +49,7 @@ class RequestHandler(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
-        self._body = None  # which knows this object: both are freed at once
+        self._body = None  # it refers to this object: without it, both are freed at once
 
     def data_received(self, data: bytes) -> None:
         if self.drops_rest:
@@ -69,7 +69,7 @@ class RequestHandler(web.RequestHandler):
         size, self._head_bytes = self._head_bytes + len(data), 0
         if not isinstance(message, RawRequestMessage):
             self.drops_rest = True
-            message.exc.__traceback__ = None  # whose frames hold this object and the exception itself
+            message.exc.__traceback__ = None  # its frames refer to this object and to the exception
         elif message.chunked:
             self.drops_rest = True
         elif size > MOST_HEAD_BYTES and _size_of(message) > MOST_HEAD_BYTES:
@@ -77,7 +77,7 @@ class RequestHandler(web.RequestHandler):
             self._refuse_head()
 
     def _refuse_head(self) -> None:
-        """Answer the request that is arriving with 431, after those before it."""
+        """Answer the request that is arriving with 431, after the requests before it."""
         self.drops_rest, self._head_bytes = True, 0
         self._body = StreamReader(self, MAX_MESSAGE_BYTES, loop=self._loop)  # aiohttp waits for its end, and lingers
         self._messages.append((_ErrInfo(431, ValueError(), _TOO_LARGE), self._body))
@@ -103,6 +103,6 @@ class Server(web.Server):
 
 
 def _size_of(message: RawRequestMessage) -> int:
-    """Bytes of the request's line and headers, as they were sent."""
+    """Return the bytes of the request's line and headers, as they were sent."""
     headers = sum(len(name) + len(value) + 4 for name, value in message.raw_headers)
     return len(message.method) + len(message.path) + headers + len("  HTTP/1.1\r\n\r\n")

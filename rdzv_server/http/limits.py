@@ -1,4 +1,4 @@
-"""Limits for each peer, judged before anything reads a request's body: how often it comes, and with which tokens."""
+"""Limits for each peer, checked before a request's body is read: how often it comes, and with which tokens."""
 
 import logging
 from functools import lru_cache
@@ -20,7 +20,7 @@ ROUNDING_S = 1e-6
 
 LOG_LINES = Rate(1, 20)
 SILENCE_S = 600.0
-"""Seconds in which a refusal that has been logged is not logged again."""
+"""Seconds for which a refusal that has been logged is not logged again."""
 MOST_SAID = 1_000
 _ROUTINE = (
     errors.AgentFenced,
@@ -46,7 +46,7 @@ class Gatekeeper:
         self._refusals = Buckets(limits.refusals)
 
     def check(self, method: str, path: str, caller: Caller, credential: str | None, now: float) -> Permit:
-        """Permit of the request. `credential`: the one with which its connection was let in before.
+        """Return the permit of the request. `credential`: the one with which its connection was let in before.
 
         Raises `TooManyRequests`, `Unauthorized` or `Forbidden`.
         """
@@ -59,18 +59,18 @@ class Gatekeeper:
         return self.access.check(method, path, caller)
 
     def check_guess(self, caller: Caller, now: float) -> None:
-        """Raise `TooManyRequests` if the caller's peer has shown too many wrong tokens to be let in by another."""
+        """Raise `TooManyRequests` if the caller's peer has sent too many wrong tokens to try another one."""
         peer = peer_of(caller.peer)
         if not self._refusals.has_any(peer, now):
             raise errors.TooManyRequests(words.too_many_guesses(peer))
 
     def note_refusal(self, caller: Caller, now: float) -> None:
-        """Count a request that was refused for want of the right token."""
+        """Count a request that was refused because it had no valid token."""
         self._refusals.take(peer_of(caller.peer), now)
 
 
 class RefusalLog:
-    """Log of refusals that somebody should look into: each once in `SILENCE_S`, however often it is repeated."""
+    """Log of refusals that a person should look into: each once in `SILENCE_S`, however often it is repeated."""
 
     def __init__(self) -> None:
         self._said_at: dict[tuple[str, str], float] = {}
@@ -78,7 +78,7 @@ class RefusalLog:
         self._unsaid = 0
 
     def note(self, peer: str, refusal: errors.ProtocolError, now: float) -> None:
-        """Log a refusal, unless it was logged lately or too many are."""
+        """Log a refusal, unless it was logged recently or too many are logged."""
         key = (peer, str(refusal))
         if isinstance(refusal, _ROUTINE) or self._said_at.get(key, now - SILENCE_S) > now - SILENCE_S:
             return
@@ -105,7 +105,7 @@ class Buckets:
         return self._full_at.get(peer, now) - now <= self._all_s - self._each_s + ROUNDING_S
 
     def take(self, peer: str, now: float) -> bool:
-        """Take a token from the peer's bucket; False, with nothing taken, if it is empty."""
+        """Take a token from the peer's bucket; return False, with nothing taken, if it is empty."""
         if not self.has_any(peer, now):
             return False
         full_at = max(now, self._full_at.get(peer, now)) + self._each_s
@@ -115,13 +115,13 @@ class Buckets:
         return True
 
     def _forget(self, now: float) -> None:
-        """Forget full buckets, which need no memory; if the others are too many, half of those."""
+        """Forget full buckets, which need no memory; if the others are still too many, forget half of them."""
         busy = [(peer, at) for peer, at in self._full_at.items() if at > now]
         self._full_at = dict(busy if len(busy) < MOST_PEERS else busy[MOST_PEERS // 2 :])
 
 
 def address_of(address: str) -> str:
-    """The address as people write it: an IPv4 one also if the connection came through an IPv6 socket; no zone."""
+    """Return the address as people write it: IPv4 even if the connection came through an IPv6 socket, and no zone."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -132,7 +132,7 @@ def address_of(address: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def peer_of(address: str) -> str:
-    """Peer that an address belongs to: an IPv4 address, or an IPv6 network of 64 bits."""
+    """Return the peer that an address belongs to: an IPv4 address, or an IPv6 network of 64 bits."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

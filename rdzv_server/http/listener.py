@@ -1,7 +1,7 @@
-"""Listener of the server: lets in as many connections as there is room for, with TLS only after its handshake.
+"""Listener of the server: accepts as many connections as there is room for, with TLS only after its handshake.
 
-A connection is unauthenticated until a request of it has been let in. When there is no room for a new one, the oldest
-of these is closed: a rightful one is let in by its first request, a round trip later.
+A connection is unauthenticated until one of its requests has been let in. If there is no room for a new connection, the
+oldest unauthenticated one is closed: the first request of a legitimate one is let in after a round trip.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from rdzv_server.words import http as words
 log = logging.getLogger("rdzv_server")
 
 AT_ONCE, AT_ONCE_S = 64, 0.0005
-"""Most connections that are accepted before anything else in the process gets its turn, and seconds for it."""
+"""Most connections that are accepted before other tasks of the process run, and seconds for that."""
 MOST_HANDSHAKES, STALE_S = 512, 1.0
-"""Most TLS connections that are in their handshake, or that no request has been let in from since; half of them for one
-peer. While others wait, one is closed that has sent nothing useful for so many seconds."""
+"""Most TLS connections that are in their handshake, or from which no request has been let in since; half of them for
+one peer. While others wait, the server closes one that has sent nothing useful for `STALE_S` seconds."""
 PAUSE_S = 1.0
-"""Seconds without accepting, after the system could not take another connection."""
+"""Seconds without accepting after the system could not take another connection."""
 HANDSHAKE = b"\x16"
-"""First byte of every TLS connection (RFC 8446, 5.1), and of no HTTP request."""
+"""First byte of every TLS connection (RFC 8446, 5.1). No HTTP request begins with it."""
 _PASSING = {errno.EAGAIN, errno.EINTR, errno.ECONNABORTED, errno.EPROTO}
 
 REASONS = ("connections", "handshakes", "held_memory", "slow_request", "unread_answer")
@@ -54,14 +54,14 @@ Connect = Callable[[], Coroutine[Any, Any, object]]
 
 
 class Listener:
-    """Listener of one socket, with its connections. `closed` is called with each that ends."""
+    """Listener of one socket, with its connections. `closed` is called with each connection that ends."""
 
     def __init__(
         self, bound: socket.socket, http: MakeProtocol, limits: Limits, tls: ssl.SSLContext | None,
         closed: Callable[[HttpConnection], None],
     ) -> None:  # fmt: skip
         self.tls = tls
-        """TLS context of new connections. One that speaks no TLS is accepted all the same, so that it can be told."""
+        """TLS context of new connections. A connection without TLS is accepted as well, so that it gets an answer."""
         self._socket = bound
         self._http = http
         self._limits = limits
@@ -85,10 +85,10 @@ class Listener:
         self._has_warned = False
         self._outage = Outage(over=words.ACCEPTS_AGAIN)
         self.closed_for = Counter[str](dict.fromkeys(REASONS, 0))
-        """Numbers of connections that the server has closed, by reason."""
+        """Number of connections that the server has closed, by reason."""
         self._refusals = RefusalLog()
         self._places = Places[HttpConnection](MOST_HANDSHAKES, STALE_S, self._evict_stale)
-        """Places of TLS connections that no request has been let in from: each takes much more memory than others."""
+        """Places of TLS connections from which no request has been let in: each takes much more memory than others."""
 
     def open(self) -> None:
         self._socket.setblocking(False)
@@ -100,13 +100,13 @@ class Listener:
         return len(self._connections) - len(self._unauthenticated), len(self._unauthenticated)
 
     async def close(self) -> None:
-        """Accept no more connections; present ones go on."""
+        """Accept no more connections; existing ones continue."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
         self._socket.close()
         openings = [connection.opening for connection in self._connections if connection.opening]
         for opening in openings:
-            opening.cancel()  # which ends those alone that have no transport yet
+            opening.cancel()  # ends only openings that have no transport yet
         self._unheard.close()
         await asyncio.gather(*(opening.task for opening in openings if opening.task), return_exceptions=True)
 
@@ -150,7 +150,7 @@ class Listener:
         connection.opening.begin()
 
     def _has_room(self, peer: str) -> bool:
-        """Whether there is room for a connection of this peer, by evicting another if need be."""
+        """Whether there is room for a connection of this peer, if necessary after evicting another one."""
         most, of_peer = self._limits.connections, self._unauthenticated_of.get(peer, {})
         if len(of_peer) >= max(1, most // 2):
             self._warn(words.too_many_of_peer(len(of_peer), peer))
@@ -180,13 +180,13 @@ class Listener:
         self._gone(connection)
 
     def _refuse_held(self, connection: HttpConnection) -> None:
-        """Close the oldest connection whose request has not arrived, or that does not read, for want of memory."""
+        """Close the oldest connection whose request is incomplete, or that does not read, to free memory."""
         self._note(connection, words.too_much_held())
         self.closed_for["held_memory"] += 1
         connection.refuse(_TOO_MUCH_HELD)
 
     def _request_is_late(self, connection: HttpConnection) -> None:
-        """Close a connection whose request has not arrived in time, unless what has arrived waits for the server."""
+        """Close a connection whose request has not arrived in time, unless its data waits for the server."""
         if connection.waits_for_peer:
             self._close_for("slow_request", connection)
         else:
@@ -200,7 +200,7 @@ class Listener:
         self._refusals.note(connection.peer, TooManyRequests(problem), self._loop.time())
 
     def _connect(self, accepted: socket.socket, connection: HttpConnection, received: bytes) -> None:
-        """Open the connection, by TLS once there is a place for it. `received`: what came first."""
+        """Open the connection. With TLS, it first waits for a place. `received`: what came first."""
         self._silent.stop(connection)
         connection.lacks_tls = self.tls is not None and received != HANDSHAKE
         if self.tls is None or connection.lacks_tls:
@@ -221,8 +221,8 @@ class Listener:
     async def _opened(self, connection: HttpConnection, connect: Connect) -> None:
         try:
             await connect()
-        except OSError as error:  # among them TimeoutError and every failure of TLS
-            error.__traceback__ = None  # or what its frames hold would be garbage in a cycle
+        except OSError as error:  # includes TimeoutError and every failure of TLS
+            error.__traceback__ = None  # else what its frames hold would be garbage in a cycle
             self._gone(connection)
         except BaseException:
             self._gone(connection)
@@ -239,7 +239,7 @@ class Listener:
     def _gone(self, connection: HttpConnection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
-            connection.opening = None  # or its task and what that holds would be garbage in a cycle
+            connection.opening = None  # else its task and what that holds would be garbage in a cycle
             self._silent.stop(connection)
             self._bounds.arriving.stop(connection)
             self._garbage.connection_closed()
@@ -252,5 +252,5 @@ def _read(accepted: socket.socket) -> bytes:
 
 
 def _first_byte(accepted: socket.socket) -> bytes:
-    """First byte, left for TLS to read."""
+    """Return the first byte, and leave it for TLS to read."""
     return accepted.recv(1, socket.MSG_PEEK)

@@ -1,7 +1,8 @@
-"""Metrics of the server for Prometheus: what it holds at present, and what it has counted.
+"""Metrics of the server for Prometheus: its current state, and what it has counted.
 
-A scrape visits each run once, whatever its number of nodes, and lets others have their turn meanwhile. Runs have
-series of their own up to a limit, the oldest of those that go on first: who begins many runs takes none from others.
+A scrape visits each run once, however many nodes the run has, and lets other tasks run in between. Only a limited
+number of runs have series of their own, the oldest active runs first: so a user that begins many runs takes no series
+from others.
 """
 
 import asyncio
@@ -27,9 +28,9 @@ from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 
 FRESH_S = 0.5
-"""Seconds within which scrapes get the same answer: however many ask, it costs little."""
+"""Seconds within which all scrapes get the same answer, so that many of them cost little."""
 LONGEST_LABEL = 64
-"""Most characters of a run id as a label; longer ones are cut, and end with a hash."""
+"""Most characters of a run id as a label. Longer ids are cut, and end with a hash."""
 LAG_EVERY_S = 0.5
 LAG_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -137,7 +138,7 @@ OF_KIND = {
 
 
 LATELY_S = 600.0
-"""Seconds for which the end of a run is told."""
+"""Seconds for which the end of a run is reported."""
 
 
 class MetricsView:
@@ -145,7 +146,7 @@ class MetricsView:
 
     def __init__(self, service: Service, most_runs: int) -> None:
         self.listener: Listener | None = None
-        """Listener whose connections are counted; None: the server does not listen."""
+        """Listener whose connections are counted; None if the server does not listen."""
         self._service = service
         self._most_runs = most_runs
         self._turn = asyncio.Lock()
@@ -161,7 +162,7 @@ class MetricsView:
             if self._timer is None:
                 self._expect_timer()
             if loop.time() >= self._made_at + FRESH_S:
-                await checkpoint("metrics")  # no peer: they are made for all, and wait behind no one's streams
+                await checkpoint("metrics")  # the name of no peer: metrics wait for no streams
                 self._body = await self._written(await self._samples())
                 self._made_at = loop.time()
             return self._body
@@ -171,7 +172,7 @@ class MetricsView:
             self._timer.cancel()
 
     async def _written(self, samples: list[Sample]) -> bytes:
-        """Write the samples, in slices rather than in a thread, which would hold the interpreter for 5 ms at a time."""
+        """Write the samples in slices. A thread would hold the interpreter for 5 ms at a time."""
         process = await asyncio.to_thread(of_process)
         pieces = []
         await checkpoint()
@@ -213,7 +214,7 @@ class MetricsView:
         counted = self._service.measurements
         for metric, kind in OF_KIND.items():
             yield Sample(metric, counted.happened[kind])
-        stopped = counted.happened["run_stopped"]  # each of these runs is told as failed, too
+        stopped = counted.happened["run_stopped"]  # each of these runs counts as failed, too
         ended = {"succeeded": counted.happened["run_succeeded"], "failed": counted.happened["run_failed"] - stopped}
         for end, times in (ended | {"stopped": stopped}).items():
             yield Sample(RUNS_ENDED, times, (end,))
@@ -256,21 +257,21 @@ class _Survey:
 
     def __init__(self) -> None:
         self.listed: set[str] = set()
-        """Labels of the runs that have series of their own: two cut ids may be alike."""
+        """Labels of the runs that have series of their own: two shortened ids may be equal."""
         self.ended: set[tuple[str, str]] = set()
-        """Labels and results of the runs that have ended lately."""
+        """Labels and results of the runs that have ended recently."""
         self._phases = dict.fromkeys(get_args(run_view.Phase), 0)
         self._nodes = dict.fromkeys((*map(str, AgentState), "standby"), 0)
         self._disconnected = self._unlisted = 0
         self._longest_forming_s = 0.0
 
     def samples_of(self, run: Run, now: float, *, is_listed: bool) -> list[Sample]:
-        """Count the run; return its own series if it `is_listed`."""
+        """Count the run. Return its own series if it `is_listed`, else nothing."""
         self.look_at(run, now)
         return list(self.series_of(run, now) if not run.stage.is_end else self.ended_of(run, now)) if is_listed else []
 
     def look_at(self, run: Run, now: float) -> None:
-        """Count the run, in a time that does not depend on its number of nodes."""
+        """Count the run. More nodes do not take longer."""
         self._phases[run_view.phase(run)] += 1
         if run.stage.is_end:
             return
@@ -281,7 +282,7 @@ class _Survey:
         self._longest_forming_s = max(self._longest_forming_s, run_view.forming_s(run, now))
 
     def ended_of(self, run: Run, now: float) -> Iterator[Sample]:
-        """Series of a run that has ended; none if that was long ago, or an earlier attempt has the same."""
+        """Yield the series of a run that has ended recently, unless an earlier attempt has the same series."""
         label = label_of(run.run_id)
         result = "stopped" if run.is_stopped else run.stage.value
         if run.ended_at is not None and now < run.ended_at + LATELY_S and (label, result) not in self.ended:
@@ -289,7 +290,7 @@ class _Survey:
             yield Sample(RUN_ENDED, 1, (label, result))
 
     def series_of(self, run: Run, now: float) -> Iterator[Sample]:
-        """Series of the run itself; none if another run has the same label."""
+        """Yield the series of the run itself, unless another run has the same label."""
         label = label_of(run.run_id)
         if label in self.listed:
             return
@@ -328,7 +329,7 @@ class _Survey:
 
 
 def label_of(run_id: str) -> str:
-    """Label's value for a run id: all of it, or its beginning and a hash."""
+    """Return the label's value for a run id: all of it, or its beginning and a hash."""
     if len(run_id) <= LONGEST_LABEL:
         return run_id
     digest = hashlib.sha256(run_id.encode()).hexdigest()[:16]

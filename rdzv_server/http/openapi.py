@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 document, derived from the routes, the messages with their limits, the refusals and who may do what."""
+"""OpenAPI 3.1 document, derived from the routes, the messages with their limits, the refusals, and the roles."""
 
 import ast
 import inspect
@@ -54,13 +54,13 @@ _TOKENS = {
 _TEXT: Schema = {"schema": {"type": "string"}}
 
 _NAME, _SEEN = json.encode(NAME), json.encode(PRINTABLE)
-"""Pattern of a name, and the part of it that is published: the rest names 2,000 combining marks."""
+"""Pattern of a name, and the part of it that is published: the rest lists 2,000 combining marks."""
 _OF_EVERY_REQUEST: Refusals = (TlsRequired, TooManyRequests, ServerUnavailable)
 
 
 @cache
 def document(routes: tuple[Route, ...]) -> dict[str, Any]:
-    """Make the OpenAPI document of these routes, ready for JSON."""
+    """Return the OpenAPI document of these routes, ready for JSON."""
     by_path: dict[str, dict[str, Schema]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -86,7 +86,7 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """Meanings of a message's fields, which the docstrings below them in its source tell."""
+    """Return the meanings of a message's fields, from the docstrings below the fields in its source."""
     extended = [RunSettings] if kind is RequestedSettings else []  # their fields mean the same
     found: dict[str, str] = {}
     for each in [*extended, *reversed(kind.__mro__)]:
@@ -99,7 +99,7 @@ def meanings(kind: type) -> dict[str, str]:
 
 
 def _on_the_wire(text: str, constants: dict[str, Any]) -> str:
-    """The docstring on one line, with JSON's null, and with the values of constants in place of their names."""
+    """Return the docstring on one line, with JSON's null, and with values instead of the names of constants."""
     told = re.sub("`([A-Z][A-Z_]+)`", lambda name: f"{constants[name[1]]:g}", text.replace("None", "null"))
     return " ".join(told.split())
 
@@ -109,7 +109,7 @@ _NOTHING = ast.Module([], [])
 
 @cache
 def _definitions(module: ModuleType) -> dict[str, ast.ClassDef]:
-    """Definitions of the module's classes; none where its source is not installed."""
+    """Return the definitions of the module's classes; empty if its source is not installed."""
     try:
         source = inspect.getsource(module)
     except OSError:
@@ -164,7 +164,7 @@ def _responses(route: Route, media: str, refusals: Refusals) -> dict[str, Schema
         text = f"{HTTPStatus(status).phrase}: {', '.join(codes)}"
         schema = {"allOf": [_reference(ErrorReply), {"properties": {"code": {"enum": codes}}}]}
         refusal, other = _content(text, media, schema), answers.get(status)
-        if other:  # the two are told apart by their media type
+        if other:  # their media types distinguish them
             refusal["description"] = f"{other['description']} Or {text}."
             refusal["content"] |= other["content"]
         answers[status] = refusal

@@ -1,4 +1,4 @@
-"""Connections that have been accepted and have no transport yet: most of a crowd of strangers are such."""
+"""Connections that have been accepted and have no transport yet, as most of a crowd of strangers."""
 
 import asyncio
 import select
@@ -9,7 +9,7 @@ from typing import Any
 from rdzv_server.service.fair_scheduler import FairScheduler
 
 AT_ONCE = 64
-"""Most peers that are found to have sent something before anything else in the event loop runs."""
+"""Most peers whose data is noticed before other tasks of the event loop run."""
 
 
 class Silent:
@@ -19,7 +19,7 @@ class Silent:
     """
 
     def __init__(self, turns: FairScheduler) -> None:
-        """`turns`: in which they are opened once they have been heard."""
+        """`turns`: scheduler of the turns in which they are opened after they have sent something."""
         self.turns = turns
         self._loop = asyncio.get_running_loop()
         self._epoll = select.epoll()
@@ -27,12 +27,12 @@ class Silent:
         self._loop.add_reader(self._epoll, self._look)
 
     def wait(self, accepted: socket.socket, heard: Callable[[], None]) -> None:
-        """Call `heard`, once, when the peer has sent something or has left."""
+        """Call `heard` once, when the peer has sent something or has left."""
         self._heard[accepted.fileno()] = heard
         self._epoll.register(accepted, select.EPOLLIN)
 
     def forget(self, accepted: socket.socket) -> None:
-        """Wait for this one no longer, if it does."""
+        """Stop waiting for this connection, if it waits."""
         if self._heard.pop(accepted.fileno(), None):
             self._epoll.unregister(accepted)
 
@@ -43,13 +43,13 @@ class Silent:
 
     def _look(self) -> None:
         for fd, _ in self._epoll.poll(0, AT_ONCE):
-            if heard := self._heard.pop(fd, None):  # else one that came before has ended this one
+            if heard := self._heard.pop(fd, None):  # else an earlier one in this loop has ended this one
                 self._epoll.unregister(fd)
                 heard()
 
 
 class Opening:
-    """Opening of one connection: it waits until the peer has sent something and has its turn.
+    """Opening of one connection, which waits until its peer has sent something and has its turn.
 
     Until then the connection takes 2 kB. Its transport, its protocol and what they read take ten times as much.
     """
@@ -60,15 +60,15 @@ class Opening:
         self, accepted: socket.socket, peer: str, silent: Silent, read: Callable[[socket.socket], bytes],
         ready: Callable[[bytes], None], gone: Callable[[], None],
     ) -> None:  # fmt: skip
-        """`ready` is called with what `read` returns, in the peer's turn. `gone` is called if the opening ends."""
+        """`ready` is called with the result of `read`, in the peer's turn. `gone` is called if the opening ends."""
         self._accepted, self._peer, self._silent = accepted, peer, silent
         self._read, self._ready, self._gone = read, ready, gone
         self._task: asyncio.Task[None] | None = None
         self.waits_for_turn = False
-        """Whether the peer has sent something, and it is for the server to read it."""
+        """Whether the peer has sent something that the server has not read yet."""
 
     def begin(self) -> None:
-        """Wait for what the peer sends."""
+        """Wait for data from the peer."""
         self._accepted.setblocking(False)
         self._silent.wait(self._accepted, self._wait_for_turn)
 
@@ -86,11 +86,11 @@ class Opening:
 
     @property
     def task(self) -> asyncio.Task[None] | None:
-        """Task that opens the connection; None before it has its turn."""
+        """Task that opens the connection; None before its turn."""
         return self._task
 
     def _wait_for_turn(self) -> None:
-        """Ask for a turn, beside those of the peer's open connections: as many are opened as are served."""
+        """Ask for a turn, in a queue beside the peer's open connections: openings and open ones get equal turns."""
         self.waits_for_turn = True
         self._silent.turns.ask(f"new {self._peer}", self._take_turn, is_stranger=True)
 

@@ -1,8 +1,8 @@
-"""Pages for people: all runs, one run, and the login, as HTML. What they show comes by `/v1/watch`, and stays current.
+"""Pages for people, as HTML: all runs, one run, and the login. Their data comes from `/v1/watch`, and stays current.
 
-Nothing on a page is taken from elsewhere, and nothing in it is executed but the one file that is served beside it: the
-headers say so to the browser. All that a script or an agent has written is text, by the templates' escaping and by the
-care of `page.js`, which never makes markup of text.
+A page loads nothing from other hosts, and executes only the scripts that this server serves: the headers tell the
+browser so. Everything that a script or an agent has written is shown as text: the templates escape it, and `page.js`
+never turns text into markup.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ POLICY = (
 HEADERS = answers.HEADERS | {
     "Content-Security-Policy": POLICY,
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # not no-referrer: forms would then name no origin
+    "Referrer-Policy": "same-origin",  # not no-referrer: then forms would name no origin
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -59,11 +59,11 @@ Shown = dict[str, Any]
 Plain = Callable[[Permit, str, int], Awaitable[Shown]]
 Thing = TypeVar("Thing")
 MOST_LOGIN_BYTES = 4_096
-"""Most bytes of the form that logs somebody in: a token, and a path."""
+"""Most bytes of the login form: a token, and a path."""
 MOST_QUERY = 1_000
-"""Longest query that a page has again after a login: the form's fields contain it, up to three times as long."""
+"""Longest query that a page still has after a login: the form's fields contain it, up to three times as long."""
 ROWS, ATTEMPTS, LAST_ROW = 256, 16, 10**6
-"""Rows of a plain table; attempts that are shown of a run; highest row that may be asked for."""
+"""Rows of a plain table; attempts of a run that are shown; highest row that may be requested."""
 FOR_A_DAY = "max-age=86400, immutable"
 """Cache-Control of static files: their addresses change with their contents."""
 
@@ -76,7 +76,7 @@ class Button:
         self.means = summary_of(action.request).replace("`", "")
         self.of_node, self.of_absent = action.of_node, action.of_absent
         self.of_ended = action.of_ended
-        """Whether the button is for a run that has ended; else for one that goes on."""
+        """Whether the button is for a run that has ended, rather than an active one."""
         self.asks = ["reason", *action.fields]
         """Fields of the dialog, by their names in the request."""
 
@@ -84,7 +84,7 @@ class Button:
 class Pages:
     """Pages of one server.
 
-    `note` is called with each refused login. `actions`: those that have buttons.
+    `note` is called with each refused login. `actions`: the actions that have buttons.
     """
 
     def __init__(self, service: Service, gatekeeper: Gatekeeper, note: NoteRefusal, actions: Iterable[Action]) -> None:
@@ -112,11 +112,11 @@ class Pages:
         return web.Response(body=_read(name), headers=headers, content_type=STATIC[name], charset="utf-8")
 
     async def _runs(self, request: web.BaseRequest) -> web.Response:
-        """Page of all runs."""
+        """Answer with the page of all runs."""
         return await self._looked_at(request, "runs", paths.ROOT, "", self._plain_runs)
 
     async def _run(self, request: web.BaseRequest) -> web.Response:
-        """Page of one run."""
+        """Answer with the page of one run."""
         run_id = _run_id_of(request)
         if not run_id:
             return _redirected(paths.ROOT)
@@ -125,7 +125,7 @@ class Pages:
     async def _looked_at(
         self, request: web.BaseRequest, name: str, path: str, run_id: str, plain: Plain
     ) -> web.Response:
-        """Answer with the page, or a redirection to the login; with `?plain=FIRST` as tables, which need no script."""
+        """Answer with the page, or a redirection to the login. With `?plain=FIRST`: as tables, which need no script."""
         caller = caller_of(request)
         try:
             permit = self._check_look(request, caller)
@@ -159,14 +159,14 @@ class Pages:
         return {"attempts": shown, "nodes": rows, "first": first, "count": len(attempts[-1].agents) if attempts else 0}
 
     def _rows(self, run: Run, first: int) -> Iterator[NodeStatus]:
-        """Statuses of at most `ROWS` agents, without those that cannot be read."""
+        """Yield the statuses of at most `ROWS` agents, without those that cannot be read."""
         now = self._service.now(run.run_id)
         for agent in read(run, lambda: run_view.agents(run), lambda _: [])[first : first + ROWS]:
             if shown := read(run, partial(status_view.node, run, agent, now), lambda _: None):
                 yield shown
 
     def _with_ages(self, run: Run, view: Callable[[Run, float, watch_view.Clock], Shown]) -> Shown:
-        """View of a run, as watchers get it, with ages in seconds in place of times."""
+        """Return the view of a run, as watchers get it, with ages in seconds instead of times."""
         now = self._service.now(run.run_id)
 
         def age(at: float) -> float:
@@ -175,11 +175,11 @@ class Pages:
         return read(run, lambda: view(run, now, age), lambda why: watch_view.unreadable(run, age, why))
 
     async def _login(self, request: web.BaseRequest) -> web.Response:
-        """Form of the login."""
+        """Answer with the login form."""
         return await self._show_login(caller_of(request), request.rel_url.query.get("to", paths.ROOT))
 
     async def _log_in(self, request: web.BaseRequest) -> web.Response:
-        """Make a session of the token that the form has sent."""
+        """Make a session from the token that the form has sent."""
         caller = caller_of(request)
         if not caller.is_own_page:
             raise errors.Forbidden(words.foreign_login(caller.origin))
@@ -200,7 +200,7 @@ class Pages:
         return _redirected(paths.ROOT, caller, "")
 
     def _check_look(self, request: web.BaseRequest, caller: Caller) -> Permit:
-        """Permit to view pages. Raises the `ProtocolError` that refuses it."""
+        """Return the permit to view pages. Raises the `ProtocolError` that refuses it."""
         now, credential = asyncio.get_running_loop().time(), connection_of(request).credential
         return self._gatekeeper.check("GET", paths.WATCH, caller, credential, now)
 
@@ -239,24 +239,24 @@ async def _in_slices(things: Iterable[Thing]) -> AsyncIterator[Thing]:
 
 
 def _run_id_of(request: web.BaseRequest) -> str:
-    """Id of the run that the path names, or, where no path can (`.` and `..`), the query; empty for none."""
+    """Return the id of the run in the path, or in the query for ids that no path can contain (`.` and `..`); or ""."""
     url = request.rel_url
     return unquote(url.raw_path.removeprefix(paths.RUN_PAGE)) or url.query.get("run_id", "")
 
 
 def path_of(run_id: str) -> str:
-    """Path of a run's page. Browsers take `.` and `..` for folders, however they are written."""
+    """Return the path of a run's page. Browsers take `.` and `..` for folders, even percent-encoded."""
     return paths.RUN_PAGE + (f"?run_id={run_id}" if run_id in (".", "..") else quote(run_id, safe=""))
 
 
 def _with_query(path: str, request: web.BaseRequest) -> str:
-    """Path of a page with the query that was asked for, such as a filter of runs; without one that is too long."""
+    """Return the path of a page with the request's query, such as a filter of runs, unless the query is too long."""
     query = request.rel_url.raw_query_string
     return f"{path.partition('?')[0]}?{query}" if 0 < len(query) <= MOST_QUERY else path
 
 
 def _redirected(to: str, caller: Caller | None = None, of: str | None = None) -> web.Response:
-    """Redirect to another page. `of`: session to set for this caller; empty: to delete; None: to leave as it is."""
+    """Redirect to another page. `of`: session to set for this caller; "" deletes it, and None leaves it as it is."""
     answer = web.Response(status=303, headers=HEADERS | {"Location": to})
     if caller is not None and of is not None:
         answer.set_cookie(
@@ -267,18 +267,18 @@ def _redirected(to: str, caller: Caller | None = None, of: str | None = None) ->
 
 
 def _local(to: str) -> str:
-    """Return the path if it is one of this server's pages, with any query; else that of all runs."""
+    """Return the path if it is one of this server's pages, with any query; else the path of all runs."""
     is_page = to.startswith((paths.RUN_PAGE, f"{paths.ROOT}?"))
     return to if is_page and to.isascii() and to.isprintable() else paths.ROOT
 
 
 def _form(body: bytes) -> dict[str, str]:
-    """Fields of a form that a page has sent; none for any other body."""
+    """Return the fields of a form that a page has sent; empty for any other body."""
     return dict(parse_qsl(body.decode(errors="replace"), max_num_fields=8)) if body.count(b"&") < 8 else {}
 
 
 def _duration(seconds: float) -> str:
-    """Duration in words, as `page.js` writes it."""
+    """Return the duration as text, in the format of `page.js`."""
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"
@@ -318,5 +318,5 @@ def _read(name: str) -> bytes:
 
 @cache
 def _static(name: str) -> str:
-    """Address of a static file, which changes with its contents."""
+    """Return the address of a static file, which changes with its contents."""
     return f"/static/{name}?{hashlib.sha256(_read(name)).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""Requests as they come: who sends them, what is refused before a body is read, and the message in the body."""
+"""Incoming requests: their sender, refusals before a body is read, and the message in the body."""
 
 from typing import Any, TypeVar
 
@@ -18,11 +18,11 @@ from rdzv_server.words import http as words
 Message = TypeVar("Message")
 
 _BROWSER_HEADERS = frozenset({"origin", "referer", "accept-language", "sec-fetch-site", "sec-fetch-mode"})
-"""Headers of which every browser sends at least one with each request; no agent, curl or probe does by itself."""
+"""Headers of which every browser sends at least one with each request. Agents, curl and probes send none by default."""
 
 
 def connection_of(request: web.BaseRequest) -> HttpConnection:
-    """Connection over which the request came. Raises `ConnectionResetError` if it has closed."""
+    """Return the connection over which the request came. Raises `ConnectionResetError` if it has closed."""
     connection = request.transport.get_protocol() if request.transport else None
     if not isinstance(connection, HttpConnection):
         raise ConnectionResetError
@@ -30,7 +30,7 @@ def connection_of(request: web.BaseRequest) -> HttpConnection:
 
 
 def caller_of(request: web.BaseRequest) -> Caller:
-    """Sender of the request, as far as its address and its headers tell."""
+    """Return the sender of the request, as far as its address and its headers show."""
     headers = request.headers
     cookies = request.cookies if "Cookie" in headers else {}
     return Caller(
@@ -69,7 +69,7 @@ async def tell_to_go_on(request: web.BaseRequest) -> None:
 
 
 async def read_body(request: web.BaseRequest, most: int = MAX_MESSAGE_BYTES) -> bytes:
-    """Read the whole body, of `most` bytes.
+    """Return the whole body, of at most `most` bytes.
 
     Raises `MalformedMessage` if it is framed wrongly, `MessageTooLarge`, or `web.HTTPRequestEntityTooLarge`.
     """
@@ -78,12 +78,12 @@ async def read_body(request: web.BaseRequest, most: int = MAX_MESSAGE_BYTES) -> 
     content = request.content
     try:
         if content.is_eof() and content.total_bytes <= MAX_MESSAGE_BYTES:
-            body = content.read_nowait()  # as a rule all of it came with the headers
+            body = content.read_nowait()  # usually all of it came with the headers
         else:
             body = await request.read()
     except (web.HTTPException, ConnectionError):
         raise
-    except Exception as error:  # a chunked or compressed body that is not one
+    except Exception as error:  # an invalid chunked or compressed body
         raise MalformedMessage(words.unreadable_body(type(error).__name__)) from None
     connection_of(request).request_arrived()
     return body
@@ -93,7 +93,7 @@ def read_json(kind: type[Message], body: bytes) -> Message:
     """Decode an operator's message. Raises `MalformedMessage`, with an example."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # the last: a hundred thousand brackets
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # the last one: for a hundred thousand brackets
         raise MalformedMessage(words.not_json(_example(kind))) from None
     return convert(kind, value)
 
@@ -103,12 +103,12 @@ def _example(kind: type[Any]) -> str:
 
 
 def summary_of(kind: type[Any]) -> str:
-    """Summary of a message: its docstring in one line."""
+    """Return the summary of a message: its docstring in one line."""
     return " ".join((kind.__doc__ or "").split())
 
 
 def assign_to_run(connection: HttpConnection, message: AnyRequest) -> None:
     """Schedule the connection with the message's run from now on. Raises `Forbidden`."""
-    if not isinstance(message, messages.LeaderRequest):  # which names a run at most
+    if not isinstance(message, messages.LeaderRequest):  # it only names a run
         connection.permit.check_run(message.run_id)
-        connection.run = message.run_id or connection.run  # an action on a node is about none
+        connection.run = message.run_id or connection.run  # an action on a node is about no run

@@ -20,18 +20,18 @@ class Route:
     handler: Handler
     summary: str
     request: Any = None
-    """Type of the message in the request's body; None: the request has no body."""
+    """Type of the message in the request's body; None if the request has no body."""
     answer: Any = str
-    """Type of an answer 200: of a message, str for plain text, dict for any map."""
+    """Type of an answer 200: a message type, str for plain text, dict for any map."""
     media: str = ""
-    """Media type of an answer 200; empty: it follows from the type."""
+    """Media type of an answer 200; empty if it follows from the type."""
     says: str = ""
-    """Meaning of an answer 200, in words; empty: the summary."""
+    """Meaning of an answer 200, as text; empty if the summary says it."""
     streams: str = ""
-    """Content of server-sent events, for clients that accept them, in words; empty: there are none."""
+    """Content of server-sent events, as text, for clients that accept them; empty if there are none."""
     no: str = ""
-    """Meaning of an answer 503 in plain text, where 200 is a yes; empty: there is none."""
+    """Meaning of an answer 503 in plain text, for a route whose 200 means yes; empty for other routes."""
     query: tuple[tuple[str, Any, str], ...] = ()
-    """Parameters behind the `?`, with their types and what they do."""
+    """Parameters after the `?`, with their types and what they do."""
     refusals: tuple[type[ProtocolError], ...] = ()
     """Refusals beyond those of any request."""

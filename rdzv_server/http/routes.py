@@ -1,4 +1,4 @@
-"""Paths of the server, each with its handler and what OpenAPI says of it: agents' in msgpack, operators' in JSON."""
+"""Paths of the server, each with its handler and its OpenAPI description: agents' in msgpack, operators' in JSON."""
 
 import asyncio
 import logging
@@ -72,23 +72,22 @@ log = logging.getLogger("rdzv_server")
 
 Made = TypeVar("Made")
 LOADING_SWITCH_S = 0.05e-3
-"""Seconds that the thread that makes pages, or the API's document, keeps the event loop waiting, at each call of the
-system."""
+"""Seconds for which the thread that makes pages, or the API's document, may delay the event loop at a system call."""
 GONE = 499
-"""Status, as of nginx, in the metrics for an answer that nobody reads, because the caller is gone."""
+"""Status in the metrics, as in nginx, of an answer that is not read because the caller is gone."""
 MOST_NODES = 100_000
-"""Highest number of nodes that may be asked about."""
+"""Highest number of nodes that a request may ask about."""
 OTHER_PATHS = "other"
-"""Name in the metrics of all paths but the API's: pages, their files, and unknown paths."""
+"""Name in the metrics for all paths outside the API: pages, their files, and unknown paths."""
 SHOWN_TO_PEOPLE = ("curl/", "Wget/", "Mozilla/")
-"""Beginnings of user agents for which the status is written on several lines."""
+"""Prefixes of user agents that get the status on several lines."""
 
 
 class HttpApi:
-    """Answers of one server to HTTP requests. `gatekeeper` judges each of them; its connections are `HttpConnection`s.
+    """Answers of one server to HTTP requests. `gatekeeper` checks each request; its connections are `HttpConnection`s.
 
-    `read_only`: refuses agents and operators' actions. The paths are few and fixed: a dict finds them, where
-    aiohttp's router and middlewares take a tenth of a request.
+    `read_only`: whether agents and operators' actions are refused. The paths are few and fixed, so a dict finds them:
+    aiohttp's router and middlewares would take a tenth of a request's time.
     """
 
     def __init__(
@@ -112,7 +111,7 @@ class HttpApi:
         }
 
     def serve(self, idle_s: float) -> Server:
-        """Make aiohttp's server. `idle_s`: longest time in seconds from an answer to a connection's next request."""
+        """Return aiohttp's server. `idle_s`: most seconds from an answer to the connection's next request."""
         return Server(
             self.answer,
             request_factory=_request,
@@ -124,12 +123,12 @@ class HttpApi:
         )
 
     def close(self) -> None:
-        """Make each answer its connection's last, so that the next request goes to the next server."""
+        """Make each answer the last one of its connection, so that the next request goes to the next server."""
         self._is_closing = True
         self.watch.close()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request, whatever happens, and measure it without the time for which it was held."""
+        """Answer a request in any case, and measure it without the time for which it was held."""
         began_at = self._now()
         try:
             connection = connection_of(request)
@@ -179,7 +178,7 @@ class HttpApi:
             connection.let_in(permit, caller.credential)
 
     def _handler(self, request: web.BaseRequest) -> Handler:
-        """Handler of the request; HEAD has that of GET. Raises `web.HTTPException`."""
+        """Return the handler of the request; HEAD has that of GET. Raises `web.HTTPException`."""
         route = self._routes.get(request.path) or self._routes.get(paths.template_of(request.path))
         if route is None:
             return HttpApi.page
@@ -192,7 +191,7 @@ class HttpApi:
         now = asyncio.get_running_loop().time()
         if isinstance(error, errors.Unauthorized | errors.Forbidden):
             self._gatekeeper.note_refusal(caller_of(request), now)
-        if not self._service.state().unhealthy_reason:  # which is said by itself
+        if not self._service.state().unhealthy_reason:  # that is logged on its own
             self._refusals.note(peer_of(request.remote or ""), error, now)
 
     # Handlers.
@@ -207,11 +206,11 @@ class HttpApi:
         return packed(await self._service.ask(message, connection))
 
     async def refuse(self, request: web.BaseRequest) -> web.Response:
-        """Refuse a message or an action at a server that only shows its run."""
+        """Refuse a message or an action on a server that only shows its run."""
         raise errors.Forbidden(words.READ_ONLY)
 
     async def act(self, request: web.BaseRequest) -> web.Response:
-        """Carry an operator's action out, or ask an agent an operator's question."""
+        """Carry out an operator's action, or ask an agent an operator's question."""
         route, connection = self._routes[request.path], connection_of(request)
         message = read_json(route.request, await read_body(request))
         by = f"{connection.permit.role} {address_of(request.remote or '')}".strip()
@@ -234,7 +233,7 @@ class HttpApi:
         return answer
 
     async def events(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer with a page of events, or a stream for a client that accepts one."""
+        """Answer with a page of events, or with a stream if the client accepts one."""
         connection, run_id, query = connection_of(request), paths.run_id_of(request.path), request.rel_url.query
         if run_id is None:
             raise web.HTTPNotFound  # the template itself
@@ -259,7 +258,7 @@ class HttpApi:
         return json_of(read(run, lambda: timeline_view.view(run, now), lambda _: timeline_view.unreadable(run, now)))
 
     async def find_nodes(self, request: web.BaseRequest) -> web.Response:
-        """Answer with the runs that have nodes of such a name."""
+        """Answer with the runs that have matching nodes."""
         name, permit = request.rel_url.query.get("name", ""), connection_of(request).permit
         return json_of(await find_nodes(self._service, permit.shows, name))
 
@@ -277,7 +276,7 @@ class HttpApi:
         return web.Response(body=body, headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
     async def follow(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Send the status, and then what changes in it."""
+        """Send the status, and then its changes."""
         connection, run_id = connection_of(request), request.rel_url.query.get("run_id")
         permit = connection.permit
         if run_id is not None:
@@ -288,7 +287,7 @@ class HttpApi:
     async def _stream(self, request: web.BaseRequest, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
         """Send server-sent events as they come, until there are no more or the caller has gone.
 
-        When tokens are read again the stream ends as well: whoever may still look comes back.
+        When the server reads its tokens again, the stream ends as well: callers that still have access reconnect.
         """
         connection, began_at, access = connection_of(request), self._now(), self._gatekeeper.access
         answer = web.StreamResponse(headers=HEADERS | {"Content-Type": STREAM, "Cache-Control": "no-store"})
@@ -310,9 +309,9 @@ class HttpApi:
         return answer
 
     async def page(self, request: web.BaseRequest) -> web.Response:
-        """Answer with a page for people, or a static file: no part of the API."""
+        """Answer with a page for people, or with a static file. Neither is part of the API."""
         if self._pages is None:
-            self._pages = asyncio.create_task(asyncio.to_thread(self._load_pages))  # one for all who ask meanwhile
+            self._pages = asyncio.create_task(asyncio.to_thread(self._load_pages))  # one for all requests meanwhile
         pages = await asyncio.shield(self._pages)
         return await pages.answer(request)
 
@@ -331,7 +330,7 @@ class HttpApi:
         return json_answer(await asyncio.shield(self._openapi))
 
     async def root(self, request: web.BaseRequest) -> web.Response:
-        """Answer browsers with the page of all runs, curl and programs with text."""
+        """Answer browsers with the page of all runs, and curl and programs with text."""
         is_for_people = "text/html" in request.headers.get("Accept", "")
         return await self.page(request) if is_for_people else plain_text(_welcome())
 
@@ -351,7 +350,7 @@ class HttpApi:
         return plain_text("leads\n" if leads else "does not lead\n", 200 if leads else 503)
 
     def _going_on(self) -> set[str]:
-        """Ids of the runs that have not ended."""
+        """Return the ids of the runs that have not ended."""
         return {run.run_id for run in self._service.runs() if not run.stage.is_end}
 
 
@@ -475,13 +474,13 @@ ROUTES: tuple[Route, ...] = (
 
 
 def _with_query(route: Route) -> str:
-    """Path of the route, with the names of its parameters."""
+    """Return the path of the route, with the names of its parameters."""
     names = "&".join(f"{name}=" for name, _, _ in route.query)
     return f"{route.path}[?{names}]" if names else route.path
 
 
 def _beside_agents(make: Callable[[], Made]) -> Made:
-    """Make what takes long in pure Python, in a thread of its own: the event loop gets its turns in between."""
+    """Run slow pure-Python work in a thread of its own: the event loop gets turns in between."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(LOADING_SWITCH_S)
     try:
@@ -503,7 +502,7 @@ def _openapi() -> bytes:
 
 
 def _welcome() -> str:
-    """Text for people and programs that ask for `/` without a browser: what else they may ask for."""
+    """Return the text for people and programs that get `/` without a browser: the other paths."""
     looks = [f"  GET {_with_query(route):43} {route.summary}" for route in ROUTES if route.method == "GET"]
     return words.welcome(looks) + "\n"
 

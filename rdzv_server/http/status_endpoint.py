@@ -16,9 +16,9 @@ from rdzv_server.service.reading import read
 
 INDENT = 2
 NODES_AT_ONCE = 100
-"""Nodes of a run that are written at once: about as many as a slice has time for."""
+"""Number of a run's nodes that are written at once: about as many as a slice has time for."""
 NO_NODES = b'"nodes":[]', b'"nodes": []'
-"""Empty list of a run's nodes in JSON, compact and in lines. No string, and no field before it, contains it."""
+"""Empty list of a run's nodes in JSON, compact and in lines. No string, and no earlier field, contains it."""
 
 
 class ServerStatus(ServerState, frozen=True, kw_only=True):
@@ -38,8 +38,8 @@ class Status(Struct, frozen=True, kw_only=True):
 class StatusView:
     """Status of one server, for any number of readers.
 
-    It may be large, a run's evidence alone some hundred kilobytes, and ten thousand nodes some megabytes. So it is made
-    run by run, and of a large run some nodes at a time, in slices: an agent never waits for more.
+    It may be large: a run's evidence takes some hundred kilobytes, and ten thousand nodes some megabytes. So it is made
+    run by run, and for a large run some nodes at a time, in slices: an agent never waits longer than a slice.
     """
 
     def __init__(self, service: Service) -> None:
@@ -48,11 +48,11 @@ class StatusView:
     async def pieces(
         self, shows: Shows | None = None, only: str | None = None, *, in_lines: bool = False
     ) -> AsyncIterator[bytes]:
-        """Yield the document in pieces: the runs whose ids `shows` lets through, each as of when its piece is made.
+        """Yield the document in pieces: the runs whose ids `shows` accepts, each with its state when its piece is made.
 
-        `shows` None: all runs. `only`: id of the run to be shown, beside the server; None: each that may be.
-        Nodes of a run that has more than `NODES_AT_ONCE` have pieces of their own, and may be newer than the run's
-        data.
+        `shows`: None for all runs. `only`: id of the only run to show, beside the server; None for all that `shows`
+        accepts. Nodes of a run with more than `NODES_AT_ONCE` nodes have pieces of their own, and may be newer than the
+        run's data.
         """
         start, between, end = (b"\n    ", b",\n    ", b"\n  ]\n}\n") if in_lines else (b"", b",", b"]}\n")
         state = state_for(self._service, shows)
@@ -91,14 +91,14 @@ class StatusView:
 
 
 def _begin(run: Run, now: float, level: int) -> tuple[list[Agent], bytes]:
-    """Agents of a large run, and the run as JSON without them; of any other run no agents, and all of it."""
+    """Return a large run's agents, and the run as JSON without them; for other runs no agents, and all of the JSON."""
     agents = run_view.agents(run)
     is_large = len(agents) > NODES_AT_ONCE
     return agents if is_large else [], _written(status_view.view(run, now, has_nodes=not is_large), level)
 
 
 def _nodes(run: Run, agents: Sequence[Agent], now: float, level: int) -> bytes:
-    """Agents as JSON without brackets: only those that are still part of the run."""
+    """Return agents as JSON without brackets: only those that are still part of the run."""
     those = [status_view.node(run, agent, now) for agent in agents if agent.agent_id in run.agents]
     return _written(those, level and level + 1)[1:-1].rstrip() if those else b""
 
@@ -109,7 +109,7 @@ def _server(state: ServerState) -> ServerStatus:
 
 
 def _written(value: ServerStatus | RunStatus | list[NodeStatus], level: int) -> bytes:
-    """Encode a value as JSON. `level`: its depth in a document that is written in lines; 0: compact."""
+    """Encode a value as JSON. `level`: its depth in a document that is written in lines; 0 for compact JSON."""
     compact = msgspec.json.encode(value)
     if not level:
         return compact

@@ -1,6 +1,6 @@
-"""TLS of the listener's connections: handshakes take turns, few are in progress at a time, and buffers are small.
+"""TLS of the listener's connections: handshakes take turns, only a few are in progress, and buffers are small.
 
-A handshake costs a stranger nothing and the server a millisecond; asyncio sets 256 KiB aside for each TLS connection.
+A handshake costs a stranger nothing and the server a millisecond; asyncio allocates 256 KiB for each TLS connection.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from rdzv_server.http.connection import READ_BYTES, HttpConnection, free
 from rdzv_server.service.fair_scheduler import scheduler
 
 LOOK_S, EVICTED_AT_ONCE = 0.02, 8
-"""Least seconds between two looks for holders that have had their places for too long, and most evicted at one."""
+"""Least seconds between two searches for stale holders, and most holders evicted at once."""
 
 Holder = TypeVar("Holder", bound=Hashable)
 
 
 class TlsProtocol(sslproto.SSLProtocol):
-    """TLS of one connection, whose handshake goes on when it is the peer's turn."""
+    """TLS of one connection, whose handshake continues when its peer has its turn."""
 
     max_size = READ_BYTES
     _state: sslproto.SSLProtocolState
@@ -45,14 +45,14 @@ class TlsProtocol(sslproto.SSLProtocol):
             free(transport)
 
     def go_on(self, nbytes: int) -> None:
-        """Go on with the handshake: so many bytes of it have been received."""
+        """Continue the handshake with the `nbytes` bytes that have been received."""
         if self._transport is not None:
             self._transport.resume_reading()
             super().buffer_updated(nbytes)
 
 
 def _shake_hands(protocol: "ref[TlsProtocol]", nbytes: int) -> None:
-    """Go on with a handshake, unless its connection has closed: that memory does not wait for a turn."""
+    """Continue a handshake, unless its connection has closed: a closed one keeps no memory until its turn."""
     if found := protocol():
         found.go_on(nbytes)
 
@@ -81,22 +81,22 @@ async def shake_hands(
 
 
 class Places(Generic[Holder]):
-    """Places for a number of holders, half of them for one peer at most. Peers that wait take turns.
+    """Places for a number of holders, at most half of them for one peer. Waiting peers take turns.
 
-    While others wait, a holder is evicted once it has had its place for `stale_s` seconds.
+    While others wait, a holder is evicted after `stale_s` seconds.
     """
 
     def __init__(self, most: int, stale_s: float, evict: Callable[[Holder], None]) -> None:
         self._most, self._stale_s, self._evict = most, stale_s, evict
         self._holders: OrderedDict[Holder, tuple[str, float]] = OrderedDict()
-        """Peer of each holder, and since when the holder has its place; the oldest is first."""
+        """Peer of each holder, and the time since which the holder has its place; the oldest is first."""
         self._of_peer = Counter[str]()
         self._waiting: OrderedDict[str, OrderedDict[Holder, Callable[[], None]]] = OrderedDict()
-        """Holders that wait, by peer, and what is called when each gets its place."""
+        """Waiting holders by peer, and the function to call when each gets its place."""
         self._timer: asyncio.TimerHandle | None = None
 
     def enter(self, peer: str, holder: Holder, given: Callable[[], None]) -> None:
-        """Give the holder a place, once there is one for this peer, and call `given`."""
+        """Give the holder a place, as soon as there is one for this peer, and call `given`."""
         if peer not in self._waiting and self._has_room(peer):
             self._give(peer, holder, given)
             return
@@ -104,7 +104,7 @@ class Places(Generic[Holder]):
         self._expect_stale()
 
     def leave(self, peer: str, holder: Holder) -> None:
-        """Take the holder's place back if it has one; if it waits for one, it waits no longer."""
+        """Take the holder's place back if it has one; if it waits for one, it stops waiting."""
         if holder in self._holders:
             del self._holders[holder]
             self._of_peer[peer] -= 1
@@ -125,7 +125,7 @@ class Places(Generic[Holder]):
         given()
 
     def _go_on(self) -> None:
-        """Give free places to peers that wait, in turn."""
+        """Give free places to waiting peers, in turn."""
         while len(self._holders) < self._most and (peer := next(filter(self._has_room, self._waiting), None)):
             self._next_of(peer)
 

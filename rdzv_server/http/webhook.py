@@ -1,8 +1,8 @@
-"""Webhook: every event of the runs that this server leads, sent to an address of the operator's. `--webhook URL`.
+"""Webhook, for `--webhook URL`: sends every event of the runs that this server leads to an address of the operator.
 
-The events of a run are sent in order, some at a time, and each at least once. The number of the last event that the
-receiver has acknowledged is written to the store: after a restart, or on the server that takes over, it goes on there.
-Nothing is set aside in memory: what is to be sent is read from the store when it is its turn.
+The events of a run are sent in order, several at a time, and each at least once. The store holds the number of the last
+event that the receiver has acknowledged: after a restart, or on the server that takes over, sending continues after
+that event. No events are kept in memory: they are read from the store when it is their turn.
 """
 
 import asyncio
@@ -28,28 +28,28 @@ from rdzv_server.tasks import first_of
 from rdzv_server.words import exports as words
 
 MOST_AT_ONCE = 100
-"""Most events of one request."""
+"""Most events in one request."""
 DELIVERIES = 4
-"""Most requests at a time, each of another run."""
+"""Most requests at a time, each for another run."""
 ANSWER_S = 10.0
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.5, 60.0
 SWEEP_S = 5.0
-"""Seconds between two searches for runs with unsent events, left over by the server before this one."""
+"""Seconds between two searches for runs with unsent events that an earlier server left."""
 
 
 class Webhook:
-    """Sender of events to `url`, signed with `secret`. `run` makes it work."""
+    """Sender of events to `url`, signed with `secret`. `run` sends them."""
 
     def __init__(self, service: Service, url: str, secret: bytes) -> None:
         self.secret = secret
-        """Secret that later requests are signed with; may be replaced."""
+        """Secret for the signatures of later requests; may be replaced."""
         self._service = service
         self._url, self._name = url, f"--webhook {URL(url).origin()}"
         self._pending: dict[str, None] = {}
         """Ids of runs with events that have not been sent."""
         self._sending: set[str] = set()
         self._acknowledged: dict[str, int] = {}
-        """Number of the last acknowledged event, by run id, where it has been read from the store."""
+        """Number of the last acknowledged event by run id, if it has been read from the store."""
         self._changed = asyncio.Event()
         self._failures = 0
         self._outage = Outage(words.WEBHOOK_CONSEQUENCE, words.webhook_answers(self._name))
@@ -61,7 +61,7 @@ class Webhook:
                 self._add(effect.event.run_id)
 
     async def run(self) -> None:
-        """Send the events, for ever."""
+        """Send the events, forever."""
         timeout = aiohttp.ClientTimeout(total=ANSWER_S)
         headers = {"User-Agent": f"rdzv-server/{rdzv_protocol.VERSION}", "Content-Type": "application/json"}
         async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
@@ -71,7 +71,7 @@ class Webhook:
         while True:
             runs = {run.run_id: run.event_number for run in self._service.runs()}
             for run_id in self._acknowledged.keys() - runs.keys():
-                del self._acknowledged[run_id]  # forgotten, or led by another server, which writes down what it sends
+                del self._acknowledged[run_id]  # forgotten, or led by another server, which records what it sends
             for run_id, number in runs.items():
                 if number > self._acknowledged.get(run_id, -1):
                     self._add(run_id)
@@ -95,7 +95,7 @@ class Webhook:
                 self._add(run_id)
 
     async def _next(self) -> str:
-        """Take the next run with unsent events; no other request sends its events until it is released."""
+        """Take the next run with unsent events. No other request sends its events until it is released."""
         while True:
             for run_id in self._pending:
                 if run_id not in self._sending:
@@ -118,7 +118,7 @@ class Webhook:
         self._changed = asyncio.Event()
 
     async def _send_some(self, session: aiohttp.ClientSession, run_id: str, driver: Driver) -> bool:
-        """Send the next events of the run; return whether there may be more."""
+        """Send the next events of the run. Return whether there may be more."""
         after = self._acknowledged.get(run_id)
         if after is None:
             after = self._acknowledged[run_id] = await driver.read_delivered(run_id)
@@ -144,6 +144,6 @@ class Webhook:
 
 
 def signature(secret: bytes, body: bytes, at: int) -> str:
-    """Value of the signature's header: the time in seconds since 1970, and HMAC-SHA256 over it, a dot and the body."""
+    """Return the signature header's value: seconds since 1970, and HMAC-SHA256 over them, a dot and the body."""
     digest = hmac.new(secret, b"%d." % at + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={digest}"

@@ -1,7 +1,7 @@
-"""Stores of durable facts: every fact is written before it is acted on.
+"""Stores of durable facts: the server writes every fact before it acts on it.
 
-A store is an append-only list of records for each attempt of a run, and beside it the attempt's latest events: a
-snapshot takes the place of the records, and the events stay. Signs of life never reach it.
+A store is an append-only list of records for each attempt of a run, and beside it the attempt's latest events. A
+snapshot replaces the records; the events stay. Signs of life are never stored.
 """
 
 from collections import deque
@@ -17,9 +17,9 @@ from rdzv_server.core.journals import Key
 from rdzv_server.words import storage as words
 
 Change = Record | ForgetRun
-"""Change of a store: write a record, or drop an attempt with its records, its events and the number of the last
-delivered one. A record of `EventsDropped` drops these events as well; a store may keep some that are packed with later
-ones."""
+"""Change of a store: write a record, or drop an attempt with its records, its events and the number of its last
+delivered event. A record of `EventsDropped` drops these events as well; a store may keep some that are packed together
+with later ones."""
 
 
 class StoreBroken(Exception):
@@ -27,20 +27,20 @@ class StoreBroken(Exception):
 
 
 def of_another_format(place: str, found: str, own: int, or_do: str) -> StoreBroken:
-    """Error for a store at `place` in another format. `found`: "format N", or whatever stands there."""
+    """Return the error for a store at `place` in another format. `found`: "format N", or any other text found there."""
     number = found.removeprefix("format ")
     age = "another" if not number.isdecimal() else "an older" if int(number) < own else "a later"
     return StoreBroken(words.of_another_format(place, age, found, own, or_do))
 
 
 def damaged(place: str, error: Exception, *, is_later: bool, restore: str) -> StoreBroken:
-    """Error for a store at `place` that cannot be read. `is_later`: a later version of the server may read it."""
+    """Return the error for a store at `place` that cannot be read. `is_later`: whether a later server may read it."""
     tell = words.later_or_damaged if is_later else words.damaged
     return StoreBroken(tell(place, _on_one_line(error), restore))
 
 
 def internal_error(place: str, error: Exception) -> StoreBroken:
-    """Error for a fault of this server in its work with the store at `place`, which is whole."""
+    """Return the error for a fault of this server in its work with the store at `place`, which is intact."""
     return StoreBroken(words.internal_error(place, _on_one_line(error)))
 
 
@@ -53,14 +53,14 @@ class StoreUnavailable(Exception):
 
 
 class StoreFenced(Exception):
-    """Refusal to write, as another server may lead by now and this one must stop acting; in one line."""
+    """Refusal to write, because another server may lead by now and this one must stop acting; in one line."""
 
 
 class Store(Protocol):
-    """Store, as the driver needs it. After a failed write nothing that follows from it is acted on."""
+    """Store, as the driver needs it. After a failed write, the server does nothing that follows from the write."""
 
     async def load(self) -> Sequence[Record]:
-        """Read all records that are not forgotten; those of one attempt in the order in which they were written.
+        """Read all records that are not forgotten; the records of one attempt are in the order of writing.
 
         Called once, first. Raises `StoreBroken` or `StoreUnavailable`.
         """
@@ -68,34 +68,43 @@ class Store(Protocol):
     async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
         """Make the changes, write the events, and return once they would survive a power loss of this machine.
 
-        An attempt that is dropped has no records or events in the same batch: see `changes_of`. All is done or nothing;
-        a store that cannot ensure that may hold a beginning after a crash: changes in their order, then events.
-        Raises `StoreUnavailable`, after which the same batch must come next, `StoreBroken` or `StoreFenced`.
+        A dropped attempt has no records or events in the same batch: see `changes_of`. Either all is done or nothing; a
+        store that cannot ensure that may hold the beginning after a crash: changes in order, then events. Raises
+        `StoreUnavailable`, after which the same batch must come next, `StoreBroken` or `StoreFenced`.
         """
 
     async def event_numbers(self) -> Mapping[Key, int]:
-        """Number of the last event of each attempt that has any. Raises as `load`, after which it is called."""
+        """Return the number of the last event of each attempt that has any.
+
+        Called after `load`; raises the same errors.
+        """
 
     async def read_records(self, run_id: str, attempt: int) -> Sequence[Record]:
-        """Records of the attempt, in the order in which they were written. Raises as `load`, which is called first."""
+        """Return the records of the attempt in the order of writing. Called after `load`; raises the same errors."""
 
     async def read_events(self, run_id: str, attempt: int, after: int, most: int) -> Sequence[RunEvent]:
-        """Events of the attempt with numbers above `after`, at most `most`, the oldest first.
+        """Return up to `most` events of the attempt with numbers above `after`, the oldest first.
 
-        A dropped event may be among them, unless `after` is at least its number. Fewer are returned only if there are
-        no more. Raises as `load`.
+        A dropped event may be among them, unless `after` is at least its number. Fewer than `most` means that there are
+        no more. Raises the errors of `load`.
         """
 
     async def read_delivered(self, run_id: str, attempt: int) -> int:
-        """Number that `write_delivered` wrote last for the attempt; 0: none. Raises as `load`."""
+        """Return the number that `write_delivered` last wrote for the attempt; 0 if none.
+
+        Raises the errors of `load`.
+        """
 
     async def write_delivered(self, run_id: str, attempt: int, number: int) -> None:
-        """Write the number of the last event that the webhook's receiver has acknowledged. Raises as `append`."""
+        """Write the number of the last event that the webhook's receiver has acknowledged.
+
+        Raises the errors of `append`.
+        """
 
     async def compact(self, records: Sequence[Record]) -> None:
-        """Replace all records of an attempt by these, its snapshot.
+        """Replace all records of an attempt with these, its snapshot.
 
-        Raises as `append`; after `StoreUnavailable` nothing has changed.
+        Raises the errors of `append`; after `StoreUnavailable` nothing has changed.
         """
 
     async def close(self) -> None:
@@ -103,9 +112,9 @@ class Store(Protocol):
 
 
 def changes_of(effects: Sequence[Effect]) -> tuple[list[Change], list[RunEvent]]:
-    """Changes of a batch, in order, and its events: nothing that the batch itself forgets or drops.
+    """Return the changes of a batch, in order, and its events, without anything that the batch itself forgets or drops.
 
-    What is left is about different attempts than what is dropped, as the number of an attempt is never used twice.
+    The rest is about other attempts than what is dropped, since the number of an attempt is never used twice.
     """
     changes: list[Change] = [effect for effect in effects if isinstance(effect, Change)]
     events = [effect.event for effect in effects if isinstance(effect, Happened)]
@@ -118,14 +127,14 @@ def changes_of(effects: Sequence[Effect]) -> tuple[list[Change], list[RunEvent]]
 
 
 def drops_of(changes: Iterable[Change]) -> Iterable[tuple[Key, int]]:
-    """Attempts of which the changes drop events, each with the number of the first event that stays."""
+    """Yield the attempts whose events the changes drop, each with the number of the first event that stays."""
     for change in changes:
         if isinstance(change, Record) and isinstance(change.fact, EventsDropped):
             yield (change.run_id, change.attempt), change.fact.below
 
 
 class MemoryStore:
-    """Store in memory, for as long as the process lives: for tests, and for `--standalone`."""
+    """Store in memory that lasts as long as the process: for tests, and for `--standalone`."""
 
     def __init__(self) -> None:
         self._records: dict[Key, list[Record]] = {}

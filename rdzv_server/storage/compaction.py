@@ -1,6 +1,7 @@
-"""Compaction: when the records of an attempt have become many, a snapshot takes their place.
+"""Compaction: when an attempt has many records, a snapshot replaces them.
 
-So a store's size, and what a server reads when it starts, is bounded by the run's size, whatever has happened to it.
+So the size of a store, and what a server reads at its start, depends on the size of the run, not on how much has
+happened to it.
 """
 
 from collections import Counter
@@ -17,7 +18,7 @@ from rdzv_server.storage.base import Change, Store, StoreUnavailable
 BEYOND = 1_000
 """Number of an attempt's records up to which no snapshot is written."""
 FACTOR = 4
-"""Ratio of an attempt's records to those of a snapshot at which one is written: so writes grow by a quarter."""
+"""Ratio of an attempt's records to those of a snapshot at which one is written, so that writes grow by a quarter."""
 
 
 class Compaction:
@@ -48,7 +49,10 @@ class Compaction:
         self._due.discard(key)
 
     async def run(self, now: float) -> None:
-        """Write the snapshots that are due; one that the store has no room for can wait. Raises as `Store.append`."""
+        """Write the snapshots that are due; a snapshot that finds no room can wait.
+
+        Raises the errors of `Store.append`.
+        """
         while self._due:
             key = self._due.pop()
             records = self._registry.snapshot(key, now)

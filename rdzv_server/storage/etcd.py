@@ -1,17 +1,17 @@
-"""The records in etcd, for several servers: `--store etcd://`. Each shard's are written by its leader alone.
+"""Records in etcd, for several servers: `--store etcd://`. Only the leader of a shard writes its records.
 
     PREFIX/format                                     the version of the records, and the number of shards
     PREFIX/shards/SHARD/records/RUN/ATTEMPT/NUMBER    some consecutive records of an attempt, in the numbers' order
     PREFIX/shards/SHARD/events/RUN/ATTEMPT/LAST       some consecutive events, under the number of the last one;
                                                       under 0 the number of the last one that has been delivered
 
-Every write compares the leader key's create revision with the leadership that it is made in. That is the fence: once
-another server leads, or none, nothing more is written, however late a request of the old leader comes.
+Every write compares the create revision of the leader's key with its own leadership. That is the fence: once
+another server leads, or none does, nothing more is written, even if a request of the old leader comes very late.
 
-A batch that is too large for one transaction goes into several, in order. When the server dies in between, a beginning
-of the batch remains. That is a state that the run was in, since each record is a fact applied on its own, and nobody
-has been told anything of the batch: whoever caused the rest has no answer and asks again. A snapshot that is only begun
-does not count (`record_codec.settled`).
+A batch that is too large for one transaction is split into several, in order. If the server dies in between, the
+beginning of the batch remains. That is a state that the run was in, since each record is a fact applied on its own.
+No agent or operator has been told anything about the batch: those waiting for the rest have no answer and ask again.
+A snapshot that has only begun does not count (`record_codec.settled`).
 """
 
 import asyncio
@@ -50,16 +50,16 @@ from rdzv_server.storage.record_codec import (
 from rdzv_server.words import etcd as words
 
 FORMAT = 4
-"""Version of the keys and of the records; a cluster of any other is refused."""
+"""Version of the keys and of the records; the server refuses a cluster of any other version."""
 MAX_OPERATIONS = 128
 """Most operations of a transaction, etcd's own limit."""
 MAX_BYTES = 1 << 20
 """Most bytes of a transaction's values. etcd's own limit for a request is 1.5 MiB."""
 CHUNK_BYTES = 1 << 18
-"""Bytes of a key's value beyond which further records go into the next key."""
+"""Bytes of a key's value after which further records go into the next key."""
 PAGE_KEYS = 32
 EVENTS_OF_KEY = 64
-"""Most events that share a key: with the evidence of as many failures they are as large as a chunk of records."""
+"""Most events that share a key. With the evidence of as many failures, they are as large as a chunk of records."""
 KEYS_AT_ONCE = 10_000
 """Most names of keys that are read at once, without their values."""
 
@@ -89,7 +89,7 @@ class EtcdStore:
         self._next_number = 0
         self._batch: Sequence[Change] | None = None
         self._unwritten: list[list[Any]] = []
-        """Transactions of the present batch that have not been made."""
+        """Transactions of the current batch that have not been made yet."""
 
     async def load(self) -> Sequence[Record]:
         folder = f"{self._root}/records/".encode()
@@ -110,10 +110,10 @@ class EtcdStore:
         return [record for of_attempt in attempts.values() for record in settled(of_attempt)]
 
     async def append(self, changes: Sequence[Change], events: Sequence[RunEvent] = ()) -> None:
-        """Make the changes in their order, then write the events.
+        """Make the changes in order, then write the events.
 
-        After `StoreUnavailable` a beginning of them may be written, and the same batch must come: it goes on where it
-        stopped. Raises `StoreFenced` if this leadership is over.
+        After `StoreUnavailable`, the beginning of them may be written, and the same batch must come next: it continues
+        where it stopped. Raises `StoreFenced` if this leadership is over.
         """
         if self._batch is None:
             self._batch, self._unwritten = changes, list(self._plan(changes, events))
@@ -155,7 +155,10 @@ class EtcdStore:
         await self._write([put(self._folder(run_id, attempt, "events") + b"%016x" % 0, b"%d" % number)])
 
     async def compact(self, records: Sequence[Record]) -> None:
-        """Write the snapshot, then drop what it replaces. A crash in between leaves both, or the beginning of one."""
+        """Write the snapshot, then drop what it replaces.
+
+        After a crash in between, both are there, or the beginning of one.
+        """
         first = self._next_number
         try:
             await self.append(records)
@@ -166,7 +169,7 @@ class EtcdStore:
         await self._write([delete(folder, folder + b"%016x" % first)])
 
     async def close(self) -> None:
-        """Do nothing: the client is its owner's."""
+        """Do nothing: the owner of the client closes it."""
 
     async def _write(self, operations: Sequence[Any]) -> None:
         done, _ = await self._client.transact([self._fence], operations)
@@ -174,7 +177,7 @@ class EtcdStore:
             raise StoreFenced(words.LEADERSHIP_OVER)
 
     def _plan(self, changes: Sequence[Change], events: Sequence[RunEvent]) -> Iterator[list[Any]]:
-        """Split a batch into transactions, each as large as etcd allows; the events last."""
+        """Split a batch into transactions, each as large as etcd allows; the events come last."""
         transaction: list[Any] = []
         size = 0
         operations = chain(self._operations(changes), self._event_deletes(changes), self._event_operations(events))
@@ -187,7 +190,10 @@ class EtcdStore:
         yield transaction
 
     def _operations(self, changes: Sequence[Change]) -> Iterator[tuple[Any, int]]:
-        """Operations that make the changes, each with its size. Consecutive records of one attempt share a key."""
+        """Yield operations that make the changes, each with its size.
+
+        Consecutive records of one attempt share a key.
+        """
         for (kind, run_id, attempt), group in groupby(changes, lambda each: (type(each), each.run_id, each.attempt)):
             if kind is ForgetRun:
                 yield from self._deletes(run_id, attempt)
@@ -210,13 +216,13 @@ class EtcdStore:
             yield delete(folder, end_of(folder)), 2 * len(folder)
 
     def _event_deletes(self, changes: Sequence[Change]) -> Iterator[tuple[Any, int]]:
-        """Operations that delete the keys whose events are all dropped, each with its size."""
+        """Yield operations that delete the keys whose events are all dropped, each with its size."""
         for (run_id, attempt), below in drops_of(changes):
             folder = self._folder(run_id, attempt, "events")
             yield delete(folder + b"%016x" % 1, folder + b"%016x" % below), 2 * len(folder)
 
     def _event_operations(self, events: Sequence[RunEvent]) -> Iterator[tuple[Any, int]]:
-        """Operations that write the events, each with its size."""
+        """Yield operations that write the events, each with its size."""
         for run_id, attempt, _, last, body in pack_events(events, EVENTS_OF_KEY):
             folder = self._folder(run_id, attempt, "events")
             yield put(folder + b"%016x" % last, body), len(folder) + len(body)
@@ -226,12 +232,12 @@ class EtcdStore:
 
 
 def folder_of(root: str, run_id: str, attempt: int, kind: str = "records") -> bytes:
-    """Beginning of the keys of an attempt below `root`. `kind`: "records" or "events"."""
+    """Return the prefix of an attempt's keys below `root`. `kind`: "records" or "events"."""
     return f"{root}/{kind}/{quote(run_id, safe='')}/{attempt:08d}/".encode()
 
 
 async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record], int]:
-    """Read a journal that another server writes; return its records, and etcd's revision when the reading began.
+    """Read a journal that another server writes. Return its records, and etcd's revision when the reading began.
 
     Raises `StoreBroken` or `StoreUnavailable`.
     """
@@ -247,7 +253,7 @@ async def read_journal(client: EtcdClient, folder: bytes) -> tuple[list[Record],
 
 
 async def read_attempts_with(client: EtcdClient, root: str, text: str) -> list[list[Record]]:
-    """Read the records of each attempt of a shard, led here or elsewhere, that mentions `text`; few are decoded.
+    """Read the records of each attempt of a shard that mentions `text`, led here or elsewhere; only few are decoded.
 
     Raises `StoreBroken` or `StoreUnavailable`.
     """
@@ -271,7 +277,7 @@ async def read_attempts_with(client: EtcdClient, root: str, text: str) -> list[l
 
 
 def _unpack(key: bytes, value: bytes) -> tuple[int, list[Record]]:
-    """Number of a key, and the records in its value. Raises `MalformedRecord`."""
+    """Return the number of a key, and the records in its value. Raises `MalformedRecord`."""
     try:
         *_, run, attempt, number = key.decode().split("/")
         where = unquote(run), int(attempt)
@@ -279,5 +285,5 @@ def _unpack(key: bytes, value: bytes) -> tuple[int, list[Record]]:
         return int(number, 16), [unpack(*part) for part in parts]
     except MalformedRecord:
         raise
-    except Exception as error:  # msgpack's own errors, and whatever foreign bytes bring out of it
+    except Exception as error:  # msgpack's own errors, and any that foreign bytes cause in it
         raise MalformedRecord(words.no_records(key.decode(errors="replace"), error)) from None

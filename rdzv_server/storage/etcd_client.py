@@ -1,9 +1,8 @@
-"""Client of an etcd cluster, through whichever member answers.
+"""Client of an etcd cluster, which uses any member that answers.
 
-The messages and stubs are `aetcd`'s. Its own client knows one member and no TLS; see ADR 12.
-
-A dead member refuses, one that hangs runs into a deadline: then the next one is asked, and stays the first to be asked.
-Every request may therefore reach etcd twice, or after the caller was told that it failed; all are safe to repeat.
+The messages and stubs are those of `aetcd`. Its own client supports only one member and no TLS; see ADR 12. A dead
+member refuses, and one that hangs exceeds a deadline. Then the client asks the next one, which stays the first to be
+asked. So a request may reach etcd twice, or after its caller was told that it failed. All requests are safe to repeat.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines on stderr; what fails is raised, too
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # hide gRPC's own lines on stderr; failures are raised anyway
 
 import grpc
 from aetcd import rpc
@@ -26,7 +25,7 @@ from rdzv_server.words import etcd as words
 log = logging.getLogger("rdzv_server")
 
 ATTEMPT_S = 2.0
-"""Longest time in seconds for one member's answer to a request that is not urgent."""
+"""Most seconds for one member's answer to a request that is not urgent."""
 WATCH_RETRY_S = 0.2
 
 _CHANNEL = {
@@ -35,7 +34,7 @@ _CHANNEL = {
     "grpc.min_reconnect_backoff_ms": 1_000,
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1_000,
-    "grpc.keepalive_time_ms": 10_000,  # a watch on a host that vanished; etcd takes no more than one in 5 s
+    "grpc.keepalive_time_ms": 10_000,  # for a watch on a vanished host; etcd accepts at most one in 5 s
     "grpc.keepalive_timeout_ms": 3_000,
     "grpc.max_receive_message_length": -1,
 }
@@ -46,14 +45,14 @@ T = TypeVar("T")
 
 
 class EtcdTls(NamedTuple):
-    """Paths of PEM files. `cert` and `key`: this server's own, where etcd asks for them. Without any: no TLS."""
+    """Paths of PEM files. `cert` and `key`: this server's own, if etcd asks for them. If all are None: no TLS."""
 
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
 
     def credentials(self) -> Any:
-        """Credentials for gRPC's channels. Raises `StoreBroken`."""
+        """Return credentials for gRPC's channels; None without TLS. Raises `StoreBroken`."""
         try:
             files = (Path(path).read_bytes() if path is not None else None for path in (self.ca, self.key, self.cert))
             return grpc.ssl_channel_credentials(*files) if any(self) else None
@@ -65,7 +64,7 @@ NO_TLS = EtcdTls()
 
 
 class _Member:
-    """Member of the etcd cluster: a channel, and the stubs over it."""
+    """Member of the etcd cluster: a channel, and the stubs that use it."""
 
     def __init__(self, address: str, credentials: Any) -> None:
         options = list(_CHANNEL.items())
@@ -80,10 +79,10 @@ class _Member:
 
 
 class EtcdClient:
-    """Client of the etcd cluster whose members are at these addresses, `HOST:PORT`.
+    """Client of the etcd cluster with members at these addresses, `HOST:PORT`.
 
-    Every method raises `StoreUnavailable`; for a request that etcd will never take, say for want of a permission,
-    `StoreBroken`.
+    Every method raises `StoreUnavailable`, or `StoreBroken` for a request that etcd will never accept, such as one
+    without permission.
     """
 
     def __init__(self, addresses: Sequence[str], tls: EtcdTls = NO_TLS) -> None:
@@ -96,15 +95,17 @@ class EtcdClient:
             await member.channel.close()
 
     async def get(self, key: bytes) -> tuple[Any | None, int]:
-        """Read a key: return it with its value, None if it is not there, and the store's revision."""
+        """Read a key. Return it with its value, or None if it does not exist, and the store's revision."""
         answer = await self._ask(lambda member: member.kv.Range(rpc.RangeRequest(key=key), timeout=ATTEMPT_S))
         return (answer.kvs[0] if answer.kvs else None), answer.header.revision
 
     async def range(
         self, begin: bytes, end: bytes, limit: int = 0, *, keys_only: bool = False
     ) -> tuple[Sequence[Any], bool, int]:
-        """Read the keys from `begin` to below `end`: return them with their values, whether there are more, and the
-        store's revision."""
+        """Read the keys from `begin` to below `end`.
+
+        Return the keys with their values, whether there are more, and the store's revision.
+        """
         request = rpc.RangeRequest(key=begin, range_end=end, limit=limit, keys_only=keys_only)
         answer = await self._ask(lambda member: member.kv.Range(request, timeout=2 * ATTEMPT_S))
         return answer.kvs, answer.more, answer.header.revision
@@ -114,7 +115,7 @@ class EtcdClient:
     ) -> AsyncGenerator[tuple[Sequence[Any], int], None]:
         """Yield the keys from `begin` to below `end`, at most `limit` at a time, each time with the store's revision.
 
-        Others have their turn between two pages.
+        Other tasks run between two pages.
         """
         more = True
         while more:
@@ -124,19 +125,22 @@ class EtcdClient:
             await asyncio.sleep(0)
 
     async def transact(self, compare: Sequence[Any], do: Sequence[Any]) -> tuple[bool, int]:
-        """Do all operations if every comparison holds, else none; return whether, and the store's revision after."""
+        """Do all operations if every comparison holds, else none.
+
+        Return whether they were done, and the new revision.
+        """
         request = rpc.TxnRequest(compare=compare, success=do)
         answer = await self._ask(lambda member: member.kv.Txn(request, timeout=ATTEMPT_S))
         return answer.succeeded, answer.header.revision
 
     async def grant(self, ttl_s: int) -> tuple[int, int]:
-        """Grant a lease; return its id and its time to live in seconds, which etcd may have raised."""
+        """Grant a lease. Return its id and its time to live in seconds, which etcd may have raised."""
         request = rpc.LeaseGrantRequest(TTL=ttl_s)
         answer = await self._ask(lambda member: member.lease.LeaseGrant(request, timeout=ATTEMPT_S))
         return answer.ID, answer.TTL
 
     async def keep_alive(self, lease_id: int, attempt_s: float) -> int:
-        """Renew a lease; return its seconds from now on, 0 if it is gone. `attempt_s`: longest time for each member."""
+        """Renew a lease. Return its seconds from now, 0 if it is gone. `attempt_s`: most seconds for each member."""
 
         async def ask(member: _Member) -> Any:
             call = member.lease.LeaseKeepAlive(timeout=attempt_s)
@@ -151,14 +155,14 @@ class EtcdClient:
         return int((await self._ask(ask)).TTL)
 
     async def revoke(self, lease_id: int) -> None:
-        """End a lease, and with it every key that is attached to it."""
+        """End a lease, and delete every key that is attached to it."""
         request = rpc.LeaseRevokeRequest(ID=lease_id)
         await self._ask(lambda member: member.lease.LeaseRevoke(request, timeout=ATTEMPT_S))
 
     async def changed(self, key: bytes, from_revision: int, end: bytes = b"") -> None:
-        """Return when a key, or any from it to below `end`, has or may have changed at `from_revision` or later.
+        """Return when a key, or any key from it to below `end`, has or may have changed at `from_revision` or later.
 
-        Every member is watched, as one may be dead, hang or be cut off; the first to report counts.
+        Every member is watched, since one may be dead, hang or be cut off; the first report counts.
         """
         await first_of(*(self._watch(member, key, from_revision, end) for member in self._members))
 
@@ -169,13 +173,13 @@ class EtcdClient:
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await call.write(rpc.WatchRequest(create_request=create))
                 while (response := await call.read()) is not grpc.aio.EOF:
-                    if response.events or response.canceled:  # canceled: what is asked for has been compacted away
+                    if response.events or response.canceled:  # canceled: the requested revision has been compacted
                         call.cancel()
                         return
             await asyncio.sleep(WATCH_RETRY_S)
 
     async def _ask(self, ask: Callable[[_Member], Awaitable[T]]) -> T:
-        """Return the answer of the first member that gives one; each is asked once."""
+        """Return the first answer of a member; each member is asked once."""
         problem = ""
         for member in list(self._members):
             try:
@@ -190,27 +194,27 @@ class EtcdClient:
 
 
 def end_of(folder: bytes) -> bytes:
-    """The first key beyond all that begin with the folder, which ends in a slash: 0 follows / in ASCII."""
+    """Return the first key after all keys below the folder, which ends in a slash: 0 follows / in ASCII."""
     return folder[:-1] + b"0"
 
 
 def put(key: bytes, value: bytes, lease_id: int = 0) -> Any:
-    """Operation that writes a key. `lease_id`: the lease that it is attached to; 0: none."""
+    """Return the operation that writes a key. `lease_id`: lease to attach it to; 0 for none."""
     return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease_id))
 
 
 def delete(key: bytes, end: bytes = b"") -> Any:
-    """Operation that deletes a key, or all from it to below `end`."""
+    """Return the operation that deletes a key, or all keys from it to below `end`."""
     return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key, range_end=end))
 
 
 def is_made_at(key: bytes, revision: int) -> Any:
-    """Comparison: the key was created at this revision; 0: it does not exist."""
+    """Return the comparison whether the key was created at this revision; 0: whether it does not exist."""
     return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=revision)
 
 
 def is_free(key: bytes) -> Any:
-    """Comparison: the key does not exist."""
+    """Return the comparison whether the key does not exist."""
     return is_made_at(key, 0)
 
 

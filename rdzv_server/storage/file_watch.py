@@ -1,4 +1,4 @@
-"""Checks that SQLite does not make: another program removed or shortened the state file, or it lost changes."""
+"""Checks that SQLite does not make: whether another program removed or shortened the state file, or it lost changes."""
 
 import os
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ DIGITS = 20
 
 @dataclass(slots=True)
 class OpenFile:
-    """File that SQLite has open: its path, and what was there when the server looked last. SQLite never shortens it."""
+    """File that SQLite has open: its path, and its state when the server last checked. SQLite never shortens it."""
 
     path: str
     device: int
@@ -21,12 +21,12 @@ class OpenFile:
 
     @classmethod
     def of(cls, path: str) -> Self:
-        """Look at a file that was just opened. Raises `OSError`."""
+        """Check a file that was just opened. Raises `OSError`."""
         found = os.stat(path)
         return cls(path, found.st_dev, found.st_ino, found.st_size)
 
     def change(self) -> str:
-        """Look again. Return in words what another program did to the file; "": nothing."""
+        """Check the file again. Return a phrase that says what another program did to it; "" if nothing."""
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
@@ -44,8 +44,9 @@ class OpenFile:
 class LastRecord:
     """Number of the last record that the state file at `path` took, in a small file beside it.
 
-    The server writes it after each transaction and never flushes it. A kill of the server loses nothing of it, and a
-    loss of power what the kernel had not written back. So it is ahead of the state file only if that lost changes.
+    The server writes it after each transaction and never flushes it. If the server is killed, nothing of it is lost. A
+    power loss loses what the kernel had not written back. So it is ahead of the state file only if the state file lost
+    changes.
     """
 
     def __init__(self, path: str) -> None:
@@ -54,7 +55,7 @@ class LastRecord:
         self._fd: int | None = None
 
     def refuse_empty(self) -> None:
-        """Refuse a state file that is missing or empty though it was not. Raises `StoreBroken`."""
+        """Raise `StoreBroken` if the state file is missing or empty although it was not before."""
         if size(self._state) == 0:
             if (number := self._read()) is not None:
                 raise self._broken(words.noted_but_empty(number, self.path))
@@ -62,12 +63,12 @@ class LastRecord:
                 raise self._broken(words.empty_beside_wal(self._state))
 
     def refuse_behind(self, number: int) -> None:
-        """Refuse a state file whose last record is `number`, if it had later ones. Raises `StoreBroken`."""
+        """Raise `StoreBroken` if the state file's last record is `number` but it had later ones."""
         if number < (noted := self._read() or 0):
             raise self._broken(words.lost_latest_changes(number, noted, self.path, self._state))
 
     def write(self, number: int) -> None:
-        """Note the number. A failure, as on a full disk, leaves the note behind, which refuses less."""
+        """Write the number. After a failure, as on a full disk, the number stays behind, which refuses less."""
         try:
             if self._fd is None:
                 self._fd = os.open(self.path, os.O_CREAT | os.O_WRONLY, 0o600)
@@ -95,7 +96,7 @@ class LastRecord:
 
 
 def size(path: str) -> int:
-    """Size of a file in bytes; 0 if it is not there."""
+    """Return the size of a file in bytes; 0 if it does not exist."""
     try:
         return os.stat(path).st_size
     except OSError:

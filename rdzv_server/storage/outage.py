@@ -1,4 +1,7 @@
-"""Outages of a store, and of whatever else the server may lack for a while: each is logged once, however long it is."""
+"""Outages of a store, or of anything else that the server may lack for a while.
+
+Each is logged once, however long it is.
+"""
 
 import asyncio
 import logging
@@ -15,7 +18,7 @@ T = TypeVar("T")
 
 
 class Outage:
-    """Outage, logged when it begins, with its consequence, and when it is over."""
+    """Outage. Its beginning is logged with its consequence, and its end as well."""
 
     def __init__(self, consequence: str = words.TRYING_AGAIN, over: str = etcd_words.ANSWERS) -> None:
         self.reason: str | None = None
@@ -29,13 +32,13 @@ class Outage:
         self.reason = str(reason)
 
     def end(self) -> None:
-        """Note that there is none, again or still."""
+        """Note that there is no outage, again or still."""
         if self.reason is not None:
             log.info("%s", self._over)
         self.reason = None
 
     async def outlast(self, work: Callable[[], Awaitable[T]], pause_s: float) -> T:
-        """Do the work, again after each pause for as long as it raises `StoreUnavailable`."""
+        """Do the work, and repeat it after each pause while it raises `StoreUnavailable`."""
         while True:
             try:
                 result = await work()

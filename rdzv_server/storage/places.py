@@ -16,10 +16,10 @@ ANYWHERE = "192.0.2.1:9"
 
 
 def make_store(name: str | None, port: int) -> tuple[Store, str]:
-    """Make the store that `name` asks for; return it, and in words where it is. Raises `StoreBroken`.
+    """Make the store that `name` asks for. Return it and a phrase that says where it is. Raises `StoreBroken`.
 
-    None: a file for this port, in the folder where this user's services keep their state. A server on a port that the
-    kernel chooses is not found again by its agents after a restart, so that it keeps its state in memory.
+    If `name` is None: a file for this port, in the folder where this user's services keep their state. If the kernel
+    chooses the port, the state is in memory: agents would not find the server again after a restart.
     """
     if name is None:
         name = "memory" if port == 0 else f"sqlite:{_default_path(port)}"
@@ -34,7 +34,7 @@ def make_store(name: str | None, port: int) -> tuple[Store, str]:
 
 
 def _default_path(port: int) -> str:
-    """Path of the default store: in the folder that systemd gives a service, else in XDG's folder for state.
+    """Return the path of the default store: in the folder that systemd gives a service, else in XDG's folder for state.
 
     Raises `StoreBroken`.
     """
@@ -66,13 +66,14 @@ class EtcdPlace:
         return cls(members, f"/rdzv-server/{cluster}")
 
     def own_address(self) -> str:
-        """Address of this machine on the route to etcd, else on the default route, at which other machines reach it."""
+        """Return this machine's address on the route to etcd, or else on the default route, where other machines reach
+        it."""
         found = [address for member in (*self.members, ANYWHERE) if (address := _source(member))]
         return next((each for each in found if not each.startswith("127.") and each != "::1"), socket.gethostname())
 
 
 def _member(text: str, whole: str) -> str:
-    """Address of one member, with its port."""
+    """Return the address of one member, with its port."""
     is_bare_ipv6 = text.count(":") > 1 and "[" not in text
     try:
         return address(*endpoint(f"[{text}]" if is_bare_ipv6 else text, ETCD_PORT))
@@ -81,7 +82,7 @@ def _member(text: str, whole: str) -> str:
 
 
 def _source(member: str) -> str | None:
-    """Address from which this machine would reach the member; nothing is sent."""
+    """Return the address from which this machine would reach the member, or None. Nothing is sent."""
     host, _, port = member.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)

@@ -1,7 +1,7 @@
-"""Facts as bytes, for stores. The kind of a fact is the name of its class, its body what the wire's codec makes of it.
+"""Facts as bytes, for stores. The kind of a fact is the name of its class; its body is encoded by the wire's codec.
 
-A store may be older or newer than the program that reads it. A field that is gone is ignored and a new one takes its
-default, as on the wire; a body that does not fit raises `MalformedRecord`, and a kind that is unknown `UnknownKind`.
+A store may be older or newer than the program that reads it. As on the wire, an unknown field is ignored and a missing
+one has its default. A body that does not fit raises `MalformedRecord`, and an unknown kind `UnknownKind`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from rdzv_server.words import storage as words
 
 
 class MalformedRecord(Exception):
-    """Error for stored data that is no record of this server's."""
+    """Error for stored data that is not a record of this server."""
 
 
 class UnknownKind(MalformedRecord):
@@ -38,7 +38,7 @@ _KINDS: dict[str, type[Fact | RunCreated | SnapshotPart | CordonsKept | NodeBlam
 
 
 def pack(record: Record) -> tuple[str, bytes]:
-    """Encode a record's fact; return its kind and its body."""
+    """Encode a record's fact. Return its kind and its body."""
     return type(record.fact).__name__, encode(record.fact)
 
 
@@ -89,9 +89,10 @@ def unpack_events(body: bytes) -> list[RunEvent]:
 
 
 def settled(records: Sequence[Record]) -> list[Record]:
-    """Records of an attempt without those that a complete snapshot replaces, and without an incomplete snapshot.
+    """Return the records of an attempt without those that a complete snapshot replaces, and without an incomplete one.
 
-    A store that cannot replace records by a snapshot in one transaction may hold both, or a beginning of it.
+    A store that cannot replace records with a snapshot in one transaction may hold both, or the beginning of the
+    snapshot.
     """
     whole: list[Record] = []
     taking: list[Record] | None = None
@@ -99,7 +100,7 @@ def settled(records: Sequence[Record]) -> list[Record]:
         if isinstance(record.fact, RunCreated) and whole:
             taking = []
         elif not isinstance(record.fact, SnapshotPart):
-            taking = None  # the server died before the snapshot was whole, and another one went on
+            taking = None  # the server died before the snapshot was complete, and another one continued
         (whole if taking is None else taking).append(record)
         if taking and isinstance(record.fact, SnapshotPart) and record.fact.is_last:
             whole, taking = taking, None
