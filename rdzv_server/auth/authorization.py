@@ -3,13 +3,13 @@
     path                      agent   read    admin   without any token
     /v1/agent/...             yes     no      yes     yes
     GET /v1/..., /metrics     yes     yes     yes     yes
-    other methods on /v1/...  no      no      yes     from loopback alone
+    other methods on /v1/...  no      no      yes     only from loopback
     everything else           yes     yes     yes     yes
 
-An agents' token may be good for some runs alone, and for so many at a time; it then shows its bearer nothing of the
-others. Tokens are compared in constant time, and all of them each time: how long an answer takes tells nothing about
-any. A browser bears a session that is derived from a token: it may do what the token may, but for taking part, and acts
-only from the server's own page.
+An agents' token may be valid for some runs only, and for a limited number at a time; then it shows its holder nothing
+about other runs. Tokens are compared in constant time, and all of them each time, so the time of an answer reveals
+nothing about any token. A browser has a session that is derived from a token. It may do what the token allows, except
+taking part in runs, and may act only from the server's own page.
 """
 
 import hmac
@@ -29,9 +29,9 @@ from rdzv_server.words import auth as words
 
 ANY_RUN = "*"
 MOST_NAMES = 64
-"""Most Host headers of agents that are remembered, the latest."""
+"""Number of agents' latest Host headers that are remembered."""
 _UNREGISTRABLE = (".localhost", ".local", ".internal", ".svc")
-"""Suffixes of names that nobody can register: RFC 6761, RFC 6762, ICANN's private use; and Kubernetes' short one."""
+"""Suffixes of names that cannot be registered: RFC 6761, RFC 6762, ICANN's private use, and Kubernetes' short one."""
 
 
 class Role(Enum):
@@ -41,7 +41,7 @@ class Role(Enum):
 
 
 class Action(Enum):
-    """Action that a request asks for, and a credential may permit."""
+    """Action that a request asks for, and that a credential may permit."""
 
     TAKE_PART = "take part in runs"
     LOOK = "look at runs"
@@ -58,20 +58,20 @@ _ALLOWED: dict[Action, frozenset[Role]] = {
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Secret, and what it lets its bearer do. `str()` and `repr()` do not show the secret."""
+    """Secret, and what it lets its holder do. `str()` and `repr()` do not show the secret."""
 
     role: Role
     secret: bytes
     runs: str = ANY_RUN
-    """Pattern of the run ids that the token is good for, as for file names."""
+    """Pattern of the run ids for which the token is valid, as for file names."""
     most_runs: int | None = None
-    """Most of these runs that go on at a time; None: as many as the server has room for."""
+    """Most active runs among these at a time; None for as many as the server has room for."""
 
     def covers(self, run_id: str) -> bool:
         return fnmatchcase(run_id, self.runs)
 
     def has_room(self, going_on: Collection[str]) -> bool:
-        """Whether one more of the token's runs may begin beside those that are going on."""
+        """Whether one more of the token's runs may begin beside the active runs `going_on`."""
         return self.most_runs is None or sum(map(self.covers, going_on)) < self.most_runs
 
     def __repr__(self) -> str:
@@ -85,19 +85,19 @@ class Caller:
     peer: str
     authorization: str = ""
     session: str = ""
-    """Session cookie of somebody who has logged in; counts only where there is no `authorization`."""
+    """Session cookie of a user who has logged in; it counts only without `authorization`."""
     csrf: str = ""
     """CSRF token that the server's own page sends with an action, beside the cookie."""
     host: str = ""
     origin: str | None = None
-    """Web page that sends the request; "null" for one that hides its name, None: no page does."""
+    """Web page that sends the request: "null" if it hides its name, None if no page does."""
     is_browser: bool = False
-    """Whether the request has headers that every browser sends and no page can remove: it may be a page's."""
+    """Whether the request has headers that every browser sends and no page can remove: it may come from a page."""
     is_tls: bool = False
 
     @property
     def credential(self) -> str:
-        """Token header or session cookie that the caller shows to be let in; empty: none."""
+        """Token header or session cookie that the caller presents; empty if there is none."""
         return self.authorization or self.session
 
     @property
@@ -109,9 +109,9 @@ class Caller:
 class ServerNames:
     """Host names under which browsers may send requests to this server.
 
-    A web page may have its own name resolve to this server's address, and its scripts may then read what the server
-    answers (DNS rebinding). It cannot do so with an address, with a name that nobody can register, or with a name that
-    is not its own: this machine's, those that the operator allows, and those that agents, which are no browsers, use.
+    A web page may make its own name resolve to this server's address. Then its scripts could read the server's answers
+    (DNS rebinding). It cannot do so with an address, with a name that cannot be registered, or with a name that is not
+    its own: this machine's name, names that the operator allows, and names that agents use, which are no browsers.
     """
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
@@ -126,7 +126,7 @@ class ServerNames:
             self._of_agents[host] = None
 
     def check(self, host: str) -> None:
-        """Raise `Forbidden` if a web page's owner may have had this name resolve to this server."""
+        """Raise `Forbidden` if the owner of a web page may have made this name resolve to this server."""
         name = _name_of(host).lower()
         if "." not in name or _is_address(name) or name.endswith(_UNREGISTRABLE) or name in self._allowed:
             return
@@ -136,7 +136,7 @@ class ServerNames:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Permit for the runs that a request may be about. `tokens`: those that let it in; None: no token was asked for."""
+    """Permit for the runs that a request may be about. `tokens`: tokens that let it in; None if none was required."""
 
     tokens: tuple[Token, ...] | None = None
 
@@ -147,12 +147,12 @@ class Permit:
 
     @property
     def shows(self) -> Callable[[str], bool] | None:
-        """Predicate: whether the request may be about the run with this id; None: it may be about every run."""
+        """Function that returns whether the request may be about the run with this id; None if it may be about all."""
         return None if self.covers_all else self.covers
 
     @property
     def role(self) -> str:
-        """Role of the token that let the request in; empty if none was asked for."""
+        """Role of the token that let the request in; empty if none was required."""
         return self.tokens[0].role.value if self.tokens else ""
 
     def covers(self, run_id: str) -> bool:
@@ -160,12 +160,12 @@ class Permit:
         return self.tokens is None or any(token.covers(run_id) for token in self.tokens)
 
     def check_run(self, run_id: str | None) -> None:
-        """Raise `Forbidden` unless the request may be about this run; None: about every run, as a node is."""
-        if not self.covers(run_id or ""):  # which is in no pattern but that of all
+        """Raise `Forbidden` unless the request may be about this run. None stands for every run, as for a node."""
+        if not self.covers(run_id or ""):  # only the pattern of all runs matches ""
             raise Forbidden(words.not_for_run(self._patterns, run_id or "every run"))
 
     def check_every_run(self, why: str) -> None:
-        """Raise `Forbidden` unless the request may be about every run. `why`: reason that this is required."""
+        """Raise `Forbidden` unless the request may be about every run. `why`: reason why this is required."""
         if not self.covers_all:
             raise Forbidden(words.not_for_all_runs(self._patterns, why))
 
@@ -178,7 +178,7 @@ class Permit:
         return any(token.most_runs is not None for token in self.tokens or ())
 
     def check_quota(self, run_id: str, going_on: Collection[str]) -> None:
-        """Raise `ServerUnavailable` if this run would begin and be one too many beside those that are going on."""
+        """Raise `ServerUnavailable` if this run would be new, and one too many beside the active runs `going_on`."""
         mine = [token for token in self.tokens or () if token.covers(run_id)]
         if run_id not in going_on and not any(token.has_room(going_on) for token in mine):
             most = max(token.most_runs or 0 for token in mine)
@@ -186,7 +186,7 @@ class Permit:
 
 
 class Access:
-    """Tokens of one server; without any, everybody is let in, and may act from loopback."""
+    """Tokens of one server. Without tokens, all callers are let in, and may act from loopback."""
 
     def __init__(self, tokens: Iterable[Token] = (), names: ServerNames | None = None) -> None:
         self.tokens = tuple(tokens)
@@ -194,11 +194,11 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody who reaches the server may take part."""
+        """Whether every caller that reaches the server may take part."""
         return not self.tokens
 
     def check(self, method: str, path: str, caller: Caller) -> Permit:
-        """Permit for what the caller may do with this path. Raises `Unauthorized` or `Forbidden`."""
+        """Return the permit for what the caller may do with this path. Raises `Unauthorized` or `Forbidden`."""
         action = action_of(method, path)
         if action is Action.PROBE:
             return Permit()
@@ -227,11 +227,11 @@ class Access:
         return is_loopback(caller.peer) and _names_loopback(caller.host)
 
     def csrf(self, caller: Caller) -> str:
-        """CSRF token that the server's own page has to send with an action; empty where there is no session."""
+        """Return the CSRF token that the server's own page must send with an action; empty if there is no session."""
         return next((session.csrf(token.secret, caller.session) for token in self._matches(caller)), "")
 
     def log_in(self, token: str, now: float) -> str:
-        """Session for the bearer of a token; `now`: seconds since 1970. Raises `Unauthorized`."""
+        """Return a session for the holder of a token. `now`: seconds since 1970. Raises `Unauthorized`."""
         known = self._matches(Caller(peer="", authorization=f"Bearer {token}"))
         if not known:
             raise Unauthorized(words.UNKNOWN_SECRET)
@@ -246,7 +246,7 @@ class Access:
         return known
 
     def _matches(self, caller: Caller) -> list[Token]:
-        """Tokens that the caller shows, or has logged in with."""
+        """Return the tokens that the caller presents, or has logged in with."""
         if caller.authorization or not caller.session:
             given = caller.authorization.encode(errors="replace")
             matches = [hmac.compare_digest(given, b"Bearer " + token.secret) for token in self.tokens]
@@ -256,7 +256,7 @@ class Access:
 
 
 def _check_is_own_page(action: Action, caller: Caller, tokens: list[Token]) -> None:
-    """Refuse what a browser may not do with its session. Raises `Forbidden`."""
+    """Raise `Forbidden` for anything that a browser may not do with its session."""
     if action is Action.TAKE_PART:
         raise Forbidden(words.SESSION_TAKES_PART)
     wanted = [session.csrf(token.secret, caller.session) for token in tokens]
@@ -268,7 +268,7 @@ def _check_is_own_page(action: Action, caller: Caller, tokens: list[Token]) -> N
 
 
 def action_of(method: str, path: str) -> Action:
-    """Action that a request with this method and path asks for."""
+    """Return the action that a request with this method and path asks for."""
     if not path.startswith((paths.API, paths.METRICS)):
         return Action.PROBE
     if path.startswith(paths.AGENT):
@@ -277,12 +277,12 @@ def action_of(method: str, path: str) -> Action:
 
 
 def roles_for(method: str, path: str) -> frozenset[Role]:
-    """Roles that may make this request, where tokens are required; empty: no token is required."""
+    """Return the roles that may make this request if tokens are required; empty if it needs no token."""
     return _ALLOWED.get(action_of(method, path), frozenset())
 
 
 def _check_is_this_machine(caller: Caller) -> None:
-    """Refuse other machines, and pages that somebody on this one has open in a browser. Raises `Forbidden`."""
+    """Raise `Forbidden` for other machines, and for foreign pages in a browser on this machine."""
     if not is_loopback(caller.peer):
         raise Forbidden(words.not_this_machine(_port_of(caller.host) or paths.DEFAULT_PORT))
     if caller.origin is not None and not (caller.is_own_page and _names_loopback(caller.host)):
@@ -290,13 +290,13 @@ def _check_is_this_machine(caller: Caller) -> None:
 
 
 def _name_of(host: str) -> str:
-    """Name or address in a Host header."""
+    """Return the name or address in a Host header."""
     name = host.rpartition(":")[0] if _port_of(host) else host
     return name.strip("[]").removesuffix(".")
 
 
 def _port_of(host: str) -> str:
-    """Port in a Host header; empty if it names none."""
+    """Return the port in a Host header; empty if it has none."""
     port = host.rpartition(":")[2]
     return port if port.isdigit() else ""
 
@@ -313,7 +313,7 @@ def _is_address(name: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether it is an address of this machine that no other one reaches."""
+    """Whether it is an address of this machine that other machines cannot reach."""
     try:
         return ip_address(address.removeprefix("::ffff:")).is_loopback
     except ValueError:

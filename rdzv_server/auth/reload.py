@@ -3,7 +3,7 @@
 A file of tokens, as the flags name them:
 
     # a comment
-    TOKEN                   good for every run
+    TOKEN                   valid for every run
     TOKEN team-a-*          an agents' token for the runs whose ids match, as file names match a pattern
     TOKEN team-a-* 20       the same, for at most 20 of them at a time
 """
@@ -27,11 +27,11 @@ Renew = Callable[[Access, ssl.SSLContext | None], None]
 
 
 class BadTokenFile(ValueError):
-    """Fault of a token file, in one line that names the flag and the file, and tells none of its contents."""
+    """Fault of a token file, in one line that names the flag and the file, and reveals nothing of its contents."""
 
 
 class Security:
-    """Tokens and TLS of one server, as its settings name their files."""
+    """Tokens and TLS of one server, from the files that its settings name."""
 
     access: Access
     tls: ssl.SSLContext | None = None
@@ -56,7 +56,7 @@ class Security:
         return self._tls_files is not None or not self.access.is_open
 
     def notes(self, address: str) -> Iterator[tuple[int, str]]:
-        """Lines that whoever starts the server should read, each with its level of logging."""
+        """Yield the lines that a person who starts the server should read, each with its log level."""
         if self._tls_files:
             yield logging.INFO, self._tls_files.validity()
             yield from ((logging.WARNING, warning) for warning in self._tls_files.warnings())
@@ -67,7 +67,7 @@ class Security:
             yield logging.WARNING, words.OPEN
 
     def renew(self, renew: Renew) -> None:
-        """Read the files again; if any is bad, log that and keep what was read before."""
+        """Read the files again. If one is bad, log that and keep what was read before."""
         try:
             self._read()
         except (BadTokenFile, BadCertificate) as error:
@@ -85,7 +85,7 @@ class Security:
 
 
 def read_tokens(role: Role, flag: str, path: str) -> list[Token]:
-    """Tokens that a file holds now. Raises `BadTokenFile`."""
+    """Return the tokens that a file contains now. Raises `BadTokenFile`."""
     try:
         with open(path, encoding="ascii") as file:
             lines = [line.split() for line in file if line.split() and not line.lstrip().startswith("#")]
@@ -117,7 +117,7 @@ def _token(role: Role, line: list[str]) -> Token:
 
 
 def exposure(flag: str, path: str) -> str:
-    """Warning about a file with a secret that not only its owner can read; empty for any other."""
+    """Return a warning about a file with a secret that other users can read; empty if they cannot."""
     if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
         return words.exposed(flag, path)
     return ""

@@ -1,9 +1,9 @@
-"""Sessions of browsers: derived from a token, which cannot be recovered from them, and stored nowhere.
+"""Sessions of browsers. Each is derived from a token, which cannot be recovered from it, and is stored nowhere.
 
     EXPIRES.NONCE.MAC        MAC = HMAC-SHA256(key, EXPIRES.NONCE), key = HMAC-SHA256(token, purpose)
 
-So a session is good at every server that has the token, also after it was started again; it ends when the token is
-taken out, and by itself after `LASTS_S`. None takes any memory.
+So a session is valid on every server that has the token, also after a restart. It ends when the token is
+removed, and by itself after `LASTS_S`. Sessions take no memory.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ import hmac
 import os
 
 LASTS_S = 12 * 3_600
-"""Seconds that a session lasts: a working day, so that who watches through the night logs in once more."""
+"""Seconds that a session lasts: a working day. A person who watches through the night logs in once more."""
 
 
 def cookie_name(host: str) -> str:
-    """Name of the cookie at this Host header: browsers do not keep the cookies of a host's ports apart."""
+    """Return the name of the cookie for this Host header: browsers do not separate the cookies of a host's ports."""
     port = host.rpartition(":")[2]
     return f"rdzv_session_{port}" if port.isascii() and port.isdigit() else "rdzv_session"
 
 
 def issue(secret: bytes, now: float) -> str:
-    """Session for the bearer of a token, which is `secret`. `now`: seconds since 1970."""
+    """Return a session for the holder of a token, which is `secret`. `now`: seconds since 1970."""
     payload = f"{int(now) + LASTS_S}.{os.urandom(16).hex()}"
     return f"{payload}.{_mac(secret, 'session', payload)}"
 
@@ -35,7 +35,7 @@ def is_of(secret: bytes, session: str, now: float) -> bool:
 
 
 def csrf(secret: bytes, session: str) -> str:
-    """CSRF token of the session: it is sent with each action, and no other page can know it."""
+    """Return the CSRF token of the session. It is sent with each action, and other pages cannot know it."""
     return _mac(secret, "csrf", session)
 
 

@@ -1,4 +1,4 @@
-"""TLS of the server: the certificate that it shows, and those that it asks for."""
+"""TLS of the server: the certificate that it presents, and those that it requires."""
 
 import ssl
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class TlsFiles:
     client_ca: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """TLS context of new connections. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        """Return the TLS context of new connections. Raises `rdzv_protocol.certificates.BadCertificate`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
@@ -33,11 +33,11 @@ class TlsFiles:
         return context
 
     def validity(self) -> str:
-        """Sentence about when the certificate expires."""
+        """Return the sentence about when the certificate expires."""
         return words.tls(self.cert, expires_at(self.cert))
 
     def warnings(self) -> Iterator[str]:
-        """Faults of the files with which they can still be used."""
+        """Yield faults of the files that do not prevent their use."""
         left = expires_at(self.cert) - datetime.now(UTC)
         if left < timedelta(0):
             yield words.certificate_expired(self.cert)
@@ -46,10 +46,11 @@ class TlsFiles:
 
 
 class _Explaining(ssl.SSLObject):
-    """TLS object that tells the peer why its handshake failed.
+    """TLS object that informs the peer why its handshake failed.
 
-    asyncio drops a connection whose handshake fails before it has sent what OpenSSL has to say of it. It sends that
-    when it believes that the handshake goes on; the peer, which reads it, ends the connection, or the time limit does.
+    If a handshake fails, asyncio drops the connection before it has sent OpenSSL's explanation. It sends that only
+    while it believes that the handshake continues. Then the peer, which reads the explanation, ends the connection, or
+    the time limit does.
     """
 
     _failure: ssl.SSLError | None = None

@@ -1,7 +1,7 @@
-"""Follower of a cluster's cordons: one shard decides about nodes, and the leaders of the others do as it did.
+"""Follower of a cluster's cordons: one shard decides about nodes, and the leaders of all other shards follow it.
 
-What the leader of shard 0 has recorded about nodes is read before this shard's leader answers anybody, and again
-whenever it has changed. See ADR 41.
+The leader of another shard reads what the leader of shard 0 has recorded about nodes, before it answers any request and
+again after every change. See ADR 41.
 """
 
 import logging
@@ -36,7 +36,7 @@ class CordonFollower:
         self._revision = 0
 
     async def catch_up(self, driver: Driver) -> None:
-        """Apply what is recorded in shard 0's journal and not yet here. Raises `StoreBroken` or `StoreUnavailable`."""
+        """Apply what shard 0's journal has and this shard has not. Raises `StoreBroken` or `StoreUnavailable`."""
         records, self._revision = await read_journal(self._client, self._folder)
         decided = NodesState()
         for record in records:
@@ -48,20 +48,21 @@ class CordonFollower:
                 log.warning(words.cannot_cordon(fact.node_id, str(error)))
 
     async def catch_up_at_last(self, driver: Driver) -> None:
-        """Catch up, however long etcd does not answer. Raises `StoreBroken`."""
+        """Catch up, even if etcd does not answer for a long time. Raises `StoreBroken`."""
         await Outage(words.CORDONS_NOT_FOLLOWED).outlast(lambda: self.catch_up(driver), RETRY_S)
 
     async def run(self, driver: Driver) -> None:
-        """Apply whatever shard 0 records, for ever. Raises `StoreBroken`."""
+        """Apply everything that shard 0 records, forever. Raises `StoreBroken`."""
         while True:
             await self._client.changed(self._folder, self._revision + 1, end_of(self._folder))
             await self.catch_up_at_last(driver)
 
 
 def differences(decided: NodesState, known: NodesState, wall_now: float) -> list[events.NodeOperation]:
-    """Facts by which this shard's `known` cordons follow those that shard 0 has `decided`, by another clock.
+    """Return the facts by which this shard's `known` cordons follow what shard 0 has `decided`, by another clock.
 
-    A node that this shard excludes by itself stays so until its time is over, or until an operator has uncordoned it.
+    A node that this shard itself excludes stays excluded until its time is over, or until an operator has uncordoned
+    it.
     """
     facts: list[events.NodeOperation] = [
         events.NodeUncordoned(node_id=node_id)

@@ -1,10 +1,12 @@
-"""Election of a shard's leader: the server whose address stands at the shard's key at etcd, which hangs on its lease.
+"""Election of a shard's leader: the leader's address is the value of the shard's key in etcd, and its lease keeps the
+key.
 
-The key's create revision numbers the leadership; it only grows, and fences what the leader writes
-(`storage/etcd.py`). A leader answers nobody from a moment before its lease can end, by its own clock, until it has
-renewed it. So at no time do two servers act, whichever of them is stopped, cut off or slow. When the lease has ended,
-etcd deletes the key and all are told at once: the shard's owner (`placement.py`) makes it anew, or another server if
-the owner has not in a moment.
+The key's create revision is the number of the leadership. It only grows, and fences what the leader writes
+(`storage/etcd.py`). Shortly before its lease can end, by its own clock, a leader stops answering until it has renewed
+the lease. So two servers never act at the same time, even if one is stopped, cut off or slow.
+
+When the lease has ended, etcd deletes the key and notifies all servers at once. The shard's owner (`placement.py`)
+creates the key again, or another server does if the owner has not done so after a moment.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
 
 MOMENT_S = 0.5
-"""Seconds that a server leaves a free shard to its owner, which takes it in a few hundredths of one."""
+"""Seconds that a server leaves a free shard to its owner, which takes it within a few hundredths of a second."""
 
 
 class Election:
@@ -31,10 +33,10 @@ class Election:
         self._client = client
         self._key = membership.leader_key(shard)
         self.left_to: set[int] = set()
-        """Revisions of the servers that this one has left the shard to, each of them once."""
+        """Revisions of the servers to which this server has left the shard, each of them once."""
 
     async def win(self, follow: Callable[[Leader | None], None]) -> "Leadership":
-        """Return when this server leads. Meanwhile `follow` is called with the leader, None while it is not known.
+        """Return when this server leads. Until then `follow` is called with the leader, or None while it is unknown.
 
         Raises `StoreBroken`.
         """
@@ -43,7 +45,7 @@ class Election:
         while True:
             view, lease = self.membership.view, self.membership.lease
             leader = view.leaders.get(self.shard) if view else None
-            # This server's own life before is no address to send agents to.
+            # Never send agents to this server's own previous lifetime.
             if known != (known := leader if leader and leader.address != self.membership.address else None):
                 follow(known)
             if view is None or lease is None or (leader and leader.lease_id != lease.id):
@@ -51,7 +53,7 @@ class Election:
                 await self.membership.changed()
                 continue
             try:
-                if leader:  # of a leadership before, of which a write could still be on its way: nobody exercises it
+                if leader:  # its leadership is over, but one of its writes may still be on its way
                     await self.take_away(leader.number)
                     continue
                 now = asyncio.get_running_loop().time()
@@ -72,13 +74,13 @@ class Election:
         """Delete the key of an ended leadership of this server. Raises `StoreUnavailable`."""
         done, revision = await self._client.transact([is_made_at(self._key, number)], [delete(self._key)])
         if not done:
-            await self.membership.changed(RETRY_S)  # the view is of the past
+            await self.membership.changed(RETRY_S)  # the view is out of date
         while done and self.membership.view and self.membership.view.revision < revision:
             await self.membership.changed()
 
 
 class Leadership:
-    """Leadership of one shard, kept up until `over` returns or `resign` is called."""
+    """Leadership of one shard, kept until `over` returns or `resign` is called."""
 
     def __init__(self, election: Election, lease: Lease, number: int) -> None:
         self.number = number
@@ -93,9 +95,9 @@ class Leadership:
         return not self._has_ended and self._lease.is_certain
 
     async def over(self, regained: Callable[[float], None] = lambda lapsed_s: None) -> str:
-        """Return when this server does not lead any more, with the reason: its lease or key is gone, or it shall go.
+        """Return the reason when this server no longer leads: its lease or key is gone, or another server should lead.
 
-        Call `regained` whenever the leadership is certain again, with the seconds for which it was not.
+        Call `regained` each time the leadership is certain again, with the seconds for which it was not.
         """
         self._lease.regained.add(regained)
         try:
@@ -108,7 +110,7 @@ class Leadership:
         """End the leadership, so that another server leads at once."""
         self._has_ended = True
         if self._lease is self._membership.lease:  # else the key is gone with its lease
-            with suppress(StoreUnavailable, StoreBroken, TimeoutError):  # what remains is taken away by `win`
+            with suppress(StoreUnavailable, StoreBroken, TimeoutError):  # `win` deletes what remains
                 async with asyncio.timeout(RESIGN_S):
                     await self._election.take_away(self.number)
 

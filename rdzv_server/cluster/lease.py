@@ -1,4 +1,4 @@
-"""A lease at etcd that a server renews: what hangs on it stands for as long as the server lives and reaches etcd."""
+"""A lease at etcd that a server renews: keys attached to it exist while the server is alive and reaches etcd."""
 
 import asyncio
 import time
@@ -12,12 +12,12 @@ from rdzv_server.words import cluster as words
 
 RENEWALS_PER_LEASE = 3
 ATTEMPTS_PER_LEASE = 4
-"""Tries in one lease: a renewal that takes a member of etcd longer than this part of it goes to another member."""
+"""Number of tries in one lease: a member of etcd that takes longer than this part of it is given up for the next."""
 MARGIN = 0.1
-"""Part of the lease that is not used, to allow for requests under way at its end and for clocks that differ."""
+"""Part of the lease that is not used, to allow for requests on their way at its end, and for differing clocks."""
 RETRY_S = 0.2
 RESIGN_S = 1.0
-"""Longest time in seconds that a stopping server waits for etcd: after it the lease ends by itself."""
+"""Most seconds for which a stopping server waits for etcd. After that, the lease ends by itself."""
 
 
 class Lease:
@@ -26,7 +26,7 @@ class Lease:
     def __init__(self, client: EtcdClient, lease_id: int, ttl_s: float, sent_at: float) -> None:
         self.id = lease_id
         self.regained: set[Callable[[float], None]] = set()
-        """Callbacks for a renewal after a time in which the lease was not certain, in seconds."""
+        """Callbacks for a renewal after a time in which the lease was not certain. They get that time in seconds."""
         self._client = client
         self._ttl_s = ttl_s
         self._certain_until = 0.0
@@ -36,22 +36,22 @@ class Lease:
 
     @classmethod
     async def grant(cls, client: EtcdClient, ttl_s: int) -> "Lease":
-        """Get a new lease of `ttl_s` seconds. Raises `StoreUnavailable` or `StoreBroken`."""
+        """Return a new lease of `ttl_s` seconds. Raises `StoreUnavailable` or `StoreBroken`."""
         sent_at = _clock()
         lease_id, granted_s = await client.grant(ttl_s)
         return cls(client, lease_id, granted_s, sent_at)
 
     @property
     def is_certain(self) -> bool:
-        """Whether what hangs on it stands at etcd."""
+        """Whether the keys attached to the lease exist in etcd."""
         return _clock() < self._certain_until
 
     async def lost(self) -> str:
-        """Return when the lease is gone, with the reason; cancelled by `end`. Raises `StoreBroken`."""
+        """Return the reason when the lease is gone. `end` cancels this. Raises `StoreBroken`."""
         return await asyncio.shield(self._renewing)
 
     async def end(self) -> None:
-        """End the lease: etcd deletes its keys at once, or when it expires if etcd cannot be reached."""
+        """End the lease. etcd deletes its keys at once, or at its expiry if etcd cannot be reached."""
         self._certain_until = 0.0
         self._renewing.cancel()
         await asyncio.gather(self._renewing, return_exceptions=True)
@@ -60,7 +60,7 @@ class Lease:
                 await self._client.revoke(self.id)
 
     def _extend(self, sent_at: float, ttl_s: float) -> None:
-        """Move the lease's end to `ttl_s` after `sent_at`: etcd counts from the request's arrival, which was later."""
+        """Move the lease's end to `ttl_s` after `sent_at`. etcd counts from the request's arrival, which was later."""
         self._certain_until = sent_at + ttl_s * (1 - MARGIN)
 
     async def _renew(self) -> str:
@@ -71,7 +71,7 @@ class Lease:
             try:
                 ttl_s = await self._client.keep_alive(self.id, self._ttl_s / ATTEMPTS_PER_LEASE)
             except StoreUnavailable as error:
-                if not self.is_certain:  # before, nobody is the worse for it
+                if not self.is_certain:  # before that, no request is affected
                     self._outage.begin(words.lease_not_renewed(str(error)))
                 pause_s = RETRY_S
                 continue
@@ -88,5 +88,5 @@ class Lease:
 
 
 def _clock() -> float:
-    """Seconds that go on while this machine sleeps, as etcd's do."""
+    """Return seconds that continue while this machine sleeps, like etcd's."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

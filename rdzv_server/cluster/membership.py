@@ -1,11 +1,11 @@
-"""Membership of this server in its cluster: its lease, its entry at etcd, and the view of all entries and leaders.
+"""Membership of this server in its cluster: its lease, its entry in etcd, and the view of all entries and leaders.
 
-    PREFIX/live/servers/ADDRESS    a server that is there, "ready" once it has stayed for a while; hangs on its lease
-    PREFIX/live/leaders/SHARD      the address of a shard's leader; hangs on that server's lease, too. Its create
+    PREFIX/live/servers/ADDRESS    a server that is there, "ready" once it has stayed for a while; attached to its lease
+    PREFIX/live/leaders/SHARD      the address of a shard's leader; attached to that server's lease, too. Its create
                                    revision is the number of the leadership
 
-One lease for all: a server that is gone is gone from every shard in the same moment, and everybody sees that at once.
-One watch for all: it covers `live/`, which is read as a whole whenever something changes in it.
+One lease for all: a server that is gone is gone from every shard at the same moment, and all servers see that at once.
+One watch for all: it covers `live/`, which is read as a whole after each change in it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ READY = b"ready"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Server that is there. `revision`: create revision of its entry, another one in each of its lives."""
+    """Server that is there. `revision`: create revision of its entry, which differs in each of its lifetimes."""
 
     address: str
     revision: int
@@ -43,7 +43,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Leader of a shard. `number`: that of its leadership; a higher one is later."""
+    """Leader of a shard. `number`: number of its leadership; a higher one is later."""
 
     address: str
     number: int
@@ -58,26 +58,26 @@ class View:
     members: Mapping[str, Member]
     leaders: Mapping[int, Leader]
     owners: Mapping[int, str]
-    """Address of the server that should lead each shard: those that are ready or lead share them; if none is, all."""
+    """Address of the server that should lead each shard. Ready or leading servers share the shards, else all."""
 
     def heir(self, shard: int) -> Member | None:
-        """The ready server that the shard's leader should leave it to."""
+        """Return the ready server to which the shard's leader should leave it; None if there is none."""
         owner = self.owners[shard]
         member = self.members.get(owner)
         return member if member and member.is_ready and owner != self.leaders[shard].address else None
 
 
 class Membership:
-    """Membership of this server: it sees the others and is seen while `run` runs. `address`: where agents reach it."""
+    """Membership of this server, while `run` runs. `address`: address at which agents reach the server."""
 
     def __init__(self, client: EtcdClient, prefix: str, address: str, config: ServerConfig) -> None:
         self.address = address
         self.view: View | None = None
-        """Latest view; None: etcd does not answer."""
+        """Latest view; None if etcd does not answer."""
         self.peers: list[str] = []
-        """Addresses of the other servers that were there when etcd answered last."""
+        """Addresses of the other servers that were there when etcd last answered."""
         self.lease: Lease | None = None
-        """Lease of this life of the server; None while the others do not see it."""
+        """Lease of this lifetime of the server; None while the others do not see it."""
         self._client = client
         self._folder = f"{prefix}/live/"
         self._config = config
@@ -85,11 +85,11 @@ class Membership:
         self._change = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep this server a member, for ever; its lease ends when this is cancelled. Raises `StoreBroken`."""
+        """Keep this server a member, forever. Its lease ends when this is cancelled. Raises `StoreBroken`."""
         await first_of(self._watch(), self._stay())
 
     async def changed(self, within_s: float | None = None) -> None:
-        """Return when the view or the lease has changed, or after so long."""
+        """Return when the view or the lease has changed, or after `within_s` seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._change.wait()
@@ -109,7 +109,7 @@ class Membership:
             await self._client.changed(begin, revision + 1, end_of(begin))
 
     async def _look(self) -> int:
-        """Read all entries; returns their revision."""
+        """Read all entries. Return their revision."""
         begin = self._folder.encode()
         try:
             keys, _, revision = await self._client.range(begin, end_of(begin))
@@ -122,7 +122,7 @@ class Membership:
         return revision
 
     async def _stay(self) -> None:
-        """Hold one lease after another, each for as long as it lasts."""
+        """Hold one lease after another, each as long as it lasts."""
         while True:
             lease = await self._outage.outlast(lambda: Lease.grant(self._client, self._config.leader_lease_s), RETRY_S)
             try:
@@ -132,7 +132,7 @@ class Membership:
                 await asyncio.shield(lease.end())
 
     async def _be_seen(self, lease: Lease) -> str:
-        """Keep this server's entry up to date, for ever; write it again if somebody deletes it."""
+        """Keep this server's entry up to date, forever; write it again if another program deletes it."""
         clock = asyncio.get_running_loop().time
         doubtful_at, ready_at = clock() + 2.0 * self._config.leader_lease_s + 1.0, float("inf")
         while True:
@@ -148,13 +148,13 @@ class Membership:
                 continue
             if self.view and entry is None:
                 await self._write_entry(lease, 0, b"")
-            elif entry and clock() > doubtful_at:  # as long as that it may be this server's life before
+            elif entry and clock() > doubtful_at:  # until then it may be from this server's previous lifetime
                 log.error(words.same_address(self.address))
                 doubtful_at = float("inf")
             await self.changed(REGISTER_S)
 
     async def _write_entry(self, lease: Lease, revision: int, value: bytes) -> None:
-        """Write this server's entry, if it has `revision` now; 0: if there is none."""
+        """Write this server's entry, if its revision is `revision` now; 0: if there is no entry."""
         key = f"{self._folder}servers/{self.address}".encode()
         with suppress(StoreUnavailable):
             await self._client.transact([is_made_at(key, revision)], [put(key, value, lease.id)])

@@ -1,8 +1,8 @@
-"""Placement: the shard of a run, and the server that should lead a shard. Pure: the same facts give the same answer.
+"""Placement: the shard of a run, and the server that should lead a shard. Pure: equal inputs give equal answers.
 
-Shards are shared evenly: no server leads two more than another. Who leads a shard goes on leading it as long as that
-holds, so that nothing moves that need not. All else is rendezvous hashing: every server has a random weight for every
-shard, and of those that have room the one with the highest leads it.
+Shards are shared evenly: no server leads two more than another. While that holds, a leader keeps its shards, so nothing
+moves without need. The rest is rendezvous hashing: every server has a random weight for every shard, and of the servers
+with room, the one with the highest weight leads the shard.
 """
 
 from collections import Counter
@@ -13,12 +13,12 @@ from zlib import crc32
 
 
 def shard_of(run_id: str, shards: int) -> int:
-    """The shard of a run: CRC-32 of its id in UTF-8, modulo the number of shards."""
+    """Return the shard of a run: CRC-32 of its id in UTF-8, modulo the number of shards."""
     return crc32(run_id.encode()) % shards
 
 
 def owners(shards: int, servers: Collection[str], leaders: Mapping[int, str]) -> dict[int, str]:
-    """The server that should lead each shard, given who leads now; nobody without servers."""
+    """Return the server that should lead each shard, given the current leaders; empty without servers."""
     each, odd = divmod(shards, max(1, len(servers)))
     owner: dict[int, str] = {}
     load, led = Counter[str](), Counter(leaders.values())
@@ -32,7 +32,7 @@ def owners(shards: int, servers: Collection[str], leaders: Mapping[int, str]) ->
             odd -= is_odd
 
     kept = ((-led[server], server, -_weight(shard, server), shard) for shard, server in leaders.items())
-    for _, server, _, shard in sorted(kept):  # who leads most may keep an odd one
+    for _, server, _, shard in sorted(kept):  # the server that leads most may keep an odd one
         if server in servers:
             give(shard, server)
     free = (shard for shard in range(shards) if shard not in owner)

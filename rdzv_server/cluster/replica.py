@@ -1,8 +1,8 @@
 """Replica of one shard at one of several servers: it leads, or names the leader.
 
-Each leadership has a core, a driver and a rendezvous of its own, over the records that etcd holds; nothing is carried
-over from one to the next. No answer leaves this server unless it was certain to lead when the answer was complete: what
-a server has decided that was stopped in the middle of it, or cut off, counts for nothing and is told to nobody.
+Each leadership has its own core, driver and rendezvous, which use the records in etcd. Nothing is carried over from one
+to the next. An answer leaves this server only if the server was certain to lead when the answer was complete. If a
+server was stopped or cut off in the middle of a decision, the decision does not count, and is not sent.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from rdzv_server.words import service as service_words
 log = logging.getLogger("rdzv_server")
 
 LEADERLESS_HOLD_S = 2.0
-"""Seconds that an agent's request waits for a leader; then the agent tries another server."""
+"""Seconds for which an agent's request waits for a leader; after that the agent tries another server."""
 RETRY_S = 0.2
 
 
@@ -48,7 +48,7 @@ class Term:
 
 
 class Replica:
-    """Answers about the runs of a shard, whoever leads it. `run` makes it work."""
+    """Answers about the runs of a shard, whichever server leads it. `run` leads and follows."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Replica:
         self.term: Term | None = None
         """Term of this server; None while it does not act as the leader."""
         self.leadership = 0
-        """Number of the shard's latest leadership that is known."""
+        """Number of the shard's latest known leadership."""
         self._follower = follower
         self._shard = shard
         self._election = election
@@ -80,7 +80,10 @@ class Replica:
     # Leading and following.
 
     async def run(self) -> None:
-        """Lead whenever possible, for ever; resign when cancelled. Raises what the server cannot go on after."""
+        """Lead whenever possible, forever; resign when cancelled.
+
+        Raises errors after which the server cannot continue.
+        """
         while True:
             leadership = await self._election.win(self._follow)
             term = Term(leadership, self._make_driver(leadership.number))
@@ -93,10 +96,10 @@ class Replica:
             finally:
                 self._set(None, None)
                 await asyncio.shield(leadership.resign())
-                await term.end()  # sends the agents away, when another server may lead already
+                await term.end()  # rejects agents, when another server may already lead
 
     async def _act_until_over(self, term: Term) -> str:
-        """Act as the leader, and decide nothing while that is not certain: agents are sent away then."""
+        """Act as the leader. While the leadership is not certain, decide nothing, and reject agents."""
         term.driver.may_decide = lambda: term.leadership.is_certain
         return await first_of(self._act(term), term.leadership.over(term.driver.heard))
 
@@ -121,7 +124,7 @@ class Replica:
         self._set(None, leader)
 
     def _set(self, term: Term | None, other: Leader | None) -> None:
-        """Note who leads, and tell whoever waits for it."""
+        """Note which server leads, and wake all that wait for that."""
         self.term, self._other = term, other
         latest = term.leadership if term else other
         self.leadership = max(self.leadership, latest.number if latest else 0)
@@ -134,13 +137,13 @@ class Replica:
     # Agents and operators.
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
-        """The leader's answer. Raises `NotLeader` while that is another server, or the leader's own refusal."""
+        """Return the leader's answer. Raises `NotLeader` if another server leads, or the leader's own refusal."""
         if isinstance(request, LeaderRequest):
             return await self._name_leader(request, connection)
         return await self.in_term(lambda term: term.rendezvous.ask(request, connection))
 
     async def in_term(self, work: Callable[[Term], Awaitable[Answered]]) -> Answered:
-        """Have some work done in this server's term. Raises `NotLeader` while another server leads, or its refusal."""
+        """Run some work in this server's term. Raises `NotLeader` if another server leads, or the work's refusal."""
         term = await self._find_term()
         try:
             answer = await work(term)
@@ -153,7 +156,7 @@ class Replica:
         return answer
 
     def observe(self, observer: Observer) -> None:
-        """Tell `observer` of what happens in every term of this server."""
+        """Call `observer` with what happens in every term of this server."""
         self._observers.append(observer)
         if self.term:
             self.term.driver.observe(observer)
@@ -166,7 +169,7 @@ class Replica:
         return LeaderReply(leadership=self.leadership, leader=self.leader, leads=self.leads)
 
     async def _find_term(self) -> Term:
-        """Return this server's own, after a wait while nobody is known to lead. Raises `NotLeader`."""
+        """Return this server's own term. While no leader is known, wait for one. Raises `NotLeader`."""
         await self._until(lambda: bool(self.term or self._other), LEADERLESS_HOLD_S)
         if self._closing:
             raise ServerUnavailable(service_words.SHUTTING_DOWN)

@@ -1,6 +1,7 @@
-"""Sharding of a cluster's runs: each shard is led by one of its servers. With one shard, one server leads all runs.
+"""Sharding of a cluster's runs: one of the servers leads each shard. With one shard, one server leads all runs.
 
-Every server stands for every shard. It answers for those that it leads, and names the leader of the others.
+Every server is a candidate for every shard. It answers for the shards that it leads, and names the leaders of the
+others.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ log = logging.getLogger("rdzv_server")
 
 
 class Sharding:
-    """Answers to agents and operators about all shards, led here or elsewhere. `run` makes it work."""
+    """Answers to agents and operators about all shards, led here or elsewhere. `run` leads and follows."""
 
     def __init__(self, client: EtcdClient, prefix: str, address: str, config: ServerConfig) -> None:
         """Set up the shards. `prefix`: prefix of the cluster's keys. `address`: this server's HOST:PORT, for agents."""
@@ -75,25 +76,25 @@ class Sharding:
         self._started_at = self.now()
 
     def _driver(self, shard: int, leadership: int) -> Driver:
-        """Make the driver of a leadership."""
+        """Return the driver of a leadership."""
         config, key = self._config, self._membership.leader_key(shard)
         most = [
             -(-number // config.shards) for number in (config.max_runs, config.max_agents, config.max_events)
-        ]  # a shard takes its part
+        ]  # a shard gets its part
         registry = Registry(config.retention_s, *most, knows_all_runs=config.shards == 1, exclusion=config.exclusion)
         store = EtcdStore(self._client, f"{self._prefix}/shards/{shard}", key, leadership)
         return Driver(registry, store, self.measurements)
 
     async def run(self) -> None:
-        """Lead the shards that it should, for ever; leave all at once when cancelled.
+        """Lead the shards that this server should lead, forever; leave all at once when cancelled.
 
-        Raises errors after which the server cannot go on.
+        Raises errors after which the server cannot continue.
         """
         await Outage().outlast(lambda: settle_format(self._client, self._prefix, len(self._replicas)), RETRY_S)
         await first_of(self._membership.run(), *map(self._lead, range(len(self._replicas))))
 
     async def _lead(self, shard: int) -> None:
-        """Lead a shard whenever possible. If its records cannot be used, the other shards go on."""
+        """Lead a shard whenever possible. If its records cannot be used, the other shards continue."""
         try:
             await self._replicas[shard].run()
         except StoreBroken as error:
@@ -104,7 +105,10 @@ class Sharding:
             await asyncio.Event().wait()
 
     async def ask(self, request: AnyRequest, connection: Connection) -> Answer:
-        """Answer by the run's shard. With several, a `LeaderRequest` without a run is held, and gets no leader."""
+        """Answer with the run's shard.
+
+        If there are several, a `LeaderRequest` without a run is held, and gets no leader.
+        """
         if isinstance(request, OperatorRequest) and isinstance(request.message, DrainRequest):
             await self._check_known(request.message)
         if isinstance(request, OperatorRequest) or len(self._replicas) == 1 or request.run_id is not None:
@@ -119,8 +123,8 @@ class Sharding:
     async def _check_known(self, drain: DrainRequest) -> None:
         """Refuse to drain a node that no shard knows. Raises `UnknownNode`, or `ServerUnavailable` if etcd fails.
 
-        The leader of shard 0, which decides about nodes, knows its own runs; those of others it reads in etcd. The
-        answer to a request that was carried out before is that of then.
+        The leader of shard 0, which decides about nodes, knows its own runs. It reads those of other shards in etcd. A
+        request that was carried out before gets its earlier answer.
         """
         decides, node_id = self._replicas[DECIDES], drain.node_id
         term = decides.term if decides.leads else None
@@ -135,7 +139,7 @@ class Sharding:
             raise UnknownNode(nodes.unknown_node(node_id))
 
     async def _is_known_in(self, shard: int, node_id: str) -> bool:
-        """Whether a node is part of a run of a shard that another server leads; True also if records are damaged."""
+        """Whether a node is in a run of a shard that another server leads; True also if records are damaged."""
         try:
             attempts = await read_attempts_with(self._client, f"{self._prefix}/shards/{shard}", node_id)
         except StoreUnavailable as error:
@@ -167,24 +171,27 @@ class Sharding:
         )
 
     def _of(self, run_id: str | None) -> Replica:
-        """Replica of the run's shard; None: of the one that decides about nodes."""
+        """Return the replica of the run's shard. If `run_id` is None: the replica that decides about nodes."""
         return self._replicas[DECIDES if run_id is None else shard_of(run_id, len(self._replicas))]
 
     def _terms(self) -> list[Term]:
-        """Terms of the shards that this server leads as far as it knows, certain or not."""
+        """Return the terms of the shards that this server leads as far as it knows, certain or not."""
         return [replica.term for replica in self._replicas if replica.term]
 
     def runs(self) -> list[Run]:
-        """Runs of the shards that this server leads."""
+        """Return the runs of the shards that this server leads."""
         return list(chain.from_iterable(term.driver.runs() for term in self._terms()))
 
     def now(self, run_id: str = "") -> float:
-        """Time by the clock of the run's shard; without a run by this server's own."""
+        """Return the time by the clock of the run's shard; without a run, by this server's own clock."""
         term = self._of(run_id).term if run_id else None
         return term.driver.now() if term else asyncio.get_running_loop().time()
 
     def state(self) -> ServerState:
-        """State of this server. Leader and epoch, of which each shard has its own, are named if there is one shard."""
+        """Return the state of this server.
+
+        It has a leader and an epoch, which differ between shards, only with one shard.
+        """
         replicas, only = self._replicas, self._replicas[0] if len(self._replicas) == 1 else None
         return ServerState(
             epoch=only.term.rendezvous.epoch if only and only.term else "",
@@ -200,7 +207,8 @@ class Sharding:
         )
 
     def _unhealthy_reason(self) -> str | None:
-        """Reason why this server cannot decide for a shard that it leads, or knows no leader of any; else None."""
+        """Return why this server cannot decide for a shard that it leads, or knows no leader of any shard; else
+        None."""
         if self._closed.is_set():
             return words.SHUTTING_DOWN
         reasons = [replica.unhealthy_reason for replica in self._replicas]
@@ -219,7 +227,7 @@ def _have_node(runs: Iterable[Run], node_id: str) -> bool:
 
 
 class ClusterServer(HttpServer):
-    """Server that is one of several: `--store etcd://HOST,HOST,HOST/CLUSTER`."""
+    """One of several servers: `--store etcd://HOST,HOST,HOST/CLUSTER`."""
 
     def __init__(self, place: EtcdPlace, address: str, config: ServerConfig) -> None:
         self._client = EtcdClient(place.members, EtcdTls(config.etcd_ca, config.etcd_cert, config.etcd_key))
@@ -230,7 +238,7 @@ class ClusterServer(HttpServer):
         self._running = asyncio.create_task(self._sharding.run(), name="cluster")
 
     async def stop(self) -> None:
-        self._running.cancel()  # it resigns, so that agents that are sent away find another one that leads
+        self._running.cancel()  # it resigns, so that rejected agents find another leader
         await asyncio.gather(self._running, return_exceptions=True)
         self._sharding.close()
         await self.close_http()

@@ -71,7 +71,7 @@ class Bounds(Generic[Holder]):
     """Time limits of answers that are not read."""
     held: HeldMemory[Holder]
     garbage: GarbageCollector
-    """Collector that is told of requests."""
+    """Collector that is notified of requests."""
     turns: FairScheduler
     looks: OperatorScheduler
     """Scheduler of operators' reads."""

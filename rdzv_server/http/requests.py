@@ -18,7 +18,7 @@ from rdzv_server.words import http as words
 Message = TypeVar("Message")
 
 _BROWSER_HEADERS = frozenset({"origin", "referer", "accept-language", "sec-fetch-site", "sec-fetch-mode"})
-"""Headers of which every browser sends at least one with each request. Agents, curl and probes send none by default."""
+"""Every browser sends at least one of these headers with each request. Agents, curl and probes send none by default."""
 
 
 def connection_of(request: web.BaseRequest) -> HttpConnection:

@@ -27,7 +27,7 @@ Done = asyncio.Future[Result]
 _DROPPED = LogAsked | StacksAsked
 """Events that are dropped if no caller waits for them any more."""
 _SIGNS = LeaseRenewed | AgentDisconnected
-"""Signs of an agent, of which only the latest counts."""
+"""Signs of an agent: only the latest one counts."""
 _Key = tuple[str, str, type[Event]]
 """Key of an agent's latest pending event of a kind: run, agent, and type of event."""
 

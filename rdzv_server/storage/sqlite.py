@@ -1,8 +1,8 @@
 """Store in one SQLite file (WAL, synchronous): the default.
 
-A thread of its own writes it, so that the event loop never waits for a disk. A batch is one transaction. The file is
-held exclusively for as long as the server runs. Every failure says what to do; a file that cannot be read is never
-replaced by an empty one. Before each piece of work the thread looks whether another program removed the file.
+A thread of its own writes the file, so that the event loop never waits for a disk. A batch is one transaction. The
+server holds the file exclusively while it runs. Every failure says what to do, and a file that cannot be read is never
+replaced by an empty one. Before each piece of work, the thread checks whether another program has removed the file.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ log = logging.getLogger("rdzv_server")
 APPLICATION_ID = 0x72647A76
 """Application id in SQLite's header, which marks the file as this server's."""
 FORMAT = 5
-"""Version of the tables and of what is in them; a file of any other is refused."""
+"""Version of the tables and of their contents; the server refuses a file of any other version."""
 
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -69,8 +69,8 @@ PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
-"""Tables of a new file. `last`: number of the last event that is packed in `body`; row 0 has the number of the last one
-that has been delivered, and row 0 of `COUNTER` the highest record id when an attempt was dropped last."""
+"""Tables of a new file. `last`: number of the last event that is packed in `body`. Row 0 has the number of the last
+delivered event, and row 0 of `COUNTER` the highest record id when an attempt was last dropped."""
 COUNTER: Key = ("", 0)
 """Key that no attempt has."""
 _EVENTS_INSERT = "INSERT INTO events (run_id, attempt, last, body) VALUES (?, ?, ?, ?)"
@@ -84,7 +84,7 @@ _INSERT = "INSERT INTO records (id, run_id, attempt, at, kind, body) VALUES "
 _ROW = "(?, ?, ?, ?, ?, ?)"
 ROWS_AT_ONCE = 1_000
 """Most rows that one statement inserts. Each statement waits for the interpreter, which the event loop's thread holds:
-a statement for each row would take seconds when the server is busy."""
+with a statement for each row, a busy server would need seconds."""
 _DELETE = "DELETE FROM records WHERE run_id = ? AND attempt = ?"
 
 OWN_ERRORS = (
@@ -108,7 +108,7 @@ class SqliteStore:
         self._on_disk: list[OpenFile] = []
         self._last_record = LastRecord(path)
         self._last_id = 0
-        """Highest id that a record ever had: ids are never used twice, so that a lower one shows a loss."""
+        """Highest id that a record ever had. Ids are never used twice, so a lower one shows a loss."""
 
     async def load(self) -> Sequence[Record]:
         """Open or create the file, and read all records. Raises `StoreBroken` or `StoreUnavailable`."""
@@ -137,13 +137,13 @@ class SqliteStore:
         await self._call(lambda: self._transact((_DELIVERED, (run_id, attempt, b"%d" % number))))
 
     async def compact(self, records: Sequence[Record]) -> None:
-        """Replace an attempt's records in one transaction. Raises `StoreUnavailable`: nothing has changed."""
+        """Replace an attempt's records in one transaction. Raises `StoreUnavailable`, with nothing changed."""
         statements = ((_DELETE, (records[0].run_id, records[0].attempt)), *self._inserts(records))
         last_id = self._last_id
         await self._call(lambda: self._transact(*statements, last_id=last_id))
 
     async def close(self) -> None:
-        """Close the file; another server may open it then."""
+        """Close the file. After that, another server may open it."""
         if file := self._file:
             self._file = None
             await self._call(file.close)
@@ -179,7 +179,7 @@ class SqliteStore:
         return self._records()
 
     def _look(self) -> None:
-        """If another program took a file away, write it anew. Raises `StoreUnavailable` if that fails."""
+        """If another program took a file away, write it again. Raises `StoreUnavailable` if that fails."""
         changes = ((file.path, change) for file in self._on_disk if self._file and (change := file.change()))
         if not (found := next(changes, None)):
             return
@@ -194,7 +194,7 @@ class SqliteStore:
         log.error("%s", words.written_anew(path, what, self.path))
 
     def _set_wal_aside(self) -> None:
-        """Rename the WAL of the replaced file: SQLite would apply it to the file that is there now."""
+        """Rename the WAL of the replaced file. Otherwise SQLite would apply it to the file that is there now."""
         wal = self._on_disk[1]
         if not wal.change():
             os.rename(wal.path, f"{wal.path}-replaced")
@@ -203,7 +203,7 @@ class SqliteStore:
         return StoreUnavailable(words.only_in_memory(path, what, self.path))
 
     def _write_anew(self) -> None:
-        """Copy what the open file holds, though it has no name any more, to a new file at its path."""
+        """Copy the contents of the open file, which no longer has a name, to a new file at its path."""
         assert self._file
         new, old = f"{self.path}-new", self._file
         with suppress(FileNotFoundError):
@@ -214,7 +214,7 @@ class SqliteStore:
         with suppress(FileNotFoundError):
             os.unlink(f"{self.path}-wal")
         self._file = self._open()
-        old.close()  # it leaves the file at its path alone, which is not its own
+        old.close()  # it does not touch the file at its path, which is another one
 
     def _copy(self, old: sqlite3.Connection, new: str) -> None:
         os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -260,9 +260,9 @@ class SqliteStore:
         try:
             file.execute("PRAGMA locking_mode = EXCLUSIVE")
             file.execute("PRAGMA synchronous = FULL")
-            file.execute("PRAGMA temp_store = MEMORY")  # notes of a statement of many rows: else in /var/tmp
+            file.execute("PRAGMA temp_store = MEMORY")  # notes of a statement with many rows: else in /var/tmp
             if self._check(file, has_wal=has_wal):
-                file.executescript(_SCHEMA)  # before there is a WAL: whoever loses that finds no empty file
+                file.executescript(_SCHEMA)  # before there is a WAL: if it gets lost, the file is not empty
             file.execute("PRAGMA journal_mode = WAL")
             file.executescript("BEGIN IMMEDIATE; COMMIT;")  # takes the lock now
             self._opened(file)
@@ -281,7 +281,7 @@ class SqliteStore:
         self._last_record.write(_last_id(file))
 
     def _leave(self, file: sqlite3.Connection) -> None:
-        """Close a refused file. SQLite would remove its WAL, so move that aside meanwhile."""
+        """Close a refused file. SQLite would remove its WAL, so the WAL is moved aside meanwhile."""
         wal, aside = f"{self.path}-wal", f"{self.path}-wal-aside"
         is_kept = bool(size(wal))
         if is_kept:
@@ -291,7 +291,7 @@ class SqliteStore:
             os.rename(aside, wal)
 
     def _make_private(self) -> None:
-        """Create the file if it is not there, for this user alone. SQLite gives `-wal` and `-shm` the same mode."""
+        """Create the file if it does not exist, for this user only. SQLite gives `-wal` and `-shm` the same mode."""
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
@@ -302,7 +302,7 @@ class SqliteStore:
             raise sqlite3.OperationalError("unable to open") from None
 
     def _check(self, file: sqlite3.Connection, *, has_wal: bool) -> bool:
-        """Whether the file is empty. Raises `StoreBroken` if it is not this server's, or of another format."""
+        """Return whether the file is empty. Raises `StoreBroken` if it is not this server's, or has another format."""
         (application_id,) = file.execute("PRAGMA application_id").fetchone()
         (tables,) = file.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application_id != APPLICATION_ID and tables:
@@ -319,7 +319,7 @@ class SqliteStore:
         return not tables
 
     def _transact(self, *statements: Statement, last_id: int | None = None) -> None:
-        """Make the statements in one transaction. `last_id`: id of the last record that they insert."""
+        """Run the statements in one transaction. `last_id`: id of the last record that they insert."""
         assert self._file
         try:
             self._file.execute("BEGIN IMMEDIATE")
@@ -333,7 +333,7 @@ class SqliteStore:
         if last_id is not None:
             self._last_record.write(last_id)
         for file in self._on_disk:
-            file.change()  # notes how long it is now; a loss is found before the next work
+            file.change()  # notes its current size; a loss is found before the next work
 
     def _inserts(self, records: Sequence[Record]) -> list[Statement]:
         first = self._last_id + 1
@@ -371,7 +371,7 @@ def _last_id(file: sqlite3.Connection) -> int:
 
 
 def _event_deletes(changes: Sequence[Change]) -> list[Statement]:
-    """Statements that delete the rows whose events are all dropped."""
+    """Return the statements that delete the rows whose events are all dropped."""
     delete = f"{_EVENTS_DELETE} AND last > 0 AND last < ?"
     return [(delete, (*key, below)) for key, below in drops_of(changes)]
 

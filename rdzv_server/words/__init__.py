@@ -1,10 +1,11 @@
 """Sentences of the server: each function makes one message to a person from its fields.
 
-A module has the messages of one part of the server. A function's name is the kind of the message, its arguments are the
-fields. `tests/golden/messages.txt` shows every message, and `python -m tests.golden --write` makes that file.
+Each module has the messages of one part of the server. A function's name is the kind of the message, and its arguments
+are the fields. `tests/golden/messages.txt` shows every message, and `python -m tests.golden --write` makes that file.
 
-A module is imported when its first message is made: an agent that hosts a server waits for its imports. A server calls
-`load` once it listens. Later it may have no file descriptor left, or another version may have been installed.
+A module is imported when its first message is made, because an agent that hosts a server waits for its imports. A
+server calls `load` once it listens: later it may have no file descriptor left, or another version may have been
+installed.
 """
 
 from importlib import import_module
@@ -12,7 +13,7 @@ from typing import Any
 
 
 class _Module:
-    """Module that is imported when something of it is needed."""
+    """Module that is imported when one of its messages is needed."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""What an agent is told that may not join a run, or joins one that is not as it asked."""
+"""Messages for an agent that may not join a run, or that joins a run with other settings than it asked for."""
 
 from collections.abc import Iterable
 
@@ -55,7 +55,7 @@ def other_program(run_id: str, theirs: str, first_node: str, ours: str, node_id:
 
 
 def not_wanted(run_id: str, nodes: int, node_id: str, program: str, *, is_same_program: bool) -> str:
-    """A run has no free seat for an agent with another command. `program`: the agent's, empty if it told none."""
+    """A run has no free seat for an agent with another command. `program`: the agent's; empty if it named none."""
     what = f"{program} with other arguments" if program and is_same_program else program or "another command"
     return (
         f"run {run_id} is full with {count(nodes)}, and node {node_id} would run {what}: set "

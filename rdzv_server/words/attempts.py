@@ -1,8 +1,8 @@
-"""What agents are told of attempts that have ended, or that a server does not know or has no room for."""
+"""Messages for agents about attempts that have ended, or that a server does not know or has no room for."""
 
 
 def not_known(run_id: str) -> str:
-    """An agent's run is not known."""
+    """An agent's run is unknown."""
     return f"run {run_id} is not known here"
 
 
@@ -11,12 +11,12 @@ def join_anew(run_id: str, node_id: str) -> str:
 
 
 def unknown_run(run_id: str) -> str:
-    """An operator's run is not known."""
+    """An operator's run is unknown."""
     return f"no run {run_id} is known here"
 
 
 def goes_on(run_id: str, stage: str) -> str:
-    """A run is not forgotten before its end."""
+    """A run cannot be forgotten before its end."""
     return f"run {run_id} goes on ({stage}): stop it first (POST /v1/runs/stop)"
 
 
@@ -49,7 +49,7 @@ WHEN_ONE_HAS_ENDED = "there is room when one has"
 
 
 def full_of_agents(agents: int, most: int, gives: str = "") -> str:
-    """`gives`: message `gives_place`; empty: no run gives its place."""
+    """`gives`: message `gives_place`; empty if no run gives its place."""
     full = f"this server holds {agents} agents, and --max-agents is {most}"
     return f"{full}; {gives}" if gives else f"{full}: there is room when some have left"
 

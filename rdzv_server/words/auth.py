@@ -1,4 +1,4 @@
-"""Who may do what, and what the server says of its tokens and certificates."""
+"""Messages about permissions, and about the server's tokens and certificates."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What one of several servers says of its part of the runs: who leads, and why no longer."""
+"""Messages of one of several servers about its part of the runs: which server leads, and why no longer."""
 
 from rdzv_protocol.text import count
 
@@ -8,7 +8,7 @@ def _of(shard: int | None) -> str:
 
 
 def takes_over(shard: int | None, leadership: int) -> str:
-    """`shard`: None in a cluster with one."""
+    """`shard`: None in a cluster with one shard."""
     return f"{_of(shard)}taking over as leader (leadership {leadership})"
 
 

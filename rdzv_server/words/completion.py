@@ -1,4 +1,4 @@
-"""What an agent of a forming round, or beside a running one, waits for, and why a round starts."""
+"""What an agent of a forming round, or beside a running round, waits for, and why a round starts."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -6,13 +6,13 @@ from itertools import islice
 from rdzv_protocol.text import count
 
 NAMES = 4
-"""Names that a message lists before it says how many more there are: its size must not grow with the run."""
+"""Number of names that a message lists before it says how many more there are, so that its size is limited."""
 
 # Phrases that other messages contain.
 
 
 def names(node_ids: Iterable[str], number: int) -> str:
-    """The first `number` of these nodes, the first few of them by name."""
+    """Return the first `number` of these nodes; only the first few are named."""
     more = f" and {number - NAMES} more" if number > NAMES else ""
     return ", ".join(islice(node_ids, min(number, NAMES))) + more
 
@@ -22,23 +22,23 @@ def joined(nodes: int, names: str) -> str:
 
 
 def waiting_for(nodes: int) -> str:
-    """A round is so many nodes below its minimum."""
+    """A round is `nodes` nodes below its minimum."""
     return f"waiting for {count(nodes, 'more node')}"
 
 
 def to_stop(names: str, ended_round: int) -> str:
-    """Participants of the round before still stop their workers."""
+    """Participants of the previous round still stop their workers."""
     return f"{names} to stop the workers of round {ended_round}"
 
 
 def unfit(node_id: str, evidence: str) -> str:
-    """Evidence that a node's agent has sent, in a sentence about this node, whatever the evidence says."""
+    """Evidence from a node's agent, always as a sentence about this node."""
     subject = f"node {node_id} is unfit: "
     return evidence if evidence.startswith(subject) else subject + evidence
 
 
 def all_unfit(evidence: Iterable[str], number: int) -> str:
-    """Evidence against the first few of unfit nodes."""
+    """Evidence against the first few unfit nodes."""
     more = f"; and {number - NAMES} more" if number > NAMES else ""
     return "; ".join(islice(evidence, NAMES)) + more
 
@@ -77,12 +77,12 @@ ADMITTING_NOBODY = "the nodes that arrived have left"
 
 
 def held(joined: str, awaits: str) -> str:
-    """A policy keeps the round from starting. `awaits`: what it waits for."""
+    """A policy keeps the round from starting. `awaits`: what the policy waits for."""
     return f"{joined}; {awaits}"
 
 
 def last_call(joined: str, low: int, high: int, sizes: str, awaits: str) -> str:
-    """`sizes`: the legal sizes, empty if all are; `awaits`: what the last call waits for."""
+    """`sizes`: the legal sizes, empty if all are legal; `awaits`: what the last call waits for."""
     return f"{joined} of {low} to {high}{sizes and ', '}{sizes}; {awaits}"
 
 
@@ -104,7 +104,7 @@ def awaits_backoff(restarts: int) -> str:
 
 
 def awaits_more(high: int) -> str:
-    """The round starts before the end of the last call if as many nodes join."""
+    """The round starts before the end of the last call if this many nodes join."""
     return f"at once with {high}"
 
 
@@ -120,7 +120,7 @@ def too_few(
     cordoned: str = "",
     unfit: str = "",
 ) -> str:
-    """A round is below its minimum. Each text is a phrase: empty if there is nothing to say of it."""
+    """A round is below its minimum. Each text is a phrase; empty if there is nothing to say."""
     who = f" ({names})" if names else ""
     text = f"{waiting_for(missing)}: {nodes} of {low} joined{who}{sizes and ', '}{sizes}"
     text += to_stop and f"; {to_stop}"
@@ -130,7 +130,7 @@ def too_few(
 
 
 def too_few_fit(fit: int, fixed_nodes: int, low: int, unfit: str) -> str:
-    """A run of a fixed number of nodes can never have its minimum."""
+    """A run with a fixed number of nodes can never reach its minimum."""
     return f"too few nodes are fit: {fit} of the {fixed_nodes} that the run has, and it needs {low}: {unfit}"
 
 
@@ -154,7 +154,7 @@ def standby_scale_up(round_: int, scale_up: str) -> str:
 
 
 def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:
-    """A node is cordoned. `excluded`: by the server itself."""
+    """A node is cordoned. `excluded`: whether by the server itself."""
     kept_out = "excluded" if excluded else "cordoned"
     return f"standing by: node {node_id} is {kept_out}{reason and ': '}{reason}"
 
@@ -163,10 +163,10 @@ def standby_kept_out(node_id: str, reason: str, *, excluded: bool) -> str:
 
 ENDS_SOON = "its workers know that it ends soon"
 NOBODY_HEARD = "no agent of the run is heard: its nodes or the network path to them are gone; the server waits for them"
-"""It has no time in it: it changes only when something happens."""
+"""It contains no time, so that it changes only when something happens."""
 
 
 def running(round_: int, nodes: int, *, of: int | None = None, sizes: str = "", also: Iterable[str] = ()) -> str:
-    """`of`: number of nodes of which more could not take part, given the legal `sizes`; `also`: what else there is."""
+    """`of`: number of nodes, of which not all could take part, given the legal `sizes`; `also`: further phrases."""
     spare = "" if of is None else f" of {of}, {sizes}"
     return "; ".join((f"round {round_} runs on {count(nodes)}{spare}", *also))

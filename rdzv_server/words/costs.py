@@ -17,7 +17,7 @@ def work_without_checkpoint(ran_s: float) -> str:
 
 
 def stop(workers: int, lost: str) -> str:
-    """`lost`: what happens to the work, as of `work`."""
+    """`lost`: what happens to the work, as from `work`."""
     return f"{_stop(workers)} for good; {lost}; {UNCHARGED}"
 
 
@@ -26,7 +26,7 @@ def restart(workers: int, lost: str) -> str:
 
 
 def drain(own: int, others: int, lost: str) -> str:
-    """`own`: workers of the node; `others`: those of the other nodes, which restart."""
+    """`own`: workers of the node; `others`: workers of the other nodes, which restart."""
     again = f"; {count(others, 'worker')} of other nodes {'restarts' if others == 1 else 'restart'}" if others else ""
     return f"{_stop(own)} on this node, with time for a checkpoint{again}; without a new one, {lost}; {UNCHARGED}"
 

@@ -54,7 +54,7 @@ def no_space(member: str) -> str:
 
 
 def cannot_read(path: str, why: object) -> str:
-    """A file of TLS."""
+    """A file for TLS."""
     return f"cannot read {path}: {why}"
 
 
@@ -66,7 +66,7 @@ def place(etcd: str, prefix: str) -> str:
 
 
 def of_other_shards(prefix: str, there: str, shards: str) -> str:
-    """`there`: the number that the cluster has, in words."""
+    """`there`: the number of shards in the cluster, as text."""
     return (
         f"the cluster below {prefix} has {there}: start this server with --shards {shards}, as the others, or give it "
         f"{_OWN_CLUSTER}"

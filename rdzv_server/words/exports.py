@@ -1,4 +1,4 @@
-"""What the server says of its exports: the event log, the webhook, and what runs beside the runs."""
+"""Messages of the server about its exports: the event log, the webhook, and other work beside the runs."""
 
 
 def bad_event_log(path: str, why: str) -> str:
@@ -22,7 +22,7 @@ BAD_URL = "--webhook: give an address as in https://HOST/PATH"
 
 
 def export_ended(name: str) -> str:
-    """After an error inside the server."""
+    """After an error in the server itself."""
     return f"{name} has ended; runs go on, and a restart of the server starts it again"
 
 

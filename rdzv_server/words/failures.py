@@ -8,7 +8,7 @@ def other_node(agents_node: str, node_id: str) -> str:
 
 
 def foreign_rank(rank: int, node_id: str, first: int, last: int) -> str:
-    """A rank is reported that is none of the node's: those are `first` to `last`."""
+    """A failure names a rank that the node does not have: its ranks are `first` to `last`."""
     return f"node {node_id} has ranks {first} to {last}, not {rank}"
 
 
@@ -78,5 +78,5 @@ def no_progress(rounds: int, highest_step: int | None, checkpoint_step: int | No
 
 
 def no_steps(rounds: int, within_s: float) -> str:
-    """Rounds fail quickly in a run whose workers tell no steps."""
+    """Rounds fail quickly in a run whose workers report no steps."""
     return f"no progress: {rounds} rounds in a row failed within {within_s:g} s each, and workers tell no steps"

@@ -1,4 +1,4 @@
-"""Health of a run that has not ended: what is wrong with it, in words without a time, and what a person can do."""
+"""Health of a run that has not ended: what is wrong, without times, and what a person can do."""
 
 from rdzv_protocol.text import count, span
 
@@ -17,7 +17,7 @@ ONLY_REPORTED = "the server only reports it (--on-hang report)"
 
 
 def unreachable(one: str, other: str, problem: str, more: int) -> str:
-    """`more`: number of further links that are broken."""
+    """`more`: number of other broken links."""
     others = f"; {count(more, 'more link')} failed, too" if more else ""
     return f"the network test failed between {one} and {other}: {problem}{others}"
 
@@ -26,7 +26,7 @@ NONE_CONNECTED = "no agent of the run is connected: the server waits for them"
 
 
 def looping(rounds: int, failure: str, *, tells_steps: bool) -> str:
-    """`tells_steps`: whether the workers tell their progress."""
+    """`tells_steps`: whether the workers report their progress."""
     without = "a higher step or a later checkpoint" if tells_steps else "getting anywhere"
     return f"the same failure has ended {rounds} rounds in a row without {without}: {failure}"
 

@@ -1,4 +1,4 @@
-"""What the server answers to requests that it refuses, and what it logs of connections and requests."""
+"""Answers to requests that the server refuses, and log lines about connections and requests."""
 
 from collections.abc import Sequence
 
@@ -83,7 +83,7 @@ def number_set_apart(runs: int) -> str:
 
 
 def welcome(looks: Sequence[str]) -> str:
-    """What a program gets at `/`."""
+    """Answer to a program that asks for `/`."""
     lines = "\n".join(looks)
     return (
         f"rdzv-server: the rendezvous service for elastic PyTorch runs\n\n{lines}\n\n"

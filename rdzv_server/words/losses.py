@@ -35,7 +35,7 @@ def excused(cause: str, excuse: str) -> str:
     return f"{cause}; {excuse}" if excuse else cause
 
 
-# What a lost agent is told, and who waits for its answer.
+# Answers to a lost agent, and to operators who wait for its answer.
 
 
 def gone(node_id: str, run_id: str, cause: str, *, left: bool) -> str:
@@ -43,7 +43,7 @@ def gone(node_id: str, run_id: str, cause: str, *, left: bool) -> str:
 
 
 def not_part(agent_id: str, run_id: str) -> str:
-    """An agent is not known to the run any more."""
+    """The run no longer knows an agent."""
     return f"agent {agent_id} is no longer part of run {run_id}"
 
 

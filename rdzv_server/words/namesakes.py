@@ -1,10 +1,10 @@
-"""A warning about machines that take part under one node id."""
+"""Warning about machines that take part under one node id."""
 
 from rdzv_protocol.text import count
 
 
 def shared(node_id: str, machines: int, addresses: str) -> str:
-    """`addresses`: those of some machines."""
+    """`addresses`: addresses of some of the machines."""
     return (
         f"{count(machines, 'machine')} take part as node {node_id} ({addresses}): give each its own --node-id. Until "
         "then a cordon or a drain of one concerns all of them, and an agent may take the place of another machine's"

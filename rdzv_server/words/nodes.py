@@ -1,4 +1,4 @@
-"""What operators and runs are told of a server's nodes, beside the answers to actions on them."""
+"""Messages for operators and runs about a server's nodes, beside the answers to actions on nodes."""
 
 from rdzv_protocol.text import count, span
 
@@ -17,7 +17,7 @@ def too_many_cordons(most: int) -> str:
 
 
 def blamed(times: int, within_s: float, runs: int) -> str:
-    """Reason of an exclusion, which quotes no run. `runs`: number of the runs that blamed the node."""
+    """Reason of an exclusion, which quotes no run. `runs`: number of runs that blamed the node."""
     in_runs = f" in {runs} runs" if runs > 1 else ""
     return f"blamed {count(times, 'time')} within {span(within_s)}{in_runs}"
 

@@ -1,4 +1,4 @@
-"""Notices: the workers of a round are told that it ends soon."""
+"""Notices: the server tells the workers of a round that it ends soon."""
 
 from rdzv_protocol.text import count
 
@@ -16,7 +16,7 @@ def given(reason: str, within_s: float) -> str:
     return f"{reason}; the workers are told, and have {within_s:.0f} s to save"
 
 
-# How a notice ended. `after_s`: seconds since it was given, None if that is not known.
+# How a notice ended. `after_s`: seconds since it was given, None if unknown.
 
 
 def nobody_told(after_s: float | None) -> str:
@@ -28,7 +28,7 @@ def nobody_listens(after_s: float | None) -> str:
 
 
 def not_acknowledged(names: str, after_s: float | None) -> str:
-    """`names`: nodes of which not all workers have acknowledged in time."""
+    """`names`: nodes whose workers have not all acknowledged in time."""
     return f"the workers of {names} had not all acknowledged the notice{_after(after_s)}: the round ends"
 
 

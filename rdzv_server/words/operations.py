@@ -1,4 +1,4 @@
-"""Answers to operators' actions, and what their runs are told of them."""
+"""Answers to operators' actions, and messages for their runs about them."""
 
 from rdzv_protocol.text import span
 
@@ -7,7 +7,7 @@ _AN_OPERATOR = "an operator"
 TIME_OVER = "its time is over"
 """Reason why a cordon ends by itself."""
 DRAINED = "drained"
-"""Reason why an agent of a drained node is gone that could not be told to leave."""
+"""Reason why an agent of a drained node is gone that could not get the directive to leave."""
 
 
 def run_over(run_id: str, stage: str, reason: str) -> str:
@@ -66,7 +66,7 @@ def cordoned(node_id: str, for_s: float | None, reason: str) -> str:
 
 
 def excluded(node_id: str, for_s: float | None, reason: str) -> str:
-    """The server itself keeps a node out."""
+    """The server itself excludes a node."""
     return f"node {node_id} is excluded{_for(for_s)}{_because(reason)}"
 
 

@@ -1,4 +1,4 @@
-"""Messages about the server's work: what it logs of runs, and why it refuses or stops."""
+"""Messages about the server's work: log lines about runs, and reasons why it refuses or stops."""
 
 AGENTS_TRY_AGAIN = "workers keep running, and agents try again"
 SHUTTING_DOWN = f"the server is shutting down; {AGENTS_TRY_AGAIN}"
@@ -105,7 +105,7 @@ def on_exclude_done(node_id: str) -> str:
 
 
 def on_exclude_failed(node_id: str, how: str, wrote: str) -> str:
-    """`how`: one of the next two; `wrote`: the end of the command's output."""
+    """`how`: one of the next two messages; `wrote`: the end of the command's output."""
     return f"--on-exclude for node {node_id} {how}, and the node may not be drained: {wrote}"
 
 

@@ -11,11 +11,11 @@ def set_apart(run_id: str, error: str) -> str:
 
 
 def own_error(what: str, file: str = "", line: int = 0) -> str:
-    """`what`: type and text of the exception. `file`: empty if it is not known."""
+    """`what`: type and text of the exception. `file`: empty if unknown."""
     place = f" in {file}, line {line}" if file else ""
     return f"an error inside rdzv-server{place} ({what})"
 
 
 def forgotten(run_id: str) -> str:
-    """Answer to an operator who has the run forgotten before its end."""
+    """Answer to an operator who forgets the run before its end."""
     return f"run {run_id} is forgotten; its agents form it anew"

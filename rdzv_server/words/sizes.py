@@ -8,11 +8,11 @@ def legal_sizes(sizes: Sequence[int]) -> str:
 
 
 def legal_steps(first: int, second: int, last: int) -> str:
-    """Many legal sizes, all a step apart."""
+    """Many legal sizes with equal steps."""
     return f"legal sizes {first}, {second}, ..., {last}"
 
 
 def none_legal(sizes: Sequence[int], node_unit: int, min_nodes: int, max_nodes: int) -> str:
-    """No legal size is within the limits. `sizes`: those that were given, if any, else multiples of the unit count."""
+    """No legal size is within the limits. `sizes`: the given sizes; if empty, multiples of the unit are legal."""
     legal = ", ".join(map(str, sizes)) or f"a multiple of {node_unit}"
     return f"no legal size ({legal}) is from {min_nodes} to {max_nodes} nodes"

@@ -1,4 +1,4 @@
-"""What `rdzv-server` says of its command line, when it starts and when it ends."""
+"""Messages of `rdzv-server` about its command line, at its start and at its end."""
 
 from collections.abc import Sequence
 
@@ -114,7 +114,7 @@ def too_few_files(most: int) -> str:
 
 
 def too_few_files_for(connections: int, most: int, others: int) -> str:
-    """`others`: files besides the connections."""
+    """`others`: number of files besides the connections."""
     return (
         f"--max-connections {connections}: this process may have {most} files open, and needs {others} besides; "
         "raise its hard limit (ulimit -Hn, LimitNOFILE=)"
@@ -122,7 +122,7 @@ def too_few_files_for(connections: int, most: int, others: int) -> str:
 
 
 def few_connections(connections: int, most_files: int | None) -> str:
-    """`most_files`: the limit of open files, if that is the reason; None: the flag is."""
+    """`most_files`: the limit of open files if that is the reason, or None if the flag is."""
     why = f"this process may have {most_files} files open (ulimit -Hn, LimitNOFILE=)" if most_files else ""
     return f"room for {connections} connections, and an agent has two: {why or 'see --max-connections'}"
 
@@ -167,7 +167,7 @@ def listens_everywhere(port: int, status_url: str) -> str:
 
 
 def state_in(place: str, runs: int) -> str:
-    """`runs`: those that have not ended."""
+    """`runs`: number of runs that have not ended."""
     return f"state in {place}" + (f"; continuing with {count(runs, 'run')}" if runs else "")
 
 

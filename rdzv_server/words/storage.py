@@ -30,7 +30,7 @@ MOVE_FILE_AWAY = f"move the file away {WITHOUT_MEMORY}"
 
 
 def of_another_format(place: str, age: str, found: str, own: int, or_do: str) -> str:
-    """`age` of the version that wrote it: "an older", "a later" or "another"; `or_do`: what to do instead."""
+    """`age`: "an older", "a later" or "another" version wrote it; `or_do`: what to do instead."""
     return (
         f"{place} was written by {age} version of rdzv-server ({found}, this one: format {own}), and is left as it is: "
         f"start that version, or {or_do}"
@@ -38,7 +38,7 @@ def of_another_format(place: str, age: str, found: str, own: int, or_do: str) ->
 
 
 def damaged(place: str, why: str, restore: str) -> str:
-    """`restore`: what to restore, or to do instead."""
+    """`restore`: what to restore, or what to do instead."""
     return f"{place} is damaged ({why}). Restore {restore} {WITHOUT_MEMORY}"
 
 
@@ -111,7 +111,7 @@ def was_shortened(before: int, now: int) -> str:
 
 
 def written_anew(path: str, what: str, state: str) -> str:
-    """`what` happened to the file at `path`, which is the state file or belongs to it."""
+    """`what`: what happened to the file at `path`, which is the state file or belongs to it."""
     return f"{path} {what} while rdzv-server runs; rdzv-server wrote {state} anew, with all runs"
 
 

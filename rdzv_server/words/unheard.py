@@ -1,4 +1,4 @@
-"""A running round of which no agent is heard."""
+"""A running round in which no agent is heard."""
 
 from rdzv_protocol.text import span
 
@@ -18,6 +18,6 @@ def heard_again(after_s: float, node_id: str, *, has_others: bool) -> str:
 
 
 def gave_place(for_s: float, *, to_agents: bool) -> str:
-    """A silent run ends since the server is full. `to_agents`: of agents, else of runs."""
+    """A silent run ends because the server is full. `to_agents`: of agents, rather than of runs."""
     to = "new agents (--max-agents)" if to_agents else "a new run (--max-runs)"
     return f"{not_heard(for_s)}; the server was full, so the run gave its place to {to}"

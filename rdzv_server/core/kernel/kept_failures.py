@@ -27,7 +27,7 @@ MOST_BYTES = 128 << 20
 LEAST_BYTES = 64 << 10
 """Bytes of an attempt's failures below which it drops no evidence. After a drop, an attempt takes less."""
 SUMMARIES = 8
-"""Number of latest failures of which an attempt keeps at least a summary when it drops its evidence."""
+"""Number of latest failures that an attempt keeps, at least as summaries, when it drops its evidence."""
 ROOM = 10
 """Part of the total that is dropped at once, as a divisor: a tenth, since finding the oldest takes time."""
 _TEXTS, _LINES = ("cause", "error", "hint", "error_file", "rule"), ("traceback", "stderr_tail")

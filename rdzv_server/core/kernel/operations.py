@@ -24,7 +24,7 @@ from rdzv_server.core.kernel.run import HEARD_OF_S, Agent, AgentState, Cause, Le
 from rdzv_server.words import operations as words
 
 REASON_BYTES, EVIDENCE_BYTES = 128, 192
-"""Most bytes of the reason of an operator's cordon, of which there may be a thousand, and of the server's cordon."""
+"""Most bytes of a cordon's reason: for an operator's, as there may be a thousand of them, and for the server's."""
 
 
 class RunRestarted(events.Operation, frozen=True):

@@ -116,7 +116,7 @@ def verdict_on_hang(run: Run, now: float) -> Verdict | None:
 
 
 def is_fatal(run: Run, failure: Failure) -> bool:
-    """Whether the user declared that such a failure ends the run, whatever the budget."""
+    """Whether the user declared that such a failure ends the run, even within the budget."""
     return failure.verdict == "fatal" or failure.exit_code in run.settings.fatal_exit_codes
 
 

@@ -20,7 +20,7 @@ Given = TypeVar("Given", bound=Cordon | events.NodeOperation)
 
 
 class CordonStatus(Struct, frozen=True, kw_only=True):
-    """Cordon of a node, which gets no seat in a new round: who set it, why, and until when."""
+    """Cordon of a node, which gets no seat in a new round: its author, its reason and its end."""
 
     node_id: Id
     by: str

@@ -64,7 +64,7 @@ class StragglersFound(PolicyFact, frozen=True):
 
 
 class StragglerReplaced(PolicyFact, frozen=True):
-    """The node of this agent, a straggler, is to be replaced by a node that stands by."""
+    """A node that stands by will replace this agent's node, a straggler."""
 
     agent_id: str
 

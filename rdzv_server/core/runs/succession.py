@@ -1,6 +1,6 @@
 """Succession: whether a join begins another attempt of its run.
 
-A succeeded run is remembered for the retention time: an agent that comes late with its explicit run id is told so, and
+A succeeded run is remembered for the retention time: an agent that comes late with its explicit run id is refused, and
 `--rerun` starts the run again. After a failure, or without an explicit run id, a new agent begins a new attempt.
 
 If every node has left the run, an agent also begins a new attempt if it names no run id, or asks for other settings

@@ -134,7 +134,7 @@ class Hang(Struct, dict=True):
 
     @property
     def is_believed(self) -> bool:
-        """Whether the workers are believed to hang, whatever follows from that."""
+        """Whether the workers are believed to hang, even if nothing follows from it."""
         return self.judge_at is not None or self.is_reported
 
 
