@@ -19,7 +19,7 @@ COLUMNS = "120"
 def help_text() -> str:
     """Return what belongs in `help.txt`."""
     with patch.dict(os.environ, COLUMNS=COLUMNS):
-        parsers = [each for root in (Parser(), server_parser(), rdzvctl_parser()) for each in _with_commands(root)]
+        parsers = [each for root in (Parser(), server_parser(), rdzvctl_parser()) for each in with_commands(root)]
         return "\n".join(f"# {title}\n\n{page}" for parser in parsers for title, page in _pages(parser))
 
 
@@ -32,10 +32,10 @@ def _pages(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
             yield f"{parser.prog} {flag}", page.getvalue()
 
 
-def _with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def with_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """Return a parser, and those of its commands that people are shown."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for shown in action._choices_actions:
-                yield from _with_commands(action.choices[shown.dest])
+                yield from with_commands(action.choices[shown.dest])

@@ -9,6 +9,7 @@ import pytest
 from tests.golden.help_pages import HELP_FILE, help_text
 from tests.golden.makers import FILE, makers, messages, modules, text
 from tests.golden.quotes import TESTS, quotes
+from tests.golden.reference_pages import reference_pages
 
 ROOT = TESTS.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*/*.md"))]
@@ -22,6 +23,12 @@ def test_the_file_shows_every_message_as_it_is_today():
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="argparse of another version lays pages out otherwise")
 def test_the_file_shows_every_page_of_help_as_it_is_today():
     assert HELP_FILE.read_text() == help_text(), "look at the change of `python -m tests.golden --write`, and commit it"
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="signatures of another version are written otherwise")
+def test_generated_pages_of_the_reference_show_what_the_programs_declare_today():
+    pages = reference_pages()
+    assert {path: path.read_text() for path in pages} == pages, "run `python -m tests.golden --write`, and commit it"
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.__name__)
