@@ -13,7 +13,8 @@ def earlier_workers_run(pids: Sequence[int]) -> str:
     named = ", ".join(map(str, pids[:_MOST_NAMED])) + (", ..." if len(pids) > _MOST_NAMED else "")
     return (
         f"warning: workers of an earlier agent of this job still run on this node (pids {named}). They may hold its "
-        f"GPUs, memory and ports: stop that agent, or end them: kill -9 {' '.join(map(str, pids[:_MOST_NAMED]))}"
+        "GPUs, memory and ports. Stop that agent, or end these processes: kill -9 "
+        f"{' '.join(map(str, pids[:_MOST_NAMED]))}"
     )
 
 
@@ -21,12 +22,12 @@ def earlier_workers_run(pids: Sequence[int]) -> str:
 
 
 def no_workers(node_id: str, round_: int) -> str:
-    return f"node {node_id} has no workers of round {round_} any more"
+    return f"node {node_id} no longer has workers of round {round_}"
 
 
 def looked_at_workers(reason: str, result: str) -> str:
     """Told with the folder of what was found, or the problems."""
-    return f"looked at the workers{', ' if reason else ''}{reason}: {result}"
+    return f"examined the workers{', ' if reason else ''}{reason}: {result}"
 
 
 # extension_locks
@@ -34,8 +35,8 @@ def looked_at_workers(reason: str, result: str) -> str:
 
 def lock_left(path: str) -> str:
     return (
-        f"{path} is the lock of a torch extension's build that was killed: no process here has it open, and workers "
-        "that load the extension wait for it for ever; remove it, unless another machine is building there now"
+        f"{path} is the lock of a killed build of a torch extension: no process here has it open, and workers that "
+        "load the extension wait for it forever. Remove it, unless another machine is building there now"
     )
 
 
@@ -43,11 +44,11 @@ def lock_left(path: str) -> str:
 
 
 def no_timer(why: str) -> str:
-    return f"no file timer: {why}"
+    return f"cannot offer a file timer: {why}"
 
 
 def no_pipe(variable: str, path: str) -> str:
-    return f"{variable}={path}: this exists and is not a named pipe; choose another path"
+    return f"{variable}={path}: this path exists and is not a named pipe; choose another path"
 
 
 def no_timer_request(path: str, line: bytes) -> str:
@@ -59,7 +60,7 @@ def timer_expired(scope: str, pid: int) -> str:
 
 
 def timer_signals(scope: str, pid: int, signal_name: str) -> str:
-    return f"{timer_expired(scope, pid)}: sending it {signal_name}"
+    return f"{timer_expired(scope, pid)}: sending {signal_name} to the process"
 
 
 def timer_cannot_signal(pid: int, why: str) -> str:

@@ -169,7 +169,7 @@ class HostedTransport(HttpTransport):
         try:
             self._server.ensure()
         except OSError as error:
-            raise Unreachable("connect", words.hosting.port_not_to_be_had(error.strerror or str(error))) from None
+            raise Unreachable("connect", words.hosting.port_unusable(error.strerror or str(error))) from None
         try:
             return await super().connect()
         except Unreachable as error:

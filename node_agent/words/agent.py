@@ -10,7 +10,7 @@ def internal_error(kind: str, error: str) -> str:
 
 
 def node_rank_taken(asked: int, group_rank: int) -> str:
-    return f"--node-rank {asked} is another node's; this node has rank {group_rank}"
+    return f"--node-rank {asked} belongs to another node; this node has rank {group_rank}"
 
 
 def suspicion_refused(why: str) -> str:
@@ -22,8 +22,8 @@ def message_refused(why: str) -> str:
 
 
 def query_too_slow(node_id: str) -> str:
-    return f"node {node_id} was not done in time"
+    return f"node {node_id} did not finish in time"
 
 
 def query_unknown(node_id: str) -> str:
-    return f"node {node_id} answers no such query"
+    return f"node {node_id} cannot answer this query"

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 UNGUARDED = (
     "a worker imports the script that started it, which would start workers again: "
-    'put what starts them under `if __name__ == "__main__":`, or use start_method="fork"'
+    'put the call that starts workers under `if __name__ == "__main__":`, or use start_method="fork"'
 )
 FORK_SERVER_ENDED = f"multiprocessing's fork server has ended: {UNGUARDED}"
-NO_HEALTH_CHECK_SERVER = "health_check_server: there is none here; ask rdzv-server's /healthz"
-NEVER_BEGAN = "it was interrupted before it began"
+NO_HEALTH_CHECK_SERVER = "health_check_server: node-agent has none; use rdzv-server's /healthz"
+NEVER_BEGAN = "the launch was interrupted before it began"
 HAS_LEFT = "this node has left the run"
 NO_FAILURE = "a ChildFailedError needs at least one failure"
 TWO_LOGS_SPECS = "give logs_specs, or log_dir, redirects and tee, not both"
-NO_PROGRAM = "entrypoint: an empty list: name a program in it"
+NO_PROGRAM = "entrypoint: the list is empty: name a program in it"
 PROCESSES_CONTINUE = "the processes continue"
 
 # Launches.
@@ -30,19 +30,19 @@ def stopped_before_start(name: str) -> str:
 
 
 def told_to_go(status: str) -> str:
-    return f"{status}: it was told to go"
+    return f"{status}: the agent told it to end"
 
 
 def value_unreadable(local_rank: int, reason: str) -> str:
-    return f"local rank {local_rank} returned what cannot be read here: {reason}"
+    return f"cannot read the value that local rank {local_rank} returned: {reason}"
 
 
 def value_not_picklable(kind: str, reason: str) -> str:
-    return f"the function returned what cannot be pickled: {kind}: {reason}"
+    return f"cannot pickle the value that the function returned: {kind}: {reason}"
 
 
 def call_not_picklable(function: str, reason: object) -> str:
-    return f"{function} and its arguments cannot be sent to a worker: {reason}"
+    return f"cannot send {function} and its arguments to a worker: {reason}"
 
 
 def cannot_write(path: str, reason: str | None) -> str:
@@ -53,39 +53,39 @@ def cannot_write(path: str, reason: str | None) -> str:
 
 
 def not_seconds(what: str, given: object) -> str:
-    return f"{what}: a number of seconds, not {given!r}"
+    return f"{what}: expected a number of seconds, not {given!r}"
 
 
 def not_seconds_above_0(what: str, given: object) -> str:
-    return f"{what}: a number of seconds above 0, not {given!r}"
+    return f"{what}: expected a number of seconds above 0, not {given!r}"
 
 
 def only_for_the_program(key: str) -> str:
-    return f"rdzv_configs: {key} is for the program node-agent, and means nothing in another one"
+    return f"rdzv_configs: {key} has an effect only in the program node-agent"
 
 
 def not_a_text(what: str, given: object) -> str:
-    return f"{what}: a text, not {given!r:.80}"
+    return f"{what}: expected a text, not {given!r:.80}"
 
 
 def not_texts(what: str, given: object) -> str:
-    return f"{what}: a list of texts to look for, not {given!r:.80}"
+    return f"{what}: expected a list of texts to look for, not {given!r:.80}"
 
 
 def not_a_start_method(methods: Sequence[str], given: object) -> str:
-    return f"start_method: {', '.join(methods)}; not {given!r}"
+    return f"start_method: expected one of {', '.join(methods)}; not {given!r}"
 
 
 def not_arguments(what: str, given: object) -> str:
-    return f"{what}: a tuple of arguments, not {given!r:.80}"
+    return f"{what}: expected a tuple of arguments, not {given!r:.80}"
 
 
 def not_an_entrypoint(given: object) -> str:
-    return f"entrypoint: a function, a program, or a list of a program and arguments, not {given!r:.80}"
+    return f"entrypoint: expected a function, a program, or a list of a program and arguments, not {given!r:.80}"
 
 
 def not_numa_options(modes: Sequence[str], given: object) -> str:
-    return f"numa_options: torch's NumaOptions, or one of {', '.join(modes)}; not {given!r:.80}"
+    return f"numa_options: expected torch's NumaOptions, or one of {', '.join(modes)}; not {given!r:.80}"
 
 
 def log_dir_is_a_file(path: object, no_files: str) -> str:
@@ -93,45 +93,45 @@ def log_dir_is_a_file(path: object, no_files: str) -> str:
 
 
 def not_logs_specs(given: object) -> str:
-    return f"logs_specs: a DefaultLogsSpecs, or a class with torch's reify(), not {given!r:.80}"
+    return f"logs_specs: expected a DefaultLogsSpecs, or a class with torch's reify(), not {given!r:.80}"
 
 
 def not_streams(what: str, given: object) -> str:
-    return f"{what}: Std.NONE, Std.OUT, Std.ERR or Std.ALL, not {given!r}"
+    return f"{what}: expected Std.NONE, Std.OUT, Std.ERR or Std.ALL, not {given!r}"
 
 
 def not_a_number_of_streams(what: str, given: object) -> str:
-    return f"{what}: 0 (none), 1 (stdout), 2 (stderr) or 3 (both), not {given!r}"
+    return f"{what}: expected 0 (none), 1 (stdout), 2 (stderr) or 3 (both), not {given!r}"
 
 
 # Maps from local ranks.
 
 
 def not_a_local_rank(what: str, key: object) -> str:
-    return f"{what}: a map from local ranks, not from {key!r}"
+    return f"{what}: expected a map from local ranks, not from {key!r}"
 
 
 def not_a_map(what: str, kind: str) -> str:
-    return f"{what}: a map from each local rank, not {kind}"
+    return f"{what}: expected a map from each local rank, not {kind}"
 
 
 def not_a_map_to_texts(what: str, given: object) -> str:
-    return f"{what}: a map from local ranks to texts, not {given!r:.80}"
+    return f"{what}: expected a map from local ranks to texts, not {given!r:.80}"
 
 
 def wrong_ranks(what: str, count: int, missing: Sequence[int], strange: Sequence[object]) -> str:
-    ranks = f"the local ranks 0 to {count - 1}" if count else "no local ranks: there are no args"
-    wrong = [*(f"{rank} is missing" for rank in missing), *(f"{key!r} is none" for key in strange)]
-    return f"{what}: its keys must be {ranks}; {', '.join(wrong)}"
+    ranks = f"its keys must be the local ranks 0 to {count - 1}" if count else "it must be empty, because args is empty"
+    wrong = [*(f"{rank} is missing" for rank in missing), *(f"{key!r} is not a local rank" for key in strange)]
+    return f"{what}: {ranks}; {', '.join(wrong)}"
 
 
 def not_an_environment(what: str, given: object) -> str:
-    return f"{what}: a map from names to values, not {given!r:.80}"
+    return f"{what}: expected a map from names to values, not {given!r:.80}"
 
 
 def variable_not_text(what: str, name: object, value: object) -> str:
-    return f"{what}: names and values are texts, not {name!r}: {value!r:.80}"
+    return f"{what}: names and values must be texts, not {name!r}: {value!r:.80}"
 
 
 def no_variable(what: str, name: str, value: str) -> str:
-    return f"{what}: no variable can be {name!r}: {value!r:.80}"
+    return f"{what}: not a valid variable: {name!r}: {value!r:.80}"

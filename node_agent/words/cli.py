@@ -11,7 +11,7 @@ def see_help(message: str) -> str:
 
 
 def script_taken_for_value(flag: str, metavar: str, script: str) -> str:
-    return f"{NO_SCRIPT}; {flag} has taken {script} for its value: write {flag} {metavar} {script}"
+    return f"{NO_SCRIPT}; {flag} has taken {script} as its value: write {flag} {metavar} {script}"
 
 
 def unknown_argument(word: str, meant: str) -> str:
@@ -28,9 +28,9 @@ def ambiguous_flag(name: str, flags: Sequence[str]) -> str:
 
 
 def key_has_another_name(source: str, key: str, name: str) -> str:
-    return f"{source}: {key}: give {name}"
+    return f"{source}: {key}: use {name} instead"
 
 
 def means_nothing(source: str, given: Sequence[str], meant: str) -> str:
     """`meant`: end of the sentence, about what was probably meant."""
-    return f"{source}: {', '.join(given)} is unknown and has no effect{meant}"
+    return f"{source}: ignoring unknown {', '.join(given)}{meant}"

@@ -1,12 +1,12 @@
 """Why the command of the workers cannot be run."""
 
 MODULE_AND_PROGRAM = "-m is for Python modules, --no-python for other programs: give one of them"
-LOCAL_RANK_OF_A_PROGRAM = "--no-python needs --use-env here: other programs are given no --local-rank"
+LOCAL_RANK_OF_A_PROGRAM = "--no-python needs --use-env here: other programs get no --local-rank"
 
 
 def no_module(name: str, folder: str | None) -> str:
     """`folder`: the working folder; None: it is gone."""
-    return f"there is no module {name} {_looked('in the places of sys.path and', folder)}"
+    return f"there is no module {name} {_looked('in sys.path and', folder)}"
 
 
 def module_is_a_script(name: str) -> str:
@@ -22,7 +22,7 @@ def no_program(name: str, folder: str | None) -> str:
 
 
 def program_unreachable(name: str, reason: str) -> str:
-    return f"program {name:.200} cannot be reached: {reason}"
+    return f"cannot access program {name:.200}: {reason}"
 
 
 def no_python(name: str, folder: str | None) -> str:
@@ -30,7 +30,11 @@ def no_python(name: str, folder: str | None) -> str:
 
 
 def _looked(places: str, folder: str | None) -> str:
-    return "(the working folder is gone: cd to one that is there)" if folder is None else f"(looked {places} {folder})"
+    return (
+        "(the working folder no longer exists: cd to an existing one)"
+        if folder is None
+        else f"(looked {places} {folder})"
+    )
 
 
 def script_is_python(script: str) -> str:
@@ -42,7 +46,7 @@ def no_main(folder: str) -> str:
 
 
 def script_unreadable(script: str, reason: str | None) -> str:
-    return f"script {script} cannot be read: {reason}"
+    return f"cannot read script {script}: {reason}"
 
 
 def script_of_a_shell(script: str, needs_shell: bool) -> str:
@@ -52,7 +56,7 @@ def script_of_a_shell(script: str, needs_shell: bool) -> str:
 
 
 def no_interpreter(program: str, interpreter: str) -> str:
-    return f"{program}: its first line names the interpreter {interpreter}, which is not there"
+    return f"{program}: its first line names the interpreter {interpreter}, which does not exist"
 
 
 def program_is_a_folder(name: str) -> str:
@@ -64,15 +68,15 @@ def program_not_in_path(name: str) -> str:
 
 
 def program_not_executable(name: str) -> str:
-    return f"{name} may not be executed: chmod +x {name}, or leave --no-python out for a Python script"
+    return f"{name} is not executable: chmod +x {name}, or leave --no-python out for a Python script"
 
 
 def preload_without_python(source: str) -> str:
-    return f"{source}: is for Python scripts, not with --no-python"
+    return f"{source} works only for Python scripts, not with --no-python"
 
 
 def preload_without_script(source: str, given: str) -> str:
     return (
-        f"{source}: workers begin in a Python that runs already, which cannot take {given}: name a script, or leave "
-        "--preload out"
+        f"{source}: workers start in a Python process that already runs, which cannot take {given}: name a script, or "
+        "leave --preload out"
     )

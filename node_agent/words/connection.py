@@ -11,7 +11,7 @@ Stage = Literal[
 ]
 _HINTS: dict[Stage, str] = {
     "name": "check the name in --endpoint, or in --master-addr",
-    "connect": "check that rdzv-server runs there and that no firewall is between",
+    "connect": "check that rdzv-server runs there and that no firewall blocks the connection",
     "TLS": "check the certificates of both sides",
     "HTTP": "check that this port is rdzv-server's",
     "another program": "another program listens there: name rdzv-server's port, or stop that program",
@@ -33,7 +33,7 @@ def hint(stage: Stage) -> str:
 
 
 def own_name_unknown(name: str, why: str) -> str:
-    return f"other nodes are to reach this one at {name}, which is no known name here ({why}): check --local-addr"
+    return f"other nodes should reach this node at {name}, but the name is unknown here ({why}): check --local-addr"
 
 
 # The server is out of reach, or back.
@@ -44,12 +44,12 @@ def not_answered_yet(server: str) -> str:
 
 
 def not_reached_yet(server: str, failure: str, longest_s: float, stage: Stage) -> str:
-    return f"cannot reach rdzv-server at {server} yet ({failure}); trying{_limit(longest_s) or ' again'}: {hint(stage)}"
+    return f"cannot reach rdzv-server at {server} yet ({failure}); retrying{_limit(longest_s)}: {hint(stage)}"
 
 
 def server_lost(server: str, failure: str, has_workers: bool, longest_s: float) -> str:
-    goes_on = "workers keep running, " if has_workers else ""
-    return f"lost rdzv-server at {server} ({failure}); {goes_on}trying again{_limit(longest_s)}"
+    goes_on = "workers continue; " if has_workers else ""
+    return f"lost rdzv-server at {server} ({failure}); {goes_on}retrying{_limit(longest_s)}"
 
 
 def still_no_server(server: str, failure: str) -> str:
@@ -70,7 +70,7 @@ def server_unusable(server: str, failure: str, stage: Stage) -> str:
 
 
 def success_not_delivered(server: str, longest_s: float) -> str:
-    return f"all workers exited 0, but rdzv-server at {server} is out of reach: waiting for it{_limit(longest_s)}"
+    return f"all workers exited 0, but rdzv-server at {server} is unreachable; waiting for it{_limit(longest_s)}"
 
 
 def leave_not_delivered(server: str) -> str:
@@ -80,15 +80,15 @@ def leave_not_delivered(server: str) -> str:
 def poll_cut(server: str, open_s: float, failure: str, hold_s: float) -> str:
     """Told once, if a proxy or firewall ends polls that wait for an answer."""
     return (
-        f"a proxy or firewall before rdzv-server at {server} ended a poll that had been open for "
-        f"{open_s:.1f} s ({failure}): raise its idle time-out above {hold_s:g} s, for which polls wait "
-        "(nginx: proxy_read_timeout; haproxy: timeout server). The run continues; this is logged once"
+        f"a proxy or firewall in front of rdzv-server at {server} cut a poll after {open_s:.1f} s ({failure}). Raise "
+        f"its idle timeout above {hold_s:g} s, the longest wait of a poll (nginx: proxy_read_timeout; haproxy: timeout "
+        "server). The run continues; the agent logs this once"
     )
 
 
 def leads_now(server: str) -> str:
     """Told if another one of several servers leads."""
-    return f"rdzv-server at {server} leads now"
+    return f"rdzv-server at {server} is the leader now"
 
 
 def _limit(longest_s: float) -> str:
@@ -104,7 +104,7 @@ CLOSED = "the server closed the connection"
 
 
 def moved(host: str) -> str:
-    return f"{host} has another address now"
+    return f"{host} has a new address"
 
 
 def address_silent(address: str, within_s: float) -> str:
@@ -125,7 +125,7 @@ def answer_too_long(most_bytes: int) -> str:
 
 
 def answer_unreadable(why: str) -> str:
-    return f"the answer is not rdzv-server's: {why}"
+    return f"the answer does not come from rdzv-server: {why}"
 
 
 def proxy_answered(status: int, has_timed_out: bool) -> str:
@@ -134,11 +134,11 @@ def proxy_answered(status: int, has_timed_out: bool) -> str:
 
 
 def other_program_answered(status: int) -> str:
-    return f"it answers with HTTP status {status}"
+    return f"it answered with HTTP status {status}"
 
 
 def leads_no_more(server: str) -> str:
-    return f"{server} leads no more"
+    return f"{server} is no longer the leader"
 
 
 def names_no_interface(address: str) -> str:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-ASKING_TORCH = "asking torch what devices there are, in a process of its own"
-GIVE_A_NUMBER = "give a number of workers, or cpu, to do without"
+ASKING_TORCH = "asking torch in a separate process which devices there are"
+GIVE_A_NUMBER = "give a number of workers, or cpu, to run without these devices"
 
 
 def no_number_of_workers(asked: str) -> str:
@@ -21,19 +21,19 @@ def torch_finds_none(torch: str) -> str:
 
 
 def torch_missing(problem: str) -> str:
-    return f"torch is asked, and {problem}"
+    return f"only torch can tell, and {problem}"
 
 
 def driver_without_torch(driver: str, problem: str) -> str:
-    return f"{driver} is there, and {problem}"
+    return f"{driver} exists, but {problem}"
 
 
 def no_pci_addresses(torch: str, device: str) -> str:
-    return f"torch {torch} does not tell where on the PCI bus its {device} devices are"
+    return f"torch {torch} does not report the PCI addresses of its {device} devices"
 
 
 def torch_cannot_tell(why: str) -> str:
-    return f"torch cannot tell what devices there are: {why}"
+    return f"torch cannot list the devices: {why}"
 
 
 def torch_too_slow(timeout_s: float) -> str:

@@ -29,16 +29,16 @@ PROGRAM_NOT_FOUND = "the program, or one that it calls, was not found"
 
 KILLED_FROM_OUTSIDE = "killed from outside"
 SEGMENTATION_FAULT = "segmentation fault"
-BUS_ERROR = "bus error, often /dev/shm is full"
+BUS_ERROR = "bus error; often /dev/shm is full"
 ABORTED = "aborted"
 ARITHMETIC_ERROR = "arithmetic error in native code, such as a division by zero"
 ILLEGAL_INSTRUCTION = "illegal instruction"
 TERMINATED = "another process asked it to end"
 INTERRUPTED = "another process interrupted it"
-HUNG_UP = "another process hung it up"
-BROKEN_PIPE = "wrote to a pipe that nobody reads any more"
-FORBIDDEN_SYSTEM_CALL = "a system call that its sandbox forbids"
-CPU_TIME_USED_UP = "its CPU time limit is used up"
+HUNG_UP = "another process or its terminal sent SIGHUP"
+BROKEN_PIPE = "wrote to a pipe whose reader has closed it"
+FORBIDDEN_SYSTEM_CALL = "it made a system call that its sandbox forbids"
+CPU_TIME_USED_UP = "it used up its CPU time limit"
 FILE_TOO_LARGE = "a file grew beyond its size limit"
 
 
@@ -52,22 +52,24 @@ FOLLOWS = "follows from another worker's end"
 
 # What to do.
 
-MORE_MEMORY = "give the job or container more memory, or let it use less: a smaller batch, fewer data loader workers"
-ASK_WHO_KILLED = "the scheduler's events, or dmesg on that node, may tell who did it"
-USE_FAULTHANDLER = "run with PYTHONFAULTHANDLER=1 to see where; often two native libraries do not fit together"
+MORE_MEMORY = "give the job or container more memory, or use less: a smaller batch, fewer data loader workers"
+ASK_WHO_KILLED = "look for the sender of the signal in the scheduler's events, or with dmesg on that node"
+USE_FAULTHANDLER = "run with PYTHONFAULTHANDLER=1 to see where; often two native libraries are incompatible"
 SEE_STDERR = "a native library gave up; it usually says why on stderr"
-OTHER_CPU = "a library was built for another CPU than this node's"
+OTHER_CPU = "a library was built for a different CPU than this node's"
 ASK_WHO_SIGNALLED = "a scheduler, a person or the script itself sent the signal"
 SEE_ULIMIT_T = "see ulimit -t"
-TIMER_EXPIRED = "the code that the timer guards took longer than it allows: see where it waits, or allow more"
+TIMER_EXPIRED = (
+    "the code that the timer guards took longer than it allows: find out where the code waits, or allow more time"
+)
 
 
 def disk_full(folder: str) -> str:
-    return f"the disk of the log files is full, and what the worker wrote last is lost: df -h {folder}"
+    return f"the disk of the log files is full, and the worker's last output is lost: df -h {folder}"
 
 
 def file_cannot_grow(why: str, advice: str) -> str:
-    return f"a log file cannot grow ({why}), and what the worker wrote last is lost: {advice}"
+    return f"a log file cannot grow ({why}), and the worker's last output is lost: {advice}"
 
 
 # Error files.

@@ -7,18 +7,21 @@ def hosting(port: int, pid: int, is_for_this_machine: bool) -> str:
 
 
 def hosting_fails(port: int) -> str:
-    return f"rdzv-server cannot be hosted at port {port}: see what it says above"
+    return f"cannot host rdzv-server at port {port}: see its message above"
 
 
-def port_not_to_be_had(why: str) -> str:
+def port_unusable(why: str) -> str:
     return f"cannot host it: {why}"
 
 
-WAITING_FOR_OTHER_NODES = "waiting until the other nodes have heard of the end"
+WAITING_FOR_OTHER_NODES = "waiting until the other nodes know that the run has ended"
 
 
 def server_left_running(waited_s: float) -> str:
-    return f"some nodes had not heard of the end after {waited_s:g} s; rdzv-server keeps running without this agent"
+    return (
+        f"after {waited_s:g} s, some nodes do not know yet that the run has ended; rdzv-server keeps running without "
+        "this agent"
+    )
 
 
 def server_warns(warning: str) -> str:

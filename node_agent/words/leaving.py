@@ -16,7 +16,7 @@ def leaving_with_workers(why: str, within_s: float, signal_name: str) -> str:
 
 
 def leaving_after_notice(why: str, within_s: float) -> str:
-    return f"{leaving(why)}, once the workers of all nodes have saved: in {within_s:g} s at most"
+    return f"{leaving(why)} when the workers of all nodes have saved, after {within_s:g} s at most"
 
 
 WORKERS_ENDED_AFTER_NOTICE = "all workers have ended after the notice: waiting for the end of the round"
@@ -56,7 +56,7 @@ def got_signal(signal_name: str) -> str:
 
 # Without the server, which may not know of this agent any more.
 
-WORKERS_SUCCEEDED = "all workers of this node exited 0; how the run ended is not known"
+WORKERS_SUCCEEDED = "all workers of this node exited 0; the outcome of the run is unknown"
 
 
 def outcome_unknown(refusal: str) -> str:
@@ -70,4 +70,4 @@ def leaving_without_server(signal_name: str) -> str:
 def joining_anew(reason: str, slept_s: float) -> str:
     """`slept_s`: seconds for which the agent did not run; 0 if it ran."""
     why = f"; this agent did not run for {slept_s:.0f} s, as after SIGSTOP" if slept_s else ""
-    return f"{reason}{why}; joining anew"
+    return f"{reason}{why}; joining again"

@@ -6,9 +6,9 @@ RUN_CONTINUES = "the run continues"
 RAISE_THE_LIMIT = "raise the limit on the size of files (ulimit -f, LimitFSIZE=)"
 WORKER_MAY_FAIL = "a worker that writes to this disk may fail: free space, or name another --log-dir"
 WORKER_AT_LIMIT = f"a worker that writes to it may fail: {RAISE_THE_LIMIT}"
-LINES_LOST = "lines are lost: its disk does not take them"
+LINES_LOST = "lines are lost: its disk does not accept them"
 REMOVED = "it was removed while a worker wrote to it"
-DISK_STILL_HANGS = "no answer since the round before: its disk hangs"
+DISK_STILL_HANGS = "no answer since the last round: its disk hangs"
 
 
 def file_trouble(path: str, problem: str, outlook: str, loses_lines: bool) -> str:
@@ -30,7 +30,7 @@ def own_limit(error: str, limit: int) -> str:
 
 
 def at_limit_of_file_system(error: str) -> str:
-    return f"{error}: its file system takes no larger file"
+    return f"{error}: its file system allows no larger file"
 
 
 # The folder of the files.
@@ -41,11 +41,11 @@ def log_dir_is_a_file(log_dir: str) -> str:
 
 
 def log_dir_not_made(log_dir: str, why: str) -> str:
-    return f"{log_dir} cannot be made: {why}"
+    return f"cannot make {log_dir}: {why}"
 
 
 def log_dir_not_writable(log_dir: str) -> str:
-    return f"{log_dir} may not be written to by this user"
+    return f"this user may not write to {log_dir}"
 
 
 # The console.
@@ -59,7 +59,7 @@ def console_too_slow(behind: int, folder: str) -> str:
 
 
 def plugin_ended(name: str) -> str:
-    return f"--logs-specs {name}: its process ended by itself"
+    return f"--logs-specs {name}: its process ended unexpectedly"
 
 
 def plugin_failed(name: str, error: str) -> str:

@@ -12,17 +12,17 @@ from rdzv_protocol.text import count
 
 
 def unit_and_sizes(source: str, nnodes: str) -> str:
-    return f"{source}: {nnodes} lists the legal sizes already: give one of the two"
+    return f"{source}: {nnodes} already lists the legal sizes: give only one of the two"
 
 
 def no_multiple(source: str, unit: int, least: int, most: int, nnodes: str) -> str:
-    return f"{source}: no multiple of {unit} is from {least} to {most} nodes ({nnodes})"
+    return f"{source}: no multiple of {unit} lies between {least} and {most} nodes ({nnodes})"
 
 
 def lease_out_of_bounds(source: str, least_s: float, most_s: float, lease_s: float) -> str:
     return (
-        f"{source}: keep_alive_interval times keep_alive_max_attempt is a number of seconds from {least_s:g} to "
-        f"{most_s:g}, not {lease_s:g}"
+        f"{source}: keep_alive_interval times keep_alive_max_attempt must be from {least_s:g} to {most_s:g} seconds, "
+        f"not {lease_s:g}"
     )
 
 
@@ -31,22 +31,22 @@ def lease_out_of_bounds(source: str, least_s: float, most_s: float, lease_s: flo
 
 def too_few_gpus(source: str, workers: int, variable: str, value: str, gpus: int) -> str:
     return (
-        f"{source}: {count(workers, 'worker')}, but {variable}={value} has {count(gpus, 'GPU')}: list one for each "
+        f"{source}: {count(workers, 'worker')}, but {variable}={value} lists {count(gpus, 'GPU')}: list one for each "
         "worker"
     )
 
 
 def too_few_descriptors(limit: int, needed: int, workers: int) -> str:
     return (
-        f"this process may have {limit} files open, and needs {needed} for {count(workers, 'worker')}: raise its limit "
+        f"this process may open {limit} files, but needs {needed} for {count(workers, 'worker')}: raise the limit "
         f"(ulimit -n {needed})"
     )
 
 
 def port_taken(source: str, reason: object, is_endpoint: bool) -> str:
     """`is_endpoint`: the user may have meant a server there."""
-    instead = "; an rdzv-server that runs there is named by --endpoint" if is_endpoint else ""
-    return f"{source}: {reason}; stop what uses it, or choose another{instead}"
+    instead = "; to use an rdzv-server that runs there, give --endpoint" if is_endpoint else ""
+    return f"{source}: {reason}; stop the program that uses it, or choose another port{instead}"
 
 
 def own_run(inherited: Sequence[str], run_id: str, address: str, rdzv_id: str, alone: str) -> str:
@@ -54,7 +54,7 @@ def own_run(inherited: Sequence[str], run_id: str, address: str, rdzv_id: str, a
     told = f"{', '.join(inherited)}: " if inherited else ""
     return (
         f"{told}this process is part of run {run_id} at {address}, and cannot join it as a node, too: give another "
-        f"{rdzv_id}, or for this node alone {alone}"
+        f"{rdzv_id}, or {alone} to run on this node only"
     )
 
 
@@ -73,12 +73,12 @@ def loopback_of_several(source: str, endpoint: str, host: str, nodes: int, varia
 
 
 def tls_without_ca(source: str, tls_ca: str) -> str:
-    return f"{source} needs {tls_ca}, too: a file of authorities, or system"
+    return f"{source} needs {tls_ca}, too: a CA bundle, or system"
 
 
 def no_tls_on_a_node(source: str, rdzv_endpoint: str, rdzv_backend: str) -> str:
     return (
-        f"{source}: a server that a node hosts speaks no TLS; start rdzv-server with --tls-cert, and name it with "
+        f"{source}: a server that a node hosts does not use TLS; start rdzv-server with --tls-cert, and name it with "
         f"{rdzv_endpoint} (and {rdzv_backend} rdzv-server)"
     )
 
@@ -87,7 +87,7 @@ def no_tls_on_a_node(source: str, rdzv_endpoint: str, rdzv_backend: str) -> str:
 
 
 def copies_without_files(source: str, no_files: str) -> str:
-    return f"{source} copies lines to a file, and --log-dir {no_files} means no files"
+    return f"{source} copies lines to a file, but --log-dir {no_files} means no files"
 
 
 def log_dir_unusable(source: str, reason: str, no_files: str) -> str:

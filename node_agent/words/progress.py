@@ -28,7 +28,7 @@ def status_page(url: str) -> str:
 
 
 def round_over(round_: int, reason: str) -> str:
-    return f"round {round_} is over before it began here: {reason}"
+    return f"round {round_} ended before it began on this node: {reason}"
 
 
 def stopping_workers(round_: int, reason: str) -> str:
@@ -73,7 +73,7 @@ def _length(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-OMP_NUM_THREADS = "OMP_NUM_THREADS=1 for each worker, so that they share the cores; set it to tune your application"
+OMP_NUM_THREADS = "OMP_NUM_THREADS=1 for each worker, so that workers share the cores; set it to tune your application"
 
 
 def joining(run_id: str, address: str, node_id: str) -> str:
@@ -86,4 +86,4 @@ def logs_are_in(folder: str) -> str:
 
 def not_imported(error: str) -> str:
     """Told soon after the first start of workers, by an agent whose program cannot be read any more."""
-    return f"cannot load a part of node-agent ({error}): if workers fail, this agent may not be able to say why"
+    return f"cannot load a part of node-agent ({error}): if workers fail, this agent may not be able to report why"

@@ -15,7 +15,7 @@ def counts_for_nothing_alone(source: str, void: Sequence[str]) -> str:
 
 def no_node_rank(has_endpoint: bool) -> str:
     """`has_endpoint`: the user may have meant a server there."""
-    instead = " (a server that runs there already: --endpoint)" if has_endpoint else ""
+    instead = " (to use a server that already runs there, give --endpoint)" if has_endpoint else ""
     return f"no --node-rank: this node takes rank 0, and hosts rdzv-server for the others{instead}"
 
 
@@ -28,7 +28,7 @@ def rank_of_one_node(source: str, rank: int) -> str:
 
 
 def several_nodes(variable: str, value: str, is_of_a_scheduler: bool) -> str:
-    instead = ": --endpoint auto takes the nodes from the scheduler's variables" if is_of_a_scheduler else ""
+    instead = ": --endpoint auto reads the nodes from the scheduler's variables" if is_of_a_scheduler else ""
     return f"{variable}={value} suggests several nodes; without --nnodes the run has this node only{instead}"
 
 
@@ -36,37 +36,37 @@ def several_nodes(variable: str, value: str, is_of_a_scheduler: bool) -> str:
 
 
 def only_one_node(source: str, nnodes: str, rdzv_endpoint: str) -> str:
-    return f"{source} is for one node: leave {nnodes} out, or start rdzv-server and give {rdzv_endpoint}"
+    return f"{source} runs on one node: leave {nnodes} out, or start rdzv-server and give {rdzv_endpoint}"
 
 
 def no_endpoint(source: str, backend: str, rdzv_endpoint: str) -> str:
-    return f"{source} {backend} needs {rdzv_endpoint} HOST:PORT: where does rdzv-server listen?"
+    return f"{source} {backend} needs {rdzv_endpoint} HOST:PORT, the address of rdzv-server"
 
 
 def several_to_host(source: str) -> str:
-    return f"{source}: several servers, and is_host: name the one to host"
+    return f"{source}: with is_host, name only the server to host"
 
 
 def several_for_torchrun(source: str, backend: str) -> str:
-    return f"{source}: several servers are for --rdzv-backend rdzv-server, not {backend}: name one"
+    return f"{source}: several servers need --rdzv-backend rdzv-server, not {backend}: name one server"
 
 
 def every_address(source: str, host: str) -> str:
     return (
         f"{source}: {host} means every address of this machine, so other nodes cannot connect to it: name "
-        "the machine where it runs"
+        "the machine where rdzv-server runs"
     )
 
 
 def not_in_a_file(source: str, rdzv_endpoint: str) -> str:
     return (
-        f"{source}: store_type: nodes meet at a server, not in a file: leave it out, and name a node that hosts the "
-        f"server, {rdzv_endpoint} HOST:PORT"
+        f"{source}: store_type: nodes meet at a server, not in a file: leave store_type out, and name the node that "
+        f"hosts the server: {rdzv_endpoint} HOST:PORT"
     )
 
 
 def port_unknown(source: str) -> str:
-    return f"{source}: the other nodes cannot know a free port; name one, not 0"
+    return f"{source}: the other nodes cannot know a free port; name a port other than 0"
 
 
 def rank_too_high(source: str, rank: int, nodes: int) -> str:

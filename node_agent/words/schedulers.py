@@ -6,37 +6,37 @@
 from collections.abc import Sequence
 
 MASTER_ADDR = "give --master-addr HOST"
-MASTER_ADDR_OF_OPEN_MPI = "give --master-addr HOST, or mpirun -x MASTER_ADDR=HOST, the host of rank 0"
-MASTER_ADDR_OF_PMI = "give --master-addr HOST, or mpiexec -genv MASTER_ADDR HOST, the host of rank 0"
-VOLCANO_SERVICE = "add its svc plug-in to the job, or give --master-addr HOST"
-KUBERNETES_SUBDOMAIN = "give its pods a subdomain, the name of a headless Service, or give --master-addr HOST"
+MASTER_ADDR_OF_OPEN_MPI = "give --master-addr HOST, or mpirun -x MASTER_ADDR=HOST, with the host of rank 0"
+MASTER_ADDR_OF_PMI = "give --master-addr HOST, or mpiexec -genv MASTER_ADDR HOST, with the host of rank 0"
+VOLCANO_SERVICE = "add the svc plug-in to the job, or give --master-addr HOST"
+KUBERNETES_SUBDOMAIN = "give the pods a subdomain, the name of a headless Service, or give --master-addr HOST"
 SERVER_IN_THIS_AGENT = "rdzv-server in this agent"
 RANK_OF_A_PROCESS = (
     "LOCAL_RANK is set, too, so RANK may be a process's and not a node's: unset it, or give --endpoint HOST:PORT"
 )
-_SRUN = "start it by srun --ntasks-per-node=1 node-agent --endpoint auto ..."
-NO_STEP = f"this is a job's script or shell, and not a step on each of its nodes: {_SRUN}"
+_SRUN = "start the agent with srun --ntasks-per-node=1 node-agent --endpoint auto ..."
+NO_STEP = f"this is a job's script or shell, not a step on each of its nodes: {_SRUN}"
 
 
 def several_tasks_a_node(tasks: str, nodes: str) -> str:
-    return f"this step has {tasks} tasks on {nodes} nodes, not one on each: {_SRUN}"
+    return f"this step has {tasks} tasks on {nodes} nodes, not one task on each: {_SRUN}"
 
 
 def several_agents_a_node(variable: str, number: str, start: str) -> str:
-    return f"{variable}={number}, and one agent a node starts all its workers: {start}"
+    return f"{variable}={number}, but one agent on each node starts all its workers: {start}"
 
 
 def no_common_index(tasks: Sequence[str]) -> str:
-    return f"pods of several tasks ({', '.join(tasks)}) have no common index: add its pytorch plug-in, which sets RANK"
+    return f"pods of several tasks ({', '.join(tasks)}) have no common index: add the pytorch plug-in, which sets RANK"
 
 
 def backend_too(flag: str, rdzv_backend: str) -> str:
-    return f"{flag} says where the server is: leave {rdzv_backend} out"
+    return f"{flag} already says where the server is: leave {rdzv_backend} out"
 
 
 def no_scheduler(flag: str, known: Sequence[str]) -> str:
     return (
-        f"{flag}: there are no variables of a scheduler here (known: {', '.join(known)}): give --endpoint HOST:PORT "
+        f"{flag}: found no variables of a scheduler (known: {', '.join(known)}): give --endpoint HOST:PORT "
         "and --nnodes, or --standalone"
     )
 
@@ -54,11 +54,11 @@ def no_nodes(flag: str, scheduler: str) -> str:
 
 
 def no_host(flag: str, scheduler: str, advice: str) -> str:
-    return f"{flag}: {scheduler} does not say who hosts rdzv-server: {advice}"
+    return f"{flag}: {scheduler} does not say which node hosts rdzv-server: {advice}"
 
 
 def not_a_host(flag: str, scheduler: str, source: str, given: str) -> str:
-    return f"{flag}: {scheduler}: {source}: {given!r:.80} is no name or address of a host"
+    return f"{flag}: {scheduler}: {source}: {given!r:.80} is not a host name or an address"
 
 
 # The line of a good start, and its parts. A source is the variable or the flag that said so.

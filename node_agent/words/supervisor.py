@@ -6,7 +6,7 @@ def agent_killed(signal_name: str) -> str:
 
 
 def agent_killed_run_awaited(signal_name: str, run_id: str) -> str:
-    return f"{agent_killed(signal_name)}; waiting for the end of run {run_id}, which may go on without it"
+    return f"{agent_killed(signal_name)}; waiting for the end of run {run_id}, which may continue without it"
 
 
 def run_has_ended(run_id: str, phase: str) -> str:
@@ -14,8 +14,8 @@ def run_has_ended(run_id: str, phase: str) -> str:
 
 
 def run_unknown(run_id: str, within_s: float) -> str:
-    return f"no server has known run {run_id} for {within_s:g} s: its outcome is unknown"
+    return f"for {within_s:g} s, no server has known run {run_id}: its outcome is unknown"
 
 
 def attempt_forgotten(run_id: str, attempt: int) -> str:
-    return f"run {run_id} has begun anew: how its attempt {attempt} ended cannot be told"
+    return f"run {run_id} has started again: the outcome of attempt {attempt} is unknown"

@@ -5,7 +5,7 @@ HAS_LEFT = "it has left"
 WORKERS_DONE = "its workers are done"
 WORKERS_FAILED = "its workers failed"
 TORCHRUN_EXITS = "torchrun exits"
-WORKERS_RESTART = "torchrun restarts its workers, and says in its own log which one failed"
+WORKERS_RESTART = "torchrun restarts its workers; its log shows which one failed"
 
 
 def no_restarts_left(cause: str) -> str:
@@ -25,7 +25,7 @@ def store(address: str) -> str:
 
 
 def nodes_missing(nodes: int, round_: int, address: str) -> str:
-    return f"{nodes} nodes of round {round_} are not at {store(address)}"
+    return f"{nodes} nodes of round {round_} have not reached {store(address)}"
 
 
 def store_unreachable(address: str, reason: str) -> str:
@@ -33,11 +33,11 @@ def store_unreachable(address: str, reason: str) -> str:
 
 
 def only_for_node_agent(key: str) -> str:
-    return f"--rdzv-conf: {key} is for node-agent: here torchrun's own agent has the workers"
+    return f"--rdzv-conf: {key} is for node-agent: here torchrun's own agent starts the workers"
 
 
 def own_run(endpoint: str, run_id: str) -> str:
     return (
         f"--rdzv-endpoint {endpoint}: this process is part of run {run_id} there, and cannot join it as a node, too: "
-        "give another --rdzv-id, or for this node alone --standalone"
+        "give another --rdzv-id, or --standalone to run on this node only"
     )

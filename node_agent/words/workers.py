@@ -7,12 +7,12 @@ _STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a
 
 
 def cannot_start(title: str, why: str) -> str:
-    return f"could not be started: {title}: {why}"
+    return f"could not start {title}: {why}"
 
 
 def no_cpu_left(cpus: Collection[int]) -> str:
     shown = ", ".join(map(str, sorted(cpus)))
-    return f"none of CPUs {shown} is allowed any more; check the cpuset"
+    return f"this process may no longer use any of the CPUs {shown}; check the cpuset"
 
 
 def cannot_kill(pid: int) -> str:
@@ -41,22 +41,22 @@ def store_cannot_listen(why: str) -> str:
 
 
 def store_not_started(why: str) -> str:
-    return f"the workers' store could not be started: {why}"
+    return f"could not start the workers' store: {why}"
 
 
 def store_ended(pid: int, exit_code: int | None) -> str:
-    return f"the workers' store (process {pid}) ended by itself with exit code {exit_code}"
+    return f"the workers' store (process {pid}) ended unexpectedly with exit code {exit_code}"
 
 
 # The folder of temporary files.
 
-NOT_A_FOLDER = "it is no folder"
+NOT_A_FOLDER = "it is not a folder"
 NOT_WRITABLE = "this user may not write to it"
 DISK_FULL = "its disk is full"
 
 
 def tmpdir_unusable(tmpdir: str, problem: str, instead: str) -> str:
-    return f"TMPDIR={tmpdir} cannot be used: {problem}; temporary files are kept in {instead}"
+    return f"cannot use TMPDIR={tmpdir}: {problem}; the agent keeps temporary files in {instead}"
 
 
 # In a worker's own stderr.
@@ -65,6 +65,6 @@ def tmpdir_unusable(tmpdir: str, problem: str, instead: str) -> str:
 def progress_of_another_version(file: str) -> str:
     """The script calls `progress` of a package that does not fit its agent."""
     return (
-        "node_agent.progress: this worker's progress is not told: the script imports a node_agent of another "
-        f"version ({file}) than that of its agent; install the agent's version there"
+        "node_agent.progress: this worker's progress is not reported: the script imports another version of "
+        f"node_agent ({file}) than its agent; install the agent's version there"
     )

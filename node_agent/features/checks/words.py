@@ -5,12 +5,12 @@ from collections.abc import Iterable
 
 def not_a_check(names: Iterable[str], given: str) -> str:
     """Refuses a value of `--check`."""
-    return f"names of checks ({', '.join(names)}), such as gpus or disk=20, not {given!r:.60}"
+    return f"expected names of checks ({', '.join(names)}), such as gpus or disk=20, not {given!r:.60}"
 
 
 def nothing_to_check(source: str) -> str:
     """Refuses `--check-only`, which `source` names."""
-    return f"{source} needs --check or --pre-join-check: what is to be checked"
+    return f"{source} has nothing to check: give --check or --pre-join-check"
 
 
 def network_tested(peer: str, mb_per_s: float, latency_s: float | None) -> str:
@@ -28,7 +28,7 @@ def check_too_slow(limit_s: float) -> str:
 
 
 def check_broken(exit_code: int) -> str:
-    return f"node-agent: a check is broken, which says nothing about this node: exit code {exit_code}"
+    return f"node-agent: a check is broken (exit code {exit_code}): it cannot tell whether this node is fit"
 
 
 def verdict(node_id: str, is_unfit: bool) -> str:

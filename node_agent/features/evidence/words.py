@@ -11,11 +11,11 @@ def not_all_within(limit_s: float) -> str:
 
 
 def not_started(why: str) -> str:
-    return f"no process can be started to look at the workers: {why}"
+    return f"could not start a process to examine the workers: {why}"
 
 
 def rank_not_in_time(rank: int) -> str:
-    return f"rank {rank} could not be looked at in time"
+    return f"could not examine rank {rank} in time"
 
 
 def rank_failed(rank: int, error: str) -> str:
@@ -23,18 +23,18 @@ def rank_failed(rank: int, error: str) -> str:
 
 
 def files_missing(path: str, why: str) -> str:
-    return f"{path}: {why}: the files of the evidence are missing"
+    return f"could not write the files of the evidence: {path}: {why}"
 
 
 # Stacks.
 
 NO_PY_SPY = "py-spy is not installed beside the agent: pip install '.[hang]' in a checkout of rdzv-server"
-PY_SPY_TOO_SLOW = "py-spy was not done in time"
-NO_THREAD = "it found no thread"
+PY_SPY_TOO_SLOW = "py-spy did not finish in time"
+NO_THREAD = "found no thread"
 NO_MAIN_THREAD = "py-spy found no main thread"
 NO_STACK_OF_MAIN_THREAD = "the stack of the main thread is missing"
-SIGNAL_NOT_CAUGHT = "it no longer answers the signal for its stacks"
-SIGNAL_NOT_ANSWERED = "it did not answer the signal for its stacks in time"
+SIGNAL_NOT_CAUGHT = "the worker no longer handles the signal that asks for its stacks"
+SIGNAL_NOT_ANSWERED = "the worker did not write its stacks in time after the signal"
 
 
 def no_stack(rank: int, why: list[str]) -> str:
@@ -46,18 +46,18 @@ def py_spy_failed(why: str) -> str:
 
 
 def worker_server_answers(answer: str) -> str:
-    return f"torch's worker server answers {answer!r}"
+    return f"torch's worker server answered {answer!r}"
 
 
 # torch's flight recorder.
 
 
 def nothing_came(path: str) -> str:
-    return f"nothing came in {path}"
+    return f"nothing was written to {path}"
 
 
 def analysis_too_slow(folder: str) -> str:
-    return f"torchfrtrace was not done in time; the dumps are in {folder}"
+    return f"torchfrtrace did not finish in time; the dumps are in {folder}"
 
 
 def analysis_failed(error: str) -> str:
@@ -74,8 +74,8 @@ def ras_failed(why: str) -> str:
 
 
 def ras_answers(address: str, answer: str) -> str:
-    return f"{address} answers {answer!r}"
+    return f"{address} answered {answer!r}"
 
 
 def ras_refuses_limit(answer: str) -> str:
-    return f"it refuses a time limit: {answer!r}"
+    return f"it rejected the time limit: {answer!r}"

@@ -15,12 +15,12 @@ def go_on(source: str) -> str:
 
 def not_progress_limits(given: str) -> str:
     """Refuses a value of `--progress-timeout`."""
-    return f"auto, seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {given!r:.60}"
+    return f"expected auto, a number of seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {given!r:.60}"
 
 
 def not_a_rule(line: str) -> str:
     """Refuses a value of `--log-rule`, as the next ones do."""
-    return f"HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}"
+    return f"expected HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}"
 
 
 def no_pattern(line: str, how: str) -> str:
@@ -29,7 +29,7 @@ def no_pattern(line: str, how: str) -> str:
 
 def not_a_part_of_a_rule(part: str) -> str:
     return (
-        "before the colon may stand first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop, not "
+        "expected first=S, every=S, rank=R, least=X, most=X, points=N, fault or stop before the colon, not "
         f"{part!r:.60}"
     )
 
@@ -38,25 +38,25 @@ def bad_value_in_rule(key: str, line: str, why: str) -> str:
     return f"{key} of {line!r:.80}: {why}"
 
 
-LINES_LEFT_OUT = "--log-rule: looking for the patterns takes longer than writing; some lines are left out"
+LINES_LEFT_OUT = "--log-rule: workers write faster than the agent can match the patterns; it skips some lines"
 
 
 def pattern_too_slow(pattern: str, limit_s: float) -> str:
-    took = f"it took longer than {limit_s:g} s on one line: nested repeats such as (a+)+ take for ever"
-    return f"--log-rule {pattern} is off from now on: {took}"
+    took = f"matching one line took longer than {limit_s:g} s; nested repeats such as (a+)+ can take forever"
+    return f"--log-rule {pattern} is now off: {took}"
 
 
 def rules_given_up(why: str) -> str:
-    return f"--log-rule is off from now on: {why}"
+    return f"--log-rule is now off: {why}"
 
 
 def no_process(why: str) -> str:
     """A reason for `rules_given_up`, as the next one is."""
-    return f"no process can be started to look for them: {why}"
+    return f"could not start a process to match the patterns: {why}"
 
 
 def process_ended(exit_code: int | None) -> str:
-    return f"the process that looks for the patterns ended with exit code {exit_code}"
+    return f"the process that matches the patterns ended with exit code {exit_code}"
 
 
 # Reasons for a suspicion.
@@ -97,7 +97,7 @@ def wrote_above(value: str, times: int, most: float) -> str:
 
 
 def wrote_no_number(value: str, times: int) -> str:
-    return f"{_wrote(value, times)}no number (--log-rule)"
+    return f"{_wrote(value, times)}not a number (--log-rule)"
 
 
 def _wrote(value: str, times: int) -> str:

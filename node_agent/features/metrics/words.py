@@ -6,8 +6,8 @@ def place(url: str) -> str:
 
 
 def no_port(host: str, port: int, why: str) -> str:
-    return f"--metrics-port: cannot listen on {host}, port {port}: {why}; name another, or 0 for a free one"
+    return f"--metrics-port: cannot listen on {host}, port {port}: {why}; name another port, or 0 for a free one"
 
 
 def not_told(error: str) -> str:
-    return f"metrics could not be told: {error}"
+    return f"could not report metrics: {error}"

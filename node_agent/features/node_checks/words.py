@@ -7,11 +7,11 @@ The program of the built-in checks loads this file too, so it imports nothing of
 
 
 def checking(name: str, limit_s: float) -> str:
-    return f"checking this node before it joins: {name} runs, for at most {limit_s:g} s"
+    return f"checking this node before it joins: running {name} for at most {limit_s:g} s"
 
 
 def checked(took_s: float) -> str:
-    return f"this node has been checked, in {took_s:.1f} s"
+    return f"checked this node in {took_s:.1f} s"
 
 
 def too_slow(node_id: str, name: str, limit_s: float, evidence: str) -> str:
@@ -19,12 +19,12 @@ def too_slow(node_id: str, name: str, limit_s: float, evidence: str) -> str:
 
 
 def says_so(node_id: str, name: str, evidence: str) -> str:
-    return f"node {node_id} is unfit: {name} says so{_behind(evidence)}"
+    return f"node {node_id} is unfit: {name} rejected it{_behind(evidence)}"
 
 
 def not_started(name: str, why: str, code: int) -> str:
     """`code`: the exit code of an unfit node."""
-    return f"{name} could not be started: {why}; {_joins(code)}"
+    return f"could not start {name}: {why}; {_joins(code)}"
 
 
 def broken(name: str, cause: str, evidence: str, code: int) -> str:
@@ -33,7 +33,7 @@ def broken(name: str, cause: str, evidence: str, code: int) -> str:
 
 
 def _joins(code: int) -> str:
-    return f"only exit code {code} says that a node is unfit: it joins"
+    return f"the node joins, because only exit code {code} means that a node is unfit"
 
 
 def _behind(evidence: str) -> str:
@@ -42,7 +42,7 @@ def _behind(evidence: str) -> str:
 
 # The network.
 
-OTHER_ENDED = "the other node has ended the test"
+OTHER_ENDED = "the other node ended the test"
 
 
 def packets_lost(peer: str, latency_s: float) -> str:
@@ -50,7 +50,7 @@ def packets_lost(peer: str, latency_s: float) -> str:
 
 
 def broke_off(peer: str, limit_s: float) -> str:
-    return f"the connection with node {peer} broke off: it took more than {limit_s:g} s"
+    return f"the test with node {peer} took more than {limit_s:g} s"
 
 
 def broke(peer: str, why: str) -> str:
@@ -58,11 +58,11 @@ def broke(peer: str, why: str) -> str:
 
 
 def nobody_came(peer: str, where: str, within_s: float) -> str:
-    return f"no connection from node {peer} came to {where} within {within_s:g} s"
+    return f"no connection from node {peer} arrived at {where} within {within_s:g} s"
 
 
 def cannot_listen(peer: str, where: str, why: str) -> str:
-    return f"no connection from node {peer} came to {where}: {why}"
+    return f"no connection from node {peer} arrived at {where}: {why}"
 
 
 def no_answer(peer: str, where: str, within_s: float) -> str:
@@ -74,15 +74,15 @@ def cannot_connect(peer: str, where: str, why: str) -> str:
 
 
 def too_little(peer: str, mb_per_s: float, least_mb_per_s: float) -> str:
-    return f"{mb_per_s:.1f} MB/s from node {peer}, fewer than {least_mb_per_s:g}"
+    return f"{mb_per_s:.1f} MB/s from node {peer}, less than {least_mb_per_s:g} MB/s"
 
 
 # The built-in checks: GPUs.
 
-NO_DRIVER = "there is no nvidia-smi on PATH: no NVIDIA driver is installed, or this container does not see it"
+NO_DRIVER = "nvidia-smi is not on PATH: no NVIDIA driver is installed, or this container does not see it"
 NO_GPU = "nvidia-smi lists no GPU"
 NO_ECC = "no GPU here counts ECC errors"
-NO_DMESG = "dmesg is not there, or may not read the kernel's log"
+NO_DMESG = "dmesg is missing, or may not read the kernel's log"
 HARDWARE_XIDS = {
     48: "a double-bit ECC error",
     64: "a failed row remapping",
@@ -96,11 +96,11 @@ HARDWARE_XIDS = {
 
 
 def driver_hangs(within_s: float) -> str:
-    return f"nvidia-smi has not answered within {within_s:g} s: the driver hangs"
+    return f"nvidia-smi did not answer within {within_s:g} s: the driver hangs"
 
 
 def driver_fails(exit_code: int, output: str) -> str:
-    return f"nvidia-smi fails with {exit_code}: {output}"
+    return f"nvidia-smi failed with exit code {exit_code}: {output}"
 
 
 def driver_says(line: str) -> str:
@@ -116,7 +116,7 @@ def gpus(count: int, kind: str) -> str:
 
 
 def wrong_number(found: int, expected: float) -> str:
-    return f"{found} GPUs, not {expected:g}: one is lost, or hidden from this process"
+    return f"{found} GPUs instead of {expected:g}: a GPU is lost, or hidden from this process"
 
 
 def several_kinds(kinds: list[str]) -> str:
@@ -146,10 +146,10 @@ def no_xid(others: int) -> str:
 
 # Disks, clock and ports.
 
-MAKE_ROOM = "remove what is not needed there"
-ENLARGE_SHM = "docker run --shm-size, an emptyDir of medium Memory"
+MAKE_ROOM = "free space there"
+ENLARGE_SHM = "enlarge it with docker run --shm-size, or an emptyDir of medium Memory"
 NO_SERVER = "there is no server to compare with: give --endpoint"
-TESTED_BY_SERVER = "the server has it tested between two nodes when they join"
+TESTED_BY_SERVER = "the server runs this test between two nodes when they join"
 
 
 def room(free_gib: float, folder: str) -> str:
@@ -157,11 +157,11 @@ def room(free_gib: float, folder: str) -> str:
 
 
 def no_room(free_gib: float, folder: str, least_gib: float, advice: str) -> str:
-    return f"{free_gib:.2f} GiB free in {folder}, fewer than {least_gib:g}: {advice}"
+    return f"{free_gib:.2f} GiB free in {folder}, less than {least_gib:g} GiB: {advice}"
 
 
 def no_inodes(left: int, folder: str, advice: str) -> str:
-    return f"{left} files may still be made in {folder} (df -i): {advice}"
+    return f"only {left} more files can be created in {folder} (df -i): {advice}"
 
 
 def clock_right(within_s: float) -> str:

@@ -3,18 +3,18 @@
 
 def signal_without_notice(source: str) -> str:
     """Refuses `--notice-signal`, which `source` names, as the next one does."""
-    return f"{source}: needs --notice-timeout S, or --scale-up on-notice"
+    return f"{source} needs --notice-timeout S or --scale-up on-notice"
 
 
 def signal_that_stops(source: str, signal_name: str) -> str:
-    return f"{source} {signal_name}: that stops workers; take another, such as SIGUSR2"
+    return f"{source} {signal_name}: this signal stops workers; choose another one, such as SIGUSR2"
 
 
 def shortened(source: str, asked_s: float, given_s: float, shutdown_s: float, enough_s: float) -> str:
     """Told if `--shutdown-timeout` leaves less time than `--notice-timeout` asks for."""
     return (
-        f"{source} {asked_s:g}: this node gives its workers {given_s:g} s when it leaves, four fifths of "
-        f"--shutdown-timeout {shutdown_s:g}; --shutdown-timeout {enough_s:g} allows all"
+        f"{source} {asked_s:g}: when this node leaves, its workers get only {given_s:g} s, four fifths of "
+        f"--shutdown-timeout {shutdown_s:g}; set --shutdown-timeout {enough_s:g} to give them all {asked_s:g} s"
     )
 
 
@@ -27,4 +27,4 @@ def not_given(why: str) -> str:
 
 
 def saved(reason: str, acknowledged: int, listening: int, after_s: float) -> str:
-    return f"{reason}: {acknowledged} of {listening} workers that listen have saved after {after_s:.1f} s"
+    return f"{reason}: {acknowledged} of {listening} listening workers have saved after {after_s:.1f} s"

@@ -1,27 +1,27 @@
 """Messages about workers that cannot be bound to the CPUs near their accelerators."""
 
-NEEDS_ACCELERATORS = "only workers with accelerators can be bound to the CPUs near them"
+NEEDS_ACCELERATORS = "the agent can bind only workers with accelerators to nearby CPUs"
 
 
 def no_gpu_for_worker(workers: int, gpus: int) -> str:
     return (
         f"no GPU for local rank {gpus}: workers to bind: {workers}, visible GPUs: {gpus}; "
-        "start one worker for each GPU, or bind none"
+        "start one worker for each GPU, or do not bind workers"
     )
 
 
 def no_allowed_cpus(node: int, cpus: str, allowed: str) -> str:
     """`cpus`: those of the NUMA node, as the kernel writes them; empty if it has none."""
     return (
-        f"this process may use none of the CPUs of NUMA node {node} ({cpus or 'it has none'}), "
-        f"only {allowed}; allow some of them, or bind no worker"
+        f"this process may not use the CPUs of NUMA node {node} ({cpus or 'it has none'}), only {allowed}; "
+        "allow some of them, or do not bind workers"
     )
 
 
 def too_few_cores(gpus: int, node: int, cores: int) -> str:
     return (
         f"exclusive binding needs a core for each of the {gpus} GPUs of NUMA node {node}; "
-        f"this process may use {cores} there"
+        f"this process may use only {cores} there"
     )
 
 
@@ -53,4 +53,4 @@ def cannot_read(unknown: str, path: str, why: str) -> str:
 
 
 def no_data_cache(unknown: str, folder: str) -> str:
-    return f"{unknown}: {folder} shows none for data"
+    return f"{unknown}: {folder} lists no data cache"

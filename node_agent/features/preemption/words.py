@@ -11,12 +11,12 @@ def not_a_file(source: str, path: str) -> str:
 
 
 def folder_closed(source: str, path: str) -> str:
-    return f"{source}: this user may not look into the folder of {path!r}: name another one"
+    return f"{source}: this user has no access to the folder of {path!r}: name another file"
 
 
 def not_a_cloud(clouds: Iterable[str], given: str) -> str:
     """Refuses a value of `--preemption-poll`."""
-    return f"{', '.join(clouds)}, or one of them as CLOUD=http://HOST:PORT, not {given!r:.80}"
+    return f"expected {', '.join(clouds)}, or one of them as CLOUD=http://HOST:PORT, not {given!r:.80}"
 
 
 def preempted(how: str) -> str:
@@ -25,14 +25,14 @@ def preempted(how: str) -> str:
 
 
 def file_is_there(path: str) -> str:
-    return f"{path} is there"
+    return f"{path} exists"
 
 
 def aws_takes_back(action: str, at: str) -> str:
     return f"AWS will {action} this spot instance at {at}"
 
 
-GOOGLE_TAKES_BACK = "Google takes this instance back in 30 s"
+GOOGLE_TAKES_BACK = "Google will take this instance back in 30 s"
 
 
 def azure_takes_back(event: str, machine: str, not_before: str) -> str:
@@ -40,16 +40,16 @@ def azure_takes_back(event: str, machine: str, not_before: str) -> str:
 
 
 def no_answer(cloud: str, address: str, why: str) -> str:
-    return f"no answer from {cloud}'s metadata service at {address} ({why}); asking again"
+    return f"no answer from {cloud}'s metadata service at {address} ({why}); the agent will ask again"
 
 
 def not_the_clouds(cloud: str, why: str) -> str:
     """A reason for `no_answer`: another program may listen there."""
-    return f"an answer that is none of {cloud}'s: {why}"
+    return f"the answer is not from {cloud}: {why}"
 
 
-NOT_GOOGLES = "it is none of Google's"
+NOT_GOOGLES = "it lacks Google's header"
 
 
 def wrong_status(status: int) -> str:
-    return f"status {status}"
+    return f"HTTP status {status}"

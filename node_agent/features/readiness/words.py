@@ -3,7 +3,7 @@
 
 def not_writable(source: str, path: str) -> str:
     """Refuses the flag, which `source` names."""
-    return f"{source}: {path!r} cannot be written: name a file in a folder that exists and that this user may write to"
+    return f"{source}: cannot write {path!r}: name a file in an existing folder that this user may write to"
 
 
 def failed(path: str, why: str) -> str:

@@ -11,7 +11,7 @@ def unmatched(why: str) -> str:
 
 def too_slow(limit_s: float) -> str:
     """A reason for `unmatched`, as the next ones are."""
-    return f"took longer than {limit_s:g} s: nested repeats such as (a+)+ take for ever"
+    return f"took longer than {limit_s:g} s: nested repeats such as (a+)+ can take forever"
 
 
 def ended(exit_code: int | None, output: str) -> str:

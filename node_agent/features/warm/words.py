@@ -3,7 +3,7 @@
 The fork server loads this file by its path, in the workers' interpreter, so it imports nothing.
 """
 
-DIE_BEFORE_THEY_START = "the processes that are forked for them die before they start"
+DIE_BEFORE_THEY_START = "the processes that are forked for them end before the workers start"
 
 
 def waiting_for_import(modules: str) -> str:
@@ -19,7 +19,7 @@ def start_cold(why: str) -> str:
 
 
 def import_died_again(modules: str) -> str:
-    return f"workers start cold: the process that imports {modules} died again and again"
+    return f"workers start cold: the process that imports {modules} keeps dying"
 
 
 def import_died(modules: str) -> str:
@@ -27,23 +27,23 @@ def import_died(modules: str) -> str:
 
 
 def import_not_started(modules: str, why: str) -> str:
-    return f"no process can be started to import {modules}: {why}"
+    return f"could not start a process to import {modules}: {why}"
 
 
 # Why no worker can be forked.
 
 
 def cannot_import(module: str, error: str) -> str:
-    return f"{module} cannot be imported: {error}"
+    return f"cannot import {module}: {error}"
 
 
 def opens_device(module: str, device: str) -> str:
-    return f"{module} opens {device} when it is imported, and a fork cannot share it"
+    return f"{module} opens {device} on import, and forked workers cannot share it"
 
 
 def starts_threads(module: str, threads: list[str]) -> str:
-    return f"{module} starts {len(threads)} threads when it is imported ({', '.join(threads)}), which a fork loses"
+    return f"{module} starts {len(threads)} threads on import ({', '.join(threads)}), and forked workers lose them"
 
 
 def cannot_fork(why: str) -> str:
-    return f"no process can be forked: {why}"
+    return f"cannot fork a process: {why}"
