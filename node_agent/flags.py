@@ -30,6 +30,12 @@ MOST_SIZES = 32
 UNCATCHABLE = ("SIGKILL", "SIGSTOP")
 
 
+JOIN, START, RESTART = "join the other nodes", "start workers", "restart after failures"
+WATCH, OUTPUT, PROTECT = "find hangs and bad nodes", "keep the output", "use a protected server"
+TASKS = (JOIN, START, RESTART, WATCH, OUTPUT, PROTECT)
+"""Tasks of a first day, in the order of --help."""
+
+
 class Nodes(Struct, frozen=True):
     """Numbers of nodes of a run."""
 
@@ -283,10 +289,12 @@ class Flag(Struct, frozen=True):
     """Ways to give an argument: by a flag of its own name, a variable, and perhaps a key of `--rdzv-conf`."""
 
     metavar: str
-    """Word for the flag's value in --help; empty: the flag is a switch."""
+    """Word for the flag's value in help; empty: the flag is a switch."""
     read: Read
     help: str
-    """Line of --help; empty: there is no flag, only a key of `--rdzv-conf`."""
+    """Line of help; empty: there is no flag, only a key of `--rdzv-conf`."""
+    task: str = ""
+    """Task of a first day for which --help shows the flag; empty: only --help-all shows it."""
     short: str = ""
     """torchrun's short name, such as -r."""
     alias: str = ""

@@ -21,7 +21,13 @@ from node_agent import words
 from node_agent.features.table import OPTIONS
 from node_agent.flags import (
     BACKENDS,
+    JOIN,
+    OUTPUT,
     PLACES,
+    PROTECT,
+    RESTART,
+    START,
+    WATCH,
     Flag,
     Nodes,
     a_switch,
@@ -64,25 +70,26 @@ class Arguments(Struct, frozen=True):
         "HOST:PORT,HOST:PORT,HOST:PORT: several servers, one of which leads. auto: read the address, the number of "
         "nodes, this node's rank and the run's id from the variables of Slurm or another scheduler; auto@HOST:PORT: "
         "read all but the address. --rdzv-endpoint: where --rdzv-backend hosts or finds a server, as under torchrun",
-        alias="--endpoint")] = ""
+        alias="--endpoint", task=JOIN)] = ""
     standalone: Annotated[bool, a_switch(
-        "run on this node only, with a server inside the agent (default for one node without an endpoint)")] = False
+        "run on this node only, with a server inside the agent (default for one node without an endpoint)",
+        task=JOIN)] = False
     rdzv_backend: Annotated[str | None, Flag(
         "NAME", one_of(*BACKENDS), "choose where the server runs. c10d: the endpoint's node hosts it, unless a server "
         "already listens there. static: rank 0 hosts it at --master-addr, --master-port. etcd, etcd-v2, rdzv-server: "
         "it already runs at the endpoint (default: rdzv-server with --endpoint, else static)")] = None
     master_addr: Annotated[str, Flag(
         "ADDR", host_or_none, "set the address of rank 0's node, with --rdzv-backend static (default: "
-            "127.0.0.1)", is_key=True)] = ""
+            "127.0.0.1)", is_key=True, task=JOIN)] = ""
     master_port: Annotated[int | None, Flag(
         "PORT", whole(0, 65_535), "set the port on that node (default: 29500). With one node: set the workers' "
         "MASTER_PORT; 0 picks a free port", is_key=True)] = None
     rdzv_id: Annotated[str, Flag(
         "ID", name_or_none, "name the run; agents with the same id form one run (default: "
-            "none)", alias="--run-id")] = ""
+            "none)", alias="--run-id", task=JOIN)] = ""
     nnodes: Annotated[Nodes | None, Flag(
         "N|MIN:MAX|N,N", nodes, "set the run's number of nodes (default: the run's, or 1). MIN:MAX: any number between "
-        "these. N,N,N: the largest of these for which there are nodes. Surplus nodes stand by")] = None
+        "these. N,N,N: the largest of these for which there are nodes. Surplus nodes stand by", task=JOIN)] = None
     rdzv_conf: Annotated[Mapping[str, object], Flag(
         "K=V,K=V", pairs, "set torchrun's settings: join_timeout, last_call_timeout, close_timeout, "
         "keep_alive_interval, keep_alive_max_attempt, timeout, read_timeout, is_host")] = {}
@@ -96,10 +103,10 @@ class Arguments(Struct, frozen=True):
 
     token_file: Annotated[str | None, ours(
         "FILE", text, "authenticate with the token in this file; the agent reads it again when the server no longer "
-        "accepts the token")] = None
+        "accepts the token", task=PROTECT)] = None
     tls_ca: Annotated[str | None, ours(
         "FILE|system", text, "use TLS and verify rdzv-server's certificate against this CA bundle (PEM); system: "
-        "against the system's CAs")] = None
+        "against the system's CAs", task=PROTECT)] = None
     tls_cert: Annotated[str | None, ours(
         "FILE", text, "present this client certificate (PEM) to rdzv-server --tls-client-ca")] = None
     tls_key: Annotated[str | None, ours("FILE", text, "read the private key of --tls-cert from this file (PEM, not "
@@ -110,11 +117,11 @@ class Arguments(Struct, frozen=True):
 
     nproc_per_node: Annotated[int | str, Flag(
         "N", whole(1, 4096, PLACES), "start N workers on this node. cpu, gpu, xpu: one for each CPU, GPU or XPU; auto: "
-        "one for each GPU, else XPU, else CPU (default: 1)", alias="--nproc")] = 1
+        "one for each GPU, else XPU, else CPU (default: 1)", alias="--nproc", task=START)] = 1
     node_id: Annotated[str | None, ours("NAME", name, "name this node (default: the host name)")] = None
     node_rank: Annotated[int | None, Flag(
         "R", whole(0, 10**7), "ask for this group rank (default with static: 0). With c10d, the server gives another "
-        "rank if this one is taken", is_key=True)] = None
+        "rank if this one is taken", is_key=True, task=JOIN)] = None
     local_addr: Annotated[str, Flag(
         "ADDR", host_or_none, "set the address at which other nodes reach this node (default: the address from which "
         "it reaches the server)")] = ""
@@ -126,7 +133,7 @@ class Arguments(Struct, frozen=True):
         "give each worker LOCAL_RANK 0 and only its own GPU, as device 0")] = False
     shutdown_timeout: Annotated[float, Flag(
         "S", seconds(), "give workers S seconds between SIGTERM and SIGKILL, also for a restart (default: "
-        "30)", variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT")] = 30.0
+        "30)", variable="TORCH_ELASTIC_SHUTDOWN_TIMEOUT", task=RESTART)] = 30.0
     signals_to_handle: Annotated[tuple[str, ...], Flag(
         "NAME,NAME", signals, "leave on one of these signals, and pass it on to the workers (default: "
         f"{','.join(SIGNALS)})")] = SIGNALS
@@ -137,7 +144,7 @@ class Arguments(Struct, frozen=True):
 
     max_restarts: Annotated[int | None, Flag(
         "N", whole(0, 10**7), "restart up to N times after worker failures; nodes that join or leave cost no restart "
-            "(default: 0)")] = None
+            "(default: 0)", task=RESTART)] = None
     restart_window: Annotated[float | None, ours(
         "S", seconds(SHORTEST_WINDOW_S, LONGEST_WINDOW_S), "count only restarts of the last S seconds against "
         "--max-restarts, for runs that last weeks (default: count all)")] = None
@@ -156,7 +163,7 @@ class Arguments(Struct, frozen=True):
         "", switch, "fail the run at once if a restart cannot help: a syntax or import error at the very start, or GPU "
         "memory that runs out at the same step again (default: print a hint)")] = None
     join_timeout: Annotated[float | None, ours("S", seconds(), "fail the run if MIN nodes have not joined after S "
-        "seconds (default: 600)")] = None
+        "seconds (default: 600)", task=RESTART)] = None
     node_unit: Annotated[int | None, ours(
         "N", whole(1, 100_000), "run only on multiples of N nodes; surplus nodes stand by (default: 1)")] = None
     shrink_after: Annotated[float | None, ours(
@@ -189,7 +196,7 @@ class Arguments(Struct, frozen=True):
         "ranks in this order (default: the scheduler's, with --endpoint auto)")] = ""
     on_hang: Annotated[OnHang | None, ours(
         "WHAT", one_of("restart", "fail", "report"), "choose what follows a hang: restart (charged), fail or report "
-        "(default: restart)")] = None
+        "(default: restart)", task=WATCH)] = None
     max_hang_restarts: Annotated[int | None, ours(
         "N", whole(0, 10**7), "restart up to N times after hangs, without charging --max-restarts (default: charge "
         "--max-restarts)")] = None
@@ -203,13 +210,13 @@ class Arguments(Struct, frozen=True):
 
     log_dir: Annotated[str, Flag(
         "DIR", text, "write log files to DIR/<run id>_<random>/attempt_<n>/<local rank>/ (default: a temporary folder; "
-        "/dev/null: no files)")] = ""
+        "/dev/null: no files)", task=OUTPUT)] = ""
     redirects: Annotated[Std | Mapping[int, Std], Flag(
         "WHAT", streams, "write streams to a file instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or a map "
-        "from local ranks, such as 0:1,1:3 (default: 0)", short="-r")] = Std.NONE
+        "from local ranks, such as 0:1,1:3 (default: 0)", short="-r", task=OUTPUT)] = Std.NONE
     tee: Annotated[Std | Mapping[int, Std], Flag(
         "WHAT", streams, "write streams to a file and to the console; values as for -r (default: "
-            "0)", short="-t")] = Std.NONE
+            "0)", short="-t", task=OUTPUT)] = Std.NONE
     local_ranks_filter: Annotated[frozenset[int] | None, Flag(
         "R,R", ranks, "show only the output of these local ranks; files contain all")] = None
     ranks_filter: Annotated[frozenset[int] | None, ours("R,R", ranks, "show only the output of these ranks; files "
@@ -231,8 +238,8 @@ class Arguments(Struct, frozen=True):
         "NAME", one_of(*LOG_FORMATS), "write the agent's own lines as text, or as json for log collectors; "
         "LOGLEVEL=WARNING hides routine lines (default: text)", is_commands=True)] = "text"
 
-    module: Annotated[bool, a_switch("run SCRIPT as a module, like python -m", short="-m")] = False
-    no_python: Annotated[bool, a_switch("run SCRIPT as a program, not as a Python script")] = False
+    module: Annotated[bool, a_switch("run SCRIPT as a module, like python -m", short="-m", task=START)] = False
+    no_python: Annotated[bool, a_switch("run SCRIPT as a program, not as a Python script", task=START)] = False
     run_path: Annotated[bool, a_switch("run SCRIPT with runpy.run_path, as __main__; this overrides "
         "--no-python")] = False
     use_env: Annotated[bool, a_switch(

@@ -13,21 +13,12 @@ from rdzv_protocol.paths import DEFAULT_PORT
 
 from node_agent import words
 from node_agent.cli.arguments import FLAGS, HEADINGS, Given
+from node_agent.flags import TASKS
 from node_agent.kernel.config import UsageError
 
 DESCRIPTION = """\
 Starts this node's workers of a distributed PyTorch run. The agent joins the run at a rendezvous server, which assigns \
 the ranks, and starts the workers with torchrun's environment. If a worker fails, all nodes restart together."""
-
-FIRST_DAY = {
-    "join the other nodes": ("rdzv_endpoint", "standalone", "nnodes", "rdzv_id", "master_addr", "node_rank"),
-    "start workers": ("nproc_per_node", "module", "no_python", "preload"),
-    "restart after failures": ("max_restarts", "join_timeout", "notice_timeout", "shutdown_timeout"),
-    "find hangs and bad nodes": ("progress_timeout", "on_hang", "check"),
-    "keep the output": ("log_dir", "redirects", "tee"),
-    "use a protected server": ("token_file", "tls_ca"),
-}
-"""Flags that --help shows, by task."""
 
 OF_THE_SERVER = {
     *("--advertise", "--allow-host", "--admin-token-file", "--etcd-ca", "--etcd-cert"),
@@ -72,6 +63,11 @@ MOST_COLUMNS = 120
 TORCHRUNS = {"--help", *(spelling for flag in FLAGS.values() for spelling in flag.torchruns)}
 
 
+def _flags_by_task() -> dict[str, list[str]]:
+    """Return the names of the flags that --help shows."""
+    return {task: [name for name, flag in FLAGS.items() if flag.task == task] for task in TASKS}
+
+
 class _Help(argparse.RawDescriptionHelpFormatter):
     """Shows one spelling of each name, and wraps whole paragraphs."""
 
@@ -99,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             prog="node-agent", usage="node-agent [FLAG ...] SCRIPT [ARGUMENT ...]", description=DESCRIPTION,
             epilog=EPILOG, exit_on_error=False, allow_abbrev=False, add_help=False,
         )  # fmt: skip
-        add_help(self, FIRST_DAY, FIRST_DAYS_EXAMPLES)
+        add_help(self, _flags_by_task(), FIRST_DAYS_EXAMPLES)
         self.add_argument("-V", "--version", action="version", help="show the version",
                           version=f"node-agent {rdzv_protocol.VERSION}")  # fmt: skip
         add_print_completion(self)

@@ -97,7 +97,7 @@ async def test_a_host_that_is_cut_off_for_longer_comes_back_as_a_newcomer(hosts:
     third = await hosts.hub.group(3)
     back_s = time.monotonic() - healed
     assert not is_running(lost.pid), "stopped before its successor began"
-    await hosts.agents["b"].line(pattern(losses.gone, node_id="b", run_id="none", left=False) + ".*; joining anew")
+    await hosts.agents["b"].line(pattern(losses.gone, node_id="b", run_id="none", left=False) + ".*; joining again")
     await hosts.ends(third, node_lost=1, node_arrived=1)
     went, came = (max(0, again) for again in hosts.training.repeated())
     fault = f"a host is cut off for {LONG_S:g} s, {cut}"

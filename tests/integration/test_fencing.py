@@ -31,7 +31,7 @@ BUSY_S = 5.0
 PATIENT = ("--last-call-timeout", "500", "--join-timeout", "500", "--shutdown-timeout", "500")
 FOR_EVER = ("--lease", "500", "--disconnect-grace", "500", *PATIENT)
 SECONDS, AGES = re.compile(r"\d+(\.\d+)? s\b"), ("age_s", "_left_s", "deadline_s", "time_s")
-ALARMS = re.compile("stopping|joining anew|leaving|lost|error|Traceback")
+ALARMS = re.compile("stopping|joining again|leaving|lost|error|Traceback")
 
 
 # Agents that come back.
@@ -83,7 +83,7 @@ async def test_an_agent_replaces_one_that_hangs_on_the_same_node(cluster: Cluste
     assert time.monotonic() - began < lease_s / HOLDS_PER_LEASE + BUSY_S < lease_s
     assert group_rank(second, new) == rank and restart_count(second) == 0
     old.signal(signal.SIGCONT)
-    await old.line(pattern(losses.gone, node_id="b", left=False) + ".*; joining anew")
+    await old.line(pattern(losses.gone, node_id="b", left=False) + ".*; joining again")
     await old.line(completion.standby_full(2, 2))
     for worker in first:
         await worker.gone()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec.structs import replace
 from rdzv_protocol.queries import PairTest, Query
 
-from node_agent.flags import our_switch, ours, seconds, text
+from node_agent.flags import WATCH, our_switch, ours, seconds, text
 from node_agent.kernel.config import AgentConfig, Endpoint, LaunchPlan, Options, UsageError
 from node_agent.kernel.core.log_options import NO_FILES
 
@@ -43,7 +43,7 @@ class NodeChecks(Options, frozen=True, kw_only=True):
         "NAME,NAME", checks, "check this node before it joins, and again when its workers have ended. An unfit node "
         "leaves the run with exit code 71. Checks: gpus (present and of one kind; gpus=N: exactly N), ecc, xid (errors "
         "since boot), disk and shm (GiB free; default: 1), clock (seconds off the server's; default: 5), ports, "
-        "network (MB/s to and from another node that the server chooses; default: 10)")] = {}
+        "network (MB/s to and from another node that the server chooses; default: 10)", task=WATCH)] = {}
     pre_join_check: Annotated[str, ours(
         "CMD", text, "check this node with a shell command of your own, too. Exit code 0: fit; 71: unfit; any other: "
         "the check is broken, and the node joins. The command's output becomes the evidence")] = ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 
-from node_agent.flags import Read, lines, number, ours, pattern, seconds, switch, text, whole
+from node_agent.flags import WATCH, Read, lines, number, ours, pattern, seconds, switch, text, whole
 from node_agent.kernel.config import LaunchPlan, Options
 from node_agent.kernel.workers.environment import UNINTERRUPTIBLE
 
@@ -106,7 +106,7 @@ class Hangs(Options, frozen=True, kw_only=True):
     progress_timeout: Annotated["ProgressLimits | None", ours(
         "S|auto|K=S,..", progress_limits, "treat workers as hung after S seconds without progress "
         "(node_agent.progress). start=S,step=S,checkpoint=S: one limit for each kind of phase. auto: twice the longest "
-        "time of each kind (factor=2), and 600 s until a kind has been seen (unseen=S)")] = None
+        "time of each kind (factor=2), and 600 s until a kind has been seen (unseen=S)", task=WATCH)] = None
     silence_timeout: Annotated[float | None, ours(
         "S", seconds(SHORTEST_SILENCE_S), "treat the run as hung after S seconds without output from any worker on any "
         "node")] = None

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec.structs import replace
 from rdzv_protocol.queries import Notice, Query
 
-from node_agent.flags import ours, seconds, signal_name
+from node_agent.flags import RESTART, ours, seconds, signal_name
 from node_agent.kernel.config import LaunchPlan, Options, UsageError
 
 SHARE = 0.8
@@ -23,7 +23,7 @@ class Notices(Options, frozen=True, kw_only=True):
     notice_timeout: Annotated[float | None, ours(
         "S", seconds(), "before a node leaves (a signal, a drain or --preemption-file), notify the workers of all "
         "nodes and wait up to S seconds until they have saved, but at most 4/5 of --shutdown-timeout (default: stop "
-        "workers at once, as torchrun does)")] = None
+        "workers at once, as torchrun does)", task=RESTART)] = None
     notice_signal: Annotated[str | None, ours(
         "NAME", signal_name, "send this signal to each worker with a notice, and wait for all workers (default: wait "
         "only for workers that listen, by node_agent.notice() or NODE_AGENT_NOTICE_ACK)")] = None

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from node_agent.flags import modules, ours
+from node_agent.flags import START, modules, ours
 from node_agent.kernel.config import Options
 
 FILES = 2
@@ -19,7 +19,7 @@ class WarmWorkers(Options, frozen=True, kw_only=True):
     preload: Annotated[tuple[str, ...], ours(
         "MODULE,MODULE", modules, "import these modules once and fork workers from that process, so that a restart "
         "imports nothing. For Python scripts only, and not for modules that start threads or open a GPU on import",
-        is_commands=True)] = ()
+        is_commands=True, task=START)] = ()
     # fmt: on
 
     @property

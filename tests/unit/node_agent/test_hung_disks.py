@@ -134,7 +134,7 @@ async def test_a_preemption_file_on_a_hung_disk_is_looked_for_when_it_answers(tm
         await agent.server.answers(start(local_world_size=1))
         await polls_while_it_hangs(agent, disk)
         disk.answers.set()
-        assert (await agent.server.hears(LeaveRequest)).reason == f"preempted: {path} is there"
+        assert (await agent.server.hears(LeaveRequest)).reason == f"preempted: {path} exists"
 
 
 async def test_locks_of_extensions_on_a_hung_disk_hold_up_no_worker(tmp_path: Path, disk: HungDisk) -> None:

@@ -130,7 +130,7 @@ def test_a_port_that_counts_for_nothing_is_not_checked(flags):
     ],
 )
 def test_a_port_that_counts_or_is_no_number_is_checked(flags, port):
-    assert refusal(flags) == f"--master-port: a whole number from 0 to 65535, not '{port}'"
+    assert refusal(flags) == f"--master-port: {words.values.not_a_whole_number(0, 65_535, port)}"
 
 
 # Several nodes.

@@ -117,7 +117,7 @@ def test_what_a_program_says_goes_before_a_variable(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("key", ["endpoint", "run_id", "nproc"])
 def test_a_key_of_ours_that_is_a_field_is_refused(key: str) -> None:
-    with pytest.raises(ValueError, match=rf"^rdzv_configs: {key}: give (rdzv_endpoint|run_id|nproc_per_node)$"):
+    with pytest.raises(ValueError, match=rf"^rdzv_configs: {key}: use (rdzv_endpoint|run_id|nproc_per_node) instead$"):
         plan(rdzv_configs={key: "x"})
 
 

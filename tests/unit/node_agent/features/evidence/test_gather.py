@@ -420,7 +420,7 @@ async def test_what_listens_there_and_is_not_nccl_is_a_problem(node: Node, ras: 
     port, variable = ras
     answers = {b"CLIENT": b"HTTP/1.1 400 Bad Request\n"}
     evidence = await node.examine(await node.start(f"ANSWERS = {answers}{RAS}", port, **variable))
-    assert evidence.nccl == () and "answers 'HTTP/1.1 400 Bad Request'" in "".join(evidence.problems)
+    assert evidence.nccl == () and "answered 'HTTP/1.1 400 Bad Request'" in "".join(evidence.problems)
 
 
 async def test_who_is_no_worker_of_this_node_is_not_asked(node: Node, ras: Ras) -> None:
