@@ -25,6 +25,7 @@ from rdzv_server.cluster.placement import shard_of
 from rdzv_server.cluster.replica import Replica, Term
 from rdzv_server.config import ServerConfig
 from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.node_history import Incident
 from rdzv_server.core.runs.registry import Registry
 from rdzv_server.server import HttpServer
 from rdzv_server.service.driver import Driver, Observer
@@ -181,6 +182,9 @@ class Sharding:
     def runs(self) -> list[Run]:
         """Return the runs of the shards that this server leads."""
         return list(chain.from_iterable(term.driver.runs() for term in self._terms()))
+
+    def incidents_of(self, node_id: str) -> list[Incident]:
+        return [each for term in self._terms() for each in term.driver.registry.incidents_of(node_id)]
 
     def now(self, run_id: str = "") -> float:
         """Return the time by the clock of the run's shard; without a run, by this server's own clock."""

@@ -1,13 +1,14 @@
-"""Costs of an operator's action, for a person who is about to confirm it."""
+"""Costs of an operator's action before it is carried out, and what a node has cost runs."""
 
 from functools import partial
 
 from msgspec import Struct
 
 from rdzv_server.core.kernel.run import Run
-from rdzv_server.core.views import costs
+from rdzv_server.core.views import costs, node_costs
 from rdzv_server.core.views.costs import Cost, Question
-from rdzv_server.service.interface import Service, Shows
+from rdzv_server.core.views.node_costs import NodeCost, NodeCosts
+from rdzv_server.service.interface import Service, Shows, state_for
 from rdzv_server.service.operator_scheduler import checkpoint
 from rdzv_server.service.reading import read
 from rdzv_server.words import costs as words
@@ -31,3 +32,20 @@ async def costs_of(service: Service, shows: Shows | None, action: str, run_id: s
             found.append((run, read(run, cost, lambda _: Cost(""))))
     told = [words.of_run(run.run_id, cost.sentence) if asked.node_id else cost.sentence for run, cost in found]
     return Costs(". ".join(filter(None, told)), any(cost.is_high for _, cost in found))
+
+
+async def costs_of_node(service: Service, shows: Shows | None, node_id: str) -> NodeCosts:
+    """What a node has cost the runs of this server, as far as `shows` lets them through; None: all of them."""
+    found: list[NodeCost] = []
+    for run in reversed(service.runs()):
+        await checkpoint()
+        if shows is None or shows(run.run_id):
+            cost = partial(node_costs.of_run, run, node_id, service.now(run.run_id))
+            found += filter(None, [read(run, cost, lambda _: None)])
+    incidents = [node_costs.incident(each, shows) for each in service.incidents_of(node_id)]
+    return NodeCosts(
+        node_id=node_id,
+        cordon=next((each for each in state_for(service, shows).cordons if each.node_id == node_id), None),
+        incidents=sorted(incidents, key=lambda each: -(each.at or 0.0)),
+        runs=found,
+    )

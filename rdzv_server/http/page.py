@@ -1,4 +1,4 @@
-"""Pages for people, as HTML: all runs, one run, and the login. Their data comes from `/v1/watch`, and stays current.
+"""Pages for people, as HTML: all runs, one run, one node, and the login. Pages of runs stay current by `/v1/watch`.
 
 A page loads nothing from other hosts, and executes only the scripts that this server serves: the headers tell the
 browser so. Everything that a script or an agent has written is shown as text: the templates escape it, and `page.js`
@@ -27,6 +27,7 @@ from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.views import health, run_view, status_view, watch_view
 from rdzv_server.core.views.status_view import NodeStatus
 from rdzv_server.http import answers
+from rdzv_server.http.costs_endpoint import costs_of_node
 from rdzv_server.http.events_endpoint import number_of
 from rdzv_server.http.limits import Gatekeeper
 from rdzv_server.http.requests import caller_of, connection_of, read_body, summary_of
@@ -56,7 +57,7 @@ HEADERS = answers.HEADERS | {
 NoteRefusal = Callable[[web.BaseRequest, errors.ProtocolError], None]
 Shown = dict[str, Any]
 """Variables of a template."""
-Plain = Callable[[Permit, str, int], Awaitable[Shown]]
+Show = Callable[[Caller, Permit], Awaitable[web.Response]]
 Thing = TypeVar("Thing")
 MOST_LOGIN_BYTES = 4_096
 """Most bytes of the login form: a token, and a path."""
@@ -113,39 +114,56 @@ class Pages:
 
     async def _runs(self, request: web.BaseRequest) -> web.Response:
         """Answer with the page of all runs."""
-        return await self._looked_at(request, "runs", paths.ROOT, "", self._plain_runs)
+        return await self._looked_at(request, paths.ROOT, partial(self._live_or_plain, request, "runs", paths.ROOT, ""))
 
     async def _run(self, request: web.BaseRequest) -> web.Response:
         """Answer with the page of one run."""
-        run_id = _run_id_of(request)
+        run_id = _id_of(request, paths.RUN_PAGE, "run_id")
         if not run_id:
             return _redirected(paths.ROOT)
-        return await self._looked_at(request, "run", path_of(run_id), run_id, self._plain_run)
+        path = path_of(run_id)
+        return await self._looked_at(request, path, partial(self._live_or_plain, request, "run", path, run_id))
 
-    async def _looked_at(
-        self, request: web.BaseRequest, name: str, path: str, run_id: str, plain: Plain
-    ) -> web.Response:
-        """Answer with the page, or a redirection to the login. With `?plain=FIRST`: as tables, which need no script."""
+    async def _node(self, request: web.BaseRequest) -> web.Response:
+        """Answer with the page of one node: what it has cost runs. The page needs no script."""
+        node_id = _id_of(request, paths.NODE_PAGE, "node_id")
+        if not node_id:
+            return _redirected(paths.ROOT)
+
+        async def show(caller: Caller, permit: Permit) -> web.Response:
+            costs = await costs_of_node(self._service, permit.shows, node_id)
+            return await self._show("node", caller, costs=costs, at=_utc(time.time()))
+
+        return await self._looked_at(request, node_path_of(node_id), show)
+
+    async def _looked_at(self, request: web.BaseRequest, path: str, show: Show) -> web.Response:
+        """Answer with a page, a refusal, or a redirection to the login, which leads back to `path`."""
         caller = caller_of(request)
         try:
-            permit = self._check_look(request, caller)
-            if run_id:
-                permit.check_run(run_id)
+            return await show(caller, self._check_look(request, caller))
         except errors.Unauthorized:
             if caller.authorization:
                 raise
             return _redirected(f"{paths.LOGIN}?to={quote(_with_query(path, request), safe='')}")
         except errors.Forbidden as error:
             return await self._show("refused", caller, status=403, refusal=str(error))
+
+    async def _live_or_plain(
+        self, request: web.BaseRequest, name: str, path: str, run_id: str, caller: Caller, permit: Permit
+    ) -> web.Response:
+        """Answer with the page that stays current; with `?plain=FIRST` as tables, which need no script."""
+        if run_id:
+            permit.check_run(run_id)
         if (first := request.rel_url.query.get("plain")) is None:
             return await self._show(name, caller, run_id=run_id)
-        shown = await plain(permit, run_id, number_of("plain", first, 0, 0, LAST_ROW))
+        row = number_of("plain", first, 0, 0, LAST_ROW)
+        shown = await (self._plain_run(permit, run_id, row) if run_id else self._plain_runs(permit, row))
         return await self._show(
             f"plain_{name}", caller, run_id=run_id, path=path, at=_utc(time.time()),
             unhealthy_reason=self._service.state().unhealthy_reason, **shown,
         )  # fmt: skip
 
-    async def _plain_runs(self, permit: Permit, _: str, first: int) -> Shown:
+    async def _plain_runs(self, permit: Permit, first: int) -> Shown:
         latest = {run.run_id: run for run in self._service.runs() if permit.covers(run.run_id)}
         runs = sorted(latest.values(), key=lambda run: run.created_at, reverse=True)[first : first + ROWS]
         shown = [self._with_ages(run, watch_view.summary) async for run in _in_slices(runs)]
@@ -224,6 +242,7 @@ Handler = Callable[[Pages, web.BaseRequest], Awaitable[web.Response]]
 _HANDLERS: dict[str, dict[str, Handler]] = {
     paths.ROOT: {"GET": Pages._runs},
     paths.RUN_PAGE: {"GET": Pages._run},
+    paths.NODE_PAGE: {"GET": Pages._node},
     paths.STATIC: {"GET": Pages._file},
     paths.LOGIN: {"GET": Pages._login, "POST": Pages._log_in},
     paths.LOGOUT: {"POST": Pages._log_out},
@@ -238,15 +257,20 @@ async def _in_slices(things: Iterable[Thing]) -> AsyncIterator[Thing]:
         await checkpoint()
 
 
-def _run_id_of(request: web.BaseRequest) -> str:
-    """Return the id of the run in the path, or in the query for ids that no path can contain (`.` and `..`); or ""."""
+def _id_of(request: web.BaseRequest, folder: str, name: str) -> str:
+    """Id that the path names, or, where no path can (`.` and `..`), the query; empty for none."""
     url = request.rel_url
-    return unquote(url.raw_path.removeprefix(paths.RUN_PAGE)) or url.query.get("run_id", "")
+    return unquote(url.raw_path.removeprefix(folder)) or url.query.get(name, "")
 
 
 def path_of(run_id: str) -> str:
     """Return the path of a run's page. Browsers take `.` and `..` for folders, even percent-encoded."""
     return paths.RUN_PAGE + (f"?run_id={run_id}" if run_id in (".", "..") else quote(run_id, safe=""))
+
+
+def node_path_of(node_id: str) -> str:
+    """Path of a node's page."""
+    return paths.NODE_PAGE + (f"?node_id={node_id}" if node_id in (".", "..") else quote(node_id, safe=""))
 
 
 def _with_query(path: str, request: web.BaseRequest) -> str:
@@ -267,8 +291,8 @@ def _redirected(to: str, caller: Caller | None = None, of: str | None = None) ->
 
 
 def _local(to: str) -> str:
-    """Return the path if it is one of this server's pages, with any query; else the path of all runs."""
-    is_page = to.startswith((paths.RUN_PAGE, f"{paths.ROOT}?"))
+    """Return the path if it is one of this server's pages, with any query; else that of all runs."""
+    is_page = to.startswith((paths.RUN_PAGE, paths.NODE_PAGE, f"{paths.ROOT}?"))
     return to if is_page and to.isascii() and to.isprintable() else paths.ROOT
 
 
@@ -305,7 +329,8 @@ def _environment() -> Environment:
         loader=FileSystemLoader(WEB / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.globals |= {"static": _static, "path_of": path_of, "paths": paths, "ROWS": ROWS}
+    environment.globals |= {"static": _static, "path_of": path_of, "node_path_of": node_path_of}
+    environment.globals |= {"paths": paths, "ROWS": ROWS}
     environment.globals |= {"phases": get_args(run_view.Phase), "states_of_health": get_args(health.State)}
     environment.filters |= {"duration": _duration, "utc": _utc}
     return environment

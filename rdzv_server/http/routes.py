@@ -28,10 +28,11 @@ from rdzv_protocol.text import printable
 from rdzv_server.core.kernel.run import Run
 from rdzv_server.core.views import timeline_view
 from rdzv_server.core.views.costs import Question
+from rdzv_server.core.views.node_costs import NodeCosts
 from rdzv_server.core.views.timeline_view import TimelineView
 from rdzv_server.http.answers import HEADERS, json_answer, json_of, packed, plain_text, refusal_of
 from rdzv_server.http.connection import LOOKS, PROBES, HttpConnection
-from rdzv_server.http.costs_endpoint import Costs, costs_of
+from rdzv_server.http.costs_endpoint import Costs, costs_of, costs_of_node
 from rdzv_server.http.events_endpoint import (
     DEFAULT_LIMIT,
     LAST_NUMBER,
@@ -262,6 +263,11 @@ class HttpApi:
         name, permit = request.rel_url.query.get("name", ""), connection_of(request).permit
         return json_of(await find_nodes(self._service, permit.shows, name))
 
+    async def node_costs(self, request: web.BaseRequest) -> web.Response:
+        """Answer with what a node has cost runs."""
+        node_id, permit = request.rel_url.query.get("node_id", ""), connection_of(request).permit
+        return json_of(await costs_of_node(self._service, permit.shows, node_id))
+
     async def costs(self, request: web.BaseRequest) -> web.Response:
         """Answer with what an action would cost."""
         query, permit = request.rel_url.query, connection_of(request).permit
@@ -442,6 +448,11 @@ ROUTES: tuple[Route, ...] = (
         paths.FIND_NODES, HttpApi.find_nodes, "The runs that have nodes of such a name.", answer=FoundNodes,
         says="Their latest attempts, each with the first few of these nodes.",
         query=(("name", str, "Part of the nodes' names; without it every node has such a name."),),
+    ),
+    _question(
+        paths.NODE_COSTS, HttpApi.node_costs, "What a node has cost runs.", answer=NodeCosts,
+        says="Blame that this server remembers, and the failures, losses and seconds of each run that has the node.",
+        query=(("node_id", str, "The node's name."),),
     ),
     _question(
         paths.COSTS, HttpApi.costs, "What an action would cost, before it is carried out.", answer=Costs,

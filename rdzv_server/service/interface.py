@@ -10,6 +10,7 @@ from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
 from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.node_history import Incident
 from rdzv_server.core.nodes.cordons import CordonStatus, known_to
 from rdzv_server.service.driver import Driver, Observer
 from rdzv_server.service.measurements import Measurements
@@ -108,6 +109,9 @@ class Service(Protocol):
         """Note that the connection has closed."""
 
     def runs(self) -> list[Run]: ...
+
+    def incidents_of(self, node_id: str) -> list[Incident]:
+        """What the runs that this server leads have blamed a node for."""
 
     def observe(self, observer: Observer) -> None:
         """Call `observer` with what happens to the runs that this server leads at the time."""

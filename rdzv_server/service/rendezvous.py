@@ -26,6 +26,7 @@ from rdzv_server.core.effects import QueryClosed
 from rdzv_server.core.kernel import admission, agent_secrets, namesakes, operations
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.node_history import Incident
 from rdzv_server.core.policies.hangs.examination import EXAMINED_WITHIN_S, StacksAsked
 from rdzv_server.core.policies.hangs.stack_summary import StackSummary
 from rdzv_server.core.policies.hangs.suspicions import HangSuspected
@@ -205,6 +206,9 @@ class Rendezvous:
 
     def runs(self) -> list[Run]:
         return self._driver.runs()
+
+    def incidents_of(self, node_id: str) -> list[Incident]:
+        return self._driver.registry.incidents_of(node_id)
 
     def now(self, run_id: str = "") -> float:
         return self._driver.now()

@@ -203,6 +203,15 @@ async def test_a_node_that_the_server_keeps_out_is_excluded(hub: WorkerHub, tab:
         await tab.shows("#node-facts", re.compile(r"Excluded\s*blamed 1 time within 1 h.*Uncordoned\s*in 2[34] h"))
         await tab.shows("#states-legend", "1 excluded")
         await tab.is_accessible()
+        await tab.page.get_by_role("link", name="What this node has cost runs").click()
+        await tab.shows("h1", re.compile("^Node [ab]$"))
+        await tab.shows(".notice", re.compile("gets no seat in new rounds: excluded until .* UTC: blamed 1 time"))
+        await tab.shows("tbody tr", re.compile(r"r/1\s*1\s*0\s*1\s*\d.*yes"))
+        await tab.shows("tbody tr", re.compile(r"failed\s*r/1\s*worker rank 0 on node \w failed: exit code 3"))
+        await tab.shows("tbody tr", "excluded")
+        await tab.is_accessible()
+        await tab.page.set_viewport_size(PHONE)
+        await tab.is_accessible()
         await tab.go(f"http://{cluster.endpoint}/runs/r%2F1?plain=0")
         await tab.shows("tbody tr", re.compile(r"excluded.*excluded until .* UTC: blamed 1 time within 1 h"))
         await tab.is_accessible()
@@ -215,6 +224,11 @@ async def test_nodes_that_are_kept_out_stand_there_though_no_run_has_them(cluste
     cordon = {"node_id": "n<b>7", "reason": "its fan", "for_s": 86_400}
     assert (await act(cluster.server, actions.CORDON, **cordon))[0] == 200
     assert (await act(cluster.server, actions.CORDON, node_id="n8"))[0] == 200
+    await tab.page.get_by_role("link", name="n<b>7").click()
+    await tab.shows("h1", "Node n<b>7")
+    await tab.shows(".notice", "its fan")
+    await tab.shows("main", "No run that this server remembers has or had this node")
+    await tab.open(cluster)
     await tab.shows("#cordons tr", re.compile(r"n<b>7Cordoned by 127\.0\.0\.1: its fan; until .*\d\d:\d\d:\d\d"))
     await tab.shows("#cordons tr", "n8Cordoned by 127.0.0.1; until an operator uncordons it")
     await tab.is_accessible()

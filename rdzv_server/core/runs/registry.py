@@ -29,6 +29,7 @@ from rdzv_server.core.kernel.liveness import Closings, HoldUp
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.kernel.run import HEARD_OF_S, Run, Stage
 from rdzv_server.core.node_facts import CordonsKept, NodeBlamed
+from rdzv_server.core.node_history import Incident
 from rdzv_server.core.nodes.exclusion import ExclusionPolicy
 from rdzv_server.core.nodes.machine import Nodes
 from rdzv_server.core.policies import POLICIES
@@ -112,6 +113,11 @@ class Registry:
             machine = self._machine_for(run_id, event)
             effects = self.tell(machine, event, now)
         return machine, effects + self._judge(now) if self.nodes.suspects else effects
+
+    def incidents_of(self, node_id: str) -> list[Incident]:
+        """What all runs have blamed a node for, as far as it is remembered: also what counts in one run only."""
+        own = (machine.history for machine in self._machines.values() if machine.run.is_scoped)
+        return [each for history in (self.nodes.state.history, *own) for each in history.by_node.get(node_id, ())]
 
     def pass_time(self, now: float) -> list[Effect]:
         """Let every run whose deadline has passed act on it."""

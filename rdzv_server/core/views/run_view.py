@@ -4,6 +4,7 @@ Status, watched documents, metrics and plain pages are made from it, and through
 decide how a fact is written, not what it is. Times are in seconds by the run's clock.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -237,6 +238,16 @@ def node_remarks(run: Run, agent_id: str) -> dict[str, str]:
     The key of each is a word for its state, such as `slow`.
     """
     return {word: said for policy in POLICIES for word, said in policy.node_remarks(run, agent_id).items()}
+
+
+def place(agent: Agent) -> str:
+    """Part of the network that the node is in, such as `spine1.rack7`: what its `--topology` says before the last dot.
+
+    A place without dots is the part itself, such as a zone. Empty if the agent has told none, or only its number.
+    """
+    key = agent.join.sort_key
+    part = key.rpartition(".")[0] or key
+    return "" if part.isdigit() else re.sub(r"0+(?=\d)", "", part)
 
 
 def short(agent_id: str) -> str:

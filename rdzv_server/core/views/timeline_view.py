@@ -98,7 +98,7 @@ def view(run: Run, now: float) -> TimelineView:
         created_at=_time(run, run.created_at),
         ended_at=_known(run, run.ended_at),
         sample_interval_s=interval_s(run, now if run.ended_at is None else run.ended_at),
-        rounds=[_round(run, span) for span in _up_to_now(run, state.rounds, now)],
+        rounds=[_round(run, span) for span in rounds_up_to(run, now)],
         samples=list(_samples(run, _with_latest(run, state.samples))),
         marks=[_mark(run, mark) for mark in marks(run)],
     )
@@ -121,8 +121,9 @@ def _known(run: Run, at: float | None) -> float | None:
     return None if at is None else _time(run, at)
 
 
-def _up_to_now(run: Run, rounds: Sequence[RoundSpan], now: float) -> list[RoundSpan]:
+def rounds_up_to(run: Run, now: float) -> list[RoundSpan]:
     """Return the rounds, with the time of the current phase, which is otherwise added when the phase ends."""
+    rounds = Timeline.of(run).rounds
     if not rounds or rounds[-1].ended_at is not None:
         return list(rounds)
     last = structs.replace(rounds[-1])

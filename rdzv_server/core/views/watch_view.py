@@ -114,6 +114,7 @@ def node(run: Run, agent: Agent) -> Document:
         state=run_view.state(run, agent),
         addr=agent.join.addr,
         role=agent.join.role,
+        place=run_view.place(agent) or None,
         local_world_size=agent.join.local_world_size,
         group_rank=seat.group_rank if seat else None,
         node_rank=agent.join.node_rank,

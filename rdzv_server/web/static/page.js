@@ -85,10 +85,12 @@ function nodesOf(run) {
   return `${run.nodes} of ${wanted}`;
 }
 
-function runPath(id) {
-  const base = document.body.dataset.runPage;
-  return id === "." || id === ".." ? `${base}?run_id=${id}` : base + encodeURIComponent(id);
+function pathOf(base, name, id) {
+  return id === "." || id === ".." ? `${base}?${name}=${id}` : base + encodeURIComponent(id);
 }
+
+const runPath = (id) => pathOf(document.body.dataset.runPage, "run_id", id);
+const nodePath = (id) => pathOf(document.body.dataset.nodePage, "node_id", id);
 
 function facts(list, pairs) {
   const wanted = pairs.filter(([, text]) => text !== undefined && text !== "");
@@ -435,12 +437,17 @@ function drawLinks(links) {
 
 // Nodes.
 
-const MOST_CARDS = 256; // more nodes are small cells without text, in a block for each state
+const MOST_CARDS = 256; // more nodes are small cells without text, in a block for each state or place
+const MOST_OPEN = 1024; // cells that are shown unasked; of a larger run only those of blocks that need a look
+const NO_PLACE = "no place told";
 const TONES_FIRST = ["bad", "busy", "calm", "none", "done", "good"]; // order of the blocks
+const CALM = TONES_FIRST.indexOf("calm"); // from here on nothing needs a look
 
 const cells = new Map(); // by the key of the node, or of the seat that is missing
-const blocks = new Map(); // by state: { list, title, button }
+const blocks = new Map(); // by state or place: { block, title, button, asked: whether somebody has opened or folded it }
 let isCompact = false;
+let grouping = "rank"; // rank (cards alone), state or place
+let hasPlaces = false;
 let changedNodes = null; // keys; null: all
 let chosen = null;
 let pointed = null; // the key of the cell under the pointer
@@ -473,6 +480,7 @@ function drawNodes(run) {
   const nodes = shown.nodes || {}, missing = run.missing || {}, list = byId("nodes");
   const before = cells.size;
   chooseSize(Object.keys(nodes).length + Object.keys(missing).length > MOST_CARDS);
+  drawGroupings(Object.values(nodes));
   let moved = changedNodes === null;
   for (const [key, cell] of cells) {
     if (!(key in nodes) && !(key.slice(1) in missing && key[0] === "m")) {
@@ -490,29 +498,52 @@ function drawNodes(run) {
   }
   changedNodes = new Set();
   if (moved || cells.size !== before) {
-    const sorted = [...cells.values()].sort((one, other) => one.place - other.place || (one.name < other.name ? -1 : 1));
-    if (isCompact) drawBlocks(list, sorted);
-    else arrange(list, sorted);
-    if (chosen !== null && cells.has(chosen)) choose(chosen, false);
+    arrangeNodes();
   }
   const counts = new Map();
   for (const cell of cells.values()) counts.set(cell.word, (counts.get(cell.word) || 0) + 1);
   const parts = [...counts].sort((one, other) => other[1] - one[1]);
-  bar(byId("states"), isCompact ? make("p") : byId("states-legend"), parts.map(([word, count]) => [word, count, `${count} ${word}`]));
-  byId("nodes-first").hidden = !isCompact || !list.querySelector("[data-mark]");
+  bar(byId("states"), grouping === "state" ? make("p") : byId("states-legend"), parts.map(([word, count]) => [word, count, `${count} ${word}`]));
+  byId("nodes-first").hidden = !isCompact || !firstFailed();
+}
+
+const firstFailed = () => [...cells.values()].find((cell) => cell.dataset.mark);
+
+function arrangeNodes() {
+  const sorted = [...cells.values()].sort((one, other) => one.place - other.place || (one.name < other.name ? -1 : 1));
+  if (grouping === "rank") arrange(byId("nodes"), sorted);
+  else drawBlocks(byId("nodes"), sorted);
+  if (chosen !== null && cells.has(chosen)) choose(chosen, false);
+}
+
+function drawGroupings(nodes) {
+  // Places group nodes only if several nodes share one.
+  const places = new Set(nodes.map((node) => node.place).filter(Boolean));
+  hasPlaces = places.size > 0 && 2 * places.size <= nodes.length;
+  byId("nodes-by-place").hidden = !hasPlaces;
+  byId("nodes-by-rank").hidden = isCompact;
+  byId("nodes-grouping").hidden = !isCompact && !hasPlaces;
+  if (grouping === "place" && !hasPlaces) group(isCompact ? "state" : "rank");
+}
+
+function group(by) {
+  grouping = byId("nodes-by").value = by;
+  blocks.clear();
+  changedNodes = null;
+  ["nodes", "states-legend", "nodes-folds"].forEach((id) => byId(id).replaceChildren());
+  byId("nodes").classList.toggle("blocks", by !== "rank");
+  byId("nodes-fold").hidden = by === "rank";
 }
 
 function chooseSize(wanted) {
   // Cells with text, or small ones.
   if (isCompact === wanted) return;
   isCompact = wanted;
-  changedNodes = null;
   cells.clear();
-  blocks.clear();
-  byId("nodes").replaceChildren();
-  byId("states-legend").replaceChildren();
+  if (grouping !== "place") group(isCompact ? "state" : "rank");
+  else group("place");
   byId("nodes").classList.toggle("many", isCompact);
-  byId("nodes-says").hidden = byId("nodes-fold").hidden = !isCompact;
+  byId("nodes-says").hidden = !isCompact;
 }
 
 function arrange(parent, wanted) {
@@ -524,39 +555,60 @@ function arrange(parent, wanted) {
   });
 }
 
+const urgency = (word) => TONES_FIRST.indexOf(TONES[word] || "busy");
+const groupOf = (cell) => (grouping === "state" ? cell.word : cell.node.place || NO_PLACE);
+
 function drawBlocks(list, sorted) {
-  // One block for each state, those that need a look first. Its button, in the legend, folds it.
-  const byWord = new Map();
+  // One block for each state, those that need a look first, or for each place. Its button folds it.
+  const members = new Map();
   for (const cell of sorted) {
-    if (byWord.has(cell.word)) byWord.get(cell.word).push(cell);
-    else byWord.set(cell.word, [cell]);
+    const name = groupOf(cell);
+    if (members.has(name)) members.get(name).push(cell);
+    else members.set(name, [cell]);
   }
-  for (const word of blocks.keys()) if (!byWord.has(word)) blocks.delete(word);
-  const urgency = (word) => TONES_FIRST.indexOf(TONES[word] || "busy");
-  const words = [...byWord.keys()].sort((one, other) => urgency(one) - urgency(other) || (one < other ? -1 : 1));
-  for (const word of words) {
-    if (!blocks.has(word)) blocks.set(word, makeBlock(word));
-    const { block, title, button } = blocks.get(word), inIt = byWord.get(word), text = `${inIt.length} ${word}`;
-    fill(title, text);
-    fill(button, text);
-    block.setAttribute("aria-label", text);
-    arrange(block, [title, ...inIt]);
+  for (const name of blocks.keys()) if (!members.has(name)) blocks.delete(name);
+  const worst = new Map([...members].map(([name, inIt]) => [name, inIt.reduce((one, { word }) => (urgency(word) < urgency(one) ? word : one), inIt[0].word)]));
+  const names = [...members.keys()].sort((one, other) => urgency(worst.get(one)) - urgency(worst.get(other)) || one.localeCompare(other, "en", { numeric: true }));
+  let room = MOST_OPEN;
+  for (const name of names) {
+    const inIt = members.get(name), fold = blocks.get(name) || makeBlock(name);
+    const fits = inIt.length <= room && (cells.size <= MOST_OPEN || urgency(worst.get(name)) < CALM);
+    if (fold.asked === fits) fold.asked = undefined; // as it would be by itself
+    fold.isOpen = fold.asked ?? fits;
+    if (fold.isOpen) room -= inIt.length;
+    drawBlock(fold, inIt, grouping === "state" ? `${inIt.length} ${name}` : `${name}: ${countsOf(inIt)}`, worst.get(name));
   }
-  arrange(list, words.map((word) => blocks.get(word).block));
-  arrange(byId("states-legend"), words.map((word) => blocks.get(word).button));
+  if (grouping === "place") names.sort((one, other) => (one === NO_PLACE) - (other === NO_PLACE) || one.localeCompare(other, "en", { numeric: true }));
+  arrange(list, names.map((name) => blocks.get(name)).filter((fold) => fold.isOpen).map((fold) => fold.block));
+  arrange(byId(grouping === "state" ? "states-legend" : "nodes-folds"), names.map((name) => blocks.get(name).button));
 }
 
-function makeBlock(word) {
-  const block = make("div", "block"), title = make("div", "title"), button = toned(make("button", "badge fold"), word);
+function drawBlock({ block, title, button, isOpen }, inIt, text, word) {
+  fill(title, text);
+  fill(toned(button, word), text);
+  button.setAttribute("aria-expanded", String(isOpen));
+  block.setAttribute("aria-label", text);
+  arrange(block, isOpen ? [title, ...inIt] : []);
+}
+
+function countsOf(inIt) {
+  const counts = new Map();
+  for (const { word } of inIt) counts.set(word, (counts.get(word) || 0) + 1);
+  return [...counts].sort(([one], [other]) => urgency(one) - urgency(other)).map(([word, count]) => `${count} ${word}`).join(", ");
+}
+
+function makeBlock(name) {
+  const block = make("div", "block"), title = make("div", "title"), button = make("button", "badge fold");
   block.setAttribute("role", "group");
   title.setAttribute("aria-hidden", "true"); // the block has it as its label
   button.type = "button";
-  button.setAttribute("aria-expanded", "true");
+  const fold = { block, title, button };
   button.addEventListener("click", () => {
-    block.hidden = !block.hidden;
-    button.setAttribute("aria-expanded", String(!block.hidden));
+    fold.asked = !fold.isOpen;
+    arrangeNodes();
   });
-  return { block, title, button };
+  blocks.set(name, fold);
+  return fold;
 }
 
 function point(key) {
@@ -590,7 +642,7 @@ function drawCell(key, node, run) {
   const isFirst = first && first.singled_out && first.node_id === node.node_id;
   const place = seated ? node.group_rank : 1e9;
   const word = wordOf(node, key);
-  const moved = cell.place !== place || cell.name !== node.node_id || (isCompact && cell.word !== word);
+  const moved = cell.place !== place || cell.name !== node.node_id || (grouping !== "rank" && (cell.word !== word || (cell.node || {}).place !== node.place));
   cell.place = place;
   cell.name = node.node_id;
   cell.word = word;
@@ -620,10 +672,10 @@ function choose(key, isAsked = true) {
   if (chosen !== null && cells.has(chosen)) cells.get(chosen).setAttribute("aria-selected", "false");
   chosen = key;
   const list = byId("nodes");
-  if (key === null) list.removeAttribute("aria-activedescendant");
+  const cell = key === null ? null : cells.get(key);
+  if (cell) cell.setAttribute("aria-selected", "true");
+  if (!cell || !cell.isConnected) list.removeAttribute("aria-activedescendant"); // its block may be folded
   else {
-    const cell = cells.get(key);
-    cell.setAttribute("aria-selected", "true");
     list.setAttribute("aria-activedescendant", cell.id);
     if (isAsked) cell.scrollIntoView({ block: "nearest" });
   }
@@ -637,11 +689,12 @@ function drawNode() {
   if (!cell) return;
   const { node, word } = cell, run = shown.run, quiet = (shown.quiet || {})[chosen];
   fill(byId("node-title"), node.node_id);
+  byId("node-costs").href = nodePath(node.node_id);
   byId("node").querySelectorAll("button").forEach((button) => (button.dataset.node = node.node_id));
   const age = quiet ? since(quiet.heard_at) : `under ${limit(run.quiet_after_s)}`;
   facts(byId("node-facts"), [
     ["State", word], ["Group rank", node.group_rank], ["Ranks", ranksOf(node)], ["Workers", node.local_world_size],
-    ["Address", node.addr], ["Role", node.role], ["Failures", node.failures || (node.agent_id ? 0 : "")],
+    ["Address", node.addr], ["Place", node.place], ["Role", node.role], ["Failures", node.failures || (node.agent_id ? 0 : "")],
     ["Age of its lease", node.agent_id && run.ended_at === undefined ? `${age} of ${limit(run.lease_s)}` : ""],
     ["Disconnected for", quiet && quiet.why === "disconnected" ? quietFor(quiet) : ""], ["Agent", node.agent_id],
     ["Why it is gone", node.cause], ["Gone for", node.cause && since(node.at)],
@@ -702,7 +755,7 @@ function reasonOf({ by, reason, excluded }) {
 }
 
 function move(event) {
-  const list = [...byId("nodes").querySelectorAll(isCompact ? ".block:not([hidden]) > .node" : ".node")];
+  const list = [...byId("nodes").querySelectorAll(".node")];
   if (!list.length) return;
   const at = chosen === null ? -1 : list.indexOf(cells.get(chosen));
   const grid = (list[at] || list[0]).parentElement;
@@ -722,10 +775,10 @@ function move(event) {
 
 function chooseFirst() {
   // the node of the first failure, wherever it is among so many
-  const cell = byId("nodes").querySelector("[data-mark]");
+  const cell = firstFailed();
   if (!cell) return;
-  const fold = blocks.get(cell.word);
-  if (fold && fold.block.hidden) fold.button.click();
+  const fold = blocks.get(groupOf(cell));
+  if (fold && !fold.isOpen) fold.button.click();
   byId("nodes").focus();
   choose(keyOf(cell));
 }
@@ -1025,6 +1078,10 @@ if (runId) {
   byId("nodes").addEventListener("pointerleave", () => point(null));
   byId("nodes").addEventListener("focus", () => isCompact && point(null));
   byId("nodes-first").addEventListener("click", chooseFirst);
+  byId("nodes-by").addEventListener("change", () => {
+    group(byId("nodes-by").value);
+    draw();
+  });
   if (byId("looks")) {
     byId("look-rank").addEventListener("change", forgetLook);
     byId("look-log").addEventListener("click", () => look("/v1/runs/logs", tellLog));

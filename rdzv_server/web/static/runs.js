@@ -149,6 +149,7 @@ function drawKeptOut(cordons) {
   drawRows(byId("cordon-row"), byId("cordons"), cordonRows, named, (row, cordon) => {
     const at = cordon.until && stamp(cordon.until);
     fill(row.fields.node_id, cordon.node_id);
+    row.fields.node_id.href = nodePath(cordon.node_id);
     fill(row.fields.why, `${reasonOf(cordon).join(" ")}; until ${at || "an operator uncordons it"}`);
     row.querySelectorAll("button").forEach((button) => {
       button.dataset.node = cordon.node_id;

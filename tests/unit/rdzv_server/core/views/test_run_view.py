@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec import json, to_builtins
 
+from node_agent.flags import sort_key
 from rdzv_server.core.kernel.policy import NoSigns, Policy
 from rdzv_server.core.kernel.run import PolicyState, Run
 from rdzv_server.core.views import run_view, status_view, watch_view
@@ -176,3 +177,16 @@ def test_the_round_of_the_last_workers_is_told(name: str, round_: int) -> None:
     assert run_view.workers_round(run) == round_
     run.set_apart = "an error"
     assert run_view.workers_round(run) == round_, "also if the server decides nothing about the run"
+
+
+@pytest.mark.parametrize(
+    ("topology", "place"),
+    [
+        ("spine1.rack07.node3", "spine1.rack7"), ("rack10.node120", "rack10"), ("us-east-1a", "us-east-1a"),
+        ("17", ""), ("", ""), ("pod0.0", "pod0"),
+    ],
+)  # fmt: skip
+def test_the_place_of_a_node_is_the_part_of_the_network_above_it(topology: str, place: str) -> None:
+    run = Scenario("1")
+    run.join("a", sort_key=sort_key(topology))
+    assert run_view.place(run.run.agents["a"]) == place

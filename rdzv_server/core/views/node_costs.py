@@ -1,0 +1,98 @@
+"""What a node has cost the runs that it was part of: blame, rounds that ended because of it, and time that went by."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from rdzv_protocol.constraints import Count, Id
+
+from rdzv_server.core.kernel.run import Run
+from rdzv_server.core.node_history import Fault, Incident
+from rdzv_server.core.nodes.cordons import CordonStatus
+from rdzv_server.core.policies.time_ledger import Duration
+from rdzv_server.core.policies.timeline import RoundSpan
+from rdzv_server.core.views.timeline_view import rounds_up_to
+
+Shows = Callable[[str], bool]
+
+
+class IncidentStatus(Struct, frozen=True, kw_only=True):
+    """Blame that a node has got from a run, or its exclusion by the server."""
+
+    at: Annotated[float | None, Meta(description="seconds since 1970; null: it is not known")]
+    fault: Annotated[Fault, Meta(description="what the node is blamed for; `excluded`: the server kept it out")]
+    run_id: Annotated[str, Meta(description="run that blames the node; empty: none, or one that you may not see")]
+    reason: Annotated[str, Meta(description="why; empty if you may not see the run")]
+
+
+class NodeCost(Struct, frozen=True, kw_only=True):
+    """What a node has cost one attempt of a run. The seconds are the whole run's, not only the node's."""
+
+    run_id: Id
+    attempt: Count
+    takes_part: Annotated[bool, Meta(description="the run has not ended and has an agent of the node")]
+    failures: Annotated[Count, Meta(description="failures of its workers that were the first of their round")]
+    losses: Annotated[Count, Meta(description="how often the node was lost; the run remembers the latest departures")]
+    rounds: Annotated[Count, Meta(description="rounds that these ended, as far as the run remembers them one by one")]
+    stood_s: Annotated[Duration, Meta(description="standstill at the end of those rounds, until it was noticed")]
+    lost_s: Annotated[Duration, Meta(description="work of those rounds since the last checkpoint, which is repeated")]
+    formed_s: Annotated[Duration, Meta(description="time that the rounds after them took to form")]
+
+
+class NodeCosts(Struct, frozen=True, kw_only=True):
+    """What a node has cost runs: what this server remembers, the latest first."""
+
+    node_id: Annotated[str, Meta(description="as it was asked for")]
+    cordon: CordonStatus | None
+    incidents: list[IncidentStatus]
+    runs: list[NodeCost]
+
+
+def incident(each: Incident, shows: Shows | None) -> IncidentStatus:
+    """Status of an incident. Only people who may see the run read its id and the reason."""
+    is_shown = shows is None or (bool(each.run_id) and shows(each.run_id))
+    shown = (each.run_id, each.reason) if is_shown else ("", "")
+    return IncidentStatus(at=each.wall_at, fault=each.fault, run_id=shown[0], reason=shown[1])
+
+
+def of_run(run: Run, node_id: str, now: float) -> NodeCost | None:
+    """Cost of the node for a run; None if the run does not know the node."""
+    losses = [gone for gone in run.departures if gone.node_id == node_id and not gone.left]
+    failures, takes_part = run.failures_by_node.get(node_id, 0), node_id in run.node_ids and not run.stage.is_end
+    if not (losses or failures or node_id in run.node_ids):
+        return None
+    ended = {gone.round for gone in losses} | _failed_rounds(run, node_id)
+    spans = [span for span in _with_next(rounds_up_to(run, now)) if ended & {*range(span[0].first, span[0].last + 1)}]
+    return NodeCost(
+        run_id=run.run_id,
+        attempt=run.attempt,
+        takes_part=takes_part,
+        failures=failures,
+        losses=len(losses),
+        rounds=len(ended),
+        stood_s=_sum(_share(this, ended) * this.detecting_s for this, _ in spans),
+        lost_s=_sum(_share(this, ended) * this.lost_s for this, _ in spans),
+        formed_s=_sum(next_.forming_s + next_.waiting_s for _, next_ in spans if next_),
+    )
+
+
+def _failed_rounds(run: Run, node_id: str) -> set[int]:
+    """Rounds that the run remembers whose first failure was on this node."""
+    first: dict[int, str] = {}
+    for record in run.failures:
+        if record.failure.singled_out and not record.failure.consequence:
+            first.setdefault(record.round, record.failure.node_id)
+    return {round_ for round_, node in first.items() if node == node_id}
+
+
+def _with_next(spans: Sequence[RoundSpan]) -> Iterable[tuple[RoundSpan, RoundSpan | None]]:
+    return zip(spans, [*spans[1:], None], strict=True)
+
+
+def _share(span: RoundSpan, ended: set[int]) -> float:
+    """Share of the rounds of a span that are in `ended`: short neighbouring rounds are merged."""
+    return len(ended & {*range(span.first, span.last + 1)}) / (span.last + 1 - span.first)
+
+
+def _sum(seconds: Iterable[float]) -> float:
+    return round(sum(seconds), 3)
