@@ -1,8 +1,9 @@
-"""The wire contract between `rdzv-server`, `node-agent` and `rdzvctl`, and what these programs do alike.
+"""The wire contract between `rdzv-server`, `node-agent` and `rdzvctl`, and code that these programs share.
 
-`messages` are the types of what is sent, `settings` of what a run may be told, `constraints` of their fields; `codec`
-makes bytes of them and back, `paths` says where they are sent and `errors` how they are refused. `protocol/README.md`
-tells all of it to people. Beside the contract: exit codes, flags' values, credentials, log lines, metrics and traces.
+`messages` defines the types of all messages, `settings` the settings of a run, and `constraints` the types of their
+fields. `codec` encodes and decodes messages, `paths` has the paths that they are sent to, and `errors` the refusals.
+`protocol/README.md` explains all of it to people. Beside the contract: exit codes, values of flags, credentials, log
+lines, metrics and traces.
 """
 
 VERSION = "0.1.0"

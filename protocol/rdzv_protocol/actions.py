@@ -1,15 +1,15 @@
 """Operators' actions on runs and on nodes: one table, their messages in JSON, and their answer.
 
-`ACTIONS` is all that paths, OpenAPI, the page's buttons and `rdzvctl` know of an action. What it does is decided in
-`rdzv_server/core/kernel/operations.py`.
+Paths, OpenAPI, the page's buttons and `rdzvctl` know only what `ACTIONS` contains about an action. What the action does
+is decided in `rdzv_server/core/kernel/operations.py`.
 
-Each may be repeated: `request_id`, chosen by whoever asks, names one wish. A second request that bears the id of one
-that has been carried out changes nothing, whatever has happened since, and is answered with the same sentence; the
-server remembers the latest ids of each run, and of actions on nodes, also over a restart and at the next leader. Who
-acts is not in the message: the server knows it from the token and the connection.
+Each action may be repeated. `request_id`, chosen by the caller, is its idempotency key: a second request with the id of
+one that was carried out changes nothing, even much later, and gets the same sentence as its answer. The server
+remembers the latest ids of each run, and of actions on nodes, also after a restart and on the next leader. The message
+does not name the operator: the server knows that from the token and the connection.
 
-`LogsRequest` and `StacksRequest` change nothing; they are here because they ask for what only people who may act may
-see.
+`LogsRequest` and `StacksRequest` change nothing. They are here because only people who may act may see what they
+return.
 """
 
 from typing import Annotated, Literal
@@ -34,7 +34,7 @@ from rdzv_protocol.visible import NAME
 
 RequestId = Annotated[str, Meta(max_length=128, pattern=NAME)]
 Deadline = Annotated[float, Meta(ge=0, le=604_800)]
-"""Time for a checkpoint in seconds, at most a week."""
+"""Seconds for a checkpoint, at most a week."""
 
 DRAIN_S = 300.0
 """Seconds that a drained node's workers have by default: enough for a checkpoint of some gigabytes."""
@@ -45,19 +45,21 @@ class RunAction(Struct, frozen=True, kw_only=True):
 
     run_id: Id
     reason: Line = ""
-    """Reason, for the people whose run it is."""
+    """Reason, for the people who run it."""
     request_id: RequestId = ""
-    """Id that the caller chooses: two requests with one id are one action. Empty: every request is a new one."""
+    """Idempotency key, chosen by the caller: two requests with one id are one action. If empty, every request is a new
+    one."""
 
 
 class NodeAction(Struct, frozen=True, kw_only=True):
-    """An action on a node, for all runs of the server, those to come included."""
+    """An action on a node, for all present and future runs of the server."""
 
     node_id: Id
     reason: Line = ""
-    """Reason, for the people whose node it is."""
+    """Reason, for the people who use the node."""
     request_id: RequestId = ""
-    """Id that the caller chooses: two requests with one id are one action. Empty: every request is a new one."""
+    """Idempotency key, chosen by the caller: two requests with one id are one action. If empty, every request is a new
+    one."""
 
 
 class StopRequest(RunAction, frozen=True, kw_only=True):
@@ -69,9 +71,9 @@ class RestartRequest(RunAction, frozen=True, kw_only=True):
 
 
 class ResizeRequest(RunAction, frozen=True, kw_only=True):
-    """Give the run other limits of its number of nodes. If it has more, it goes on at once with fewer.
+    """Change the limits of the run's number of nodes. If the run has more nodes, it continues at once with fewer.
 
-    From then on its agents' own `--nnodes` count for nothing.
+    From then on, its agents' own `--nnodes` has no effect.
     """
 
     min_nodes: NodeCount
@@ -80,18 +82,21 @@ class ResizeRequest(RunAction, frozen=True, kw_only=True):
 
 
 class AdmitRequest(RunAction, frozen=True, kw_only=True):
-    """End the running round, so that nodes which stand by get its free seats."""
+    """End the running round, so that nodes that stand by get its free seats."""
 
 
 class ForgetRequest(RunAction, frozen=True, kw_only=True):
-    """Forget an ended run with all its attempts and events, as if it had never been."""
+    """Forget an ended run with all its attempts and events, as if it had never existed."""
 
 
 class CordonRequest(NodeAction, frozen=True, kw_only=True):
-    """Have the node's agents stand by: it gets no seat in new rounds of any run. A round that it is part of goes on."""
+    """Give the node no seat in new rounds of any run; its agents stand by.
+
+    A round that the node is part of continues.
+    """
 
     for_s: Seconds | None = None
-    """Seconds until the node is uncordoned by itself; null: never."""
+    """Seconds until the node is uncordoned by itself; null if it never is."""
 
 
 class UncordonRequest(NodeAction, frozen=True, kw_only=True):
@@ -100,23 +105,22 @@ class UncordonRequest(NodeAction, frozen=True, kw_only=True):
 
 class DrainRequest(NodeAction, frozen=True, kw_only=True):
     """Empty the node and cordon it, for all runs: its workers get SIGTERM and time for a checkpoint, its agents leave,
-    and the others go on without it.
-    """
+    and the other nodes continue without it."""
 
     deadline_s: Deadline = DRAIN_S
-    """Seconds that the node's workers have, for a checkpoint; then they are killed."""
+    """Seconds that the node's workers have for a checkpoint; then they are killed."""
     for_s: Seconds | None = None
-    """Seconds until the node is uncordoned by itself; null: never."""
+    """Seconds until the node is uncordoned by itself; null if it never is."""
 
 
 class Done(Struct, frozen=True, kw_only=True):
-    """The action has been carried out, or had been before."""
+    """The action has been carried out, now or by an earlier copy of the request."""
 
     epoch: Id
     message: Sentence
-    """Sentence about the action, for a person: the one that the run's event has as its reason."""
+    """Sentence about the action, for a person. The run's event has the same sentence as its reason."""
     changed: bool = True
-    """Whether there was something to do; false: `message` says why not."""
+    """Whether there was something to do. If false, `message` says why not."""
 
 
 class LogsRequest(Struct, frozen=True, kw_only=True):
@@ -124,12 +128,12 @@ class LogsRequest(Struct, frozen=True, kw_only=True):
 
     run_id: Id
     rank: Rank
-    """Rank that the worker has in the last round that has started."""
+    """Rank of the worker in the last round that has started."""
     stream: LogStream = "stderr"
     lines: LineCount = 50
-    """Lines to read before the end of the file."""
+    """Number of lines to read before the end of the file."""
     offset: FileOffset | None = None
-    """Byte of the file to begin at, instead of `lines` before its end: to go on after an earlier answer."""
+    """Byte of the file at which to begin, instead of `lines` before its end: to continue after an earlier answer."""
 
 
 class WorkerLog(Struct, frozen=True, kw_only=True):
@@ -142,70 +146,70 @@ class WorkerLog(Struct, frozen=True, kw_only=True):
     path: Line
     """Path of the file on that node."""
     text: LogText
-    """Text of that part of the file, as the worker has written it, control characters included."""
+    """Text of that part of the file, as the worker has written it, including control characters."""
     offset: FileOffset
-    """Byte of the file at which `text` ends: the offset to ask for next."""
+    """Byte of the file at which `text` ends: the offset for the next request."""
     is_cut: bool = False
-    """Whether there was more to read than fits into one answer: the oldest lines are left out."""
+    """Whether there was more to read than fits into one answer. If so, the oldest lines are left out."""
 
 
 class StacksRequest(Struct, frozen=True, kw_only=True):
-    """Look at what the workers of a running round are doing, through their agents; nothing is done to them."""
+    """Look at what the workers of a running round are doing, through their agents, without disturbing the workers."""
 
     run_id: Id
     rank: Rank | None = None
-    """Rank of the worker to look at; null: all workers."""
+    """Rank of the worker to look at; null for all workers."""
     reason: Line = ""
-    """Reason, for the people whose run it is."""
+    """Reason, for the people who run it."""
 
 
 class WorkerStacks(Struct, frozen=True, kw_only=True):
-    """Stacks of a round's workers, as far as they could be found out in time, and a sentence about all of them."""
+    """Stacks of a round's workers, as far as they could be collected in time, and a sentence about all of them."""
 
     round: Round
     sentence: Sentence
-    """Summary of all stacks, equal ones together: "15 ranks in all_reduce at train.py:88; rank 7 in ..."."""
+    """Summary of all stacks, with equal ones together: "15 ranks in all_reduce at train.py:88; rank 7 in ..."."""
     stack: Traceback = ()
-    """Python stack, its innermost call last: of the worker that is meant, else of one that the others wait for."""
+    """Python stack, innermost call last: of the requested worker, or else of one that the others wait for."""
     node_id: Line = ""
     """Node of `folder`."""
     folder: Line = ""
-    """Folder on `node_id` with the evidence in files; every node keeps its own. Empty: there is none."""
+    """Folder on `node_id` with the evidence in files; every node keeps its own. Empty if there is none."""
     problems: Lines = ()
-    """Sentences for a person, one for each thing that could not be found out, with the reason."""
+    """Sentences for a person: one for each thing that could not be found out, with the reason."""
 
 
 class Action(Struct, frozen=True, kw_only=True):
-    """One thing that an operator may have done to a run, or to a node for all runs.
+    """One action that an operator can take on a run, or on a node for all runs.
 
-    As of every POST outside of the agents' paths, whoever asks needs an admin token; without tokens, this machine.
+    As for every POST outside of the agents' paths, the caller needs an admin token. Without tokens, only this machine
+    may act.
     """
 
     name: str
     """Subcommand of `rdzvctl`, and end of the path."""
     request: type[RunAction] | type[NodeAction]
-    """Type of its message: it is on a run or a node, its fields are asked for, and its docstring says what it does."""
+    """Type of its message: on a run or a node, with the fields to ask for. Its docstring says what the action does."""
     help: str
-    """Meaning in `rdzvctl --help`."""
+    """Help text in `rdzvctl --help`."""
     question: str = ""
-    """Question that `rdzvctl` asks at a terminal before an action that costs something; empty: none, for the action can
-    be taken back."""
+    """Question that `rdzvctl` asks at a terminal before an action that costs something; empty if it can be undone."""
     label: str
     """Label of its button."""
     is_grave: bool = False
     """Whether its button warns by its colour."""
     place: int = 0
-    """Place of its button among those of the table: lower ones come first."""
+    """Place of its button among those of the table: buttons with lower numbers come first."""
     refusals: tuple[type[errors.ProtocolError], ...] = ()
     """Refusals beyond those of any action."""
     of_absent: bool = False
-    """Whether the action's node may be one that no run has."""
+    """Whether the action may name a node that no run has."""
     of_ended: bool = False
-    """Whether the action's run is one that has ended; else it is one that goes on."""
+    """Whether the action is for a run that has ended, rather than an active one."""
 
     @property
     def of_node(self) -> bool:
-        """Whether the action is on a node, for all runs; else it is on one run."""
+        """Whether the action is on a node, for all runs, rather than on one run."""
         return issubclass(self.request, NodeAction)
 
     @property
@@ -214,7 +218,7 @@ class Action(Struct, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Fields of the message that only this action has, or few."""
+        """Names of the message's fields that other actions do not share."""
         common = NodeAction if self.of_node else RunAction
         return tuple(name for name in self.request.__struct_fields__ if name not in common.__struct_fields__)
 
@@ -265,6 +269,6 @@ ActionKind = Literal[
     "run_resized",
     "run_stopped",
 ]
-"""Kinds of the events that say what an operator did: see `events`."""
+"""Kinds of the events that report an operator's action: see `events`."""
 ActionRequest = RunAction | NodeAction
 """Message of any action."""

@@ -1,6 +1,6 @@
 """Certificates and keys in PEM files, as both sides of a TLS connection load theirs.
 
-A fault of a file is told in one line that names the flag and the file: OpenSSL's own words name neither.
+The error for a bad file is one line that names the flag and the file, since OpenSSL's own messages name neither.
 """
 
 import re
@@ -20,7 +20,7 @@ class BadCertificate(ValueError):
 def load_own(
     context: ssl.SSLContext, cert: str, key: str, cert_flag: str = "--tls-cert", key_flag: str = "--tls-key"
 ) -> None:
-    """Load the certificate that is shown to the other side, with its key. Raises `BadCertificate`."""
+    """Load the certificate for the other side, with its key. Raises `BadCertificate`."""
     _certificate(cert_flag, cert)
     if "PRIVATE KEY-----" not in _text(key_flag, key):
         raise BadCertificate(words.tls.bad_file(key_flag, key, words.tls.NO_KEY))
@@ -42,7 +42,7 @@ def load_authorities(context: ssl.SSLContext, flag: str, path: str) -> None:
 
 
 def expires_at(cert: str) -> datetime:
-    """Time at which the first certificate in this file expires. Raises `BadCertificate`."""
+    """Return the time at which the first certificate in this file expires. Raises `BadCertificate`."""
     ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(_certificate("--tls-cert", cert)))
     signed = _elements(_elements(certificate)[0][1])
     _algorithm, _issuer, validity, *_ = (content for tag, content in signed if tag == _SEQUENCE)  # RFC 5280, 4.1
@@ -52,7 +52,7 @@ def expires_at(cert: str) -> datetime:
 
 
 def _elements(der: bytes) -> list[tuple[int, bytes]]:
-    """Tag and content of each element of a DER sequence."""
+    """Return tag and content of each element of a DER sequence."""
     elements, at = [], 0
     while at < len(der):
         tag, size, at = der[at], der[at + 1], at + 2
@@ -65,7 +65,7 @@ def _elements(der: bytes) -> list[tuple[int, bytes]]:
 
 
 def _certificate(flag: str, path: str) -> str:
-    """The first certificate in this file."""
+    """Return the first certificate in this file."""
     if found := _CERTIFICATE.search(_text(flag, path)):
         return found[0]
     raise BadCertificate(words.tls.bad_file(flag, path, words.tls.NO_CERTIFICATE))

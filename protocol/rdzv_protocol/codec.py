@@ -1,8 +1,8 @@
 """msgpack on the wire, typed messages in the program.
 
-msgpack unpacks within limits of size, items and depth; msgspec makes the message of it and enforces the limits of the
-fields' types. A refusal names the field, what is expected there and what was sent. Fields that a message does not know
-are ignored, so that a newer peer may say more; a missing field takes its default, or is named.
+msgpack unpacks within limits of size, items and depth. msgspec converts the result to a message and enforces the limits
+of the fields' types. A refusal names the field, the expected value and the value that was sent. Unknown fields are
+ignored, so that a newer peer may send more. A missing field gets its default, or is named in the refusal.
 """
 
 import re
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 def encode(message: Struct) -> bytes:
-    """Bytes of a message."""
+    """Return the bytes of a message."""
     packed: bytes = msgpack.packb(msgspec.to_builtins(message))
     return packed
 
 
 def decode(kind: type[T], body: bytes) -> T:
-    """Message of type `kind` in `body`.
+    """Return the message of type `kind` in `body`.
 
     Raises `MessageTooLarge` above `MAX_MESSAGE_BYTES`, else `MalformedMessage` with the field's name.
     """
@@ -38,7 +38,7 @@ def decode(kind: type[T], body: bytes) -> T:
 
 
 def decode_own(kind: type[T], body: bytes) -> T:
-    """Message that this program has encoded itself, however large. Raises `MalformedMessage`.
+    """Return a message that this program has encoded itself, of any size. Raises `MalformedMessage`.
 
     Its texts may have characters that an earlier version allowed in names.
     """
@@ -54,7 +54,7 @@ def decode_own(kind: type[T], body: bytes) -> T:
 
 
 def convert(kind: type[T], value: object) -> T:
-    """Message of type `kind` in plain maps, lists and texts. Raises `MalformedMessage`."""
+    """Return the message of type `kind` from plain maps, lists and texts. Raises `MalformedMessage`."""
     if kind not in _known:
         _learn(kind)
     try:
@@ -66,11 +66,11 @@ def convert(kind: type[T], value: object) -> T:
 _known: set[object] = set()
 _learning = allocate_lock()
 _nothing = object()
-"""Value that no message has: converting it has msgspec look at the type alone."""
+"""Value that no message has: converting it makes msgspec inspect only the type."""
 
 
 def _learn(kind: type[T]) -> None:
-    """Have msgspec look at the type's fields, once and under a lock: two threads that do so at the same time crash."""
+    """Make msgspec inspect the type's fields, once and under a lock: two threads that do so at the same time crash."""
     with _learning, suppress(msgspec.ValidationError):
         msgspec.convert(_nothing, kind)
     _known.add(kind)
@@ -80,7 +80,7 @@ def _unpack(body: bytes, most_items: int) -> object:
     limits = {"max_array_len": most_items, "max_map_len": most_items}
     try:
         value: object = msgpack.unpackb(body, strict_map_key=True, use_list=False, **limits)
-    except Exception as error:  # msgpack's own errors, and whatever hostile bytes bring out of it
+    except Exception as error:  # msgpack's own errors, and any that hostile bytes cause in it
         detail = str(error) or type(error).__name__
         raise MalformedMessage(words.codec.not_msgpack(detail)) from None
     _check_depth(value)
@@ -96,7 +96,7 @@ def _check_depth(value: object) -> None:
         deeper: list[Any] = []
         for item in level:
             children = item.values() if type(item) is dict else item
-            if not _NESTED.isdisjoint(map(type, children)):  # as a rule nothing is nested: the quickest way to see it
+            if not _NESTED.isdisjoint(map(type, children)):  # usually nothing is nested: the quickest way to find out
                 deeper += [child for child in children if type(child) in _NESTED]
         if not deeper:
             return
@@ -105,7 +105,7 @@ def _check_depth(value: object) -> None:
 
 
 def _explanation(kind: Any, value: Any, complaint: str) -> str:
-    """Field, expectation and value in words. msgspec's complaint has the field's path alone: "... - at `$.a.b[3]`"."""
+    """Return field, expectation and value as text. msgspec's complaint only has the path: "... - at `$.a.b[3]`"."""
     _, _, where = complaint.partition(" - at `$")
     expected: Any = inspect.type_info(kind)
     if "`key` in" in complaint:
@@ -127,13 +127,13 @@ def _explanation(kind: Any, value: Any, complaint: str) -> str:
 
 
 def _one_of(expected: Any) -> list[Any]:
-    """Types that a value may have, without None."""
+    """Return the types that a value may have, without None."""
     types = expected.types if isinstance(expected, inspect.UnionType) else [expected]
     return [each for each in types if not isinstance(each, inspect.NoneType)]
 
 
 def _field(expected: Any, name: str, value: Any) -> Any:
-    """Type of the field `name` of a map; of several possible maps, the one that the tag in `value` names."""
+    """Return the type of the field `name` of a map. If several maps are possible, the tag in `value` decides."""
     types = _one_of(expected)
     if name == "tag":
         return inspect.LiteralType(tuple(each.tag for each in types))
@@ -142,7 +142,7 @@ def _field(expected: Any, name: str, value: Any) -> Any:
 
 
 def wanted(expected: Any) -> str:
-    """Type of a value in words, with its limits."""
+    """Return the type of a value as text, with its limits."""
     match _one_of(expected)[0]:
         case inspect.StrType(min_length=least, max_length=most, pattern=pattern):
             return words.codec.a_text(least or 0, most, is_visible=bool(pattern))
@@ -162,7 +162,7 @@ def wanted(expected: Any) -> str:
 
 
 def _brief(value: object) -> str:
-    """Value in a few characters, and quickly: it may be as large as a message."""
+    """Return the value in a few characters, and quickly: it may be as large as a message."""
     if isinstance(value, dict | tuple | list) and value:
         return (words.codec.a_map_of if isinstance(value, dict) else words.codec.a_list_of)(len(value))
     if isinstance(value, str) and len(value) > 40:

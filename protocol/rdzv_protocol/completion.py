@@ -1,4 +1,4 @@
-"""Flag `--print-completion` of each program, as in torchrun 2.15: a script by which a shell completes its flags."""
+"""Flag `--print-completion` of each program, as in torchrun 2.15: a script with which a shell completes its flags."""
 
 import argparse
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class PrintCompletion(argparse.Action):
 
 
 def _without_colons(parser: argparse.ArgumentParser) -> None:
-    """Take the colons out of the names of values, as in HOST:PORT: `shtab` makes a field of its own of each for zsh."""
+    """Remove the colons from names of values, as in HOST:PORT: for zsh, `shtab` would make each part a field."""
     for action in parser._actions:
         if isinstance(action.metavar, str):
             action.metavar = action.metavar.replace(":", " ")
@@ -38,7 +38,7 @@ def _without_colons(parser: argparse.ArgumentParser) -> None:
 
 
 def add_print_completion(parser: argparse.ArgumentParser, preamble: Mapping[str, str] | None = None) -> None:
-    """Give a parser the flag. `preamble`: functions, by shell, that the `complete` attribute of arguments names."""
+    """Add the flag to a parser. `preamble`: functions, by shell, that the `complete` attribute of arguments names."""
     action = parser.add_argument(
         "--print-completion", "--print_completion", action=PrintCompletion, metavar="SHELL",
         choices=SHELLS, default=argparse.SUPPRESS,

@@ -1,4 +1,4 @@
-"""Named types of the fields of messages, with the limits that `codec` enforces and the published schema states."""
+"""Named types of messages' fields, with the limits that `codec` enforces and the published schema states."""
 
 from typing import Annotated
 
@@ -9,18 +9,18 @@ from rdzv_protocol.visible import NAME
 MAX_MESSAGE_BYTES = 256 * 1024
 MAX_DEPTH = 8
 MAX_ITEMS = 1_024
-"""Most items of one list or map: msgpack allocates memory for as many as it claims to have, at every level."""
+"""Most items of one list or map: at every level, msgpack allocates memory for as many as the data claims to have."""
 
 Id = Annotated[str, Meta(min_length=1, max_length=256, pattern=NAME)]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern=NAME)]
 RoleName = Annotated[str, Meta(max_length=128, pattern=NAME)]
-"""Name of a role, which may be empty: TorchX gives such ones."""
+"""Name of a role, which may be empty, as in TorchX."""
 SortKey = Annotated[str, Meta(max_length=512, pattern=NAME)]
-"""Key by which nodes are ordered, such as a node's path in the network's tree, its numbers with leading zeros."""
+"""Key by which nodes are ordered, such as a node's path in the network's tree, with leading zeros in its numbers."""
 Secret = Annotated[str, Meta(max_length=128, pattern=NAME)]
-"""Secret that only its sender knows; empty for none."""
+"""Secret that only its sender knows; empty if there is none."""
 Nonce = Annotated[str, Meta(min_length=32, max_length=32, pattern=NAME)]
-"""Random text for one use, which nobody can guess."""
+"""Random text for one use, which cannot be guessed."""
 Fingerprint = Annotated[str, Meta(max_length=64, pattern=NAME)]
 ProgramName = Annotated[str, Meta(max_length=128, pattern=NAME)]
 Address = Annotated[str, Meta(min_length=1, max_length=256, pattern=NAME)]

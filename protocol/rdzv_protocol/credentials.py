@@ -1,4 +1,4 @@
-"""Credentials of an agent for its server: a token, and TLS files. None of them reaches a worker."""
+"""Credentials of an agent for its server: a token, and TLS files. Workers never get them."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import ssl
 
 SYSTEM = "system"
-"""Value of `TlsFiles.ca` that stands for the authorities which the operating system trusts."""
+"""Value of `TlsFiles.ca` that stands for the authorities that the operating system trusts."""
 
 # OpenSSL's X509_V_ERR_*
 _NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_AUTHORITY = 9, 10, (62, 64), (2, 18, 19, 20, 21)
@@ -16,7 +16,7 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACK
 
 
 class TlsNames(NamedTuple):
-    """Names by which a user gives the files, for messages: flags, or a program's settings."""
+    """Names by which a user sets the files, for messages: flags, or a program's settings."""
 
     ca: str = "--tls-ca"
     cert: str = "--tls-cert"
@@ -24,7 +24,7 @@ class TlsNames(NamedTuple):
 
 
 class TlsFiles(NamedTuple):
-    """Paths of PEM files: authorities that may vouch for the server, and this node's own certificate with its key."""
+    """Paths of PEM files: authorities for the server's certificate, and this node's own certificate with its key."""
 
     ca: str
     cert: str | None = None
@@ -32,8 +32,8 @@ class TlsFiles(NamedTuple):
     names: TlsNames = TlsNames()
 
     def context(self) -> "ssl.SSLContext":
-        """Context of a new connection. Raises `rdzv_protocol.certificates.BadCertificate`."""
-        import ssl  # it takes five megabytes, which plain HTTP does without
+        """Return the TLS context of a new connection. Raises `rdzv_protocol.certificates.BadCertificate`."""
+        import ssl  # takes five megabytes, which plain HTTP does not need
 
         from rdzv_protocol.certificates import load_authorities, load_own
 
@@ -48,7 +48,7 @@ class TlsFiles(NamedTuple):
         return context
 
     def explain(self, error: Exception, host: str) -> str | None:
-        """Reason why a connection to `host` failed, if TLS is to blame, so that the next try fails too; else None."""
+        """Return why a connection to `host` failed if TLS is to blame, so that the next try fails, too; else None."""
         import ssl
 
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -81,7 +81,7 @@ class Credentials:
     """Credentials of one agent, for all its connections. Files are read again when that may help."""
 
     def __init__(self, token_file: str | None = None, tls: TlsFiles | None = None) -> None:
-        """Read the token. Raises `ValueError`, with one line that names the file, if that cannot be used."""
+        """Read the token. Raises `ValueError`, with one line that names the file, if the file cannot be used."""
         self.tls = tls
         self.token_file = token_file
         self.token = read_token(token_file) if token_file is not None else None
@@ -90,7 +90,7 @@ class Credentials:
         return f"Credentials(token_file={self.token_file!r}, tls={self.tls!r})"
 
     def renew(self, refused: str | None) -> bool:
-        """Read the token file again; return whether it now holds another token than the `refused` one."""
+        """Read the token file again. Return whether it now contains another token than the `refused` one."""
         if self.token_file is not None:
             try:
                 self.token = read_token(self.token_file)
@@ -99,12 +99,15 @@ class Credentials:
         return self.token != refused
 
     def context(self) -> "ssl.SSLContext | None":
-        """TLS context of a new connection, from the files as they are now; None: plain HTTP. Raises `ValueError`."""
+        """Return the TLS context of a new connection, from the current files; None without TLS. Raises `ValueError`."""
         return self.tls.context() if self.tls else None
 
 
 def read_token(path: str) -> str:
-    """The token in this file, the only line that is no comment. Raises `ValueError`; no error tells what it holds."""
+    """Return the token in this file, the only line that is no comment.
+
+    Raises `ValueError`, which never quotes the file.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             lines = [line.strip() for line in file if line.strip() and not line.lstrip().startswith("#")]

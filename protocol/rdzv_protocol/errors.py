@@ -1,10 +1,10 @@
 """Tree of all refusals of the server, with codes that never change once released.
 
-A refused request has changed nothing. `AgentFenced` tells an agent to stop its workers and to join anew;
-`RunSucceeded` lets it exit with 0, `RunFailed` with 1. After `OutcomeUnknown` it exits with 0 if all of its own workers
-had exited 0, else with 77. `NotLeader`, `ServerUnavailable` and everything below HTTP is retried; the rest
-ends the agent with exit code 77. An agent that the server has answered before retries the errors of `KEPT_OUT`, too: a
-mistake with tokens or certificates ends no run.
+A refused request has changed nothing. After `AgentFenced`, an agent stops its workers and joins anew. After
+`RunSucceeded` it exits with 0, after `RunFailed` with 1. After `OutcomeUnknown` it exits with 0 if all of its own
+workers had exited 0, else with 77. It retries `NotLeader`, `ServerUnavailable` and everything below HTTP. All other
+refusals end the agent with exit code 77. An agent that the server has answered before retries the errors of `KEPT_OUT`,
+too: a mistake with tokens or certificates does not end a run.
 """
 
 from typing import ClassVar
@@ -25,7 +25,7 @@ _BY_CODE: dict[str, type[ProtocolError]] = {}
 
 
 class MalformedMessage(ProtocolError, code="malformed_message", status=400):
-    """The body is not what its path takes."""
+    """The body is not the message that its path expects."""
 
 
 class TlsRequired(ProtocolError, code="tls_required", status=400):
@@ -41,11 +41,11 @@ class MessageTooLarge(ProtocolError, code="message_too_large", status=413):
 
 
 class UnsupportedMediaType(ProtocolError, code="unsupported_media_type", status=415):
-    """The body is compressed, or not of its path's type."""
+    """The body is compressed, or does not have its path's type."""
 
 
 class Unauthorized(ProtocolError, code="unauthorized", status=401):
-    """No token is given, or a wrong one."""
+    """The request has no token, or a wrong one."""
 
 
 class Forbidden(ProtocolError, code="forbidden", status=403):
@@ -89,7 +89,7 @@ class NoAnswer(ProtocolError, code="no_answer", status=409):
 
 
 class RunEnded(ProtocolError, code="run_ended", status=409):
-    """An operator acts on a run that is over."""
+    """An operator acts on a run that has ended."""
 
 
 class RunGoesOn(ProtocolError, code="run_goes_on", status=409):
@@ -97,11 +97,11 @@ class RunGoesOn(ProtocolError, code="run_goes_on", status=409):
 
 
 class NobodyWaits(ProtocolError, code="nobody_waits", status=409):
-    """An operator admits waiting nodes, and none stands by for a free seat."""
+    """An operator admits waiting nodes, but no node stands by for a free seat."""
 
 
 class RunSucceeded(ProtocolError, code="run_succeeded", status=410):
-    """The run has succeeded: nothing is left to do."""
+    """The run has succeeded: there is nothing left to do."""
 
 
 class RunFailed(ProtocolError, code="run_failed", status=410):
@@ -109,13 +109,13 @@ class RunFailed(ProtocolError, code="run_failed", status=410):
 
 
 class OutcomeUnknown(ProtocolError, code="outcome_unknown", status=410):
-    """The run that the agent was part of has ended and is forgotten: the server cannot tell how it ended."""
+    """The run that the agent was part of has ended and is forgotten: the server does not know how it ended."""
 
 
 class NotLeader(ProtocolError, code="not_leader", status=421):
     """Another server of the cluster leads.
 
-    `leader`: HOST:PORT of the server to ask, None if it is not known; `leadership`: the number of its leadership.
+    `leader`: HOST:PORT of the server to ask, or None if unknown; `leadership`: the number of its leadership.
     """
 
     def __init__(self, message: str, leader: str | None = None, leadership: int = 0) -> None:
@@ -125,7 +125,7 @@ class NotLeader(ProtocolError, code="not_leader", status=421):
 
 
 class ServerUnavailable(ProtocolError, code="unavailable", status=503):
-    """The server starts, shuts down or is full: try again."""
+    """The server is starting, shutting down or full: try again."""
 
 
 class TooManyRequests(ServerUnavailable, code="too_many_requests", status=429):
@@ -136,7 +136,7 @@ KEPT_OUT = (TlsRequired, Unauthorized, Forbidden)
 
 
 def from_code(code: str, message: str, leader: str | None = None, leadership: int = 0) -> ProtocolError:
-    """The error that a reply names; a code from a newer server becomes a plain `ProtocolError`."""
+    """Return the error that a reply names. A code from a newer server becomes a plain `ProtocolError`."""
     if code == NotLeader.code:
         return NotLeader(message, leader, leadership)
     return _BY_CODE.get(code, ProtocolError)(message)

@@ -1,8 +1,8 @@
-"""Events of a run: what happened to it, in order, as `/v1/runs/ID/events`, the event log and the webhook tell it.
+"""Events of a run: what happened to it, in order, as in `/v1/runs/ID/events`, the event log and the webhook.
 
 The events of a run are numbered 1, 2, 3 ..., over all attempts of its run id. A reader that has seen number N asks for
-what came after N. A jump in the numbers shows that the server has dropped old events. New fields and new kinds may be
-added within `/v1`; what is there keeps its meaning.
+the events after N. A jump in the numbers shows that the server has dropped old events. New fields and new kinds may be
+added within `/v1`; existing ones keep their meaning.
 """
 
 from typing import Annotated, Literal
@@ -49,25 +49,25 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_id: Id
     attempt: Count
     round: Round
-    """The round that was forming or running; with `round_opened` the one that forms from now on, with
-    `workers_failed` the one of these workers."""
+    """The round that was forming or running. For `round_opened`, the round that forms from now on; for
+    `workers_failed`, the round of these workers."""
     kind: EventKind
-    """`node_joined`: an agent that is new to the attempt; nobody who rejoins. `workers_failed`: a node's workers.
-    `warning`: what a person should look at, though the run goes on. `hang_suspected`, `hang_found`: workers seem to
-    hang, and who is to blame. `straggler_found`, `straggler_over`: a node is much slower than the others, or no longer.
-    `notice_given`, `notice_ended`: workers are told that the round ends, and how that ended. `network_tested`,
-    `node_unfit`: what a test of the nodes in pairs has found, and the node that it keeps out.
-    From `node_drained` to `run_stopped`, and `stacks_asked`: what an operator did."""
+    """`node_joined`: an agent has joined that is new to the attempt, not one that rejoins. `workers_failed`: a node's
+    workers have failed. `warning`: something that a person should look at, while the run continues. `hang_suspected`,
+    `hang_found`: workers seem to hang, and which rank is to blame. `straggler_found`, `straggler_over`: a node is much
+    slower than the others, or no longer. `notice_given`, `notice_ended`: workers are told that the round ends, and how
+    the notice ended. `network_tested`, `node_unfit`: the result of a test of the nodes in pairs, and a node that it
+    excludes. From `node_drained` to `run_stopped`, and `stacks_asked`: an operator's action."""
     reason: Sentence
     """Sentence about what happened and why: the same in the log, the status and every tool."""
     at: WallClock | None = None
-    """The server's wall clock, seconds since 1970."""
+    """The server's wall clock, in seconds since 1970."""
     node_id: Id | None = None
     group_rank: Rank | None = None
-    """Group rank of the node in the last round that it had a seat in."""
+    """Group rank of the node in the last round in which it had a seat."""
     cause: Name | None = None
-    """Cause for which the round was opened: `first`, `worker_failure`, `node_lost`, `node_left`, `node_arrived`, or
-    another that an operator gave."""
+    """Cause for which the round was opened: `first`, `worker_failure`, `node_lost`, `node_left`, `node_arrived`, or a
+    cause from an operator's action."""
     charged: bool | None = None
     """Whether this restart was charged to `max_restarts`; for `round_started`."""
     nodes: Count | None = None
@@ -80,15 +80,15 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     time: RunTime | None = None
     """Time of the run by what it went into; for `run_succeeded` and `run_failed`."""
     running_time: RunningTime | None = None
-    """The same for a run whose workers told no progress."""
+    """The same for a run whose workers reported no progress."""
     by: Line = ""
-    """Role of the token and address of the operator who acted; empty for what no operator did."""
+    """Role of the token and address of the operator who acted; empty for other events."""
     request_id: Id | None = None
     """Value of `request_id` in the operator's request."""
 
     @property
     def sentence(self) -> str:
-        """The event in one line, with who did it, for people: the same in every log and every tool."""
+        """Return the event in one line, with the operator if there is one: the same in every log and every tool."""
         what = self._what()
         return printable(words.run.by_operator(what, self.by) if self.by else what)
 
@@ -106,21 +106,21 @@ class RunEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventPage(Struct, frozen=True, kw_only=True):
-    """Some events of a run, the oldest first. There are more while `after` is below `last`."""
+    """Some events of a run, the oldest first. There are more if `after` is below `last`."""
 
     events: tuple[RunEvent, ...]
     after: Annotated[int, Meta(ge=0, le=2**53)]
-    """Number of the last event of this page: what to ask for next."""
+    """Number of the last event of this page: the value of `after` for the next request."""
     last: Annotated[int, Meta(ge=0, le=2**53)]
-    """Number of the last event that the run has."""
+    """Number of the last event of the run."""
 
 
 SIGNATURE = "Rdzv-Signature"
-"""Header of a webhook's request: `t=TIME,v1=HEX`. HEX: HMAC-SHA256 of TIME, seconds since 1970, a dot and the body."""
+"""Header of a webhook's request: `t=TIME,v1=HEX`. TIME is seconds since 1970; HEX is HMAC-SHA256 of `TIME.BODY`."""
 
 
 class EventDelivery(Struct, frozen=True, kw_only=True):
-    """Body of a webhook's request: the next events of one run. A number that was seen before is a copy."""
+    """Body of a webhook's request: the next events of one run. An event whose number was seen before is a copy."""
 
     run_id: Id
     events: tuple[RunEvent, ...]

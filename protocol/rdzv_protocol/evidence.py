@@ -1,6 +1,6 @@
-"""Evidence of a hang: what the workers of one node were doing when they were looked at, in a bounded size.
+"""Evidence of a hang: what the workers of one node were doing when they were examined, within a limited size.
 
-The files that it was made of stay on the node, with the logs of the round.
+The files behind it stay on the node, with the logs of the round.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from rdzv_protocol.text import clip, printable
 MOST_GROUPS = 32
 MOST_FRAMES = 24
 OUTERMOST_FRAMES = 8
-"""Frames that are kept of the outer end of a stack with more than `MOST_FRAMES`; the others are of its inner end."""
+"""Number of frames kept from the outer end of a stack with more than `MOST_FRAMES`; the others are inner ones."""
 MOST_BYTES = 32 * 1024
 """Most bytes of all names of files and functions in one node's evidence, in UTF-8."""
 MOST_ERRORS = 16
@@ -31,20 +31,20 @@ class Frame(Struct, frozen=True, kw_only=True):
 
     function: FunctionName
     file: FilePath
-    """Path on the node; of a path that is too long, its end."""
+    """Path on the node; if it is too long, only its end."""
     line: Count = 0
 
 
 class ProcessState(Enum):
-    """State of a process, by the letter of /proc/PID/stat."""
+    """State of a process, by the letter in /proc/PID/stat."""
 
     ALIVE = "alive"
-    """Running, or asleep as a process is that waits for something."""
+    """Running, or asleep like a process that waits for something."""
     STOPPED = "stopped"
     TRACED = "traced"
     """Held by a debugger."""
     UNINTERRUPTIBLE = "uninterruptible"
-    """Uninterruptible sleep (state D) in each of several samples: it waits for a disk, a file system or a driver."""
+    """In uninterruptible sleep (state D) in each of several samples: it waits for a disk, a file system or a driver."""
     ENDED = "ended"
 
 
@@ -58,20 +58,20 @@ class StackGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     wchan: Name | None = None
     """Kernel function in which the first of these workers sleeps."""
     step: Count | None = None
-    """Step that the script has told by `node_agent.progress`."""
+    """Step that the script has reported with `node_agent.progress`."""
     collective: Count | None = None
-    """Number of the last collective of the default process group, by torch's flight recorder."""
+    """Number of the last collective of the default process group, from torch's flight recorder."""
 
 
 class LastError(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Exception at the end of what a worker has written to its stderr."""
+    """Exception at the end of a worker's stderr."""
 
     rank: Rank
     error: Line
     """The exception as Python writes it: "ValueError: boom"."""
     traceback: Traceback = ()
     is_uncaught: bool = False
-    """Whether the exception is known to have ended the script: torch marks its lines."""
+    """Whether the exception is known to have ended the script, because torch has marked its lines."""
     is_consequence: bool = False
     """Whether the exception says that another worker is gone or late."""
 
@@ -81,20 +81,20 @@ class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
 
     groups: Annotated[tuple[StackGroup, ...], Meta(max_length=MOST_GROUPS)]
     folder: Line = ""
-    """Folder on the node that has all of the evidence in files; empty: none."""
+    """Folder on the node with all of the evidence in files; empty if there is none."""
     problems: Lines = ()
     """Evidence that could not be collected, and why, for a person."""
     flight_recorder: Traceback = ()
     """Output of torch's `torchfrtrace` about this node's flight recorder dumps."""
     nccl: Traceback = ()
-    """Errors and warnings about the communicators of the whole job, as NCCL's RAS subsystem tells them."""
+    """Errors and warnings about the communicators of the whole job, from NCCL's RAS subsystem."""
     took_s: Seconds = 0.0
     errors: Annotated[tuple[LastError, ...], Meta(max_length=MOST_ERRORS)] = ()
-    """Exceptions at the end of the workers' stderr. A worker may have caught its own, and continue."""
+    """Exceptions at the end of the workers' stderr. A worker may have caught its exception and continued."""
 
 
 def frame(function: str, file: str, line: int) -> Frame:
-    """Make a frame whose names are printable and within the limits of the wire."""
+    """Return a frame whose names are printable and within the limits of the wire."""
     return Frame(
         function=clip(_sendable(function), _MOST_FUNCTION),
         file=_sendable(file)[-_MOST_FILE:],
@@ -103,9 +103,12 @@ def frame(function: str, file: str, line: int) -> Frame:
 
 
 def bounded(groups: Iterable[StackGroup]) -> tuple[StackGroup, ...]:
-    """The groups within the limits: of too many the largest are left out, and of too large a stack its middle."""
+    """Return the groups within the limits.
+
+    The largest groups are left out first, and a large stack loses its middle.
+    """
     kept, left = [], MOST_BYTES
-    for group in sorted(groups, key=lambda group: len(group.ranks))[:MOST_GROUPS]:  # the odd ones tell the most
+    for group in sorted(groups, key=lambda group: len(group.ranks))[:MOST_GROUPS]:  # small groups tell the most
         frames = _both_ends(group.frames)
         size = sum(len(each.function.encode()) + len(each.file.encode()) for each in frames)
         if size > left:

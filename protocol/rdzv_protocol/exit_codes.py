@@ -1,4 +1,4 @@
-"""Exit codes of the programs, which schedulers act on; docs/reference/exit-codes.md says how.
+"""Exit codes of the programs, which schedulers act on: see docs/reference/exit-codes.md.
 
 The first three are torchrun's; the others are those of `sysexits.h`, which systemd shows by name.
 """
@@ -14,15 +14,15 @@ class ExitCode(IntEnum):
     FAILED = 1
     """Failure of the run, or a bug of this program: final for the whole job."""
     BAD_INPUT = 2
-    """Mistake in the command line or in a file that it names. Nothing was started; another try would fail alike."""
+    """Mistake in the command line or in a file that it names. Nothing was started; another try would fail, too."""
     NO_PROGRESS = 70
-    """Failure of a run that restarts got no further (EX_SOFTWARE): a person has to look at program and data."""
+    """Failure of a run after restarts without progress (EX_SOFTWARE): a person has to look at program and data."""
     NODE_UNFIT = 71
     """Unfit node, which cannot do its part (EX_OSERR): replace it, and start the agent elsewhere."""
     START_AGAIN = 75
-    """Departure of an agent that was told to leave or has lost its server (EX_TEMPFAIL): start it again anywhere."""
+    """Departure of an agent that was asked to leave or has lost its server (EX_TEMPFAIL): start it again anywhere."""
     REFUSED = 77
-    """Refusal by the server (EX_NOPERM), over the agent's token or the run's settings. Do not retry."""
+    """Refusal by the server (EX_NOPERM), because of the agent's token or the run's settings. Do not retry."""
 
     @property
     def as_torchruns(self) -> "ExitCode":

@@ -1,7 +1,7 @@
-"""Prometheus' text format of the metrics of a server or an agent, by `prometheus_client`.
+"""Prometheus' text format for the metrics of a server or an agent, by `prometheus_client`.
 
-What is counted on the way of a request is a plain number: `prometheus_client` is imported when somebody first asks for
-the metrics, and only writes them.
+Values that are counted during requests are plain numbers. `prometheus_client` only writes them, and is imported at the
+first request for the metrics.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 
 class Metric(Struct, frozen=True):
-    """A metric as its readers know it. A counter's name ends in `_total`, units are seconds and bytes."""
+    """A metric as its readers know it. A counter's name ends in `_total`; units are seconds and bytes."""
 
     name: str
     kind: Kind
@@ -25,7 +25,7 @@ class Metric(Struct, frozen=True):
 
 
 class Distribution(Struct, frozen=True):
-    """State of a histogram: the number of values in each bucket, the last one beyond all bounds, and their sum."""
+    """State of a histogram: the number of values in each bucket, with a last bucket above all bounds, and their sum."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -33,7 +33,7 @@ class Distribution(Struct, frozen=True):
 
 
 class Histogram:
-    """Distribution of values as it grows. `bounds`: the highest value of each bucket, ascending."""
+    """Distribution that grows with each value. `bounds`: the highest value of each bucket, ascending."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -51,7 +51,7 @@ class Histogram:
 
 
 class Sample(Struct, frozen=True):
-    """A metric's value for one set of its labels' values."""
+    """A metric's value for one set of label values."""
 
     metric: Metric
     value: float | Distribution
@@ -59,11 +59,11 @@ class Sample(Struct, frozen=True):
 
 
 AT_ONCE = 32
-"""Samples in one piece of `exposition`."""
+"""Number of samples in one piece of `exposition`."""
 
 
 def exposition(metrics: Sequence[Metric], samples: Iterable[Sample]) -> Iterator[bytes]:
-    """Yield all metrics, also those without a sample, with the samples of each, in pieces of less than a millisecond.
+    """Yield all metrics, each with its samples if it has any, in pieces that take less than a millisecond.
 
     The first piece imports `prometheus_client`, which takes a tenth of a second.
     """
@@ -75,13 +75,13 @@ def exposition(metrics: Sequence[Metric], samples: Iterable[Sample]) -> Iterator
     for metric, all_of_it in of_metric.items():
         for begin in range(0, len(all_of_it) or 1, AT_ONCE):
             piece = generate_latest(_Family(metric, all_of_it[begin : begin + AT_ONCE]))
-            yield piece.split(b"\n", 2)[2] if begin else piece  # its HELP and TYPE stand above the first
+            yield piece.split(b"\n", 2)[2] if begin else piece  # its HELP and TYPE are above the first
 
 
 def of_process() -> bytes:
-    """The metrics of this process: its memory, CPU time, and open files, which take 20 ms to count if they are 10,000.
+    """Return the metrics of this process: its memory, CPU time and open files. Counting 10,000 files takes 20 ms.
 
-    To be called in a thread beside an event loop, also since it imports `prometheus_client`.
+    Call it in a thread beside an event loop, also because it imports `prometheus_client`.
     """
     from prometheus_client import ProcessCollector, generate_latest
 
@@ -112,6 +112,6 @@ class _Family:
 
 
 def _buckets(values: Distribution) -> list[tuple[str, float]]:
-    """Number of the values up to each bound, as Prometheus counts them."""
+    """Return the number of values up to each bound, as Prometheus counts them."""
     bounds = [*map(repr, map(float, values.bounds)), "+Inf"]
     return [(bound, float(count)) for bound, count in zip(bounds, accumulate(values.counts), strict=True)]

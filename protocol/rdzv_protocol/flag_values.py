@@ -1,4 +1,4 @@
-"""Values of flags that several programs read alike. Each raises `ValueError` with one line for the user."""
+"""Values of flags that several programs parse. Each function raises `ValueError` with one line for the user."""
 
 import re
 from typing import Literal
@@ -9,10 +9,10 @@ from rdzv_protocol.paths import DEFAULT_PORT, STATUS
 Endpoint = tuple[str, int]
 """Host, without brackets, and port."""
 LOG_FORMATS = ("text", "json")
-"""Forms of a program's own lines."""
+"""Formats of a program's own log lines."""
 LogStream = Literal["stdout", "stderr"]
 LONGEST_HOST = 250
-"""Most characters of a host: with a port it is an address of the protocol."""
+"""Most characters of a host: with a port, it is an address of the protocol."""
 MOST_LOG_LINES = 1_000
 """Most lines of a worker's log file that are shown at a time."""
 
@@ -20,7 +20,7 @@ _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def seconds(text: str) -> float:
-    """Seconds of a time with its unit, as in 90s; without a unit they are seconds. Raises `ValueError`."""
+    """Return the seconds of a time with its unit, as in 90s; without a unit they are seconds. Raises `ValueError`."""
     match = re.fullmatch(r"([0-9]{1,8}(?:\.[0-9]{1,3})?)([smhd]?)", text.strip())
     if match is None:
         raise ValueError(words.flags.bad_time(text))
@@ -28,10 +28,9 @@ def seconds(text: str) -> float:
 
 
 def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> Endpoint:
-    """Endpoint of HOST:PORT, also as a URL, such as an agent's page has; an IPv6 address in brackets. Without a default
-    a port must be named.
+    """Return the endpoint of HOST:PORT, also in a URL such as that of an agent's page; an IPv6 address is in brackets.
 
-    Raises `ValueError`, with one line for the user.
+    Without a default, the text must contain a port. Raises `ValueError`, with one line for the user.
     """
     for scheme in ("http://", "https://"):
         text = text.removeprefix(scheme)
@@ -40,7 +39,7 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
         raise ValueError(words.flags.bad_scheme(text, scheme))
     text = text.removesuffix("/").removesuffix(STATUS)
     host, colon, port = text.rpartition(":")
-    is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # to be a part of an IPv6 address
+    is_too_long = len(port) == 5 and port.isdigit() and not host.endswith(":")  # for a part of an IPv6 address
     if ":" in host and not host.startswith("[") and not is_too_long and "/" not in host:
         raise ValueError(words.flags.no_port(text, f"[{text}]:{DEFAULT_PORT}"))
     if not colon or "]" in port:
@@ -54,22 +53,22 @@ def endpoint(text: str, default_port: int | None = None, lowest: int = 1) -> End
 
 
 def address(host: str, port: int) -> str:
-    """Return HOST:PORT, for people and for HTTP: an IPv6 address stands in brackets."""
+    """Return HOST:PORT, for people and for HTTP, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_host(text: str) -> bool:
-    """Whether this can be a host's name or address, which may stand in brackets."""
+    """Whether this can be a host's name or address, with or without brackets."""
     return bool(text.strip("[]")) and len(text) <= LONGEST_HOST and text.isprintable() and not set(text) & set(" /,")
 
 
 def endpoints(text: str, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:
-    """Endpoints of HOST:PORT,HOST:PORT, each once. Raises `ValueError`."""
+    """Return the endpoints of HOST:PORT,HOST:PORT, each once. Raises `ValueError`."""
     return list(dict.fromkeys(endpoint(each.strip(), default_port, lowest) for each in text.split(",")))
 
 
 def node_counts(text: str) -> tuple[int, int]:
-    """Minimum and maximum of N, or of MIN:MAX. Raises `ValueError`."""
+    """Return the minimum and maximum of N, or of MIN:MAX. Raises `ValueError`."""
     low, colon, high = text.partition(":")
     try:
         nodes = int(low), int(high if colon else low)
@@ -79,7 +78,7 @@ def node_counts(text: str) -> tuple[int, int]:
 
 
 def checked_counts(low: int, high: int, text: str = "") -> tuple[int, int]:
-    """The minimum and the maximum, which `text` gave. Raises `ValueError` if there can be no such numbers of nodes."""
+    """Return the minimum and the maximum that `text` gave. Raises `ValueError` if no run can have them."""
     text = text or f"{low}:{high}"
     if low > high:
         raise ValueError(words.flags.min_above_max(text, low, high))

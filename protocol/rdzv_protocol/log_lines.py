@@ -1,7 +1,7 @@
 """A program's own log lines, as text for people or as JSON for collectors, and their lowest level.
 
-Server and agent write the same: as text `2026-08-01 12:00:00 node-agent: round 1 ...` in local time, as JSON one
-`LogLine` a line. Neither has anything to do with what workers write.
+Server and agent use the same format: as text `2026-08-01 12:00:00 node-agent: round 1 ...` in local time, as JSON one
+`LogLine` a line. Workers' output is not affected.
 """
 
 import logging
@@ -15,11 +15,11 @@ from msgspec import Struct, json
 from rdzv_protocol.text import printable
 
 LEVEL_VARIABLE = "LOGLEVEL"
-"""Environment variable of torchrun for the lowest level. Without it torchrun writes warnings, these programs INFO."""
+"""Environment variable of torchrun for the lowest level. Its default here is INFO, not WARNING."""
 
 
 class LogLine(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """One line of `--log-format json`. What is empty is left out."""
+    """One line of `--log-format json`. Empty fields are left out."""
 
     time: str
     """Time in UTC, with milliseconds: `2026-08-01T12:00:00.123Z`."""
@@ -33,15 +33,15 @@ class LogLine(Struct, kw_only=True, frozen=True, omit_defaults=True):
     node_id: str = ""
     attempt: int = 0
     round: int = 0
-    """Number of the round; 0: none has begun yet."""
+    """Number of the round; 0 if none has begun yet."""
     group_rank: int | None = None
     event: str = ""
-    """Kind of what happened, for a line that is about something that did: `round_started`, `workers_failed`, ..."""
+    """Kind of event, for a line that reports one: `round_started`, `workers_failed`, ..."""
     traceback: str = ""
 
 
 class Context(TypedDict, total=False):
-    """Subject of a line: run, node, round and what happened; fields of `LogLine`."""
+    """Subject of a line: run, node, round and event; fields of `LogLine`."""
 
     run_id: str
     node_id: str
@@ -53,14 +53,14 @@ class Context(TypedDict, total=False):
 
 
 class LineFormat(Struct, frozen=True):
-    """Form of one program's lines, and the lowest level that it writes, as a number of `logging`."""
+    """Format of one program's lines, and the lowest level that it writes, as a number of `logging`."""
 
     program: str
     is_json: bool = False
     lowest: int = logging.INFO
 
     def line(self, text: str, level: int, at: float, context: Context, *, shows_level: bool = False) -> str:
-        """Format a line, without its line break, for the wall-clock time `at`, in seconds since 1970."""
+        """Return a formatted line, without its line break, for the wall-clock time `at`, in seconds since 1970."""
         name = logging.getLevelName(level)
         if self.is_json:
             now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}.{int(at % 1 * 1000):03d}Z"
@@ -72,8 +72,10 @@ class LineFormat(Struct, frozen=True):
 
 
 def complaint(program: str, message: str, words: Sequence[str], variable: str = "") -> str:
-    """One line of a program that ends over a mistake in its command line, in the form that the words or the variable
-    for `--log-format` ask for: the words could not be parsed."""
+    """Return the line of a program that ends because of a mistake in its command line.
+
+    The words, which could not be parsed, or the variable for `--log-format` decide its format.
+    """
     spelled = [word.replace("_", "-") for word in words]
     is_json = "--log-format=json" in spelled or ("--log-format", "json") in pairwise(spelled) or variable == "json"
     text = f"error: {message}"
@@ -83,12 +85,12 @@ def complaint(program: str, message: str, words: Sequence[str], variable: str = 
 
 
 def encodable(text: str) -> str:
-    """Replace what UTF-8 cannot encode by escapes."""
+    """Replace characters that UTF-8 cannot encode with escapes."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def lowest_level(environment: Mapping[str, str]) -> int:
-    """The level that `LOGLEVEL` names, in capitals or not, or as a number; INFO without it. Raises `ValueError`."""
+    """Return the level in `LOGLEVEL`, as a name in any case or a number; INFO if it is not set. Raises `ValueError`."""
     word = environment.get(LEVEL_VARIABLE, "").strip().upper()
     known = logging.getLevelNamesMapping()
     if not word or word in known:

@@ -1,13 +1,15 @@
-"""Every message on the wire, as an immutable type that decoding and the published schema are derived from.
+"""Every message on the wire, as an immutable type from which decoding and the published schema are derived.
 
-An agent sends `JoinRequest` (itself the first long poll), then one `PollRequest` after another, and in between
-`ReportRequest` when its workers have ended, `AnswerRequest` when it was asked something and `LeaveRequest` when it
-goes. The server answers a join and a poll with a `Reply`, whose directive says what the agent must do now; the others
-with an `Ack`; and a request that it refuses with an `ErrorReply`. Directives are level-triggered: the latest one stands
-until another replaces it. So are queries (`rdzv_protocol.queries`), which stand until they are answered.
+An agent sends `JoinRequest` (itself the first long poll), then one `PollRequest` after another. In between it sends
+`ReportRequest` when its workers have ended, `AnswerRequest` to answer a query, and `LeaveRequest` when it leaves. The
+server answers a join or a poll with a `Reply`, whose directive says what the agent must do now. It answers the other
+requests with an `Ack`, and refuses a request with an `ErrorReply`. Directives are level-triggered: the latest one is
+valid until another replaces it. Queries (`rdzv_protocol.queries`) are level-triggered, too: they stay open until they
+are answered.
 
-Of several servers one leads at a time. The others refuse all of this and name the leader; they are asked with a
-`LeaderRequest`, a long poll, too, so that an agent hears of a new leader also while the old one hangs.
+If there are several servers, one of them leads at a time. The others refuse all these requests and name the leader.
+Agents ask them with a `LeaderRequest`, also a long poll, so that an agent learns of a new leader even while the old one
+hangs.
 """
 
 from typing import Annotated, Literal
@@ -51,7 +53,7 @@ Recurs = Literal["unknown", "at_start", "at_step"]
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """A worker's end, with the evidence for it. `exit_code` is negative for a signal, as in `subprocess`."""
+    """A worker's failure, with its evidence. `exit_code` is negative for a signal, as in `subprocess`."""
 
     node_id: Id
     rank: Rank
@@ -59,40 +61,41 @@ class Failure(Struct, frozen=True, kw_only=True):
     pid: Count
     exit_code: WorkerExitCode
     cause: Line
-    """The exit code or signal in words: "exit code 3", "signal 9 (SIGKILL)"."""
+    """The exit code or signal as text: "exit code 3", "signal 9 (SIGKILL)"."""
     error: Line = ""
-    """The exception that ended the worker, as Python says it: "ValueError: boom". Empty if none was seen."""
+    """The exception that ended the worker, as Python writes it: "ValueError: boom". Empty if there is none."""
     traceback: Traceback = ()
-    """The end of the exception's traceback, the exception last."""
+    """The end of the exception's traceback, with the exception last."""
     stderr_tail: Lines = ()
-    """Last lines that the worker wrote to its stderr; to stdout too if `both_streams`."""
+    """Last lines that the worker wrote to its stderr; to stdout, too, if `both_streams`."""
     both_streams: bool = False
-    """Whether the worker wrote stdout and stderr into one pipe, so that `stderr_tail` has the lines of both."""
+    """Whether the worker wrote stdout and stderr into one pipe, so that `stderr_tail` has lines of both."""
     hint: Line = ""
-    """Advice for a person; empty: none."""
+    """Advice for a person; empty if there is none."""
     consequence: bool = False
-    """Whether, by its output, the worker ended because another one was gone; if reported, that failure is the root."""
+    """Whether, by its output, the worker failed because another one was gone. If reported, that failure is the root."""
     error_file: Line = ""
-    """Path on the node of torch's `@record` file; empty if there is none, or it is removed with the agent."""
+    """Path on the node of torch's `@record` file; empty if there is none, or if it is removed with the agent."""
     blame: Blame = "unknown"
-    """Party at fault by the evidence: this `node` (a memory error of a GPU, a full disk), or the `program` (it asks for
+    """What is at fault, by the evidence: this `node` (a memory error of a GPU, a full disk), or the `program` (it needs
     more memory than there is)."""
     verdict: RuleVerdict = "count"
-    """Verdict of a user's rule on the failure: the run ends (`fatal`), the restart is free (`retry`), or neither."""
+    """Verdict of a user's rule on the failure: end the run (`fatal`), restart for free (`retry`), or neither
+    (`count`)."""
     rule: Line = ""
-    """Pattern of the rule that gave the verdict; empty: no rule matched."""
+    """Pattern of the rule that gave the verdict; empty if no rule matched."""
     recurs: Recurs = "unknown"
-    """Kind of error that a restart does not cure: a program that cannot start (`at_start`), or one that fails again
-    at the same step (`at_step`)."""
+    """Kind of error that a restart does not cure: a program that cannot start (`at_start`), or one that fails again at
+    the same step (`at_step`)."""
     failed_at: WallClock | None = None
-    """The node's wall clock, seconds since 1970. For people; nothing is decided by it."""
+    """The node's wall clock, in seconds since 1970, for people. It decides nothing."""
     singled_out: bool = True
-    """Whether the evidence singles this worker out. False: its run hangs, it is one of several workers that may be the
-    cause, and no sentence names it."""
+    """Whether the evidence singles this worker out. If false, its run hangs, it is one of several workers that may be
+    the cause, and no sentence names it."""
 
     @property
     def sentence(self) -> str:
-        """One line about what happened: the same in every log, on the status page and on every console."""
+        """Return one line about what happened: the same in every log, on the status page and on every console."""
         return words.run.worker_failed(self.node_id, self.rank, self.cause, self.error, singled_out=self.singled_out)
 
 
@@ -100,22 +103,22 @@ Failures = Annotated[tuple[Failure, ...], Meta(max_length=8)]
 
 
 class RestartEntry(Struct, frozen=True, kw_only=True):
-    """One line of the run's ledger: why `round` was opened, and whether that was charged to `max_restarts`."""
+    """One line of the run's ledger: why `round` was opened, and whether the restart was charged to `max_restarts`."""
 
     round: Round
     cause: Name
     charged: bool
     reason: Line
     at: WallClock | None = None
-    """The server's wall clock, seconds since 1970. For people; nothing is decided by it."""
+    """The server's wall clock, in seconds since 1970, for people. It decides nothing."""
 
 
 class RunTime(Struct, frozen=True, kw_only=True):
-    """Time that a run has taken, in seconds, by what it went into; the eight sum up to its length."""
+    """Time that a run has taken, in seconds, by what it went into. The eight times add up to its length."""
 
     training_s: Lifetime
     starting_s: Lifetime = 0.0
-    """Seconds from the start of each round until its workers told their first progress."""
+    """Seconds from the start of each round until its workers reported their first progress."""
     checkpointing_s: Lifetime = 0.0
     detecting_s: Lifetime = 0.0
     """Seconds from each standstill until its round ended."""
@@ -126,12 +129,14 @@ class RunTime(Struct, frozen=True, kw_only=True):
     waiting_s: Lifetime = 0.0
     """Seconds with fewer nodes than the minimum."""
     ettr: Annotated[float, Meta(ge=0, le=1)]
-    """Effective training time ratio: training divided by the whole."""
+    """Effective training time ratio: training divided by the whole time."""
 
 
 class RunningTime(Struct, frozen=True, kw_only=True):
-    """Time that a run has taken, in seconds, if its workers told no progress; the five sum up to its length. How much
-    of `running_s` was training is unknown."""
+    """Time that a run has taken, in seconds, if its workers reported no progress.
+
+    The five times add up to its length. It is unknown how much of `running_s` was training.
+    """
 
     running_s: Lifetime
     detecting_s: Lifetime = 0.0
@@ -146,74 +151,76 @@ Restarts = Annotated[tuple[RestartEntry, ...], Meta(max_length=16)]
 
 
 class JoinRequest(Struct, frozen=True, kw_only=True):
-    """An agent without workers is ready for the round after `after_round` (0: its first)."""
+    """An agent without workers is ready for the round after `after_round`, which is 0 for its first join."""
 
     run_id: Id
     agent_id: Id
     node_id: Id
     after_round: Round
     addr: Address
-    """Address at which the other nodes reach this one: the address that the agent reaches the server from."""
+    """Address at which the other nodes reach this node: the address from which the agent reaches the server."""
     port: Port
     """Port that the agent has reserved for this round: the MASTER_PORT if it becomes group rank 0."""
     local_world_size: WorkerCount
     role: RoleName = "default"
     node_rank: Rank | None = None
-    """Group rank that the node claims: the join is refused while another node has it."""
+    """Group rank that the node claims. The join is refused while another node has it."""
     preferred_rank: Rank | None = None
     """Group rank that the node gets if no other node has it."""
     sort_key: SortKey = ""
-    """Text in whose order nodes without a rank get theirs; equal ones in the order of joining."""
+    """Text by which nodes without a rank are sorted to get one; equal ones in the order of joining."""
     settings: RequestedSettings = field(default_factory=RequestedSettings)
     explicit_run_id: bool = False
     rerun: bool = False
     """Whether to begin a new attempt of a run that has already succeeded."""
     returning: bool = False
-    """Whether the agent has lost its place in the run: it takes another while the run lasts, and begins no attempt of a
-    run that has ended."""
+    """Whether the agent has lost its place in the run. It takes another place while the run lasts, and begins no
+    attempt of a run that has ended."""
     attempt: Count = 0
-    """Attempt in which the agent had its place, if it is `returning`; 0: the server did not tell."""
+    """Attempt in which the agent had its place, if it is `returning`; 0 if the server did not report it."""
     hosts_store: bool = False
-    """Whether this agent, as group rank 0, hosts the workers' store beside them: torch is installed on its node."""
+    """Whether this agent, as group rank 0, hosts the workers' store: torch is installed on its node."""
     log_dir: Line = ""
-    """Folder on the node with the workers' log files, for people; empty: they write to the agent's console."""
+    """Folder on the node with the workers' log files, for people; empty if they write to the agent's console."""
     command: Fingerprint = ""
-    """Short hash of the workers' command, without what differs between nodes. An agent whose hash is another than that
-    of the run's first gets a `warning`, and joins all the same."""
+    """Short hash of the workers' command, without what differs between nodes. An agent whose hash differs from that of
+    the run's first agent gets a `warning`, but may join."""
     program: ProgramName = ""
     """Name of the script, module or program that the workers run, without its folder. A newcomer with another program
-    and the same role is refused with `settings_conflict`. Digits do not count. Empty: not told."""
+    and the same role is refused with `settings_conflict`. Digits do not count. Empty if not reported."""
     drains: bool = False
     """Whether the agent knows the directive `drain`."""
     queries: Annotated[tuple[Name, ...], Meta(max_length=32)] = ()
-    """Tags of the queries that the agent knows: the server sends it no others."""
+    """Tags of the queries that the agent knows. The server sends it no others."""
     secret: Secret = ""
-    """Secret that the agent chooses, and every later request of its `agent_id` must bear. Empty: none has to."""
+    """Secret that the agent chooses, and that every later request of its `agent_id` must contain; empty for none."""
     unfit: Line = ""
-    """Evidence of a check that has found the node unfit: it takes no part, which the run is told, and the answer is
-    `agent_fenced`. Empty: it is fit, or was not checked."""
+    """Evidence of a check that has found the node unfit. The node does not take part, the run records that, and the
+    answer is `agent_fenced`. Empty if the node is fit, or was not checked."""
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Progress of a node's workers in `round`, as they have told it by `node_agent.progress`. It travels with messages
-    that are sent anyway."""
+    """Progress of a node's workers in `round`, as they have reported it with `node_agent.progress`.
+
+    It travels in messages that are sent anyway.
+    """
 
     round: Round
     lowest_step: Step | None = None
-    """Step of the worker that is furthest behind; None: no worker has told one."""
+    """Step of the worker that is furthest behind; None if no worker has reported one."""
     highest_step: Step | None = None
     age_s: Seconds = 0.0
-    """Seconds since the worker that has been silent for longest told something."""
+    """Seconds since the last report of the worker that has been silent for longest."""
     step_s: Seconds | None = None
-    """Seconds that a step of the slowest worker takes at present; None: not known yet."""
+    """Seconds that a step of the slowest worker takes now; None if not known yet."""
     work_s: Seconds | None = None
-    """Seconds of a step that go into the worker's own work, where that is most; None: workers do not tell."""
+    """Seconds of a step that go into the worker's own work, for the worker with the most; None if not reported."""
     checkpoint_step: Step | None = None
     """Step of the last complete checkpoint."""
     checkpoint_s: Seconds = 0.0
-    """Seconds that have gone into checkpoints in this round."""
+    """Seconds spent on checkpoints in this round."""
     telling_s: Seconds | None = None
-    """Seconds since the first of these workers told something for the first time in this round."""
+    """Seconds since the first report of any of these workers in this round."""
 
 
 class FinishedWorkers(Struct, frozen=True, kw_only=True):
@@ -226,7 +233,10 @@ class FinishedWorkers(Struct, frozen=True, kw_only=True):
 
 
 class PollRequest(Struct, frozen=True, kw_only=True):
-    """Answered once the agent's directive is newer than `revision`, or a query is open; at once if not `hold`."""
+    """Request for the agent's directive.
+
+    It is answered once the directive is newer than `revision`, or a query is open; at once if not `hold`.
+    """
 
     run_id: Id
     agent_id: Id
@@ -235,12 +245,12 @@ class PollRequest(Struct, frozen=True, kw_only=True):
     secret: Secret = ""
     progress: Progress | None = None
     asked: QueryNumbers = ()
-    """Numbers of the open queries that the agent has been sent: the poll is held in spite of them."""
+    """Numbers of the open queries that the agent already has. They do not end the poll."""
     finished: FinishedWorkers | None = None
 
 
 class ReportRequest(Struct, frozen=True, kw_only=True):
-    """End of the agent's workers of `round`: without a `failure` if every one has exited 0."""
+    """End of the agent's workers of `round`: without a `failure` if all of them have exited 0."""
 
     run_id: Id
     agent_id: Id
@@ -248,12 +258,14 @@ class ReportRequest(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     secret: Secret = ""
     progress: Progress | None = None
-    """Progress of the workers at their end, later than what the last poll told."""
+    """Progress of the workers at their end, later than in the last poll."""
 
 
 class SuspectRequest(Struct, frozen=True, kw_only=True):
-    """Suspicion that workers of this node hang in `round`, by one source; without ranks it is taken back. The server
-    makes one failure of what all nodes suspect, and the agent does nothing by itself."""
+    """Suspicion that workers of this node hang in `round`, by one source; without ranks, it is taken back.
+
+    The server makes one failure from the suspicions of all nodes. The agent itself does nothing.
+    """
 
     run_id: Id
     agent_id: Id
@@ -265,28 +277,28 @@ class SuspectRequest(Struct, frozen=True, kw_only=True):
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=1_024)]
     secret: Secret = ""
     silent_s: Seconds = 0.0
-    """Seconds for which these workers have shown no progress by this source; 0: the source saw something happen now."""
+    """Seconds for which these workers have shown no progress by this source; 0 if the source saw an event now."""
     limit_s: Seconds | None = None
-    """Limit that was exceeded, in seconds; None if the source is no limit of time."""
+    """Limit that was exceeded, in seconds; None if the source is not a time limit."""
 
 
 class LeaveRequest(Struct, frozen=True, kw_only=True):
-    """Departure of the agent, and why: "SIGTERM". At once, or with `notice_s` when the run's workers have been told."""
+    """Departure of the agent, and why: "SIGTERM". At once, or with `notice_s` after a notice to the run's workers."""
 
     run_id: Id
     agent_id: Id
     reason: Line
     secret: Secret = ""
     unfit: bool = False
-    """Whether a check has found the node unfit: `reason` has the evidence."""
+    """Whether a check has found the node unfit. If so, `reason` has the evidence."""
     retracts_success: bool = False
     """Whether a success that the agent has just reported does not count: its workers may have exited 0 because they got
-    the signal that the agent leaves for."""
+    the signal for which the agent leaves."""
     notice_s: Seconds | None = None
-    """Longest time in seconds that the agent waits for the workers of all nodes to acknowledge a notice; the directive
-    `drain` then lets it go. None: it goes at once, as it does with a server that does not know this field."""
+    """Most seconds for which the agent waits until the workers of all nodes have acknowledged a notice; then the
+    directive `drain` lets it go. If None, it leaves at once, as it does with a server that does not know this field."""
     stop_s: Seconds = 0.0
-    """Seconds after which the scheduler has the agent's own workers gone; used with `notice_s`."""
+    """Seconds after which the scheduler kills the agent's own workers; used with `notice_s`."""
 
 
 class AnswerRequest(Struct, frozen=True, kw_only=True):
@@ -315,7 +327,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     restart_count: Count
     max_restarts: Count
     agent_store: bool = False
-    """Whether group rank 0's agent hosts the store at the master's address; else its first worker does."""
+    """Whether group rank 0's agent hosts the store at the master's address; otherwise its first worker does."""
 
     @property
     def ranks(self) -> range:
@@ -327,18 +339,18 @@ class Wait(Struct, frozen=True, kw_only=True, tag_field="tag", tag="wait"):
     """Run no workers: the round is forming, or the agent stands by."""
 
     reason: Sentence
-    """Reason for the wait, without the time that is left: it changes when that does."""
+    """Reason for the wait, without the time that is left, so that it changes only when the reason does."""
     remaining_s: Seconds | None = None
-    """Longest time left, in seconds; None: there is no limit."""
+    """Most seconds left; None if there is no limit."""
     ending: Name | None = None
-    """Event at the end of `remaining_s`: the round `starts`, the run `gives_up`, the running round `ends` to admit
-    this node, or this node is `uncordoned`."""
+    """Event at the end of `remaining_s`: the round `starts`, the run `gives_up`, the running round `ends` to admit this
+    node, or this node is `uncordoned`."""
     excluded: bool = False
-    """Whether the server itself keeps this node out, for what it has cost runs: another one should take its place."""
+    """Whether the server itself excludes this node, for what it has cost runs: another node should take its place."""
 
     @property
     def sentence(self) -> str:
-        """The reason with the time that is left, for people."""
+        """Return the reason with the time that is left, for people."""
         if self.remaining_s is None:
             return self.reason
         match self.ending:
@@ -366,77 +378,77 @@ class Stop(Struct, frozen=True, kw_only=True, tag_field="tag", tag="stop"):
 
 
 class Finish(Struct, frozen=True, kw_only=True, tag_field="tag", tag="finish"):
-    """The run has ended. Stop what still runs and exit: 0 if it succeeded, else 1.
+    """The run has ended. Stop what still runs and exit: with 0 if it succeeded, else with 1.
 
-    Carries the run's final report, so that any node's log tells all of it; its size does not depend on the number of
+    Contains the run's final report, so that any node's log has all of it. Its size does not depend on the number of
     nodes.
     """
 
     succeeded: bool
     reason: Sentence
     failure: Failure | None = None
-    """Failure that ended the run: the root among the failures of its last round."""
+    """Failure that ended the run: the root failure of its last round."""
     round: Round = 0
-    """Round of `failure`; 0 for none."""
+    """Round of `failure`; 0 if there is none."""
     first_failure: Failure | None = None
-    """Root failure of the whole run, where that is another one: the failure of its first charged restart."""
+    """Root failure of the whole run, if it is another one: the failure of its first charged restart."""
     first_round: Round = 0
     others: Failures = ()
-    """Further failures of the last round, without what they wrote."""
+    """Other failures of the last round, without the workers' output."""
     more_failures: Count = 0
     """Number of failures of the last round beyond `failure` and `others`."""
     restarts: Restarts = ()
     """Latest restarts, oldest first."""
     restart_total: Count = 0
-    """Number of all restarts, whatever their cause."""
+    """Number of all restarts, for any cause."""
     charged_restarts: Count = 0
     join_timed_out: bool = False
     """Whether the run failed because too few nodes had joined in time."""
     no_progress: bool = False
-    """Whether the run failed because restarts got it no further; the agent then exits with 70."""
+    """Whether the run failed because restarts brought no progress; the agent then exits with 70."""
     time: RunTime | None = None
-    """Time of the run by what it went into; None if it took none, or if its workers told no progress."""
+    """Time of the run by what it went into; None if it took none, or if its workers reported no progress."""
     running_time: RunningTime | None = None
-    """The same for a run whose workers told no progress; else None."""
+    """The same for a run whose workers reported no progress; else None."""
 
 
 class Drain(Struct, frozen=True, kw_only=True, tag_field="tag", tag="drain"):
-    """Empty this node: stop the workers, leave the run and exit. The others go on without it.
+    """Empty this node: stop the workers, leave the run and exit. The other nodes continue without it.
 
-    Told only to agents that said with their join that they know it (`drains`); others are fenced.
+    Sent only to agents whose join says that they know it (`drains`); other agents are fenced.
     """
 
     reason: Sentence
     remaining_s: Seconds
     """Seconds that the workers have left after SIGTERM, for a checkpoint; then they are killed."""
     unfit: bool = False
-    """Whether the server's network test has found the node unfit: `reason` has the evidence, and the agent exits with
-    71."""
+    """Whether the server's network test has found the node unfit. If so, `reason` has the evidence, and the agent exits
+    with 71."""
 
 
 Directive = Wait | Start | Stop | Drain | Finish
 
 
 class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Answer to a join or a poll: what the agent must do now. `epoch` names one life of the server process."""
+    """Answer to a join or a poll: what the agent must do now. `epoch` identifies one lifetime of the server process."""
 
     epoch: Id
     revision: Revision
     lease_s: Seconds
-    """Lease of the agent: seconds that the server goes on without hearing from it."""
+    """Lease of the agent: seconds for which the server waits without hearing from it."""
     directive: Directive
     leadership: Revision = 0
-    """Number of this server's leadership. A higher one is later; 0: the server is the only one."""
+    """Number of this server's leadership. A higher one is later; 0 if the server is the only one."""
     warning: Sentence = ""
-    """Warning for a person, in the answer to a join; the agent may go on. Empty: none."""
+    """Warning for a person, in the answer to a join. The agent may continue. Empty if there is none."""
     queries: Queries = ()
-    """Open queries to the agent, beside its directive; repeated in every reply until they are answered."""
+    """Open queries to the agent, beside its directive. Every reply repeats them until they are answered."""
     attempt: Count = 0
-    """Number of the run's attempt that the agent is part of. 0: an older server."""
+    """Number of the run's attempt that the agent is part of; 0 from an older server."""
 
 
 class Ack(Struct, frozen=True, kw_only=True):
-    """The report, the leave or the answer has been taken, or had been taken before."""
+    """The report, the leave or the answer has been accepted, now or before."""
 
     epoch: Id
 
@@ -447,21 +459,24 @@ class ErrorReply(Struct, frozen=True, kw_only=True):
     code: Name
     message: Sentence
     leader: Address | None = None
-    """HOST:PORT of the server to ask, if this one knows it; for `not_leader`."""
+    """HOST:PORT of the server to ask, if this server knows it; for `not_leader`."""
     leadership: Revision = 0
     """Number of the leadership of `leader`."""
 
 
 class LeaderRequest(Struct, frozen=True, kw_only=True):
-    """Answered once the server knows of a later leadership than `after`, or after a while."""
+    """Request for the leader.
+
+    It is answered once the server knows a later leadership than `after`, or after a while.
+    """
 
     after: Revision
     run_id: Id | None = None
-    """Run whose leader is asked for: required where servers share the runs, since no single one leads them all."""
+    """Run whose leader is wanted. Required if servers share the runs, since no single server leads them all."""
 
 
 class LeaderReply(Struct, frozen=True, kw_only=True):
-    """The latest leadership that the server knows of, and the leader's HOST:PORT, if it is known now."""
+    """The latest leadership that the server knows, and the leader's HOST:PORT if it is known now."""
 
     leadership: Revision
     leader: Address | None = None

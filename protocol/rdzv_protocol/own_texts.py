@@ -1,6 +1,6 @@
 """Texts that this program wrote itself, in which an earlier version allowed more characters than names have today.
 
-Limits of names apply to what comes in. What a store holds is read all the same.
+Limits of names apply to incoming data. Data in a store is always read.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def convert_own(kind: type[T], value: object) -> T:
-    """Value of type `kind` in plain maps, lists and texts, also if texts are not visible where names have to be.
+    """Return the value of type `kind` from plain maps, lists and texts, even if names in it have invisible characters.
 
     Raises `msgspec.ValidationError`.
     """
@@ -46,7 +46,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _replaced(value: Any, texts: dict[str, str]) -> Any:
-    """The value with other texts in the place of some."""
+    """Return the value with some of its texts replaced."""
     if isinstance(value, str):
         return texts.get(value, value)
     if isinstance(value, Struct):

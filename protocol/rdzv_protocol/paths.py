@@ -1,7 +1,7 @@
-"""Paths to which messages are sent. The version stands in the path: a `/v2` may live beside a `/v1`.
+"""Paths to which messages are sent. A path contains the version: a `/v2` may exist beside a `/v1`.
 
-Ids travel in the body, so that no run id can be taken for a path; the one in `EVENTS` is percent-encoded, and whatever
-stands between the path's begin and its end is the id.
+Ids travel in the body, so that a run id cannot be mistaken for a path. The id in `EVENTS` is percent-encoded:
+everything between the path's beginning and its end is the id.
 """
 
 API = "/v1/"
@@ -20,7 +20,7 @@ STATUS = "/v1/status"
 WATCH = "/v1/watch"
 RUNS = "/v1/runs/"
 NODES = "/v1/nodes/"
-"""Beginnings of the paths of actions, which end with their names: see `actions`."""
+"""Prefixes of the paths of actions, which end with the actions' names: see `actions`."""
 COSTS = "/v1/costs"
 FIND_NODES = "/v1/nodes"
 NODE_COSTS = "/v1/nodes/costs"
@@ -41,9 +41,9 @@ LOGIN = "/login"
 LOGOUT = "/logout"
 STATIC = "/static/"
 RUN_PAGE = "/runs/"
-"""Beginning of the path of a run's page; the run id follows, percent-encoded."""
+"""Prefix of the path of a run's page; the run id follows, percent-encoded."""
 NODE_PAGE = "/nodes/"
-"""Beginning of the path of a node's page; the node's name follows, percent-encoded."""
+"""Prefix of the path of a node's page; the node's name follows, percent-encoded."""
 
 MEDIA_TYPE = "application/msgpack"
 DEFAULT_PORT = 29400
@@ -54,12 +54,12 @@ _ends = {template.removeprefix(_begin + "{run_id}"): template for template in (E
 
 
 def template_of(path: str) -> str:
-    """The path with `{run_id}` in the place of a run's id, where it has one."""
+    """Return the path with `{run_id}` in place of a run's id, if it has one."""
     return _parsed(path)[0]
 
 
 def run_id_of(path: str) -> str | None:
-    """The run id in a path that has been decoded; None if it has none."""
+    """Return the run id in a decoded path; None if it has none."""
     return _parsed(path)[1]
 
 
@@ -72,12 +72,12 @@ def _parsed(path: str) -> tuple[str, str | None]:
 
 
 def events_of(run_id: str) -> str:
-    """Path of a run's events."""
+    """Return the path of a run's events."""
     from urllib.parse import quote
 
     return EVENTS.format(run_id=quote(run_id, safe=""))
 
 
 def timeline_of(run_id: str) -> str:
-    """Path of a run's timeline."""
+    """Return the path of a run's timeline."""
     return f"{events_of(run_id).removesuffix('events')}timeline"

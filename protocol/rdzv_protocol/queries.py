@@ -1,8 +1,8 @@
 """Queries that the server sends an agent beside its directive, and the agent's answers.
 
-Open queries travel in every `Reply`, until they are answered or their time is over: a lost reply is harmless. An agent
-names with its join the kinds that it knows, by their tags, and is sent no others. It answers each number once. Queries
-are not durable: after a failover whoever asked asks again.
+Every `Reply` contains the open queries until they are answered or their time is over, so a lost reply does no harm. In
+its join, an agent names the kinds that it knows, by their tags; the server sends it no others. It answers each number
+once. Queries are not durable: after a failover they have to be asked again.
 """
 
 from typing import Annotated
@@ -20,7 +20,7 @@ LOG_BYTES = 65_536
 """Most bytes of a log file in one answer: as text they fit into a message."""
 LogText = Annotated[str, Meta(max_length=LOG_BYTES)]
 PAIR_TEST_PINGS, PAIR_TEST_BYTES = 16, 4 << 20
-"""Single bytes that go to and fro in a test of two nodes, to measure latency; then bytes each way, for bandwidth."""
+"""Single bytes sent back and forth in a test of two nodes, to measure latency; then bytes each way, for bandwidth."""
 FileOffset = Annotated[int, Meta(ge=0, le=2**53)]
 
 
@@ -28,20 +28,20 @@ class TailLog(Struct, frozen=True, kw_only=True, tag_field="tag", tag="tail_log"
     """Query for the last lines that one of this node's workers has written; answered with `LogTail`."""
 
     number: QueryNumber
-    """Number that names the query at this agent; later queries have higher ones."""
+    """Number of the query at this agent; later queries have higher numbers."""
     round: Round
-    """Round whose workers are meant."""
+    """Round of the workers."""
     remaining_s: Seconds
-    """Seconds after which nobody waits for the answer any more."""
+    """Seconds after which the answer comes too late."""
     rank: Rank
     stream: LogStream
     lines: LineCount
     offset: FileOffset | None = None
-    """Byte of the file to begin at, instead of `lines` before its end: to go on after an earlier answer."""
+    """Byte of the file at which to begin, instead of `lines` before its end: to continue after an earlier answer."""
 
 
 class Examine(Struct, frozen=True, kw_only=True, tag_field="tag", tag="examine"):
-    """Query for what this node's workers are doing right now: stacks and kernel state; answered with `Evidence`."""
+    """Query for what this node's workers are doing now: stacks and kernel state; answered with `Evidence`."""
 
     number: QueryNumber
     round: Round
@@ -51,7 +51,7 @@ class Examine(Struct, frozen=True, kw_only=True, tag_field="tag", tag="examine")
 
 
 class Notice(Struct, frozen=True, kw_only=True, tag_field="tag", tag="notice"):
-    """The round ends within `remaining_s`: the workers are to save their work; answered with `Noticed`."""
+    """The round ends within `remaining_s`: ask the workers to save their work; answered with `Noticed`."""
 
     number: QueryNumber
     round: Round
@@ -59,35 +59,35 @@ class Notice(Struct, frozen=True, kw_only=True, tag_field="tag", tag="notice"):
     source: Name
     """Cause of the end: `node_left`, `node_drained` or `node_arrived`."""
     node_id: Line
-    """Node that goes or comes; empty if it is gone since."""
+    """Node that leaves or arrives; empty if it is gone since."""
     reason: Sentence
 
 
 class PairTest(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_test"):
     """Measure the network between this node and another one, which gets the same query; answered with `PairTested`.
 
-    One of the two listens at its own reserved port, and takes the one connection that begins with `nonce`. The other
+    One of the two listens on its own reserved port, and accepts the one connection that begins with `nonce`. The other
     connects and sends the nonce, then 16 single bytes, each of which comes back before the next, then 4,194,304 zeros.
-    The one that listens then sends as many, and gets one more byte.
+    The listening node then sends as many, and gets one more byte.
     """
 
     number: QueryNumber
     round: Round
     remaining_s: Seconds
     listens: bool
-    """Whether this node listens; else it connects."""
+    """Whether this node listens; otherwise it connects."""
     peer: Line
     """Node id of the other node."""
     addr: Address
-    """Address at which the listening node is reached, the one of its join; `port` likewise."""
+    """Address of the listening node, from its join; `port` is its port from the join."""
     port: Port
     nonce: Nonce
     limit_s: Seconds
-    """Longest time of the test, in seconds."""
+    """Most seconds for the test."""
 
 
 Query = TailLog | Examine | Notice | PairTest
-"""Any query. Each kind has `number`, `round` and `remaining_s`, which mean what they mean in `TailLog`."""
+"""Any query. `number`, `round` and `remaining_s` have the same meaning in each kind as in `TailLog`."""
 
 
 class LogTail(Struct, frozen=True, kw_only=True, tag_field="tag", tag="log_tail"):
@@ -96,20 +96,20 @@ class LogTail(Struct, frozen=True, kw_only=True, tag_field="tag", tag="log_tail"
     path: Line
     """Path of the file on its node."""
     text: LogText
-    """Text that was read, as UTF-8, where other bytes are replaced. It may have control characters."""
+    """Text that was read, as UTF-8, with other bytes replaced. It may contain control characters."""
     offset: FileOffset
-    """Byte of the file at which `text` ends: the offset to ask for next."""
+    """Byte of the file at which `text` ends: the offset for the next request."""
     is_cut: bool = False
-    """Whether there was more to read than fits into one answer: the oldest lines are left out."""
+    """Whether there was more to read than fits into one answer. If so, the oldest lines are left out."""
 
 
 class Noticed(Struct, frozen=True, kw_only=True, tag_field="tag", tag="noticed"):
-    """The workers that listen have acknowledged the notice, or time is nearly over."""
+    """The listening workers have acknowledged the notice, or time is nearly over."""
 
     listening: Count
-    """Workers of this node that have shown that they read notices."""
+    """Number of workers of this node that have shown that they read notices."""
     acknowledged: Count
-    """Workers among `listening` that have saved what they need."""
+    """Number of workers among `listening` that have saved what they need."""
 
 
 class PairTested(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_tested"):
@@ -118,7 +118,7 @@ class PairTested(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_t
     mb_per_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     """Bandwidth from the other node, in 10^6 bytes a second."""
     latency_s: Seconds = 0.0
-    """Median time in seconds of a byte to the other node and back; 0 at the node that listens."""
+    """Median time in seconds of a byte to the other node and back; 0 on the listening node."""
     problem: Line = ""
     """Reason why the test has failed, by this node's limits; empty if it has passed."""
 

@@ -1,8 +1,8 @@
-"""OpenTelemetry traces of rounds: one trace a round, of which server and agents each export their part.
+"""OpenTelemetry traces of rounds: one trace for each round. Server and agents each export their part of it.
 
-Both make the ids of traces and spans from what both know of a round, so that nothing has to travel for it. The SDK is
-imported, spans are built, and exports wait in threads of their own that end with the process: an exporter that hangs
-or refuses costs its spans and one warning, nothing else. It needs the extra `otel`.
+Both derive the ids of traces and spans from what both know about a round, so that no ids have to travel. Importing the
+SDK, building spans and exporting them happen in threads of their own that end with the process. If an exporter hangs or
+refuses, only its spans are lost, with one warning. Tracing needs the extra `otel`.
 """
 
 import concurrent.futures.thread  # noqa: F401 - its lock is released after a fork, also if imported in between
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 SCOPE = "rdzv"
 EXPORTER_VARIABLE = "OTEL_TRACES_EXPORTER"
 ROUND = "rdzv.round"
-"""Part of a trace that is its root: the round as it forms."""
+"""Part of a trace that is its root: the round while it forms."""
 MOST_QUEUED = 8_192
 """Most spans of a process that wait to be exported; further ones are dropped."""
 CLOSE_S = 2.0
-"""Longest time in seconds that an exiting process waits for its last spans; 0 once an export has failed."""
+"""Most seconds for which an exiting process waits for its last spans; 0 once an export has failed."""
 
 
 Attributes = Mapping[str, str | int | float | bool]
@@ -50,7 +50,7 @@ class TracedRound(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One span. Times are seconds since 1970; `part` is unique in its trace; an empty `parent` makes it the root."""
+    """One span. Times are in seconds since 1970; `part` is unique in its trace; an empty `parent` makes it the root."""
 
     round: TracedRound
     name: str
@@ -63,12 +63,12 @@ class Part(NamedTuple):
 
 
 def node_part(group_rank: int) -> str:
-    """Name of the part that is one node's way into the round."""
+    """Return the name of the part for one node's way into the round."""
     return f"node {group_rank}"
 
 
 def missing() -> str:
-    """Return in words what has to be installed before anything can be traced; empty if nothing is missing."""
+    """Return what must be installed before tracing works, as text; empty if nothing is missing."""
     try:
         is_there = find_spec("opentelemetry.sdk") and find_spec("opentelemetry.exporter.otlp.proto.http")
     except ImportError:
@@ -77,7 +77,8 @@ def missing() -> str:
 
 
 class SpanExport:
-    """Export of this process's spans, as the OTEL_* variables say. No method blocks or raises but `close`, which waits.
+    """Export of this process's spans, as the OTEL_* variables say. No method blocks or raises, except that `close`
+    waits.
 
     `warn` gets one line, from another thread, if anything is wrong.
     """
@@ -96,7 +97,7 @@ class SpanExport:
             self._queue.put(part)
 
     def close(self) -> None:
-        """Export what there is, for `CLOSE_S` at most."""
+        """Export the remaining spans, for at most `CLOSE_S`."""
         self._queue.put(None)
         self._thread.join(0.0 if self._has_warned else CLOSE_S)
 
@@ -150,7 +151,7 @@ class _Once(logging.Handler):
 
 
 def _given_ids() -> Any:
-    """Generator of the ids that it is given beforehand, in the thread that builds the spans."""
+    """Return a generator that returns the ids of the part that it was given before, in the thread that builds spans."""
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class GivenIds(IdGenerator):
@@ -166,7 +167,7 @@ def _given_ids() -> Any:
 
 
 def _export(provider: "TracerProvider", part: Part) -> None:
-    """Build a span that has ended. Whether it is sampled is decided by its trace's id: by all alike."""
+    """Build a span that has ended. Its trace's id decides whether it is sampled, so all programs decide alike."""
     from opentelemetry.context import Context
     from opentelemetry.sdk.trace.sampling import Decision
     from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context

@@ -2,7 +2,7 @@
 
 A combining mark takes no column of its own, so a hundred of them in a row cover the lines above and below. Unicode's
 stream-safe format (UAX 15) allows 30 in a row, and says that this is far more than any language needs. Names and texts
-of agents have at most `MOST_MARKS`: pointed Hebrew needs four, and other living languages hardly ever more.
+of agents have at most `MOST_MARKS`: pointed Hebrew needs four, and other living languages hardly ever need more.
 """
 
 import re
@@ -36,20 +36,22 @@ fe00-fe0f fe20-fe2f 101fd 102e0 10376-1037a 10a01-10a0f 10a38-10a3f 10ae5-10ae6 
 """Combining marks of Unicode 18 that take no column (categories Mn and Me), as ranges of code points. Unassigned
 characters and spacing marks between them count as well."""
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"
-"""Characters with a width and without a glyph."""
+"""Characters with a width but without a glyph."""
 _UNSEEN = (
     r"\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000"
     r"\ufe00-\ufe0f\ufeff\ufff0-\ufffb"
     "\U0001bca0-\U0001bca3\U0001d159\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
-"""Control characters, those that are invisible or turn the direction of writing, and every space but the common one."""
+"""Control characters, characters that are invisible or change the direction of writing, and every space except
+U+0020."""
 PRINTABLE = f"^[^{_UNSEEN}{_BLANK}]*(?![\\s\\S])"
-"""Regular expression of a text of one line in which every character is seen, as the published schema states it. For
-Python as for JavaScript, whose `$` differ. Texts of a message have no surrogates: msgpack and msgspec refuse them."""
+"""Regular expression of a text of one line in which every character is visible, as in the published schema. It works
+for Python and for JavaScript, whose `$` differ. Texts of a message have no surrogates: msgpack and msgspec refuse
+them."""
 
 
 def _class() -> str:
-    """Class of the marks in a regular expression."""
+    """Return the class of the marks in a regular expression."""
     ends = (each.partition("-") for each in _MARKS.split())
     return f"[{''.join(f'{chr(int(first, 16))}-{chr(int(last or first, 16))}' for first, _, last in ends)}]"
 
@@ -71,7 +73,8 @@ def is_visible(text: str) -> bool:
 
 
 def only_visible(text: str) -> str:
-    """The text without characters that are not seen, with a space for each blank one, and no more marks than a name."""
+    """Return the text without invisible characters, with a space for each blank one, and at most as many marks as in a
+    name."""
     name, unseen, blank, stacked = _patterns()
     if name.search(text):
         return text

@@ -1,4 +1,4 @@
-"""Why a message is refused: the field, what is expected there and what was sent."""
+"""Reasons why a message is refused: the field, what is expected there, and what was sent."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What is wrong with a flag, with a flag's value, or with a variable's."""
+"""Messages about a wrong flag, or a wrong value of a flag or a variable."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ from rdzv_protocol.text import closest
 
 
 def did_you_mean(given: str, known: Iterable[str], least: float = 0.6) -> str:
-    """End of a sentence about a word that is not known; empty if no known word is alike.
+    """Return the end of a sentence about an unknown word; empty if no known word is similar.
 
-    `least`: how alike, from 0 to 1 (the same), it must be.
+    `least`: how similar it must be, from 0 to 1 (equal).
     """
     meant = closest(given, known, least)
     return f"; did you mean {meant}?" if meant else ""
@@ -23,7 +23,7 @@ def belong_together(one: str, other: str) -> str:
 
 
 def bad_value(source: str, why: str) -> str:
-    """Refuses what a flag, a variable, a key or a file gave."""
+    """The refusal of a value from a flag, a variable, a key or a file."""
     return f"{source}: {why}"
 
 
@@ -59,7 +59,7 @@ def too_many_nodes(text: str) -> str:
 
 
 def other_setting(flag: str, theirs: object, asked: object) -> str:
-    """A run has another setting than an agent asks for. `theirs`: None if the run has left it open."""
+    """A run has another setting than an agent asks for. `theirs`: None if the run has no value for it."""
     return f"{flag} is {'left open' if theirs is None else theirs} here, not {asked}"
 
 

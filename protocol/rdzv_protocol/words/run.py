@@ -1,4 +1,4 @@
-"""What happens to a run, as the server, the agents and the operators' tools say it alike."""
+"""Messages about a run that the server, the agents and the operators' tools share."""
 
 from rdzv_protocol.text import clip, count, printable
 
@@ -26,7 +26,7 @@ def by_operator(what: str, by: str) -> str:
 
 
 def worker_failed(node_id: str, rank: int, cause: str, error: str, *, singled_out: bool = True) -> str:
-    """A failure of a worker, of the fields of `Failure` with these names."""
+    """A failure of a worker, from the fields of `Failure` with these names."""
     who = f"worker rank {rank} on node {node_id}" if singled_out else "the workers"
     return printable(f"{who} failed: {cause}{f': {clip(error, 240)}' if error else ''}")
 

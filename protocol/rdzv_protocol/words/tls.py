@@ -1,4 +1,4 @@
-"""What is wrong with a certificate's file, and why TLS fails between a server and an agent or an operator."""
+"""Messages about bad certificate files, and about TLS errors between a server and an agent or an operator."""
 
 # Files.
 

@@ -1,4 +1,4 @@
-"""What is said of traces that cannot be exported."""
+"""Messages about traces that cannot be exported."""
 
 NO_SDK = "needs OpenTelemetry's SDK: pip install '.[otel]' in a checkout of rdzv-server"
 
