@@ -1,6 +1,6 @@
-"""Command line of operators: `rdzvctl` asks `rdzv-server` over HTTP how its runs are, and acts on them.
+"""Command line of operators: `rdzvctl` shows the runs of `rdzv-server` over HTTP, and acts on them.
 
-It knows the server by its HTTP API alone: answers are plain maps, in which fields of newer servers do no harm.
+It knows the server only by its HTTP API: answers are plain maps, in which fields of newer servers do no harm.
 """
 
 TYPE_CHECKING = False
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> "ModuleType":
-    """Import `words` when the first message is made: most commands make none."""
+    """Import `words` when the first message is made, since most commands make none."""
     if name != "words":
         raise AttributeError(name)
     from importlib import import_module

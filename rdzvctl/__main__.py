@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Run the program, and return its exit code, also if Ctrl-C comes while it is imported."""
+    """Run the program and return its exit code, also if Ctrl-C comes during its imports."""
     try:
         from rdzvctl.cli import main
 

@@ -1,4 +1,4 @@
-"""Answers of servers: JSON maps that have a value also for fields that an older server does not send."""
+"""Answers of servers: JSON maps that also have values for fields that an older server does not send."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -25,17 +25,16 @@ UNTOLD: dict[str, Any] = {
     # of an event, which also leaves out what does not apply
     "at": None, "by": "",
 }  # fmt: skip
-"""Values of fields that an older server does not send: what they would be without the feature."""
+"""Values of fields that an older server does not send: the values without the feature."""
 SAME_AS = {"largest_size": "max_nodes"}
-"""Newer fields, each with the older one whose value stands in where a server sends only that."""
+"""Newer fields, each with the older field whose value is used if a server sends only that one."""
 
 
 class Fields(dict[str, Any]):
-    """JSON map in a server's answer. A field that is missing has its value from before the field was introduced.
+    """JSON map in a server's answer. A missing field has its value from before the field was introduced.
 
-    A newer field that only says what follows from older ones is derived from them.
-
-    Raises `TooOld` for a missing field that has no such value.
+    A newer field that only follows from older ones is derived from them. Raises `TooOld` for a missing field without
+    such a value.
     """
 
     def __missing__(self, name: str) -> Any:
@@ -48,11 +47,11 @@ class Fields(dict[str, Any]):
         return UNTOLD[name]
 
 
-# What older servers leave their readers to derive.
+# What readers of older servers must derive themselves.
 
 
 def lost_in_s(run: Fields, node: Fields) -> float | None:
-    """Seconds after which a disconnected node is lost at the latest; None if it is connected, or the run waits."""
+    """Return the most seconds until a disconnected node is lost; None if it is connected, or if the run waits."""
     left_s: float | None = None
     if "lost_in_s" in node:
         left_s = node["lost_in_s"]
@@ -62,7 +61,7 @@ def lost_in_s(run: Fields, node: Fields) -> float | None:
 
 
 def departures_of_missing(run: Fields) -> list[Fields]:
-    """Departures of participants of the last round that a forming round misses."""
+    """Return the departures of participants of the last round whose nodes a forming round lacks."""
     missing = run["missing"]
     if not missing or "departures" in missing:
         return missing["departures"] if missing else []
@@ -85,7 +84,7 @@ def _waits_for_agents(run: Fields) -> bool:
 
 
 def _present(run: Fields) -> int:
-    """Number of nodes of the running round that are not drained, or of those that wait for the forming one."""
+    """Number of nodes of the running round that are not drained, or of nodes that wait for the forming round."""
     if run["phase"] in ("forming", "restarting"):
         return sum(node["state"] == "waiting" for node in run["nodes"])
     return sum(node["group_rank"] is not None and node["drain_left_s"] is None for node in run["nodes"])
@@ -99,9 +98,9 @@ DERIVED: Mapping[str, Callable[[Fields], Any]] = {
     "waits_for_agents": _waits_for_agents,
     "workers_round": lambda run: run["round"] - (run["phase"] in ("forming", "restarting")),
 }
-"""Newer fields of a run or node, each with what makes it of older ones."""
+"""Newer fields of a run or node, each with the function that derives it from older ones."""
 
 
 def decoded(text: bytes | str) -> Any:
-    """The JSON value of the text, each map in it as `Fields`. Raises `ValueError` if it is no JSON."""
+    """Return the JSON value of the text, with each map in it as `Fields`. Raises `ValueError` if it is not JSON."""
     return json.loads(text, object_hook=Fields)

@@ -1,4 +1,4 @@
-"""Bundle of a run for a bug report: all that servers and agents tell about it, in one archive without secrets."""
+"""Bundle of a run for a bug report: all that servers and agents report about it, in one archive without secrets."""
 
 import gzip
 import io
@@ -30,19 +30,19 @@ from rdzvctl.redaction import Anonymizer, Redactor, secrets_of
 STREAMS: tuple[LogStream, ...] = ("stdout", "stderr")
 README = "README.md"
 _IS_OURS = re.compile(r"RDZV_|(?i:(?:https?|all|no)_proxy$)|SSL_CERT_")
-"""Environment variables that change what `rdzvctl` does: the bundle names those that are set."""
+"""Environment variables that change what `rdzvctl` does. The bundle names those that are set."""
 TO_STDOUT = "-"
 
 
 class Missing(NamedTuple):
-    """Part that a bundle lacks, and the reason in a sentence."""
+    """Part that a bundle lacks, and the reason as a sentence."""
 
     what: str
     why: str
 
 
 def bundle(session: Session) -> None:
-    """Write the bundle of a run to a file or to stdout, with all that could be learned."""
+    """Write the bundle of a run to a file or to stdout, with everything that could be learned."""
     began = time.localtime()
     target = session.given.get("output", "")
     _check(target, session)
@@ -74,7 +74,7 @@ def bundle(session: Session) -> None:
 
 
 def _check(target: str, session: Session) -> None:
-    """Raise `BadInput` if nothing could be written, before anything is asked."""
+    """Raise `BadInput` if the bundle could not be written, before any server is asked."""
     if target == TO_STDOUT:
         if session.out.is_json:
             raise BadInput(rdzvctl.words.ONE_ON_STDOUT)
@@ -102,7 +102,7 @@ class Parts:
         self.redactor = Redactor([session.client.token, *secrets_of(session.environment)])
 
     def gather(self) -> None:
-        """Ask for all parts, one after the other. The stacks come first: events then tell who asked for them."""
+        """Ask for all parts, one after the other. The stacks come first, so that the events include that question."""
         self._part("stacks", self._stacks)
         self._part("logs", self._logs)
         self._part("events", self._events)
@@ -135,7 +135,7 @@ class Parts:
         self.missing += [Missing("stacks", problem) for problem in found["problems"]]
 
     def _logs(self) -> None:
-        """The ends of the logs of rank 0 and of each rank that has failed."""
+        """Add the ends of the logs of rank 0 and of each rank that has failed."""
         for rank in guilty_ranks(self._run):
             place = views.worker(self._run, rank)
             refusals: dict[str, list[str]] = {}
@@ -167,7 +167,7 @@ class Parts:
         self._text("metrics.txt", "\n".join(lines))
 
     def _status(self) -> None:
-        """The run as it is now, its settings, its servers, and the versions of all programs that tell theirs."""
+        """Add the current run, its settings, its servers, and the versions of all programs that report theirs."""
         found = self._session.overview(self._run["run_id"])
         self._run = next(iter(found.runs), self._run)
         self._json("status.json", self._run)
@@ -184,12 +184,12 @@ class Parts:
         self._json("versions.json", [here, *servers])
 
     def _python(self) -> str:
-        """Version of the server's Python, which its metrics tell."""
+        """Return the version of the server's Python, from its metrics; empty if unknown."""
         found = re.search(r'server_build_info\{.*?python="([^"]*)"', self.files.get("metrics.txt", ""))
         return found[1] if found else ""
 
     def _report(self) -> None:
-        """What `rdzvctl status RUN` shows, then each failure with its evidence."""
+        """Add what `rdzvctl status RUN` shows, then each failure with its evidence."""
         run, endpoint = self._run, self._session.endpoint
         why = views.why(run, endpoint, unhealthy_reason=self._session.unhealthy_reason)
         lines = [why.text, *why.next, "", views.time_line(run), "", aligned(views.nodes_table(run))]
@@ -214,7 +214,7 @@ def _evidence(failure: Fields) -> Iterator[str]:
 
 
 def _distinct(failures: list[Fields]) -> Iterator[Fields]:
-    """The failures without those that are told twice, as the first and as the last one."""
+    """Yield the failures without duplicates, such as one that is both the first and the last."""
     seen: list[Mapping[str, Any]] = []
     for each in failures:
         if each not in seen:
@@ -223,14 +223,14 @@ def _distinct(failures: list[Fields]) -> Iterator[Fields]:
 
 
 def guilty_ranks(run: Fields) -> list[int]:
-    """Rank 0, and the ranks to blame for the first failure, the last one, and the one that ended the run."""
+    """Return rank 0, and the ranks to blame for the first failure, the last one, and the one that ended the run."""
     failures = [run["first_failure"], run["end_failure"], *run["failures"][-1:]]
     ranks = [each["rank"] for each in failures if each and each["singled_out"]]
     return [*dict.fromkeys((0, *ranks))]
 
 
 def _label(value: str) -> str:
-    """The value as the text format of Prometheus has it."""
+    """Return the value in the text format of Prometheus."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
@@ -238,7 +238,7 @@ def _label(value: str) -> str:
 
 
 def _anonymizer(session: Session, run: Fields) -> Anonymizer:
-    """Anonymizer that knows the names that the answers have in fields of their own."""
+    """Return an anonymizer that knows the names that the answers have in fields of their own."""
     gone = [*run["departures"], *(each for each in (run["first_failure"], run["end_failure"]) if each)]
     cordons = [cordon for server in session.servers for cordon in server["cordons"]]
     nodes = [each["node_id"] for each in (*run["nodes"], *gone, *run["failures"], *cordons)]
@@ -258,7 +258,7 @@ def _own_name() -> str:
 
 
 def anonymized(files: Mapping[str, str], anonymizer: Anonymizer) -> dict[str, str]:
-    """The files with other names, in values only: fields keep theirs."""
+    """Return the files with other names, in values only: fields keep their names."""
     for name, text in files.items():
         for value in _values(name, text):
             anonymizer.learn_value(value)
@@ -266,7 +266,7 @@ def anonymized(files: Mapping[str, str], anonymizer: Anonymizer) -> dict[str, st
 
 
 def _values(name: str, text: str) -> list[Any]:
-    """JSON documents in a file, or its text."""
+    """Return the JSON documents in a file, or else its text."""
     if name.endswith(".jsonl"):
         return [json.loads(line) for line in text.splitlines()]
     return [json.loads(text)] if name.endswith(".json") else [text]
@@ -283,7 +283,7 @@ def _renamed(name: str, text: str, anonymizer: Anonymizer) -> str:
 
 
 def archive(folder: str, files: Mapping[str, str], at: float) -> bytes:
-    """The files as a tar.gz with one folder. No file has the name of a user of this machine."""
+    """Return the files as a tar.gz with one folder. No file has the name of a user of this machine."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=at) as zipped,
@@ -298,7 +298,7 @@ def archive(folder: str, files: Mapping[str, str], at: float) -> bytes:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write the archive, which others cannot read. It is whole, or it is not there."""
+    """Write the archive, which other users cannot read. It is written completely or not at all."""
     if path == TO_STDOUT:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

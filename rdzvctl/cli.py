@@ -1,4 +1,4 @@
-"""Program `rdzvctl`: a command line in, an exit code out."""
+"""Program `rdzvctl`: runs a command line and returns an exit code."""
 
 import argparse
 import os
@@ -57,11 +57,11 @@ FLAGS = {
     "tls_key": ("FILE", "read the private key of --tls-cert from this file (PEM, not encrypted) (RDZV_TLS_KEY)"),
 }  # fmt: skip
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
-"""Exit codes that a shell gives for these signals."""
+"""Exit codes that a shell returns for these signals."""
 
 
 class Command(NamedTuple):
-    """One word of the command line: what it does, and what follows it."""
+    """One word of the command line: what it does, and its arguments."""
 
     name: str
     help: str
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # of a pipe into head, say
+    except BrokenPipeError:  # such as a pipe into head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
 
@@ -112,7 +112,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _CommandParser(_Parser):
-    """Parser of what follows a command. It refuses words that it does not know, so that its own help is named."""
+    """Parser of what follows a command.
+
+    It refuses unknown words itself, so that the error names the command's own help.
+    """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, surplus = super().parse_known_args(args, namespace)
@@ -124,9 +127,9 @@ class _CommandParser(_Parser):
 
 
 def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Parser of all commands, whose namespace has what was given, and no defaults.
+    """Return the parser of all commands. Its namespace contains what was given, and no defaults.
 
-    If the command in this `line` is no action, the parser lacks the actions, whose table takes long to import.
+    If the command in this `line` is not an action, the parser lacks the actions, whose table takes long to import.
     """
     common: Any = _common()
     parser = _Parser(
@@ -151,7 +154,7 @@ def make_parser(line: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _is_no_action(line: Sequence[str]) -> bool:
-    """Whether the command is one that every parser has."""
+    """Whether every parser has the command."""
     with suppress(BadInput):
         _, left = _common().parse_known_args(line)
         known = {completion.COMMAND, *(command.name for command in (*QUESTIONS, CONFIG))}
@@ -160,7 +163,7 @@ def _is_no_action(line: Sequence[str]) -> bool:
 
 
 def _common() -> _Parser:
-    """Flags that may stand before and behind the command."""
+    """Return the flags that may stand before or after the command."""
     common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("server and output")
     for name, (metavar, text) in FLAGS.items():
@@ -185,7 +188,7 @@ T = TypeVar("T")
 
 
 def _read_by(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Type of an argument whose reader raises `ValueError` with one line for the user."""
+    """Return the type of an argument whose reader raises `ValueError` with one line for the user."""
 
     def type_(text: str) -> T:
         try:
@@ -264,7 +267,7 @@ def _config(parser: argparse.ArgumentParser) -> None:
 
 
 def _choice(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add what chooses among all runs."""
+    """Add the arguments that choose among all runs."""
     completion.completes(parser.add_argument("run_id", metavar="RUN", nargs="?", help=text), "runs")
     parser.add_argument(
         "--phase",
@@ -331,13 +334,13 @@ def _bundle(parser: argparse.ArgumentParser) -> None:
 
 
 def _write_bundle(session: Session) -> None:
-    from rdzvctl.bundle import bundle  # and what makes archives with it
+    from rdzvctl.bundle import bundle  # imports what makes archives, too
 
     bundle(session)
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command that shells run for completion; no help lists it."""
+    """Add the arguments of the command that shells run for completion. No help page lists it."""
 
     def do(session: Session) -> None:
         given = completion.flags_of(session.environment.get(completion.LINE, ""), _common())
@@ -369,8 +372,8 @@ CONFIG = Command("config", "manage contexts: servers and tokens by name", lambda
 
 
 def all_commands() -> Iterator[Command]:
-    """Every command, in the order of the help; actions as their table has them."""
-    from rdzv_protocol.actions import ACTIONS  # and msgspec with it
+    """Yield every command in the order of the help; actions in the order of their table."""
+    from rdzv_protocol.actions import ACTIONS  # imports msgspec, too
 
     yield from QUESTIONS
     for action in ACTIONS:

@@ -1,6 +1,6 @@
-"""Client of one or several servers: finds who leads, follows leaders through a failover, and explains what fails.
+"""Client of one or several servers: finds the leader, follows leaders through a failover, and explains failures.
 
-`http.client` takes as long to import as h11, and does sockets, TLS and streams besides (ADR 36).
+`http.client` takes as long to import as h11, and also does sockets, TLS and streams (ADR 36).
 """
 
 import http.client
@@ -27,32 +27,32 @@ from rdzvctl.contexts import Place
 from rdzvctl.errors import BadInput, CtlError, KeptOut, Refused, Unreachable
 
 CONNECT_S = 5.0
-"""Seconds that a server may take to accept a connection; one second where there are others to ask."""
+"""Seconds within which a server must accept a connection; one second if there are other servers to ask."""
 ANSWER_S = 30.0
 PAUSE_S = 0.2
-"""Seconds between two rounds of asking servers of which none leads."""
+"""Seconds between two rounds of asking servers when none of them leads."""
 DEFAULT_TIMEOUT_S = 15.0
-"""Time for which a leader is waited for: a takeover takes the leader's lease, 5 s by default, and a second."""
+"""Seconds to wait for a leader: a takeover takes the leader's lease, 5 s by default, and a second."""
 
 REFRESH_S = 5.0
-"""Longest time between two overviews while watching: ages go on, and servers that do not lead send no changes."""
+"""Most seconds between two overviews while watching: ages grow, and servers that do not lead report no changes."""
 SETTLE_S = 0.3
 """Seconds in which changes are gathered, to be shown together."""
 EVENT_STREAM = "text/event-stream"
 PAGE = 1_000
-"""Events that are asked for at a time."""
+"""Number of events to ask for at a time."""
 RETRY_S = 0.5
-"""Pause before a stream that has ended is asked for again."""
+"""Seconds until a stream that has ended is opened again."""
 
 T = TypeVar("T")
 Request = dict[str, Any]
-"""Body of a request, as JSON has it."""
+"""Body of a request, as a JSON map."""
 Answer = http.client.HTTPResponse
 """Answer 200, whose body has not been read."""
 
 
 class Failed(Exception):
-    """Error of one server, which did not answer as a leader does. `may_pass`: soon another one may lead."""
+    """Error of one server, which did not answer like a leader. `may_pass`: whether another server may lead soon."""
 
     def __init__(self, why: str, *, may_pass: bool, leader: str | None = None) -> None:
         super().__init__(why)
@@ -61,7 +61,7 @@ class Failed(Exception):
 
 
 class NoServer(Failed):
-    """Error of an address at which something else than a server listens: `what`."""
+    """Error of an address at which something other than a server listens: `what`."""
 
     def __init__(self, what: str = "") -> None:
         super().__init__(rdzvctl.words.no_server(what or rdzvctl.words.NO_ANSWER_OF_A_SERVER), may_pass=False)
@@ -75,7 +75,7 @@ class Status(NamedTuple):
 
 
 class EventPage(NamedTuple):
-    """Events of a run, the oldest first, and the number of the last one that there is."""
+    """Events of a run, the oldest first, and the number of the latest event."""
 
     events: list[Fields]
     last: int
@@ -91,36 +91,36 @@ class Overview(NamedTuple):
 
 
 class Client:
-    """Client that sends questions and actions to whichever server leads."""
+    """Client that sends questions and actions to the leader, whichever server that is."""
 
     def __init__(self, place: Place, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """`timeout_s`: how long to go on asking while no server leads. Raises `BadInput` for a bad token file."""
+        """`timeout_s`: seconds to keep asking while no server leads. Raises `BadInput` for a bad token file."""
         self.place = place
         self._timeout_s = timeout_s
         self._order = list(place.endpoints)
         self.versions: dict[str, str] = {}
-        """Versions of the servers that have told their status, by address."""
+        """Versions of the servers that have reported their status, by address."""
         tls = TlsFiles(place.tls_ca, place.tls_cert, place.tls_key) if place.tls_ca else None
         try:
             self._credentials = Credentials(place.token_file, tls)
-        except ValueError as error:  # which names the file
+        except ValueError as error:  # it names the file
             raise BadInput(
                 rdzvctl.words.unreadable_token(str(error), place.token_source), rdzvctl.words.PUT_TOKEN_THERE
             ) from None
         try:
             self._context: ssl.SSLContext | None = self._credentials.context()
-        except ValueError as error:  # which names the file
+        except ValueError as error:  # it names the file
             raise BadInput(rdzvctl.words.bad_tls(str(error), place.source)) from None
 
     @property
     def token(self) -> str:
-        """Token that goes with each request; empty: none."""
+        """Token that is sent with each request; empty if there is none."""
         return self._credentials.token or ""
 
     # Questions.
 
     def overview(self, run_id: str | None = None) -> Overview:
-        """The servers and their runs, or that run alone, by every server that leads a shard."""
+        """Return the servers and their runs, or only that run, from every server that leads a shard."""
         path = paths.STATUS + (f"?run_id={quote(run_id, safe='')}" if run_id is not None else "")
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -150,14 +150,14 @@ class Client:
         for each in self._order:
             try:
                 status = self._status(address(*each), path)
-                self._order.sort(key=each.__ne__)  # first from now on
+                self._order.sort(key=each.__ne__)  # the first from now on
                 return status
             except Failed as error:
                 failures[each] = error
         raise self._unreachable(failures)
 
     def _status(self, at: str, path: str) -> Status:
-        """Status of the server at an address. Raises `Failed`."""
+        """Return the status of the server at an address. Raises `Failed`."""
         found = self._read(self._open(endpoint(at), "GET", path))
         if not {"server", "runs"} <= found.keys():
             raise NoServer()
@@ -166,10 +166,10 @@ class Client:
         return Status(server, found["runs"])
 
     def changes(self, run_id: str | None = None) -> Iterator[Overview]:
-        """Yield the overview now, again soon after anything has changed, and every `REFRESH_S` seconds: for ever.
+        """Yield the overview now, again soon after each change, and every `REFRESH_S` seconds, forever.
 
-        Every server that leads is listened to. Raises what `overview` raises, but only the first time: later, servers
-        that do not answer are waited for.
+        It listens to every server that leads. Raises what `overview` raises, but only the first time: later, it waits
+        for servers that do not answer.
         """
         changed, listeners = threading.Event(), dict[str, threading.Thread]()
         found = self.overview(run_id)
@@ -189,17 +189,17 @@ class Client:
                 found = Overview([], [], [str(error)])
 
     def _listen(self, at: str, run_id: str | None, changed: threading.Event) -> None:
-        """Set `changed` with each event of a server's stream, as long as it lasts."""
+        """Set `changed` with each event of a server's stream, while the stream lasts."""
         path = paths.WATCH + (f"?run_id={quote(run_id, safe='')}" if run_id is not None else "")
         with suppress(Failed, CtlError, OSError, http.client.HTTPException):
             answer = self._open(endpoint(at), "GET", path, headers={"Accept": EVENT_STREAM})
             for line in lines_of(answer):
                 if line.startswith(b"data:"):
                     changed.set()
-            changed.set()  # whoever leads now is listened to at once
+            changed.set()  # the current leader is listened to at once
 
     def latest_events(self, run_id: str, most: int) -> EventPage:
-        """The latest events of a run, at most so many; 0: all that there are."""
+        """Return the latest events of a run, at most `most`; 0 for all that are kept."""
         ask = partial(self.ask_leader, self._read, "GET")
         last = ask(f"{paths.events_of(run_id)}?limit=1")["last"]
         after, found = max(0, last - most) if most else 0, list[Fields]()
@@ -210,13 +210,13 @@ class Client:
         return EventPage(found, last)
 
     def metrics(self) -> str:
-        """Metrics of the leader and its runs, in Prometheus' text format."""
+        """Return the metrics of the leader and its runs, in Prometheus' text format."""
         return self.ask_leader(self._text, "GET", paths.METRICS)
 
     def follow_events(self, run_id: str, after: int, waiting: Callable[[str], None]) -> Iterator[Fields]:
-        """Events of a run after that number, as they come, for ever: at whichever server leads.
+        """Yield events of a run after that number as they come, forever, from the leader, whichever server that is.
 
-        `waiting` is told, once each time, that no server answers.
+        `waiting` is called with a sentence, once each time that no server answers.
         """
         is_told = False
         while True:
@@ -236,14 +236,14 @@ class Client:
     # Actions.
 
     def ask(self, path: str, body: Request) -> Fields:
-        """Have the leader carry out an action, or answer a question, and return its answer.
+        """Let the leader carry out an action, or answer a question, and return its answer.
 
-        Repeated until a leader has: the request id of an action makes it happen once.
+        The request is repeated until a leader answers. An action's request id makes sure that it happens only once.
         """
         return self.ask_leader(self._read, "POST", path, body)
 
     def costs(self, action: str, of: Request) -> Fields:
-        """What an action would cost."""
+        """Return what an action would cost."""
         query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in of.items())
         return self.ask_leader(self._read, "GET", f"{paths.COSTS}?action={action}&{query}")
 
@@ -251,7 +251,7 @@ class Client:
         self, read: Callable[[Answer], T], method: str, path: str, body: Request | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> T:  # fmt: skip
-        """The leader's answer 200, read. Raises `Refused`, `KeptOut`, or `Unreachable` when the time is up."""
+        """Return the leader's answer 200, read. Raises `Refused`, `KeptOut`, or `Unreachable` when the time is over."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             failures: dict[Endpoint, Failed] = {}
@@ -274,7 +274,7 @@ class Client:
         self, to: Endpoint, method: str, path: str, body: Request | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:  # fmt: skip
-        """One server's answer 200. Raises `Failed` if another one should be asked."""
+        """Return one server's answer 200. Raises `Failed` if another server should be asked."""
         connection = self._connection(to)
         raw = None if body is None else json.dumps(body).encode()
         sent = {"User-Agent": "rdzvctl", "Accept": "application/json", "Connection": "close", **(headers or {})}
@@ -288,7 +288,7 @@ class Client:
             connection.sock.settimeout(ANSWER_S)
             connection.request(method, path, raw, sent)
             response = connection.getresponse()
-        except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: of a host's name
+        except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: from a host's name
             connection.close()
             raise self._failed(to, error) from None
         if response.status == http.client.OK:
@@ -303,7 +303,7 @@ class Client:
         return http.client.HTTPConnection(*to, timeout=limit_s)
 
     def _failed(self, to: Endpoint, error: Exception) -> Exception:
-        """Reason why a server did not answer; a lasting one ends the command."""
+        """Return why a server did not answer; a lasting reason ends the command."""
         tls = self._credentials.tls
         if tls and (why := tls.explain(error, to[0])):
             return KeptOut(rdzvctl.words.kept_out(address(*to), why))
@@ -319,7 +319,7 @@ class Client:
         return Failed(text, may_pass=False)
 
     def _text(self, answer: Answer) -> str:
-        """The text of an answer. Raises `Failed`."""
+        """Return the text of an answer. Raises `Failed`."""
         try:
             with answer:
                 return answer.read().decode(errors="replace")
@@ -327,7 +327,7 @@ class Client:
             raise Failed(rdzvctl.words.answer_broken_off(printable(str(error))), may_pass=True) from None
 
     def _read(self, answer: Answer) -> Fields:
-        """The map in an answer. Raises `Failed`."""
+        """Return the map in an answer. Raises `Failed`."""
         text = self._text(answer)
         try:
             found = decoded(text)
@@ -338,7 +338,7 @@ class Client:
         return found
 
     def _refusal(self, to: Endpoint, response: http.client.HTTPResponse) -> Exception:
-        """The error that an answer other than 200 stands for."""
+        """Return the error for an answer other than 200."""
         body = b""
         try:
             body = response.read(1 << 20)
@@ -379,7 +379,7 @@ class Client:
 
 
 def _other_leaders(server: Fields) -> dict[str | None, list[int]]:
-    """Leaders to ask besides this server, with their shards; under None the shards that nobody leads."""
+    """Return the leaders to ask besides this server, with their shards; under None the shards without a leader."""
     leaders: dict[str | None, list[int]] = {}
     for shard in server["shards"]:
         leaders.setdefault(shard["leader"], []).append(shard["shard"])
@@ -388,7 +388,7 @@ def _other_leaders(server: Fields) -> dict[str | None, list[int]]:
 
 
 def _events(answer: Answer) -> Iterator[Fields]:
-    """Events of a stream, until it ends or breaks off, or the server says that it is over."""
+    """Yield the events of a stream until it ends or breaks off, or the server says that it is over."""
     with suppress(OSError, http.client.HTTPException):
         for line in lines_of(answer):
             if line.startswith(b"event: error"):
@@ -398,7 +398,7 @@ def _events(answer: Answer) -> Iterator[Fields]:
 
 
 def lines_of(answer: Answer) -> Iterator[bytes]:
-    """Lines of a stream as they come, to its end."""
+    """Yield the lines of a stream as they come, to its end."""
     with answer:
         while line := answer.readline():
             yield line

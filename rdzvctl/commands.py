@@ -1,4 +1,4 @@
-"""Commands of `rdzvctl`: each asks servers, and shows their answer."""
+"""Commands of `rdzvctl`: each asks servers and shows their answer."""
 
 import os
 import sys
@@ -33,12 +33,12 @@ FOLLOW_S = 1.0
 HEADING_LINES = 2
 """Lines of a table on a terminal above its first row."""
 LATEST = 1_000
-"""Number of latest events among which the last opening of a round is looked for."""
+"""Number of latest events that are searched for the last opening of a round."""
 MOST_REASON_BYTES = 1_000
 
 
 class Session:
-    """One command with what it was given: flags, environment, and the servers that they lead to."""
+    """One command with its input: flags, environment, and the servers that they name."""
 
     def __init__(self, given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self.given = given
@@ -52,8 +52,10 @@ class Session:
         return self
 
     def __exit__(self, kind: object, error: object, *_: object) -> None:
-        """Raise `Unreachable` after all that could be shown, if something could not; name the server that is too old
-        for the command."""
+        """Raise `Unreachable` after everything that could be shown, if something could not.
+
+        Add the server's version to the error if it is too old for the command.
+        """
         if isinstance(error, TooOld):
             raise TooOld(error.field, self.client.versions) from None
         if kind is None and self._unknown:
@@ -72,29 +74,32 @@ class Session:
         return ",".join(address(*each) for each in self.client.place.endpoints)
 
     def overview(self, run_id: str | None = None) -> Overview:
-        """The servers and runs; what could not be learned ends the command, later, with its exit code."""
+        """Return the servers and runs. If something could not be learned, the command later ends with its exit code."""
         found = self.client.overview(run_id)
         self._unknown, self._servers = found.unknown, found.servers
         return found
 
     def changes(self, run_id: str | None) -> Iterator[Overview]:
-        """Yield the overview now, and whenever it changes: for ever."""
+        """Yield the overview now and after each change, forever."""
         for found in self.client.changes(run_id):
             self._servers = found.servers
             yield found
 
     @property
     def servers(self) -> Sequence[Fields]:
-        """Servers that have told their status last."""
+        """Servers that have last reported their status."""
         return self._servers
 
     @property
     def unhealthy_reason(self) -> str:
-        """Sentences about servers that can decide nothing at present, and why; empty if all is well."""
+        """Sentences about servers that can decide nothing now, and why; empty if there are none."""
         return views.unhealthy_reason(self._servers)
 
     def run(self, *, is_over: bool = False) -> Fields:
-        """The run that is asked for, or the only one that goes on, or `is_over`. Raises `Refused` or `BadInput`."""
+        """Return the requested run, else the only active one, or ended one if `is_over`.
+
+        Raises `Refused` or `BadInput`.
+        """
         if (run_id := self.given.get("run_id")) is not None:
             for run in self.overview(run_id).runs:
                 return run
@@ -109,14 +114,14 @@ class Session:
 
     @property
     def wanted(self) -> views.Wanted:
-        """Which of all runs are asked for."""
+        """Filter for the requested runs."""
         given, run_id = self.given, str(self.given.get("run_id") or "")
         names = {name: str(given.get(name, "")).replace("-", "_") for name in ("phase", "health")}
         return views.Wanted(run_id, str(given.get("node", "")), **names)
 
     @property
     def names_one_run(self) -> bool:
-        """Whether one run is asked for by its id. Raises `BadInput` if it is to be chosen among others, too."""
+        """Whether one run is requested by its id. Raises `BadInput` if a filter is given, too."""
         wanted = self.wanted
         if not wanted.pattern or any(sign in wanted.pattern for sign in "*?["):
             return False
@@ -140,7 +145,7 @@ def _there_are(runs: Sequence[Fields]) -> str:
 
 
 def status(session: Session) -> None:
-    """Show the servers and their runs, or all that is known of one run."""
+    """Show the servers and their runs, or all details of one run."""
     if session.given.get("watch"):
         return _watch_status(session)
     if session.names_one_run:
@@ -153,13 +158,13 @@ def status(session: Session) -> None:
 
 
 def _wanted(session: Session, runs: Sequence[Fields]) -> list[Fields]:
-    """Those of the runs that are asked for."""
+    """Return the requested ones of the runs."""
     wanted = session.wanted
     return [run for run in runs if wanted.covers(run)]
 
 
 def _watch_status(session: Session) -> None:
-    """Show the status whenever it changes, for ever: a screen at a terminal, else a line for each changed run."""
+    """Show the status after each change, forever: on a terminal as a screen, otherwise a line for each changed run."""
     out, run_id = session.out, session.given.get("run_id") if session.names_one_run else None
     if run_id is not None:
         session.run()
@@ -212,7 +217,7 @@ def _show_runs(session: Session, known: Sequence[Fields]) -> None:
 
 
 def _show_as_many(out: Output, found: Sequence[Fields], room: int) -> None:
-    """Show as many runs as the screen has lines for, and how many it has none for."""
+    """Show as many runs as the screen has lines for, and how many do not fit."""
     drawn, most = out.drawn(views.rows_of_runs(found)), len(found)
     if drawn.count("\n") >= room + HEADING_LINES:
         most = most if most <= room else max(1, room - 1)
@@ -241,7 +246,7 @@ def _show_run(session: Session, run: Fields) -> None:
 
 
 def why(session: Session) -> None:
-    """Show why a run stands as it does; of several runs, which ones need a person."""
+    """Show why a run is in its current state or, if there are several runs, which ones need a person."""
     if session.given.get("run_id") is None:
         runs = session.overview().runs
         if len([run for run in runs if not views.is_over(run)] or runs) > 1:
@@ -264,7 +269,10 @@ def _show_troubles(session: Session, runs: Sequence[Fields]) -> None:
 
 
 def _why(session: Session, run: Fields) -> views.Why:
-    """The account of the run. Why it restarts is in its events alone until it has, and only a leader has those."""
+    """Return the account of the run.
+
+    While it restarts, only its events have the reason, and only a leader has the events.
+    """
     if run["phase"] != "restarting" or session.unhealthy_reason:
         return views.why(run, session.endpoint, unhealthy_reason=session.unhealthy_reason)
     events = session.client.latest_events(run["run_id"], LATEST).events
@@ -282,7 +290,7 @@ def _show_why(session: Session, run: Fields) -> None:
 
 
 def events(session: Session) -> None:
-    """Show the latest events of a run, and with `--follow` those to come."""
+    """Show the latest events of a run and, with `--follow`, new ones."""
     run_id, out = session.run()["run_id"], session.out
     most = session.given.get("last", MOST_EVENTS)
     found = session.client.latest_events(run_id, most)
@@ -303,9 +311,9 @@ def _show_event(out: Output, event: Fields) -> None:
 
 
 def logs(session: Session) -> None:
-    """Show where a worker's output is, and the end of it where its agent allows that.
+    """Show where a worker's output is, and its end if the worker's agent allows that.
 
-    Fails if lines are asked for and cannot be had, not if only their place is asked for.
+    Fails if lines were requested and cannot be read, but not if only the place was requested.
     """
     run, out, given = session.run(), session.out, session.given
     place = _place_of(run, given["rank"])
@@ -335,7 +343,7 @@ def logs(session: Session) -> None:
 
 
 def _read_logs(session: Session, place: views.Worker) -> list[Fields]:
-    """The ends of the wanted logs: of one stream, or of those of both that have a file. Raises if there is none."""
+    """Return the ends of the wanted logs: of one stream, or of both if they have files. Raises if there are none."""
     streams: tuple[LogStream, ...] = ("stdout", "stderr")
     if "stream" in session.given or session.out.is_json:
         streams = (session.given.get("stream", "stderr"),)
@@ -351,7 +359,8 @@ def _read_logs(session: Session, place: views.Worker) -> list[Fields]:
 
 
 def stacks(session: Session) -> None:
-    """Show what the workers are doing: one sentence, the stack that matters, and where the rest is in files."""
+    """Show what the workers are doing: one sentence, the most important stack, and where the files with the rest
+    are."""
     out, given = session.out, session.given
     wanted = {"run_id": session.run()["run_id"], "rank": given["rank"], "reason": given.get("reason", "")}
     found = session.client.ask(paths.STACKS, wanted)
@@ -367,7 +376,7 @@ def stacks(session: Session) -> None:
 
 
 def _place_of(run: Fields, rank: int) -> views.Worker:
-    """Whereabouts of the worker with this rank. Raises `Refused` if no node has the rank."""
+    """Return the place of the worker with this rank. Raises `Refused` if no node has the rank."""
     if found := views.worker(run, rank):
         return found
     highest = max((node["ranks"][1] for node in run["nodes"] if node["ranks"]), default=None)
@@ -387,7 +396,7 @@ def _show_log(out: Output, log: Fields) -> None:
 
 
 def _follow_logs(session: Session, place: views.Worker, found: list[Fields]) -> None:
-    """Show what is added to the logs until the run has ended; in each further round the logs of that round's worker."""
+    """Show what is added to the logs until the run has ended. In each later round, follow that round's worker."""
     out, said, logs = session.out, "", {log["stream"]: log for log in found}
     while True:
         time.sleep(FOLLOW_S)
@@ -403,7 +412,7 @@ def _follow_logs(session: Session, place: views.Worker, found: list[Fields]) -> 
         except (Refused, Unreachable) as error:
             if getattr(error, "code", "") in ("run_ended", "unknown_run"):
                 return out.note(str(error))
-            if str(error) != said:  # between two rounds nobody has the rank, and after a failover it is asked again
+            if str(error) != said:  # between two rounds no node has the rank, and after a failover it is asked again
                 out.note(str(error))
             said = str(error)
 
@@ -412,7 +421,7 @@ def _follow_logs(session: Session, place: views.Worker, found: list[Fields]) -> 
 
 
 def act(action: "Action", session: Session) -> None:
-    """Have the action carried out, once the user has confirmed it. The request id makes a repetition harmless."""
+    """Have the action carried out after the user has confirmed it. The request id makes a repetition harmless."""
     given, out = session.given, session.out
     target, shown = _node_target(action, session) if action.of_node else _run_target(action, session)
     if action.question and sys.stdin.isatty() and not given.get("yes"):
@@ -444,7 +453,7 @@ def act(action: "Action", session: Session) -> None:
 
 
 def _asked_for(session: Session, action: "Action", body: Request) -> Fields:
-    """Have the action carried out. Raises `Unreachable` if nobody can tell whether it was."""
+    """Have the action carried out. Raises `Unreachable` if it is unknown whether it was."""
     try:
         return session.client.ask(action.path, body)
     except Unreachable as error:
@@ -453,7 +462,7 @@ def _asked_for(session: Session, action: "Action", body: Request) -> Fields:
 
 
 def _costs(action: "Action", session: Session, target: Request) -> Fields:
-    """What the action would cost; nothing is known of it from an older server."""
+    """Return what the action would cost; unknown from an older server."""
     size = dict(zip(("min_nodes", "max_nodes"), session.given.get("size", ()), strict=False))
     try:
         return session.client.costs(action.name, target | size)
@@ -462,7 +471,7 @@ def _costs(action: "Action", session: Session, target: Request) -> Fields:
 
 
 def _run_target(action: "Action", session: Session) -> tuple[Request, str]:
-    """The run, and its state in words; a repetition, which has a request id and a run, does not look at the state."""
+    """Return the run, and its state as text. A repetition, with a request id and a run, does not check the state."""
     given = session.given
     if "request_id" in given and given.get("run_id") is not None:
         return {"run_id": given["run_id"]}, rdzvctl.words.named_run(given["run_id"])
@@ -473,7 +482,7 @@ def _run_target(action: "Action", session: Session) -> tuple[Request, str]:
 
 
 def _node_target(action: "Action", session: Session) -> tuple[Request, str]:
-    """The node, and what runs there now. For a node that no run has, a similar name is suggested."""
+    """Return the node, and what runs there now. For a node that no run has, a similar name is suggested."""
     node_id = session.given["node_id"]
     if action.of_absent:
         return {"node_id": node_id}, rdzvctl.words.named_node(node_id)
@@ -528,7 +537,7 @@ def set_context(session: Session) -> None:
     given = {key: str(session.given[key]) for key in FIELDS if key in session.given}
     for key in given.keys() - {"endpoint"}:
         if given[key] != SYSTEM:
-            given[key] = os.path.abspath(os.path.expanduser(given[key]))  # found from any folder
+            given[key] = os.path.abspath(os.path.expanduser(given[key]))  # so that it works from any folder
     fields = {**file.contexts.get(name, {}), **given}
     if "endpoint" not in fields:
         raise BadInput(rdzvctl.words.where_is_server(name))

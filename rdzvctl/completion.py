@@ -1,7 +1,8 @@
-"""Names for shell completion: hidden command `rdzvctl __complete KIND`, which the scripts of `--print-completion` run.
+"""Names for shell completion: the hidden command `rdzvctl __complete KIND`, which the scripts of `--print-completion`
+run.
 
-The command writes names alone, one a line, and none when anything goes wrong or a server does not answer in time.
-Anybody may name a run or a node, so only names that every shell takes literally are offered.
+The command only writes names, one a line, and none if anything fails or a server does not answer in time. Any user may
+name a run or a node, so only names that every shell takes literally are offered.
 """
 
 import argparse
@@ -19,9 +20,9 @@ from rdzvctl.errors import CtlError
 
 COMMAND = "__complete"
 LINE = "RDZVCTL_LINE"
-"""Variable with the command line so far, in which --endpoint, --context and credentials may be given."""
+"""Variable with the command line so far, which may contain --endpoint, --context and credentials."""
 DEADLINE_S = 1.0
-"""Time that servers have: a person waits at the prompt."""
+"""Seconds that servers have to answer, since a person waits at the prompt."""
 HARMLESS = re.compile(r"[A-Za-z0-9_][\w@%+,./-]*", re.ASCII)
 """Names without anything that bash, zsh or fish would expand, split or quote."""
 
@@ -46,16 +47,16 @@ FROM_SERVERS: Mapping[str, Callable[[Overview], Iterable[str]]] = {
     "cordoned-nodes": _cordoned,
 }
 KINDS = (*FROM_SERVERS, "contexts")
-"""Kinds of names by which an argument may be completed."""
+"""Kinds of names that can complete an argument."""
 
 
 def function_of(kind: str) -> str:
-    """Name of the shell function that completes an argument of this kind."""
+    """Return the name of the shell function that completes an argument of this kind."""
     return f"_rdzvctl_complete_{kind.replace('-', '_')}"
 
 
 def completes(argument: argparse.Action, kind: str) -> None:
-    """Have the shell complete the argument: `complete` is where `shtab` looks for how."""
+    """Let the shell complete the argument: `shtab` reads `complete`."""
     name = function_of(kind)
     argument.complete = {"bash": name, "zsh": name, "fish": f"({name})"}  # type: ignore[attr-defined]
 
@@ -81,11 +82,14 @@ PREAMBLE = {
         "function {name}; _rdzvctl_ask {kind}; end",
     ),
 }
-"""Functions of each shell that ask for names, ahead of its script."""
+"""Functions of each shell that ask for names, placed before its script."""
 
 
 def names(kind: str, begun: str, given: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
-    """Names of a kind that begin with `begun`, sorted; none if they do not come in time. `given`: flags by name."""
+    """Return the names of a kind that begin with `begun`, sorted; empty if they come too late.
+
+    `given`: flags by name.
+    """
     found: list[str] = []
     asking = Thread(target=lambda: found.extend(_find(kind, given, environment)), daemon=True)
     asking.start()
@@ -103,7 +107,7 @@ def _find(kind: str, given: Mapping[str, str], environment: Mapping[str, str]) -
 
 
 def flags_of(line: str, parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Flags of the parser that a command line has; none if it cannot be read, as with a quote that is still open."""
+    """Return the parser's flags in a command line; empty if it cannot be parsed, for example after an open quote."""
     with suppress(ValueError, CtlError):
         words = [os.path.expandvars(os.path.expanduser(word)) for word in shlex.split(line)]
         return vars(parser.parse_known_args(words)[0])

@@ -7,9 +7,9 @@
     token_file = "/home/me/lab.token"
     tls_ca = "/home/me/lab-ca.pem"
 
-A command goes where its flags say; else to `--context`; else where the environment says; else to the current context;
-else to this machine. The credentials are of the same source as the endpoint, so that no token is shown to a server
-that it is not for; flags may add them to any.
+A command goes to the server that its flags name, else to `--context`, else to the server that the environment names,
+else to the current context, else to this machine. The credentials come from the same source as the endpoint, so that
+no token is sent to a server that it is not for. Flags may add credentials to any source.
 """
 
 import os
@@ -26,17 +26,17 @@ import rdzvctl
 from rdzvctl.errors import BadInput
 
 FIELDS = ("endpoint", "token_file", "tls_ca", "tls_cert", "tls_key")
-"""Keys of a context; flags and, as `RDZV_...`, variables have the same names."""
+"""Keys of a context. Flags have the same names, and variables the same names as `RDZV_...`."""
 THIS_MACHINE = f"localhost:{DEFAULT_PORT}"
 MODE = 0o600
 
 
 class Place(NamedTuple):
-    """Servers that a command asks, and what it shows them."""
+    """Servers that a command asks, and the credentials for them."""
 
     endpoints: tuple[Endpoint, ...]
     source: str
-    """Source of the servers' addresses, in words for people: a flag, a variable or a context."""
+    """Source of the servers' addresses, as text for people: a flag, a variable or a context."""
     token_file: str | None = None
     token_source: str = ""
     """Flag, variable or context that names the token's file."""
@@ -55,14 +55,14 @@ class Contexts(NamedTuple):
     """Whether the file has comments, which `write` loses: it keeps the old file, with a ~ at the end of its name."""
 
     def get(self, name: str) -> Mapping[str, str]:
-        """The context of this name. Raises `BadInput` if there is none."""
+        """Return the context of this name. Raises `BadInput` if there is none."""
         if name not in self.contexts:
             known = [*self.contexts]
             raise BadInput(rdzvctl.words.no_context(name, self.path, known), rdzvctl.words.add_context(name, known))
         return self.contexts[name]
 
     def write(self) -> None:
-        """Replace the file, which its user alone may then read. Raises `BadInput` if it cannot be written."""
+        """Replace the file; only its user may read the new one. Raises `BadInput` if it cannot be written."""
         blocks = [f"current = {_quoted(self.current)}\n"] if self.current else []
         for name, fields in self.contexts.items():
             lines = "".join(f"{key} = {_quoted(value)}\n" for key, value in fields.items())
@@ -80,13 +80,16 @@ class Contexts(NamedTuple):
 
 
 def path_of(environment: Mapping[str, str]) -> str:
-    """Path of the configuration file: `RDZV_CONFIG`, else below `XDG_CONFIG_HOME`."""
+    """Return the path of the configuration file: `RDZV_CONFIG`, else below `XDG_CONFIG_HOME`."""
     home = environment.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
     return environment.get("RDZV_CONFIG") or os.path.join(home, "rdzv", "config.toml")
 
 
 def load(path: str) -> Contexts:
-    """Content of the file; no contexts if it does not exist. Raises `BadInput` with the file and the line."""
+    """Return the content of the file; no contexts if it does not exist.
+
+    Raises `BadInput` with the file and the line.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             mode, text = os.fstat(file.fileno()).st_mode, file.read()
@@ -101,7 +104,7 @@ def load(path: str) -> Contexts:
 
 
 def choose(given: Mapping[str, str], environment: Mapping[str, str]) -> Place:
-    """The place that flags, environment and contexts name. `given`: flags, by their names. Raises `BadInput`."""
+    """Return the place that flags, environment and contexts name. `given`: flags by name. Raises `BadInput`."""
     fields, source, is_context = _chosen(given, environment)
     place = check(source, {**fields, **{key: given[key] for key in FIELDS if key in given}})
     if place.token_file is None:
@@ -111,7 +114,7 @@ def choose(given: Mapping[str, str], environment: Mapping[str, str]) -> Place:
 
 
 def check(source: str, fields: Mapping[str, str]) -> Place:
-    """The place of these fields, if they fit together. Raises `BadInput`, which names their source."""
+    """Return the place from these fields, if they fit together. Raises `BadInput`, which names their source."""
     if ("tls_cert" in fields) != ("tls_key" in fields):
         raise BadInput(rdzvctl.words.pair_incomplete(source))
     if "tls_cert" in fields and "tls_ca" not in fields:
@@ -126,7 +129,7 @@ def check(source: str, fields: Mapping[str, str]) -> Place:
 
 
 def _chosen(given: Mapping[str, str], environment: Mapping[str, str]) -> tuple[dict[str, str], str, bool]:
-    """Fields of the source that names the endpoint, the source in words, and whether it is a context."""
+    """Return the fields of the source that names the endpoint, the source as text, and whether it is a context."""
     variables = {key: value for key in FIELDS if (value := environment.get(f"RDZV_{key.upper()}", "").strip())}
     if "endpoint" in given:
         without_place = {key: value for key, value in variables.items() if key != "endpoint"}
@@ -176,7 +179,7 @@ def _checked(path: str, text: str, found: Mapping[str, Any]) -> Contexts:
 
 
 def _bad(path: str, text: str, word: str, what: str) -> BadInput:
-    """An error at the first line that has the word; TOML's own parser tells no lines of what it has understood."""
+    """Return an error at the first line with the word: the TOML parser reports no lines for valid TOML."""
     lines = text.splitlines()
     line = next((number for number, each in enumerate(lines, 1) if re.search(rf"\b{re.escape(word)}\b", each)), 1)
     return BadInput(rdzvctl.words.bad_line(path, line, what))

@@ -1,11 +1,11 @@
-"""Ends of a command that could not do what it was asked, each with its exit code.
+"""Errors that end a command, each with its exit code.
 
 CtlError
-├── BadInput      2   the command line or the configuration file makes no sense
-├── Refused       1   there is no such run or node, or the server does not do this to it now
-├── TooOld        1   the server does not tell what the command needs to know
-├── Unreachable  75   no server answers, or none that leads
-└── KeptOut      77   the server wants another token, or another certificate
+├── BadInput      2   the command line or the configuration file has a mistake
+├── Refused       1   there is no such run or node, or the server refuses the action now
+├── TooOld        1   the server does not report what the command needs
+├── Unreachable  75   no server answers, or none of them leads
+└── KeptOut      77   the server requires another token, or another certificate
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Refused(CtlError):
     exit_code = ExitCode.FAILED
 
     def __init__(self, message: str, *help_lines: str, code: str = "") -> None:
-        """`code`: code of the server's refusal (`rdzv_protocol.errors`); empty: no server has refused."""
+        """`code`: code of the server's refusal (`rdzv_protocol.errors`); empty if no server has refused."""
         super().__init__(message, *help_lines)
         self.code = code
 
@@ -57,7 +57,7 @@ class KeptOut(CtlError):
 
 
 def _remedy(versions: Mapping[str, str]) -> str:
-    """Advice about a server that lacks something. Equal version numbers do not say which of the two is older."""
+    """Return advice about a server that lacks something. Equal version numbers do not show which program is older."""
     if rdzv_protocol.VERSION in versions.values():
         return rdzvctl.words.OTHER_BUILD
     return rdzvctl.words.OTHER_VERSION

@@ -11,11 +11,11 @@ from rdzvctl.views import STYLES, Table
 
 GAP = "  "
 MOST_KEPT = 24
-"""Most characters of a cell that a flat table keeps, whatever the terminal's width; the last column gives way first."""
+"""Most characters of a cell that a flat table keeps on any terminal; the last column is shortened first."""
 
 
 class Output:
-    """Destination of a command's output. `is_json`: it writes documents and streams of JSON alone."""
+    """Destination of a command's output. `is_json`: whether it writes only documents and streams of JSON."""
 
     def __init__(self, environment: Mapping[str, str], *, is_json: bool = False) -> None:
         self.is_json = is_json
@@ -27,30 +27,30 @@ class Output:
         """Lines of a screen that is not shown yet."""
 
     def size(self) -> os.terminal_size:
-        """Columns and lines of the terminal."""
+        """Return the columns and lines of the terminal."""
         from shutil import get_terminal_size
 
         return get_terminal_size()
 
     def line(self, text: str = "", *, at_once: bool = False) -> None:
-        """Write one line, or several; `at_once`: flush them, for a reader of a stream."""
+        """Write one line, or several. `at_once`: whether to flush them, for a reader of a stream."""
         if self._frame is None:
             print(text, flush=at_once)  # noqa: T201
         else:
             self._frame += text.split("\n")
 
     def note(self, text: str) -> None:
-        """Write one line for people on stderr, beside the output."""
+        """Write one line for people to stderr, beside the output."""
         print(f"rdzvctl: {text}", file=sys.stderr)  # noqa: T201
 
     def progress(self, text: str) -> None:
-        """Show what is under way, in one line at a terminal, in the place of the line before; empty: nothing is."""
+        """Show what is in progress, as one line on a terminal that replaces the previous one; "" clears it."""
         if sys.stderr.isatty():
             shown = text[: max(0, self.size().columns - 1)]
             print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)  # noqa: T201
 
     def paragraph(self, text: str) -> None:
-        """Write the text, wrapped to a terminal's width; in a pipe on one line."""
+        """Write the text, wrapped to the terminal's width; in a pipe on one line."""
         self.line(self.wrapped(text))
 
     def wrapped(self, text: str, indent: str = "") -> str:
@@ -65,7 +65,7 @@ class Output:
         )  # fmt: skip
 
     def json(self, value: Any, *, in_one_line: bool = False) -> None:
-        """Write a document, or one line of a stream. In ASCII: no text of a run moves a cursor."""
+        """Write a document, or one line of a stream, in ASCII, so that no text of a run moves a cursor."""
         import json
 
         print(json.dumps(value, indent=None if in_one_line else 2), flush=in_one_line)  # noqa: T201
@@ -74,7 +74,10 @@ class Output:
         self.line(self.drawn(table))
 
     def drawn(self, table: Table, *, is_flat: bool = False) -> str:
-        """The table as text: formatted by rich on a terminal, if rich is installed. `is_flat`: each row in one line."""
+        """Return the table as text, by rich on a terminal if rich is installed.
+
+        `is_flat`: whether each row is one line.
+        """
         width = self.size().columns
         if self.is_terminal:
             try:
@@ -86,14 +89,14 @@ class Output:
 
     @property
     def room(self) -> int | None:
-        """Lines that are left on the screen; None: there is no screen, and room for all."""
+        """Number of lines left on the screen; None if there is no screen, and so room for everything."""
         return None if self._frame is None else max(1, self.size().lines - len(self._frame))
 
-    # A screen that is drawn anew.
+    # A screen that is redrawn.
 
     @contextmanager
     def screen(self) -> Iterator[None]:
-        """Use the whole terminal until the block ends: then what was shown last stands below the command."""
+        """Use the whole terminal until the block ends; then the last content is left below the command."""
         self._frame = []
         print("\x1b[?1049h\x1b[?25l", end="")  # noqa: T201
         try:
@@ -103,7 +106,7 @@ class Output:
             print("\x1b[?25h\x1b[?1049l", *last, sep="\n", flush=True)  # noqa: T201
 
     def show(self, draw: Callable[[], None]) -> None:
-        """Show what `draw` writes in the place of what the screen had; as much as the terminal has lines for."""
+        """Show what `draw` writes in place of the previous content, as much as the terminal has lines for."""
         self._frame = []
         draw()
         height = self.size().lines
@@ -118,7 +121,7 @@ def _cut(line: str, width: int) -> str:
 
 
 def aligned(table: Table) -> str:
-    """The table with two spaces between its columns, of which the last one is not padded."""
+    """Return the table with two spaces between its columns; the last column is not padded."""
     rows = [table.headings, *table.rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = (GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
@@ -126,8 +129,7 @@ def aligned(table: Table) -> str:
 
 
 def by_rich(table: Table, width: int, has_colours: bool, *, is_flat: bool = False) -> str:
-    """The table within so many columns: what is too long for its column goes on in the next line, or is cut if
-    `is_flat`."""
+    """Return the table within `width` columns. Long cells continue in the next line, or are cut if `is_flat`."""
     from io import StringIO
 
     from rich import box
@@ -161,6 +163,6 @@ def by_rich(table: Table, width: int, has_colours: bool, *, is_flat: bool = Fals
 
 
 def confirmed(question: str, stdin: TextIO) -> bool:
-    """Whether a person at the terminal agrees; Enter alone does not."""
+    """Whether a person at the terminal agrees. Pressing only Enter does not count."""
     print(rdzvctl.words.asks(question), end=" ", file=sys.stderr, flush=True)  # noqa: T201
     return stdin.readline().strip().lower() in ("y", "yes")

@@ -1,4 +1,4 @@
-"""Texts of a bundle that are fit for strangers: without secrets, and on request without names. Pure."""
+"""Texts of a bundle made fit for strangers: without secrets and, on request, without names. Pure functions."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 GONE = "[redacted]"
 LEAST_SECRET = 6
-"""Characters of the shortest known secret that is looked for in texts."""
+"""Length of the shortest known secret that is searched for in texts."""
 SECRET_WORDS = (
     "token|secret|passw(?:or)?d|passwd|passphrase|pwd|api_?key|access_?key|private_?key|encryption_?key|signing_?key"
     "|credential|cookie|authorization|signature|connection_?string|dsn|webhook"
@@ -18,7 +18,7 @@ HARMLESS = (
     "|MASTER_ADDR|MASTER_PORT|OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES|COLUMNS|LINES|TERM|LANG|(?:NCCL|GLOO|TORCH|CUDA"
     "|PYTORCH|TORCHELASTIC|PYTHON|SLURM|OMPI|PMIX?)_?[A-Z0-9_]*"
 )
-"""Environment variables whose values are shown, unless their names are those of secrets."""
+"""Environment variables whose values are shown, unless their names look like names of secrets."""
 
 _SECRET_NAME = re.compile(f"(?i)(?:{SECRET_WORDS.replace('_?', '[-_]?')})s?$|(?i:(?:^|[-_])(?:auth|key|pat)$)")
 _HARMLESS = re.compile(HARMLESS)
@@ -36,21 +36,21 @@ _KNOWN_FORMS = re.compile(
     r"|(?=[\w+-]*[a-z])(?=[\w+-]*[A-Z])(?=[\w+-]*\d)[A-Za-z0-9+-]{36,}={0,2}"
     r")(?![A-Za-z0-9_])"
 )
-"""Tokens that are known by their form; last any long number in hexadecimal, and any long mixture."""
+"""Tokens with a known form; at the end, any long hexadecimal number and any long mixture."""
 _BEARER = re.compile(r"(?i)\b(bearer|basic|negotiate)\s+[A-Za-z0-9._~+/-]{6,}=*")
 _BASE64_LINE = re.compile(r"(?m)^(?=[^\n]*\d)(?=[^\n]*[A-Z])[A-Za-z0-9+][A-Za-z0-9+/]{58,}={0,2}$")
 _IN_URL = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
 
 
 class Redactor:
-    """Takes secrets out of texts. `known`: secrets that are known as such, like the token that was just used."""
+    """Removes secrets from texts. `known`: known secrets, such as the token that was just used."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         texts = sorted({text for text in known if len(text) >= LEAST_SECRET}, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, texts))) if texts else None
 
     def text(self, text: str) -> str:
-        """The text without secrets, and without the values of environment variables."""
+        """Return the text without secrets, and without the values of environment variables."""
         if self._known:
             text = self._known.sub(GONE, text)
         for pattern in (_END_OF_KEY_BLOCK, _KEY_BLOCK, _IN_URL, _BASE64_LINE):
@@ -59,7 +59,10 @@ class Redactor:
         return _KNOWN_FORMS.sub(GONE, _named_values(text))
 
     def value(self, value: Any) -> Any:
-        """The same JSON value with such texts; lines of a list are one text, and so is what stands in them."""
+        """Return the same JSON value with such texts.
+
+        The lines of a list count as one text, so a secret may span lines.
+        """
         return _walked(value, self.text, lambda name: is_secret_name(name))
 
 
@@ -69,12 +72,12 @@ def is_secret_name(name: str) -> bool:
 
 
 def secrets_of(environment: Mapping[str, str]) -> list[str]:
-    """Values of environment variables whose names are those of secrets."""
+    """Return the values of environment variables whose names look like names of secrets."""
     return [value for name, value in environment.items() if is_secret_name(name)]
 
 
 def _named_values(text: str) -> str:
-    """The text without values of names of secrets, and of environment variables."""
+    """Return the text without the values of secrets' names, and of environment variables."""
     made, at = [], 0
     while found := _NAMED.search(text, at):
         begin, end = found.span("value")
@@ -122,7 +125,7 @@ def _walked(value: Any, change: Callable[[str], str], is_secret: Callable[[str],
 
 
 KINDS = frozenset(("phase", "state", "kind", "cause", "on_hang", "scale_up", "rank_policy", "version", "stream"))
-"""Fields whose values are words of ours, which names may equal."""
+"""Fields whose values are words of these programs, which may be equal to names."""
 
 
 # Names.
@@ -144,13 +147,13 @@ _V6 = re.compile(r"(?<![\w:.])[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}(?:%\w+)
 _USER_OF_PATH = re.compile(r"/(?:home|Users)/([\w.-]+)")
 _NO_USERS = frozenset(("", "admin", "localhost", "operator", "the server"))
 SHORT = 3
-"""Names with fewer characters are replaced in texts only behind `node` or `run`: they are parts of common sentences."""
+"""Names with fewer characters are replaced in texts only after `node` or `run`: they are parts of common sentences."""
 
 
 class Anonymizer:
-    """Replaces names by numbered ones, each everywhere by the same one.
+    """Replaces names with numbered ones, each name with the same one everywhere.
 
-    `learn` is given every text before `text` replaces any: a file is also named without its folder.
+    Call `learn` with every text before `text` replaces any, since a file may also be named without its folder.
     """
 
     def __init__(self, **names: Iterable[str]) -> None:
@@ -195,17 +198,17 @@ class Anonymizer:
         _walked(value, learn)
 
     def value(self, value: Any) -> Any:
-        """The JSON value with other names."""
+        """Return the JSON value with other names."""
         return _walked(value, self.text)
 
     def text(self, text: str) -> str:
-        """The text with other names."""
+        """Return the text with other names."""
         if text in self._given:
             return self._given[text]
         return self._known(self._rewritten(text))
 
     def _rewritten(self, text: str) -> str:
-        """The text with other URLs, e-mail addresses, paths and IP addresses."""
+        """Return the text with other URLs, e-mail addresses, paths and IP addresses."""
         text = _URL.sub(self._url, text)
         text = _EMAIL.sub(lambda found: f"{self._add('user', found[1])}@{self._host(found[2])}", text)
         text = _PATH.sub(lambda found: self._path(found[0]), text)
@@ -227,7 +230,7 @@ class Anonymizer:
         return self._given.get(host) or self._add("host", host)
 
     def _path(self, path: str) -> str:
-        """The path with other names of folders and files; what is in libraries keeps its place there."""
+        """Return the path with other names of folders and files, except below a library's folder."""
         if path in ("/", "~/") or path.startswith(("/proc/self", "/dev/", "/v1/")):
             return path
         library = _LIBRARY.match(path)
@@ -251,7 +254,7 @@ class Anonymizer:
         return self._in_paths[name]
 
     def _known(self, text: str) -> str:
-        """The text with other names in the place of those that are known."""
+        """Return the text with known names replaced."""
         if self._pattern is None:
             long = sorted((re.escape(name) for name in self._given if len(name) >= SHORT), key=len, reverse=True)
             short = "|".join(re.escape(name) for name in self._given if len(name) < SHORT) or r"(?!)"
@@ -271,6 +274,6 @@ def _is_address(text: str) -> bool:
 
 
 def _stays(text: str) -> bool:
-    """Whether the address says nothing about a place."""
+    """Whether the address reveals nothing about a place."""
     address = ip_address(text.partition("%")[0])
     return address.is_loopback or address.is_unspecified

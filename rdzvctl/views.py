@@ -1,4 +1,4 @@
-"""Views of a status and of events for people: tables, and sentences in the server's own words. Pure."""
+"""Views of a status and of events for people: tables, and sentences with the server's own words. Pure functions."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ STYLES = {
     "gone": "red",
     "disconnected": "red",
 }
-"""Colours of states, whose names are always shown, too."""
+"""Colours of states. The names of the states are always shown, too."""
 PHASES = ("unhealthy", "forming", "running", "finishing", "restarting", "succeeded", "failed")
 ENDS = ("succeeded", "failed")
 MOST_NAMED = 4
@@ -44,14 +44,14 @@ EVIDENCE_LINES = 12
 
 
 class Table(NamedTuple):
-    """Rows of texts below their headings. A cell that begins with a word of `STYLES` may have its colour."""
+    """Rows of texts below their headings. A cell that begins with a word in `STYLES` may have its colour."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 def age(seconds: float | None) -> str:
-    """Duration in at most two units: 12s, 3m20s, 2h5m, 4d3h; `-` for None."""
+    """Return a duration in at most two units: 12s, 3m20s, 2h5m, 4d3h; `-` for None."""
     if seconds is None:
         return "-"
     whole = max(0, round(seconds))
@@ -63,7 +63,7 @@ def age(seconds: float | None) -> str:
 
 
 def without_times(value: Any) -> Any:
-    """A status without ages, times left and countdowns in its sentences: it stays the same while nothing happens."""
+    """Return a status without ages, remaining times and countdowns, so that it stays the same while nothing happens."""
     if isinstance(value, dict):
         return {key: without_times(each) for key, each in value.items() if not key.endswith(("_s", "time"))}
     if isinstance(value, list):
@@ -79,7 +79,7 @@ def is_over(run: Fields) -> bool:
 
 
 def server_lines(servers: Iterable[Fields]) -> list[str]:
-    """One line a server with its address, whether it can decide, and who leads; then one for each cordoned node."""
+    """Return a line for each server: address, whether it can decide, its leader; then a line for each cordoned node."""
     known = [*servers]
     cordons = {cordon["node_id"]: cordon for server in known for cordon in server["cordons"]}
     kept_out = [f"node {printable(node_id)}: {_cordon(cordon)}" for node_id, cordon in sorted(cordons.items())]
@@ -101,10 +101,10 @@ NAMELESS = "the server remembers the names of the latest only"
 
 
 class Wanted(NamedTuple):
-    """What is asked for of all runs; each empty: anything."""
+    """Filter for all runs; an empty field matches any run."""
 
     pattern: str = ""
-    """Pattern of the run's id, as a shell has them: `eval-*`."""
+    """Pattern of the run's id, as in a shell: `eval-*`."""
     node: str = ""
     """Pattern of the name of one of its nodes."""
     phase: str = ""
@@ -115,7 +115,7 @@ class Wanted(NamedTuple):
         return any(self)
 
     def covers(self, run: Fields) -> bool:
-        """Whether the run is asked for."""
+        """Whether the run matches."""
         from fnmatch import fnmatchcase
 
         return (
@@ -136,7 +136,8 @@ def _states(health: Fields) -> list[str]:
 
 
 def first_to_see(runs: Iterable[Fields]) -> list[Fields]:
-    """The runs for a screen that may be too short for all: the troubled ones, then failed ones, then the others."""
+    """Return the runs for a screen that may be too short for all: troubled runs first, then failed runs, then the
+    rest."""
     return sorted(runs, key=lambda run: (not is_troubled(run), not _has_failed(run), _order(run)))
 
 
@@ -145,7 +146,7 @@ def _has_failed(run: Fields) -> bool:
 
 
 def phases(runs: Iterable[Fields]) -> str:
-    """Numbers of runs by phase: 180 running, 6 failed."""
+    """Return the numbers of runs by phase, as text: 180 running, 6 failed."""
     numbers: dict[str, int] = {}
     for run in runs:
         numbers[run["phase"]] = numbers.get(run["phase"], 0) + 1
@@ -153,18 +154,18 @@ def phases(runs: Iterable[Fields]) -> str:
 
 
 def runs_table(runs: Iterable[Fields]) -> Table:
-    """Table of runs, one row each; those that go on first, the troubled and then the youngest first among them."""
+    """Return a table with a row for each run: active runs first, and among them troubled ones, then the youngest."""
     return rows_of_runs(sorted(runs, key=_order))
 
 
 def rows_of_runs(runs: Iterable[Fields]) -> Table:
-    """Table of runs in this order."""
+    """Return a table of runs in this order."""
     headings = ("RUN", "PHASE", "HEALTH", "SINCE", "ROUND", "NODES", "RESTARTS", "REASON")
     return Table(headings, [_run_row(run) for run in runs])
 
 
 def _order(run: Fields) -> tuple[bool, bool, float]:
-    """Sort key of runs: a run that needs a person comes first."""
+    """Return the sort key of runs: a run that needs a person comes first."""
     return is_over(run), not is_troubled(run), run["phase_age_s"] if is_over(run) else run["age_s"]
 
 
@@ -188,14 +189,14 @@ def _run_row(run: Fields) -> tuple[str, ...]:
 
 
 def _node_counts(run: Fields) -> str:
-    """Number of nodes that take part, and of nodes wanted: 3 of 2:4; with standbys 3+1 of 2:4."""
+    """Return the number of participating nodes, and of wanted nodes: 3 of 2:4; with standbys 3+1 of 2:4."""
     low, high = run["min_nodes"], run["max_nodes"]
     spare = f"+{run['standbys']}" if run["standbys"] else ""
     return f"{run['present']}{spare} of {low if low == high else f'{low}:{high}'}"
 
 
 def nodes_table(run: Fields) -> Table:
-    """Table of nodes by group rank, standbys after them, then the participants that are gone from this round."""
+    """Return a table of nodes by group rank, then standbys, then participants that are gone from this round."""
     rows = [_node_row(run, node) for node in run["nodes"]]
     rows += [
         (
@@ -230,7 +231,7 @@ def _node_row(run: Fields, node: Fields) -> tuple[str, ...]:
 
 
 def _cordon(cordon: Fields) -> str:
-    """Cordon in words: who keeps the node out, until when, and why. The server's own cordon is an exclusion."""
+    """Return the cordon as text: its author, its end, and its reason. The server's own cordon is an exclusion."""
     who = "excluded" if cordon["excluded"] else f"cordoned by {printable(cordon['by'])}"
     until = f" until {strftime('%Y-%m-%d %H:%M', localtime(cordon['until']))}" if cordon["until"] else ""
     reason = f": {printable(cordon['reason'])}" if cordon["reason"] else ""
@@ -242,7 +243,7 @@ def _rank(rank: int | None) -> str:
 
 
 def restarts_table(run: Fields) -> Table:
-    """Table of the run's restarts, the latest one first."""
+    """Return a table of the run's restarts, the latest one first."""
     rows = [
         (str(restart["round"]), age(restart["age_s"]), restart["cause"].replace("_", " "),
          "charged" if restart["charged"] else "free", printable(restart["reason"]))
@@ -255,10 +256,10 @@ def restarts_table(run: Fields) -> Table:
 
 
 def time_line(run: Fields) -> str:
-    """Sentence about what the run's time went into; empty for a server that does not count it."""
+    """Return the sentence about what the run's time went into; empty if the server does not count it."""
     spent = dict(run["time_s"])
     parts = ("starting", "checkpointing", "detecting", "lost")
-    if spent.get("training") is None:  # the workers have told no progress
+    if spent.get("training") is None:  # the workers have reported no progress
         spent["running"] = spent.get("running", 0.0) - sum(spent.get(part, 0.0) for part in parts)
     names = ("running" if spent.get("training") is None else "training", *parts, "forming", "restarting", "waiting")
     shown = [f"{age(spent[name])} {name}" for name in names if spent.get(name)]
@@ -267,13 +268,13 @@ def time_line(run: Fields) -> str:
 
 
 def one_line(run: Fields) -> str:
-    """The run's state in one line."""
+    """Return the run's state in one line."""
     line = f"run {printable(run['run_id'])}: {run['phase']} for {age(run['phase_age_s'])}: {_reason(run)}"
     return f"{line}; {_health(run)}" if is_troubled(run) and run["phase"] != "unhealthy" else line
 
 
 def _health(run: Fields) -> str:
-    """What is wrong with a run that needs a person, and for how long; empty if it needs none."""
+    """Return what is wrong with a run that needs a person, and for how long; empty if it needs none."""
     if not is_troubled(run):
         return ""
     found = run["health"]
@@ -282,7 +283,7 @@ def _health(run: Fields) -> str:
 
 
 def _reason(run: Fields) -> str:
-    """The run's reason without what its health says."""
+    """Return the run's reason without what its health already says."""
     reason, hang = printable(run["reason"]), run["hang"]
     for said in (run["health"] and run["health"]["sentence"], hang and hang["withheld"]):
         if said and is_troubled(run):
@@ -291,7 +292,7 @@ def _reason(run: Fields) -> str:
 
 
 def troubles(runs: Iterable[Fields], endpoint: str) -> list[str]:
-    """Runs that need a person, a line each with what to do next; then how many need none."""
+    """Return a line for each run that needs a person, with the next step; then how many runs need none."""
     known = sorted(runs, key=_order)
     needy = [run for run in known if not is_over(run) and (is_troubled(run) or _lacks_nodes(run))]
     lines = []
@@ -311,7 +312,7 @@ def _lacks_nodes(run: Fields) -> bool:
 
 
 def sentence_of(failure: Fields) -> str:
-    """The failure in one line, as every log and console says it."""
+    """Return the failure in one line, as in every log and on every console."""
     from rdzv_protocol.words.run import worker_failed
 
     told = failure["node_id"], failure["rank"], failure["cause"], failure["error"]
@@ -319,13 +320,13 @@ def sentence_of(failure: Fields) -> str:
 
 
 def evidence(failure: Fields) -> list[str]:
-    """Last lines of what the failed worker left: its traceback, else its stderr."""
+    """Return the last lines that the failed worker left: its traceback, else its stderr."""
     lines = failure["traceback"] or failure["stderr_tail"]
     return [printable(line) for text in lines for line in text.splitlines()][-EVIDENCE_LINES:]
 
 
 def event_line(event: Fields) -> str:
-    """The event in one line, in the words of the server's log."""
+    """Return the event in one line, in the words of the server's log."""
     at = strftime("%Y-%m-%d %H:%M:%S", localtime(event["at"])) if event["at"] else "-"
     attempt = f"attempt {event['attempt']}, " if event["attempt"] > 1 else ""
     return f"{at} #{event['number']} {attempt}round {event['round']}: {_event_sentence(event)}"
@@ -344,7 +345,7 @@ def _event_sentence(event: Fields) -> str:
 
 
 class Worker(NamedTuple):
-    """Whereabouts of a worker and of what it writes."""
+    """Place of a worker and of its output."""
 
     run_id: str
     rank: int
@@ -352,11 +353,11 @@ class Worker(NamedTuple):
     node_id: str
     addr: str
     path: str
-    """Folder of its log files on that node; empty: there are none."""
+    """Folder of its log files on that node; empty if there are none."""
 
 
 def worker(run: Fields, rank: int) -> Worker | None:
-    """The worker of this rank in the last round that had workers; None if no node that is there had it."""
+    """Return the worker of this rank in the last round that had workers; None if no present node had it."""
     for node in run["nodes"]:
         if node["ranks"] and node["ranks"][0] <= rank <= node["ranks"][1]:
             local_rank, folder = rank - node["ranks"][0], node["log_dir"]
@@ -372,7 +373,8 @@ def whereabouts(place: Worker) -> str:
 
 
 def log_files(place: Worker, log: Fields | None) -> str:
-    """Sentence about where the worker's output is: the file that the agent has read, else the announced folder."""
+    """Return the sentence about where the worker's output is: the file that the agent has read, else the announced
+    folder."""
     if log:
         return printable(f"{log['stream']} of round {log['round']}, from its file there: {log['path']}")
     if place.path:
@@ -381,14 +383,17 @@ def log_files(place: Worker, log: Fields | None) -> str:
 
 
 def evidence_files(found: Fields) -> str:
-    """Sentence about where the files of an examination of workers are."""
+    """Return the sentence about where the files of an examination of workers are."""
     if not found["folder"]:
         return "there are no files of it"
     return printable(f"all threads, in files: {found['folder']} on node {found['node_id']}; each node keeps its own")
 
 
 def log_lines(text: str) -> list[str]:
-    """Lines of a log as they would stand on a screen, printable: of a progress bar what was drawn last."""
+    """Return lines of a log as they would look on a screen, printable.
+
+    Of a progress bar, only the last state is left.
+    """
     lines = text.removesuffix("\n").split("\n") if text else []
     return [printable(line.rstrip("\r").rpartition("\r")[2].expandtabs()) for line in lines]
 
@@ -402,10 +407,10 @@ class Why(NamedTuple):
 
 
 def why(run: Fields, endpoint: str, opened: str = "", unhealthy_reason: str = "") -> Why:
-    """Account of a run: its state, since when, for whom it waits until when, what failed first, and what to do next.
+    """Return the account of a run: its state and since when, what it waits for, what failed first, and what to do next.
 
-    `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the round that forms was opened, if known.
-    `unhealthy_reason`: why the run's server can decide nothing at present; then nothing else helps.
+    `endpoint`: the servers, as in the agents' `--endpoint`. `opened`: why the forming round was opened, if known.
+    `unhealthy_reason`: why the run's server can decide nothing now; then nothing else helps.
     """
     cause = [f"It restarts because of this: {printable(opened)}."] if opened else []
     wrong = "" if run["phase"] == "unhealthy" else _health(run)
@@ -431,7 +436,7 @@ _MEND_SERVER = "Mend the server first: until it can decide, nothing else helps. 
 
 
 def unhealthy_reason(servers: Iterable[Fields]) -> str:
-    """Sentences that say which servers should decide and cannot, and why; empty if there is none."""
+    """Return sentences that say which servers should decide but cannot, and why; empty if there are none."""
     stuck = [server for server in servers if not server["ready"] and (server["leads"] or _lacks_leader(server))]
     return " ".join(
         f"rdzv-server at {printable(server['address'])} can decide nothing at present: "
@@ -466,7 +471,7 @@ def _finishing(found: Fields) -> str:
 
 
 def _absent(run: Fields) -> list[str]:
-    """Sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
+    """Return sentences about nodes that are disconnected, slow, badly connected, cordoned or standing by."""
     silent = [(node, left_s) for node in run["nodes"] if (left_s := lost_in_s(run, node)) is not None]
     told = [
         f"Node {printable(node['node_id'])} is disconnected, last heard {age(node['lease_age_s'])} ago; unless it "
@@ -493,7 +498,7 @@ def _absent(run: Fields) -> list[str]:
 
 
 def _left_out(things: Sequence[Any], noun: str, command: str) -> list[str]:
-    """Sentence about those beyond `MOST_NAMED`; none if there are no more."""
+    """Return the sentence about the things beyond `MOST_NAMED`; empty if there are none."""
     left = len(things) - MOST_NAMED
     return (
         [f"There {'is' if left == 1 else 'are'} {count(left, f'more {noun}')}: {command} shows all."]
@@ -508,7 +513,7 @@ def _restarts(run: Fields) -> str:
 
 
 def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
-    """Steps that a person can take now, each with its command."""
+    """Return the steps that a person can take now, each with its command."""
     run_id, missing = quoted(run["run_id"]), run["missing"] or Fields(more_nodes=0, stopping=[], gone=[])
     steps = [*map(printable, run["health"]["next"])] if is_troubled(run) else []
     if steps and not _lacks_nodes(run):
@@ -529,7 +534,7 @@ def _next(run: Fields, failure: Fields | None, endpoint: str) -> list[str]:
 
 
 def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
-    """Ways to fill seats that are free: by standbys, by nodes that are kept out, by new ones."""
+    """Return the ways to fill free seats: with standbys, with cordoned nodes, or with new nodes."""
     running, there = run["present"], run["present"] + run["standbys"]
     if run["phase"] != "running" or running >= (largest := run["largest_size"]):
         return ["Nothing: it runs."]
@@ -548,7 +553,10 @@ def _next_of_running(run: Fields, run_id: str, endpoint: str) -> list[str]:
 
 
 def _next_of_forming(run_id: str, missing: Fields, kept_out: Sequence[Fields], endpoint: str) -> list[str]:
-    """Steps for a round that forms. `kept_out`: cordoned nodes that have joined; each could be one that is missing."""
+    """Return the steps for a forming round.
+
+    `kept_out`: cordoned nodes that have joined; each could be a missing one.
+    """
     stopping, gone = _listed(missing["stopping"]), _listed(missing["gone"], missing["more_gone"])
     steps = [f"Look at {gone}: gone."] if gone else []
     if stopping:
@@ -571,14 +579,15 @@ def _uncordon(node: Fields) -> str:
 
 
 def _listed(names: Sequence[str], nameless: int = 0) -> str:
-    """The first few names, and how many more there are, the `nameless` ones among them; empty for none."""
+    """Return the first few names and how many more there are, including the `nameless` ones; empty if there are
+    none."""
     left = len(names[MOST_NAMED:]) + nameless
     more = f" and {left} more" if left else ""
     return ", ".join(map(printable, names[:MOST_NAMED])) + more
 
 
 def quoted(text: str) -> str:
-    """The text as a shell takes it; what cannot be shown becomes spaces."""
+    """Return the text quoted for a shell; unprintable characters become spaces."""
     from shlex import quote
 
     return quote(printable(text))

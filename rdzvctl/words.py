@@ -1,7 +1,7 @@
 """Sentences of `rdzvctl`: each function makes one message to a person from its fields.
 
-The module is imported when the first message is made. A function's name is the kind of the message, its arguments are
-the fields. `tests/golden/messages.txt` shows every message, and `python -m tests.golden --write` makes that file.
+The module is imported when the first message is made. A function's name is the kind of the message, and its arguments
+are the fields. `tests/golden/messages.txt` shows every message, and `python -m tests.golden --write` makes that file.
 """
 
 from collections.abc import Mapping, Sequence
@@ -126,7 +126,7 @@ def written(path: str, done: str, *, comments_lost: bool) -> str:
     return f"{path}: {done}{f'; its comments are in {path}~ now' if comments_lost else ''}."
 
 
-# Which server, and how.
+# The server, and how to reach it.
 
 
 def pair_incomplete(source: str) -> str:
@@ -138,7 +138,7 @@ def no_ca(source: str) -> str:
 
 
 def context_of(name: str, path: str) -> str:
-    """What named the server."""
+    """The source of the server's address."""
     return f"context {name} of {path}"
 
 
@@ -156,7 +156,7 @@ def bad_tls(why: str, source: str) -> str:
     return f"{why} ({source})"
 
 
-# Servers that do not answer, or not as wanted.
+# Servers that do not answer, or not as expected.
 
 
 def no_server(what: str) -> str:
@@ -216,7 +216,7 @@ def _tried(failures: Mapping[str, str]) -> str:
 
 
 def nobody_leads(failures: Mapping[str, str]) -> str:
-    """`failures`: why none led, by address."""
+    """`failures`: why none of them leads, by address."""
     return f"no rdzv-server leads: {_tried(failures)}"
 
 
@@ -239,7 +239,7 @@ IS_IT_RUNNING = (
 
 
 def unknown_runs(shards: Sequence[int], leader: str | None, why: str) -> str:
-    """`shards`: those of the leader, of several; empty if there is one shard."""
+    """`shards`: the leader's shards; empty if there is only one shard."""
     which = f"of shard {', '.join(map(str, shards))} " if shards else ""
     return f"the runs {which}are not known: {leader or 'no server'}: {why}"
 
@@ -268,7 +268,7 @@ def no_runs(endpoint: str) -> str:
 
 
 def none_matches(known: int) -> str:
-    """`known`: number of runs that are known."""
+    """`known`: number of known runs."""
     return f"No run matches, of {known} that {'is' if known == 1 else 'are'} known."
 
 
@@ -291,7 +291,7 @@ WHICH_RUN = "which run?"
 
 
 def there_are(names: Sequence[str], more: int) -> str:
-    """`more`: number of those without a name here."""
+    """`more`: number of runs that are not named here."""
     return f"there are {', '.join(names)}{f' and {more} more' if more else ''}"
 
 
@@ -358,7 +358,7 @@ def asks(question: str) -> str:
 
 
 def done(target: str, message: str) -> str:
-    """`target`: the run or the node, which the server's message may begin with."""
+    """`target`: the run or the node, with which the server's message may begin."""
     return message if message.startswith(target) else f"{target}: {message}"
 
 
@@ -433,7 +433,7 @@ _IN_BUNDLE = {
 def bundle_readme(
     run_id: str, at: str, files: Sequence[str], missing: Sequence[tuple[str, str]], *, is_anonymous: bool
 ) -> str:
-    """The README.md of a bundle. `missing`: parts that it lacks, each with the reason."""
+    """Return the README.md of a bundle. `missing`: parts that it lacks, each with the reason."""
     there = [name for name in _IN_BUNDLE if any(each.startswith(name) for each in files)]
     rows = [f"| `{name}` | {_IN_BUNDLE[name]} |" for name in there]
     reasons = dict[str, list[str]]()
