@@ -27,11 +27,16 @@ from rdzvctl.errors import BadInput, CtlError
 from rdzvctl.output import aligned
 from rdzvctl.redaction import Anonymizer, Redactor, secrets_of
 
+MOST_AGENTS = 16
+"""Most agents that a bundle asks for their versions and environment."""
 STREAMS: tuple[LogStream, ...] = ("stdout", "stderr")
 README = "README.md"
 _IS_OURS = re.compile(r"RDZV_|(?i:(?:https?|all|no)_proxy$)|SSL_CERT_")
 """Environment variables that change what `rdzvctl` does. The bundle names those that are set."""
 TO_STDOUT = "-"
+AGENTS = "agents/"
+"""Folder of the files about agents, which have the names of their nodes."""
+_IS_FILE_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
 
 class Missing(NamedTuple):
@@ -105,6 +110,7 @@ class Parts:
         """Ask for all parts, one after the other. The stacks come first, so that the events include that question."""
         self._part("stacks", self._stacks)
         self._part("logs", self._logs)
+        self._part("agents", self._agents)
         self._part("events", self._events)
         self._part("metrics", self._metrics)
         self._part("status", self._status)
@@ -151,6 +157,23 @@ class Parts:
             for why, streams in refusals.items():
                 where = f" ({views.log_files(place, None)})" if place and place.path else ""
                 self.missing.append(Missing(f"{' and '.join(streams)} of rank {rank}", f"{why}{where}"))
+
+    def _agents(self) -> None:
+        """Versions, machine and environment of agents, those of rank 0 and of failed ranks first."""
+        if views.is_over(self._run):
+            self.missing.append(Missing("agents", rdzvctl.words.ENDED_HAS_NO_AGENTS))
+            return
+        nodes = nodes_to_ask(self._run)
+        for number, node_id in enumerate(nodes[:MOST_AGENTS], 1):
+            self._session.out.progress(rdzvctl.words.asking_for(f"agent of node {node_id}"))
+            try:
+                found = self._session.client.ask(paths.DESCRIBE, {"run_id": self._run["run_id"], "node_id": node_id})
+                name = node_id if _IS_FILE_NAME.fullmatch(node_id) else f"agent_{number}"
+                self._json(f"{AGENTS}{name}.json", found)
+            except CtlError as error:
+                self.missing.append(Missing(f"agent of node {node_id}", str(error)))
+        if more := len(nodes[MOST_AGENTS:]):
+            self.missing.append(Missing(rdzvctl.words.more_agents(more), rdzvctl.words.asks_at_most(MOST_AGENTS)))
 
     def _events(self) -> None:
         found = self._session.client.latest_events(self._run["run_id"], 0)
@@ -229,6 +252,12 @@ def guilty_ranks(run: Fields) -> list[int]:
     return [*dict.fromkeys((0, *ranks))]
 
 
+def nodes_to_ask(run: Fields) -> list[str]:
+    """Nodes of the run's agents: those of rank 0 and of the ranks to blame first."""
+    workers = (views.worker(run, rank) for rank in guilty_ranks(run))
+    return [*dict.fromkeys([*(each.node_id for each in workers if each), *(node["node_id"] for node in run["nodes"])])]
+
+
 def _label(value: str) -> str:
     """Return the value in the text format of Prometheus."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
@@ -262,7 +291,14 @@ def anonymized(files: Mapping[str, str], anonymizer: Anonymizer) -> dict[str, st
     for name, text in files.items():
         for value in _values(name, text):
             anonymizer.learn_value(value)
-    return {name: _renamed(name, text, anonymizer) for name, text in files.items()}
+    return {_file_name(name, anonymizer): _renamed(name, text, anonymizer) for name, text in files.items()}
+
+
+def _file_name(name: str, anonymizer: Anonymizer) -> str:
+    """The name of a file, with another name of the node that it is about."""
+    if not name.startswith(AGENTS):
+        return name
+    return f"{AGENTS}{anonymizer.text(name.removeprefix(AGENTS).removesuffix('.json'))}.json"
 
 
 def _values(name: str, text: str) -> list[Any]:

@@ -393,6 +393,7 @@ FOR_A_BUNDLE = "for a bundle"
 ONE_ON_STDOUT = "--json and -o - both write to stdout: give -o FILE"
 NO_ARCHIVE_AT_TERMINAL = "a bundle is no text for a terminal: give -o FILE, or redirect stdout"
 ENDED_HAS_NO_WORKERS = "the run has ended: it has no workers"
+ENDED_HAS_NO_AGENTS = "the run has ended: its agents are gone"
 
 
 def asking_for(what: str) -> str:
@@ -407,6 +408,14 @@ def events_dropped(number: int) -> str:
     return f"the server has dropped the {count(number, 'oldest event')}"
 
 
+def more_agents(number: int) -> str:
+    return f"agents of {count(number, 'more node')}"
+
+
+def asks_at_most(number: int) -> str:
+    return f"a bundle asks at most {count(number, 'agent')}"
+
+
 def bundle_written(path: str, files: int, size: int, missing: int) -> str:
     where = "the bundle" if path == "-" else path
     lacks = f"; {count(missing, 'part')} could not be had: README.md names the reasons" if missing else ""
@@ -419,6 +428,7 @@ _IN_BUNDLE = {
     "stacks.json": "What the workers did when the bundle was made, as the server sent it.",
     "stacks.txt": "The same for people: one sentence, and the stack that matters.",
     "logs/": "The ends of the logs of rank 0 and of ranks that failed: at most 1,000 lines of each stream.",
+    "agents/": "Versions, machine and environment of agents. Only variables of torch and its libraries have values.",
     "events.jsonl": "What happened to the run, an event a line: see docs/reference/events.md.",
     "events.txt": "The same for people. Times are those of the machine on which the bundle was made.",
     "metrics.txt": "The server's metrics, and those of this run.",
@@ -440,18 +450,17 @@ def bundle_readme(
     for what, why in missing:
         if what not in reasons.setdefault(why, []):
             reasons[why].append(what)
-    lacks = [f"- {', '.join(each)}: {why}" for why, each in reasons.items()] + [_NOT_ASKED_FOR]
+    lacks = [f"- {', '.join(each)}: {why}" for why, each in reasons.items()]
     names = _ANONYMOUS if is_anonymous else _NAMED
     return "\n".join((
         f"# Bundle of run {run_id}", "", f"`rdzvctl bundle` {rdzv_protocol.VERSION} made it at {at}.", "",
-        "| file | what it is |", "|---|---|", *rows, "", "## What is missing", "", *lacks, "",
+        "| file | what it is |", "|---|---|", *rows, "", "## What is missing", "", *(lacks or ["Nothing."]), "",
         "## What was taken out", "", _REDACTED, "", names,
     ))  # fmt: skip
 
 
-_NOT_ASKED_FOR = "- versions and environment of the agents: `rdzvctl bundle` cannot ask agents for them"
 _REDACTED = """\
-`[redacted]` stands for values of environment variables, and for whatever looks like a secret: values of names such
+`[redacted]` stands for values of most environment variables, and for whatever looks like a secret: values of names such
 as token, password or key, bearer tokens, private keys, passwords in URLs, and long random texts.
 A secret that looks like an ordinary word is not found: look through the files before you send them."""
 _ANONYMOUS = """\

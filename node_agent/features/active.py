@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rdzv_protocol.queries import Examine, Query
+from rdzv_protocol.queries import Describe, Examine, Query
 
 from node_agent.features.table import OPTIONS
 from node_agent.kernel.config import Options
@@ -21,7 +21,10 @@ UNASKED: tuple[tuple[str, Callable[[Kernel], bool]], ...] = (
     ),
 )
 """Features without flags, each with a function that returns whether an agent has it."""
-ANSWERING: dict[type[Query], str] = {Examine: "node_agent.features.evidence.feature:Evidence"}
+ANSWERING: dict[type[Query], str] = {
+    Examine: "node_agent.features.evidence.feature:Evidence",
+    Describe: "node_agent.features.description:Describer",
+}
 """Features without flags that only answer queries, by the kind of query."""
 
 

@@ -8,8 +8,8 @@ one that was carried out changes nothing, even much later, and gets the same sen
 remembers the latest ids of each run, and of actions on nodes, also after a restart and on the next leader. The message
 does not name the operator: the server knows that from the token and the connection.
 
-`LogsRequest` and `StacksRequest` change nothing. They are here because only people who may act may see what they
-return.
+`LogsRequest`, `StacksRequest` and `DescribeRequest` change nothing. They are here because only people who may act may
+see what they return.
 """
 
 from typing import Annotated, Literal
@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 
 from rdzv_protocol import errors, paths
 from rdzv_protocol.constraints import (
+    Count,
     Id,
     Line,
     Lines,
@@ -29,7 +30,7 @@ from rdzv_protocol.constraints import (
     Traceback,
 )
 from rdzv_protocol.flag_values import LogStream
-from rdzv_protocol.queries import FileOffset, LineCount, LogText
+from rdzv_protocol.queries import FileOffset, LineCount, LogText, Variables, Versions
 from rdzv_protocol.visible import NAME
 
 RequestId = Annotated[str, Meta(max_length=128, pattern=NAME)]
@@ -177,6 +178,27 @@ class WorkerStacks(Struct, frozen=True, kw_only=True):
     """Folder on `node_id` with the evidence in files; every node keeps its own. Empty if there is none."""
     problems: Lines = ()
     """Sentences for a person: one for each thing that could not be found out, with the reason."""
+
+
+class DescribeRequest(Struct, frozen=True, kw_only=True):
+    """Ask the agent of a node for its versions, its machine and its environment."""
+
+    run_id: Id
+    node_id: Id
+
+
+class AgentDescription(Struct, frozen=True, kw_only=True):
+    """Versions, machine and environment of an agent, as it tells them."""
+
+    node_id: Id
+    versions: Versions
+    system: Line
+    """Operating system, its release, and the machine's architecture."""
+    cpus: Count
+    """CPUs that the agent may use."""
+    gpu_driver: Line
+    """Version of the GPUs' driver, as a file of the system tells it; empty if none does."""
+    variables: Variables
 
 
 class Action(Struct, frozen=True, kw_only=True):

@@ -22,6 +22,9 @@ LogText = Annotated[str, Meta(max_length=LOG_BYTES)]
 PAIR_TEST_PINGS, PAIR_TEST_BYTES = 16, 4 << 20
 """Single bytes sent back and forth in a test of two nodes, to measure latency; then bytes each way, for bandwidth."""
 FileOffset = Annotated[int, Meta(ge=0, le=2**53)]
+MOST_VARIABLES, LONGEST_VALUE = 256, 256
+"""Most variables of a `Description`, and most characters of a name or a value."""
+ShortText = Annotated[str, Meta(max_length=LONGEST_VALUE)]
 
 
 class TailLog(Struct, frozen=True, kw_only=True, tag_field="tag", tag="tail_log"):
@@ -86,7 +89,15 @@ class PairTest(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_tes
     """Most seconds for the test."""
 
 
-Query = TailLog | Examine | Notice | PairTest
+class Describe(Struct, frozen=True, kw_only=True, tag_field="tag", tag="describe"):
+    """Query for the agent's versions, its machine and its environment; answered with `Description`."""
+
+    number: QueryNumber
+    round: Round
+    remaining_s: Seconds
+
+
+Query = TailLog | Examine | Notice | PairTest | Describe
 """Any query. `number`, `round` and `remaining_s` have the same meaning in each kind as in `TailLog`."""
 
 
@@ -123,11 +134,44 @@ class PairTested(Struct, frozen=True, kw_only=True, tag_field="tag", tag="pair_t
     """Reason why the test has failed, by this node's limits; empty if it has passed."""
 
 
+class Version(Struct, frozen=True, kw_only=True):
+    """Version of a program or library."""
+
+    name: ShortText
+    """Name of the program or library: `node-agent`, `python`, `torch`."""
+    version: ShortText
+
+
+class Variable(Struct, frozen=True, kw_only=True):
+    """Variable of an agent's environment."""
+
+    name: ShortText
+    value: ShortText | None
+    """Value of a variable that says how torch and its libraries are set; null for any other variable."""
+
+
+Versions = Annotated[tuple[Version, ...], Meta(max_length=64)]
+Variables = Annotated[tuple[Variable, ...], Meta(max_length=MOST_VARIABLES)]
+
+
+class Description(Struct, frozen=True, kw_only=True, tag_field="tag", tag="description"):
+    """Versions of an agent's programs and libraries, its machine, and the variables of its environment."""
+
+    versions: Versions
+    system: Line
+    """Operating system, its release, and the machine's architecture."""
+    cpus: Count
+    """CPUs that the agent may use."""
+    gpu_driver: Line = ""
+    """Version of the GPUs' driver, as a file of the system tells it; empty if none does."""
+    variables: Variables
+
+
 class Refused(Struct, frozen=True, kw_only=True, tag_field="tag", tag="refused"):
     """Refusal to answer a query, with the reason for a person."""
 
     reason: Sentence
 
 
-QueryAnswer = LogTail | Evidence | Noticed | PairTested | Refused
+QueryAnswer = LogTail | Evidence | Noticed | PairTested | Description | Refused
 Queries = Annotated[tuple[Query, ...], Meta(max_length=16)]

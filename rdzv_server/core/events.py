@@ -317,6 +317,17 @@ class LogAsked(Struct, frozen=True):
     within_s: float
 
 
+class DescriptionAsked(Struct, frozen=True):
+    """An operator asks what an agent runs on, and waits `within_s` seconds.
+
+    `token` names the question in its `QueryClosed`.
+    """
+
+    token: str
+    node_id: str
+    within_s: float
+
+
 class QueryAnswered(Struct, frozen=True):
     """An agent has answered one of its open queries."""
 
@@ -350,5 +361,5 @@ Fact = (
     | RunSuperseded
     | PolicyFact
 )
-Sign = LeaseRenewed | AgentDisconnected | LogAsked | QueryAnswered | TimePassed
+Sign = LeaseRenewed | AgentDisconnected | LogAsked | DescriptionAsked | QueryAnswered | TimePassed
 Event = Fact | Sign

@@ -476,6 +476,11 @@ ROUTES: tuple[Route, ...] = (
         errors.QueryRefused, errors.NoAnswer, errors.TooManyRequests, answer=actions.WorkerStacks,
         says="What the agents have seen.",
     ),
+    _acts(
+        paths.DESCRIBE, actions.DescribeRequest, errors.UnknownRun, errors.UnknownNode, errors.RunEnded,
+        errors.QueryRefused, errors.NoAnswer, errors.TooManyRequests, answer=actions.AgentDescription,
+        says="What the agent tells of itself.",
+    ),
     _question(paths.ROOT, HttpApi.root, "Where to look, for people."),
     _question(paths.HEALTHZ, HttpApi.healthz, "Whether the process answers."),
     _question(paths.READYZ, HttpApi.readyz, "Whether the server can decide.", no="It cannot; the body says why."),

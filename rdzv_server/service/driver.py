@@ -16,6 +16,7 @@ from rdzv_protocol.log_lines import Context
 
 from rdzv_server.core.effects import Answered, Effect, Happened, QueryClosed, Record, WakeAgents
 from rdzv_server.core.events import (
+    DescriptionAsked,
     Event,
     LeaseRenewed,
     LogAsked,
@@ -185,7 +186,7 @@ class Driver:
         assert isinstance(answered, Answered)
         return answered
 
-    async def ask_agent(self, run_id: str, asked: LogAsked | StacksAsked) -> QueryClosed:
+    async def ask_agent(self, run_id: str, asked: LogAsked | DescriptionAsked | StacksAsked) -> QueryClosed:
         """Ask agents an operator's question, and return how it ended. Raises the `ProtocolError` that refuses it."""
         closed: asyncio.Future[QueryClosed] = asyncio.get_running_loop().create_future()
         self._questions[asked.token] = closed

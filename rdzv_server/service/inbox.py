@@ -17,14 +17,21 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from rdzv_server.core.effects import Answered
-from rdzv_server.core.events import AgentDisconnected, Event, LeaseRenewed, LogAsked, NodeJoined
+from rdzv_server.core.events import (
+    AgentDisconnected,
+    DescriptionAsked,
+    Event,
+    LeaseRenewed,
+    LogAsked,
+    NodeJoined,
+)
 from rdzv_server.core.kernel.machine import RunMachine
 from rdzv_server.core.policies.hangs.examination import StacksAsked
 
 Result = RunMachine | Answered | None
 """Result of an event: the answer to an operator's action, else the machine that handled it; None if none did."""
 Done = asyncio.Future[Result]
-_DROPPED = LogAsked | StacksAsked
+_DROPPED = LogAsked | DescriptionAsked | StacksAsked
 """Events that are dropped if no caller waits for them any more."""
 _SIGNS = LeaseRenewed | AgentDisconnected
 """Signs of an agent: only the latest one counts."""

@@ -5,7 +5,17 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
-from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, NodeAction, StacksRequest, WorkerLog, WorkerStacks
+from rdzv_protocol.actions import (
+    ActionRequest,
+    AgentDescription,
+    DescribeRequest,
+    Done,
+    LogsRequest,
+    NodeAction,
+    StacksRequest,
+    WorkerLog,
+    WorkerStacks,
+)
 from rdzv_protocol.constraints import Id, Revision
 from rdzv_protocol.messages import Ack, LeaderReply, LeaderRequest, Reply, Request
 
@@ -26,7 +36,7 @@ class OperatorRequest(Struct, frozen=True):
     `by`: the token's role, if any, and the address.
     """
 
-    message: ActionRequest | LogsRequest | StacksRequest
+    message: ActionRequest | LogsRequest | StacksRequest | DescribeRequest
     by: str
 
     @property
@@ -37,7 +47,7 @@ class OperatorRequest(Struct, frozen=True):
 
 AnyRequest = Request | OperatorRequest | LeaderRequest
 """Any request. The leader of the run, or of the nodes, answers all requests except `LeaderRequest`."""
-Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | LeaderReply
+Answer = Reply | Ack | Done | WorkerLog | WorkerStacks | AgentDescription | LeaderReply
 
 
 class Connection(Protocol):
@@ -101,8 +111,8 @@ class Service(Protocol):
     def ask(self, request: AnyRequest, connection: Connection) -> Coroutine[Any, Any, Answer]:
         """Answer a request. Raises the `ProtocolError` that refuses it.
 
-        The answer is a `Reply` to a join or a poll, `Done` to an action, a `WorkerLog` or `WorkerStacks` to a request
-        for one, a `LeaderReply` to a `LeaderRequest`, and an `Ack` to any other request.
+        The answer is a `Reply` to a join or a poll, `Done` to an action, a `WorkerLog`, `WorkerStacks` or
+        `AgentDescription` to a request for one, a `LeaderReply` to a `LeaderRequest`, else an `Ack`.
         """
 
     def lost(self, connection: Connection) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from msgspec import structs
 from rdzv_protocol import actions, messages
@@ -16,7 +17,7 @@ from rdzv_protocol.errors import (
     QueryRefused,
     ServerUnavailable,
 )
-from rdzv_protocol.queries import LogTail, Refused
+from rdzv_protocol.queries import Description, LogTail, Refused
 from rdzv_protocol.settings import RunSettings
 from rdzv_protocol.text import printable
 from rdzv_protocol.timing import HOLDS_PER_LEASE, hold_s
@@ -59,6 +60,7 @@ CROWD_HOLDS_PER_LEASE = 1.5
 If an answer only says what the round waits for, the agent asks again at once. That costs as much as the join did, and
 delays the round. An agent that knows its lease waits for three quarters of it.
 """
+Told = TypeVar("Told", LogTail, Description)
 _Told = messages.ReportRequest | messages.SuspectRequest | messages.LeaveRequest | messages.AnswerRequest
 AGENT_ANSWERS_S = 5.0
 """Most seconds for an agent's answer to an operator's question: usually it takes a fraction of one."""
@@ -98,6 +100,8 @@ class Rendezvous:
                         return await self._ask_for_stacks(wanted, by, connection)
                     case actions.LogsRequest():
                         return await self._ask_for_log(wanted, by, connection)
+                    case actions.DescribeRequest():
+                        return await self._ask_for_description(wanted, connection)
                 return await self._act(wanted, by, request.run_id)
         self._machine_of_sender(request)
         if isinstance(request, messages.ReportRequest) and request.progress:
@@ -154,7 +158,7 @@ class Rendezvous:
         return actions.Done(epoch=self.epoch, message=answered.sentence, changed=answered.has_changed)
 
     async def _ask_agents(
-        self, run_id: str, asked: events.LogAsked | StacksAsked, connection: Connection
+        self, run_id: str, asked: events.LogAsked | events.DescriptionAsked | StacksAsked, connection: Connection
     ) -> QueryClosed:
         asked_at = self._driver.now()
         try:
@@ -185,19 +189,34 @@ class Rendezvous:
         asked = events.LogAsked(
             os.urandom(8).hex(), wanted.rank, wanted.stream, wanted.lines, wanted.offset, AGENT_ANSWERS_S
         )
-        closed = await self._ask_agents(wanted.run_id, asked, connection)
+        closed, tail = await self._answer_of(LogTail, wanted.run_id, asked, connection)
+        if wanted.offset is None:  # else it follows an earlier question
+            log.info("%s", words.log_was_read(wanted.run_id, wanted.rank, closed.node_id, by))
+        return actions.WorkerLog(
+            node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
+            path=tail.path, text=tail.text, offset=tail.offset, is_cut=tail.is_cut,
+        )  # fmt: skip
+
+    async def _ask_for_description(
+        self, wanted: actions.DescribeRequest, connection: Connection
+    ) -> actions.AgentDescription:
+        """Ask a node's agent what it runs on. Raises `NoAnswer`, `QueryRefused`, or as the core refuses."""
+        asked = events.DescriptionAsked(os.urandom(8).hex(), wanted.node_id, AGENT_ANSWERS_S)
+        closed, found = await self._answer_of(Description, wanted.run_id, asked, connection)
+        return actions.AgentDescription(node_id=closed.node_id, **structs.asdict(found))
+
+    async def _answer_of(
+        self, kind: type[Told], run_id: str, asked: events.LogAsked | events.DescriptionAsked, connection: Connection
+    ) -> tuple[QueryClosed, Told]:
+        """Ask one agent, and return its answer. Raises `NoAnswer`, `QueryRefused`, or as the core refuses."""
+        closed = await self._ask_agents(run_id, asked, connection)
         match closed.answer:
             case None:
                 raise NoAnswer(words.agent_did_not_answer(closed.node_id, AGENT_ANSWERS_S))
             case Refused(reason=reason):
                 raise QueryRefused(printable(reason))
-            case LogTail() as tail:
-                if wanted.offset is None:  # else it follows an earlier question
-                    log.info("%s", words.log_was_read(wanted.run_id, wanted.rank, closed.node_id, by))
-                return actions.WorkerLog(
-                    node_id=closed.node_id, rank=wanted.rank, round=closed.round, stream=wanted.stream,
-                    path=tail.path, text=tail.text, offset=tail.offset, is_cut=tail.is_cut,
-                )  # fmt: skip
+            case answer if isinstance(answer, kind):
+                return closed, answer
             case _:
                 raise QueryRefused(words.another_question(closed.node_id))
 

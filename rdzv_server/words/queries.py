@@ -10,7 +10,11 @@ def agent_gone(node_id: str, rank: int) -> str:
 
 
 def agent_too_old(node_id: str) -> str:
-    return f"the agent of node {node_id} is older than this server: it cannot be asked for logs"
+    return f"the agent of node {node_id} is older than this server: it does not know this question"
+
+
+def no_agent_of_node(run_id: str, node_id: str) -> str:
+    return f"run {run_id} has no agent of node {node_id}: rdzvctl nodes {run_id} names its nodes"
 
 
 def too_many_open(node_id: str, most: int) -> str:

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import rdzv_protocol
 from rdzv_protocol.exit_codes import ExitCode
 from rdzv_protocol.words import flags as flag_words
 from rdzv_protocol.words import tls as tls_words
@@ -303,7 +304,8 @@ async def test_a_bundle_has_what_a_report_needs_and_no_secret(cluster: Cluster, 
     at, secret = cluster.endpoint, "hunter2hunter2"
     flags = ("--run-id", "big-model", "--nnodes", "2", "--max-restarts", "2", *PATIENT, "-r", "3")
     folder = ("--log-dir", str(tmp_path / "logs"))
-    await cluster.node("gpu-a", *flags, *folder, "--allow-log-reads", "--node-rank", "0", nproc=1)
+    env = {"NCCL_DEBUG": "INFO", "LAB_KEY": secret, "NCCL_PROXY": f"http://u:{secret}@p", "MY_FOLDER": str(tmp_path)}
+    await cluster.node("gpu-a", *flags, *folder, "--allow-log-reads", "--node-rank", "0", nproc=1, env=env)
     await cluster.node("gpu-b", *flags, *folder, "--node-rank", "1", nproc=1)
     workers = await cluster.hub.group(2)
     await workers[1].tell(f"complain ValueError: HF_TOKEN={secret} is not good")
@@ -320,6 +322,10 @@ async def test_a_bundle_has_what_a_report_needs_and_no_secret(cluster: Cluster, 
     events = [json.loads(line)["kind"] for line in found["events.jsonl"].splitlines()]
     assert {"workers_failed", "stacks_asked"} <= {*events} and len(found["events.txt"].splitlines()) == len(events)
     assert {each["program"] for each in json.loads(found["versions.json"])} == {"rdzvctl", "rdzv-server"}
+    agents = [json.loads(found[f"agents/{node}.json"]) for node in ("gpu-a", "gpu-b")]
+    assert [each["versions"][0]["version"] for each in agents] == 2 * [rdzv_protocol.VERSION]
+    told = {each["name"]: each["value"] for each in agents[0]["variables"]}
+    assert (told["NCCL_DEBUG"], told["MY_FOLDER"], told["NCCL_PROXY"]) == ("INFO", None, None) and "LAB_KEY" in told
     assert "server_build_info" in found["metrics.txt"] and "rank" in found["stacks.txt"]
     assert reads.not_allowed("gpu-b") in found["README.md"]
     assert all(f"`{name.partition('/')[0]}" in found["README.md"] for name in found if name != "README.md")
@@ -331,7 +337,7 @@ async def test_a_bundle_has_what_a_report_needs_and_no_secret(cluster: Cluster, 
     assert [*found] == shown.json["files"]
     for name in ("big-model", "gpu-a", "gpu-b", str(tmp_path), tmp_path.name):
         assert name not in found.all, name
-    assert "node node-2 failed" in found["evidence.txt"]
+    assert "node node-2 failed" in found["evidence.txt"] and {"agents/node-1.json", "agents/node-2.json"} <= {*found}
 
 
 async def test_a_bundle_of_what_is_not_there_leaves_no_file(cluster: Cluster, tmp_path: Path) -> None:

@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from hypothesis import strategies as st
 from msgspec import Meta
 from rdzv_protocol import evidence, messages, queries
-from rdzv_protocol.actions import ActionRequest, Done, LogsRequest, StacksRequest, WorkerLog, WorkerStacks
+from rdzv_protocol.actions import (
+    ActionRequest,
+    AgentDescription,
+    DescribeRequest,
+    Done,
+    LogsRequest,
+    StacksRequest,
+    WorkerLog,
+    WorkerStacks,
+)
 from rdzv_protocol.messages import Message
 from rdzv_protocol.visible import is_visible
 
@@ -23,7 +32,10 @@ AGENT_PARTS = sorted(
     key=lambda kind: kind.__module__ != messages.__name__,
 )
 """Everything that agents send or are sent, whole or as a part."""
-PARTS = [*AGENT_PARTS, *get_args(ActionRequest), LogsRequest, Done, WorkerLog, StacksRequest, WorkerStacks]
+PARTS = [
+    *AGENT_PARTS, *get_args(ActionRequest), LogsRequest, Done, WorkerLog, StacksRequest, WorkerStacks, DescribeRequest,
+    AgentDescription,
+]  # fmt: skip
 """Everything that is sent, whole or as a part."""
 
 

@@ -735,6 +735,7 @@ _RULES: dict[type[events.Event], Rule] = {
     events.EventsDropped: Rule(_as_it_is, RunMachine._events_dropped, may_end_round=False),
     events.WallClockSet: Rule(apply=RunMachine._wall_clock_set),
     events.LogAsked: Rule(note=queries.ask_for_log),
+    events.DescriptionAsked: Rule(note=queries.ask_for_description),
     events.QueryAnswered: Rule(note=queries.answered),
     events.LeaseRenewed: Rule(note=RunMachine._renewed),
     events.AgentDisconnected: Rule(note=RunMachine._disconnected),

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from rdzv_protocol.errors import QueryRefused, RunEnded, TooManyRequests, UnknownRank
-from rdzv_protocol.queries import Query, QueryAnswer, Refused, TailLog
+from rdzv_protocol.errors import QueryRefused, RunEnded, TooManyRequests, UnknownNode, UnknownRank
+from rdzv_protocol.queries import Describe, Query, QueryAnswer, Refused, TailLog
 
 from rdzv_server.core import events
 from rdzv_server.core.effects import QueryClosed
@@ -71,18 +71,46 @@ def ask_for_log(kernel: Kernel, event: events.LogAsked, now: float) -> None:
     Raises `UnknownRank`, `RunEnded`, `QueryRefused` or `TooManyRequests`.
     """
     run = kernel.run
-    if run.stage.is_end:
-        raise RunEnded(words.run_over(run.run_id, run.stage))
+    _check_lasts(run)
     seat = seat_of_rank(run, event.rank)
     agent = run.agents.get(seat.agent_id)
     if agent is None:
         raise QueryRefused(words.agent_gone(seat.node_id, event.rank))
-    if not knows(agent, TailLog):
-        raise QueryRefused(words.agent_too_old(seat.node_id))
-    if sum(isinstance(each, TailLog) for each in run.queries.of(agent.agent_id, now)) >= MOST_OPEN:
-        raise TooManyRequests(words.too_many_open(agent.node_id, MOST_OPEN))
     fields = {"rank": event.rank, "stream": event.stream, "lines": event.lines, "offset": event.offset}
-    ask(kernel, agent, TailLog, event.within_s, partial(_answer_operator, event.token), now, **fields)
+    _ask_for_operator(kernel, agent, TailLog, event, now, **fields)
+
+
+def ask_for_description(kernel: Kernel, event: events.DescriptionAsked, now: float) -> None:
+    """Ask the agent of a node what it runs on.
+
+    Raises `RunEnded`, `UnknownNode`, `QueryRefused` or `TooManyRequests`.
+    """
+    run = kernel.run
+    _check_lasts(run)
+    agents = sorted(run.agents_of(event.node_id), key=lambda agent: agent.agent_id not in run.seats)
+    if not agents:
+        raise UnknownNode(words.no_agent_of_node(run.run_id, event.node_id))
+    _ask_for_operator(kernel, agents[0], Describe, event, now)
+
+
+def _check_lasts(run: Run) -> None:
+    if run.stage.is_end:
+        raise RunEnded(words.run_over(run.run_id, run.stage))
+
+
+def _ask_for_operator(
+    kernel: Kernel,
+    agent: Agent,
+    kind: type[Query],
+    event: events.LogAsked | events.DescriptionAsked,
+    now: float,
+    **fields: Any,
+) -> None:
+    if not knows(agent, kind):
+        raise QueryRefused(words.agent_too_old(agent.node_id))
+    if sum(isinstance(each, kind) for each in kernel.run.queries.of(agent.agent_id, now)) >= MOST_OPEN:
+        raise TooManyRequests(words.too_many_open(agent.node_id, MOST_OPEN))
+    ask(kernel, agent, kind, event.within_s, partial(_answer_operator, event.token), now, **fields)
 
 
 def _answer_operator(

@@ -18,7 +18,7 @@ import pytest
 import rdzv_protocol
 from msgspec import inspect, structs
 from rdzv_protocol import paths
-from rdzv_protocol.actions import Done, WorkerLog, WorkerStacks
+from rdzv_protocol.actions import AgentDescription, Done, WorkerLog, WorkerStacks
 from rdzv_protocol.events import EventPage
 from rdzv_protocol.exit_codes import ExitCode
 
@@ -61,6 +61,7 @@ READ_BY = {
     "EventPage": ("events running", "status restarting"),
     "WorkerLog": ("logs running 0",),
     "WorkerStacks": ("stacks running",),
+    "AgentDescription": ("bundle running",),
     "Done": ("stop running",),
 }
 """Lines that between them read all that is ever read of each answer."""
@@ -94,7 +95,7 @@ def without(value: Any, field: Field) -> Any:
     return rest | {name: without(value[name], tuple(inner))} if inner else rest
 
 
-ANSWERS: tuple[type, ...] = (Status, EventPage, WorkerLog, WorkerStacks, Done)
+ANSWERS: tuple[type, ...] = (Status, EventPage, WorkerLog, WorkerStacks, AgentDescription, Done)
 FIELDS = sorted({(kind.__name__, *field) for kind in ANSWERS for field in fields_of(inspect.type_info(kind))})
 """Fields of all answers, each with the name of its answer before it."""
 NO_SERVER = (("Status", "server"), ("Status", "runs"))
@@ -163,6 +164,7 @@ class OtherServer(ThreadingHTTPServer):
             WorkerStacks(
                 round=1, sentence="rank 0 in f", stack=("f",), node_id="a", folder="/logs", problems=("no py-spy",)
             ),
+            AgentDescription(node_id="a", versions=(), system="Linux", cpus=2, gpu_driver="", variables=()),
             Done(epoch="1", message="run running is stopped"),
         )
         self._told: dict[str, Any] = {}
@@ -176,7 +178,8 @@ class OtherServer(ThreadingHTTPServer):
 
     def answer(self, path: str) -> Any:
         url = urlsplit(path)
-        kind = {paths.STATUS: "Status", paths.LOGS: "WorkerLog", paths.STACKS: "WorkerStacks"}.get(url.path, "Done")
+        kinds = {paths.LOGS: "WorkerLog", paths.STACKS: "WorkerStacks", paths.DESCRIBE: "AgentDescription"}
+        kind = ({paths.STATUS: "Status"} | kinds).get(url.path, "Done")
         found = self._told["EventPage" if url.path.endswith("/events") else kind]
         only = parse_qs(url.query).get("run_id")
         if only and "runs" in found:

@@ -1,11 +1,11 @@
 """Queries to an agent beside its directive: asked once, in time, and only if it knows how to answer."""
 
 import pytest
-from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownRank
-from rdzv_protocol.queries import LogTail, Refused, TailLog
+from rdzv_protocol.errors import ProtocolError, QueryRefused, RunEnded, TooManyRequests, UnknownNode, UnknownRank
+from rdzv_protocol.queries import Describe, Description, LogTail, Refused, TailLog
 
 from rdzv_server.core.effects import QueryClosed, Record
-from rdzv_server.core.events import LogAsked, QueryAnswered, RunStopped
+from rdzv_server.core.events import DescriptionAsked, LogAsked, QueryAnswered, RunStopped
 from rdzv_server.core.kernel.queries import MOST_OPEN
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.words import losses, operations, runs
@@ -15,6 +15,7 @@ from tests.support.told import pattern
 
 TAIL = LogTail(path="/logs/0/stderr.log", text="Boom\n", offset=5)
 WITHIN_S = 5.0
+DESCRIPTION = Description(versions=(), system="Linux", cpus=2, variables=())
 
 
 def asks(run: Scenario, rank: int = 0, token: str = "t") -> None:
@@ -160,3 +161,32 @@ def _busy() -> Scenario:
     for token in range(MOST_OPEN):
         asks(run, token=str(token))
     return run
+
+
+# What an agent runs on.
+
+
+def test_a_seated_agent_of_the_node_is_asked_what_it_runs_on() -> None:
+    run = Scenario("1")
+    run.join("a", queries=("describe",))
+    run.join("spare", node="a", queries=("describe",))
+    run.handle(DescriptionAsked("t", "a", WITHIN_S))
+    (query,) = run.asked(Describe).values()
+    assert [*run.asked(Describe)] == ["a"] and query.remaining_s == WITHIN_S
+    run.handle(QueryAnswered("a", query.number, DESCRIPTION))
+    assert closed(run) == [QueryClosed("t", "a", 1, DESCRIPTION)]
+
+
+@pytest.mark.parametrize(
+    ("known", "node", "refusal"),
+    [("describe", "z", UnknownNode), ("tail_log", "a", QueryRefused)],
+)
+def test_who_cannot_tell_what_it_runs_on_is_not_asked(known: str, node: str, refusal: type[ProtocolError]) -> None:
+    run = Scenario("1")
+    run.join("a", queries=(known,))
+    with pytest.raises(refusal):
+        run.handle(DescriptionAsked("t", node, WITHIN_S))
+    assert not run.asked(Describe)
+    run.is_stopped()
+    with pytest.raises(RunEnded):
+        run.handle(DescriptionAsked("t", "a", WITHIN_S))
