@@ -6,13 +6,14 @@ others.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
 from math import inf
 
-from rdzv_protocol.actions import DrainRequest
+from msgspec import structs
+from rdzv_protocol.actions import DrainRequest, UncordonRequest
 from rdzv_protocol.errors import ServerUnavailable, UnknownNode
 from rdzv_protocol.messages import LeaderReply
 from rdzv_protocol.timing import LEADER_HOLD_S
@@ -47,7 +48,7 @@ from rdzv_server.storage.outage import Outage
 from rdzv_server.storage.places import EtcdPlace
 from rdzv_server.tasks import first_of
 from rdzv_server.words import cluster as words
-from rdzv_server.words import nodes
+from rdzv_server.words import nodes, operations
 
 log = logging.getLogger("rdzv_server")
 
@@ -110,8 +111,8 @@ class Sharding:
 
         If there are several, a `LeaderRequest` without a run is held, and gets no leader.
         """
-        if isinstance(request, OperatorRequest) and isinstance(request.message, DrainRequest):
-            await self._check_known(request.message)
+        if isinstance(request, OperatorRequest):
+            request = await self._checked(request)
         if isinstance(request, OperatorRequest) or len(self._replicas) == 1 or request.run_id is not None:
             return await self._of(request.run_id).ask(request, connection)
         asked_at = self.now()
@@ -121,36 +122,47 @@ class Sharding:
         connection.held(self.now() - asked_at)
         return LeaderReply(leadership=0)
 
-    async def _check_known(self, drain: DrainRequest) -> None:
-        """Refuse to drain a node that no shard knows. Raises `UnknownNode`, or `ServerUnavailable` if etcd fails.
+    async def _checked(self, asked: OperatorRequest) -> OperatorRequest:
+        """Return a request about a node with what the shards know of the node, and any other request as it is.
 
-        The leader of shard 0, which decides about nodes, knows its own runs. It reads those of other shards in etcd. A
-        request that was carried out before gets its earlier answer.
+        Raises `UnknownNode` for a drain of a node that no shard knows, or `ServerUnavailable` if etcd fails. An
+        uncordon of a node that no shard keeps out changes nothing. The leader of shard 0, which decides about nodes,
+        knows its own runs. It reads those of other shards in etcd. A request that was carried out before gets its
+        earlier answer.
         """
-        decides, node_id = self._replicas[DECIDES], drain.node_id
+        wanted, decides = asked.message, self._replicas[DECIDES]
         term = decides.term if decides.leads else None
-        if len(self._replicas) == 1 or term is None or term.driver.registry.nodes.answer_to(drain.request_id):
-            return
-        is_here = any(given.node_id == node_id for given in term.driver.cordons()) or _have_node(self.runs(), node_id)
-        others = [shard for shard, replica in enumerate(self._replicas) if not replica.leads]
-        for shard in () if is_here else others:
-            if is_here := await self._is_known_in(shard, node_id):
-                break
-        if not is_here:
-            raise UnknownNode(nodes.unknown_node(node_id))
+        if len(self._replicas) == 1 or term is None or not isinstance(wanted, DrainRequest | UncordonRequest):
+            return asked
+        if term.driver.registry.nodes.answer_to(wanted.request_id):
+            return asked
+        matters = _has_node if isinstance(wanted, DrainRequest) else _keeps_out
+        is_cordoned = wanted.node_id in term.driver.registry.nodes.state.cordons
+        if is_cordoned or await self._holds_anywhere(matters, wanted.node_id):
+            return asked
+        if isinstance(wanted, DrainRequest):
+            raise UnknownNode(nodes.unknown_node(wanted.node_id))
+        return structs.replace(asked, idle=operations.not_cordoned(wanted.node_id))
 
-    async def _is_known_in(self, shard: int, node_id: str) -> bool:
-        """Whether a node is in a run of a shard that another server leads; True also if records are damaged."""
-        try:
-            attempts = await read_attempts_with(self._client, f"{self._prefix}/shards/{shard}", node_id)
-        except StoreUnavailable as error:
-            raise ServerUnavailable(str(error)) from None
-        except StoreBroken:
+    async def _holds_anywhere(self, matters: Callable[[Registry, str], bool], node_id: str) -> bool:
+        """Whether something holds for a node in any shard; True also if the records of a shard are damaged."""
+        if any(matters(term.driver.registry, node_id) for term in self._terms()):
             return True
-        registry = Registry(retention_s=inf)
-        for record in chain.from_iterable(attempts):
-            registry.replay(record)
-        return _have_node(registry.runs(), node_id)
+        for shard, replica in enumerate(self._replicas):
+            if replica.leads:
+                continue
+            try:
+                attempts = await read_attempts_with(self._client, f"{self._prefix}/shards/{shard}", node_id)
+            except StoreUnavailable as error:
+                raise ServerUnavailable(str(error)) from None
+            except StoreBroken:
+                return True
+            registry = Registry(retention_s=inf)
+            for record in chain.from_iterable(attempts):
+                registry.replay(record)
+            if matters(registry, node_id):
+                return True
+        return False
 
     async def with_driver(self, run_id: str, work: Callable[[Driver], Awaitable[Answered]]) -> Answered:
         return await self._of(run_id).in_term(lambda term: work(term.driver))
@@ -226,8 +238,17 @@ class Sharding:
             replica.close()
 
 
-def _have_node(runs: Iterable[Run], node_id: str) -> bool:
-    return any(node_id in run.node_ids and not run.stage.is_end for run in runs)
+def _has_node(registry: Registry, node_id: str) -> bool:
+    return any(node_id in run.node_ids for run in _lasting(registry))
+
+
+def _keeps_out(registry: Registry, node_id: str) -> bool:
+    """Whether the shard keeps the node out of all its runs, or a run keeps it out by itself."""
+    return node_id in registry.nodes.state.cordons or any(node_id in run.cordons for run in _lasting(registry))
+
+
+def _lasting(registry: Registry) -> Iterator[Run]:
+    return (run for run in registry.runs() if not run.stage.is_end)
 
 
 class ClusterServer(HttpServer):

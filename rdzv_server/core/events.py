@@ -195,13 +195,15 @@ class CauseNotFound(Struct, frozen=True):
 class Operation(Struct, frozen=True):
     """An operator's action.
 
-    `by`: role of the operator's token, and the address. `request_id`: empty if the request has none. An operation that
-    only one module needs is declared there, in `operations`.
+    `by`: role of the operator's token, and the address. `request_id`: empty if the request has none. `idle`: sentence
+    why the action changes nothing, empty if it changes something. An operation that only one module needs is declared
+    there, in `operations`.
     """
 
     reason: str = ""
     by: str = ""
     request_id: str = ""
+    idle: str = ""
 
 
 class ArrivalsAdmitted(Operation, frozen=True):

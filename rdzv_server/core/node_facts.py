@@ -31,6 +31,7 @@ class CordonsKept(Struct, frozen=True):
     life: Life = Life()
     history: dict[str, tuple[Incident, ...]] = {}
     lifted: dict[str, float] = {}
+    idle: tuple[str, ...] = ()
 
 
 NodeFact = NodeOperation | RunForgotten | NodeBlamed | CordonsKept

@@ -33,11 +33,13 @@ Shows = Callable[[str], bool]
 class OperatorRequest(Struct, frozen=True):
     """Request of an operator, for an action or for data that agents have.
 
-    `by`: the token's role, if any, and the address.
+    `by`: the token's role, if any, and the address. `idle`: why the action changes nothing, if several shards had to be
+    asked for that.
     """
 
     message: ActionRequest | LogsRequest | StacksRequest | DescribeRequest
     by: str
+    idle: str = ""
 
     @property
     def run_id(self) -> str | None:

@@ -94,7 +94,7 @@ class Rendezvous:
                 return await self._poll(request, connection)
             case messages.LeaderRequest():
                 return messages.LeaderReply(leadership=self.leadership, leads=True)
-            case OperatorRequest(wanted, by):
+            case OperatorRequest(wanted, by, idle):
                 match wanted:
                     case actions.StacksRequest():
                         return await self._ask_for_stacks(wanted, by, connection)
@@ -102,7 +102,7 @@ class Rendezvous:
                         return await self._ask_for_log(wanted, by, connection)
                     case actions.DescribeRequest():
                         return await self._ask_for_description(wanted, connection)
-                return await self._act(wanted, by, request.run_id)
+                return await self._act(wanted, by, request.run_id, idle)
         self._machine_of_sender(request)
         if isinstance(request, messages.ReportRequest) and request.progress:
             self._driver.notify(request.run_id, events.LeaseRenewed(request.agent_id, request.progress))
@@ -149,10 +149,10 @@ class Rendezvous:
             await self._park(machine, request.agent_id, left_s, connection)
         return self._reply(machine, request.agent_id)
 
-    async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str | None) -> actions.Done:
+    async def _act(self, wanted: actions.ActionRequest, by: str, run_id: str | None, idle: str) -> actions.Done:
         """Carry out an operator's action. A request without an id gets a new one, since it repeats no other."""
         request_id = wanted.request_id or os.urandom(8).hex()
-        answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time()))
+        answered = await self._driver.act(run_id, operations.fact_of(wanted, by, request_id, time.time(), idle))
         if answered.is_untold:
             log.info("%s", words.done_by(answered.sentence, by))
         return actions.Done(epoch=self.epoch, message=answered.sentence, changed=answered.has_changed)

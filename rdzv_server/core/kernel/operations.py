@@ -148,7 +148,7 @@ def forget(machine: Machine, fact: events.RunForgotten, now: float) -> None:
     run = machine.run
     assert run.ended_at is not None
     run.forget_at = max(now, run.ended_at + min(run.settings.lease_s, HEARD_OF_S))
-    run.answer(fact.request_id, forgotten(run, now))
+    run.answer(fact, forgotten(run, now))
 
 
 def forgotten(run: Run, now: float) -> str:
@@ -259,7 +259,7 @@ def _tell(
     node_id: str | None = None,
 ) -> None:
     """Record the action as an event, and as the answer to its request."""
-    machine.run.answer(fact.request_id, sentence)
+    machine.run.answer(fact, sentence)
     machine.tell(kind, sentence, now, by=fact.by, request_id=fact.request_id or None, node_id=node_id)
 
 
@@ -295,10 +295,10 @@ RULES: Mapping[type[ActionRequest], ActionRule] = {
 BY_FACT = {action.fact: action for action in RULES.values()}
 
 
-def fact_of(wanted: ActionRequest, by: str, request_id: str, wall_at: float) -> events.Operation:
+def fact_of(wanted: ActionRequest, by: str, request_id: str, wall_at: float, idle: str = "") -> events.Operation:
     """Return the fact for an operator's message. `wall_at`: current wall-clock time. Raises `MalformedMessage`."""
     action = RULES[type(wanted)]
     action.refuse(wanted)
-    more = {"reason": printable(wanted.reason), "by": by, "request_id": request_id, "wall_at": wall_at}
+    more = {"reason": printable(wanted.reason), "by": by, "request_id": request_id, "wall_at": wall_at, "idle": idle}
     given = asdict(wanted) | more
     return action.fact(**{name: given[name] for name in action.fact.__struct_fields__ if name in given})

@@ -10,7 +10,7 @@ from rdzv_protocol.messages import Directive, Failure, JoinRequest, Progress
 from rdzv_protocol.queries import Noticed
 from rdzv_protocol.settings import RunSettings
 
-from rdzv_server.core.events import Cordon
+from rdzv_server.core.events import Cordon, Operation
 from rdzv_server.core.journals import Key
 from rdzv_server.core.kernel import legal_sizes
 from rdzv_server.core.kernel.event_sizes import EventSizes
@@ -298,6 +298,8 @@ class RunState(Struct, kw_only=True):
     """Whether an agent's token is valid for some runs only: then the run's blame on nodes counts only in this run."""
     answers: dict[str, str] = field(default_factory=dict)
     """Ids of the latest operators' requests, each with the sentence that answered it."""
+    idle: tuple[str, ...] = ()
+    """Ids of requests in `answers` that changed nothing."""
     is_resized: bool = False
     """Whether an operator has changed the limits of the number of nodes that the agents ask for."""
     command_of: str = ""
@@ -501,10 +503,9 @@ class Run(RunState, kw_only=True):
         self.move(agent, AgentState.DRAINING)
         agent.drain_until = until
 
-    def answer(self, request_id: str, sentence: str) -> None:
+    def answer(self, fact: Operation, sentence: str) -> None:
         """Remember the sentence that answered an operator's request. Requests without an id are not remembered."""
-        if request_id:
-            keep_latest(self.answers, request_id, sentence, REQUESTS)
+        self.idle = remember_answer(self.answers, self.idle, fact, sentence, REQUESTS)
 
     def move(self, agent: Agent, state: AgentState) -> None:
         """Put the agent, known or new, into `state`."""
@@ -617,6 +618,17 @@ def keep_latest(kept: dict[str, T], key: str, value: T, most: int) -> None:
     kept[key] = value
     while len(kept) > most:
         del kept[next(iter(kept))]
+
+
+def remember_answer(
+    answers: dict[str, str], idle: tuple[str, ...], fact: Operation, sentence: str, most: int
+) -> tuple[str, ...]:
+    """Remember the sentence that answers a request with an id, and return the ids of requests that changed nothing."""
+    if not fact.request_id:
+        return idle
+    keep_latest(answers, fact.request_id, fact.idle or sentence, most)
+    known = (*idle, fact.request_id) if fact.idle else idle
+    return tuple(request_id for request_id in known if request_id in answers)
 
 
 def remember(history: list[T], item: T) -> None:

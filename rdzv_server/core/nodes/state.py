@@ -6,7 +6,7 @@ Times are in seconds by the server's clock.
 from rdzv_server.core import events
 from rdzv_server.core.events import EXCLUDER, Cordon, Life
 from rdzv_server.core.kernel import operations
-from rdzv_server.core.kernel.run import keep_latest
+from rdzv_server.core.kernel.run import keep_latest, remember_answer
 from rdzv_server.core.node_facts import CordonsKept, NodeBlamed, NodeFact
 from rdzv_server.core.node_history import Incident, NodeHistory
 from rdzv_server.core.nodes.cordons import MOST_CORDONS
@@ -29,13 +29,15 @@ class NodesState:
         """Wall-clock time at which an operator last uncordoned each node, which ends its exclusion in other shards."""
         self.answers: dict[str, str] = {}
         """Ids of the latest requests about nodes and of forgotten runs, each with the sentence that answered it."""
+        self.idle: tuple[str, ...] = ()
+        """Ids of requests in `answers` that changed nothing."""
 
     def apply(self, fact: NodeFact, at: float) -> None:
         """Apply a fact about nodes, both when it happens and in a replay."""
         match fact:
             case CordonsKept():
                 self.cordons = {cordon.node_id: cordon for cordon in fact.cordons}
-                self.answers, self.lifted = dict(fact.answers), dict(fact.lifted)
+                self.answers, self.idle, self.lifted = dict(fact.answers), fact.idle, dict(fact.lifted)
                 self.history.restore(fact.history)
             case NodeBlamed():
                 self.history.note(fact.node_id, Incident(at, fact.fault, fact.run_id, fact.reason, fact.wall_at))
@@ -56,7 +58,9 @@ class NodesState:
 
     def snapshot(self, life: Life) -> CordonsKept:
         """Return the fact that replaces all facts applied so far."""
-        return CordonsKept(tuple(self.cordons.values()), self.answers, life, self.history.by_node, self.lifted)
+        return CordonsKept(
+            tuple(self.cordons.values()), self.answers, life, self.history.by_node, self.lifted, self.idle
+        )
 
     def _keep_out(self, fact: events.NodeCordoned, at: float) -> None:
         self.cordons[fact.node_id] = operations.cordon_of(fact, at)
@@ -72,5 +76,4 @@ class NodesState:
             keep_latest(self.lifted, fact.node_id, fact.wall_at, MOST_CORDONS)
 
     def _answer(self, fact: events.Operation, sentence: str) -> None:
-        if fact.request_id:
-            keep_latest(self.answers, fact.request_id, sentence, MOST_ANSWERS)
+        self.idle = remember_answer(self.answers, self.idle, fact, sentence, MOST_ANSWERS)

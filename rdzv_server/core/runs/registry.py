@@ -7,6 +7,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
+from msgspec.structs import replace
 from rdzv_protocol.errors import (
     AgentFenced,
     OutcomeUnknown,
@@ -131,7 +132,8 @@ class Registry:
         """Carry out an operator's action, unless it was carried out before."""
         machine = None
         was_done = self.answer_to(run_id, event.request_id)
-        nothing = "" if was_done else self._nothing_to_do(run_id, event)
+        if not was_done and (idle := event.idle or self._nothing_to_do(run_id, event)):
+            event = replace(event, idle=idle)
         if isinstance(event, events.NodeOperation):
             effects = self.nodes.handle(event, now)
         elif isinstance(event, events.RunForgotten):
@@ -144,8 +146,8 @@ class Registry:
             effects = effects + self._judge(now)
         sentence = self.answer_to(run_id, event.request_id)
         is_untold = bool(sentence) and not (was_done or _has_event(effects, event.request_id))
-        nothing = nothing if sentence else words.over_before(str(run_id))
-        return machine, [*effects, Answered(nothing or sentence, is_untold, has_changed=not nothing)]
+        has_changed = bool(sentence) and not self._was_idle(run_id, event.request_id)
+        return machine, [*effects, Answered(sentence or words.over_before(str(run_id)), is_untold, has_changed)]
 
     def _nothing_to_do(self, run_id: str | None, event: events.Operation) -> str:
         """Return why the action changes nothing; empty if it changes something, or if this server cannot tell."""
@@ -162,6 +164,11 @@ class Registry:
         latest = self._latest_machine(run_id) if run_id is not None else None
         answer = latest.run.answers.get(request_id) if latest else None
         return answer or self.nodes.answer_to(request_id)
+
+    def _was_idle(self, run_id: str | None, request_id: str) -> bool:
+        """Whether a request that is known has changed nothing."""
+        latest = self._latest_machine(run_id) if run_id is not None else None
+        return request_id in (latest.run.idle if latest else ()) or request_id in self.nodes.state.idle
 
     def _judge(self, now: float) -> list[Effect]:
         """Judge the nodes that are blamed, together with nodes that other runs lose in the same instant."""

@@ -170,7 +170,7 @@ class SetApart(RunMachine):
             run.forget_at = (
                 now if run.ended_at == now else (run.ended_at or now) + min(run.settings.lease_s, HEARD_OF_S)
             )
-            run.answer(fact.request_id, words.forgotten(run.run_id))
+            run.answer(fact, words.forgotten(run.run_id))
 
     def _stop(self, fact: events.RunStopped | events.RunForgotten, now: float) -> None:
         run = self.run
@@ -178,7 +178,7 @@ class SetApart(RunMachine):
         run.end_reason = operations.stopped(fact.reason)
         self._is_stopped = run.is_stopped = isinstance(fact, events.RunStopped)
         if self._is_stopped:
-            run.answer(fact.request_id, run.end_reason)
+            run.answer(fact, run.end_reason)
             self.tell("run_stopped", run.end_reason, now, by=fact.by, request_id=fact.request_id or None)
             self.tell("run_failed", run.end_reason, now)
         self.wake(run.agents.values())

@@ -267,11 +267,16 @@ async def test_a_node_that_no_shard_knows_is_not_drained(start, etcd, gates):
         with pytest.raises(UnknownNode, match=pattern(nodes.unknown_node(unknown))):
             await drain(unknown)
     assert decides.shards.state().cordons == []
+    for request_id in ("1", "1", "2"):
+        request = OperatorRequest(UncordonRequest(node_id="nobody", request_id=request_id), "me")
+        done = await decides.shards.ask(request, OPERATOR)
+        assert (done.changed, done.message) == (False, operations.not_cordoned("nobody"))
     for node_id in ("ours", "theirs"):
         assert await drain(node_id, node_id) == operations.drained(node_id, "")
     await until(lambda: "draining" in {agent.state for run in other.shards.runs() for agent in run.agents.values()})
     for node_id in ("ours", "theirs"):
-        await decides.shards.ask(OperatorRequest(UncordonRequest(node_id=node_id), "me"), OPERATOR)
+        done = await decides.shards.ask(OperatorRequest(UncordonRequest(node_id=node_id), "me"), OPERATOR)
+        assert done.changed
         run_id = next(run.run_id for run in (*decides.shards.runs(), *other.shards.runs()) if node_id in run.node_ids)
         leaves = LeaveRequest(run_id=run_id, agent_id=node_id, reason="drained")
         await by(shard_of(run_id, SHARDS), decides, other).shards.ask(leaves, OPERATOR)

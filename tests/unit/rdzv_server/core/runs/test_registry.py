@@ -13,16 +13,20 @@ from rdzv_protocol.errors import (
 from rdzv_protocol.messages import Finish, Start, Stop, Wait
 
 from rdzv_server.core import journals
-from rdzv_server.core.effects import ForgetRun
+from rdzv_server.core.effects import Answered, ForgetRun
 from rdzv_server.core.events import (
     LeaseRenewed,
+    NodeCordoned,
     NodeJoined,
+    NodeUncordoned,
+    Operation,
     RunCreated,
     RunForgotten,
     WorkersSucceeded,
 )
 from rdzv_server.core.kernel.admission import MOST_GRACE_S
 from rdzv_server.core.kernel.machine import DUE_AT_ONCE
+from rdzv_server.core.kernel.operations import RunResized, RunRestarted
 from rdzv_server.core.kernel.run import Stage
 from rdzv_server.core.runs import used_numbers
 from rdzv_server.core.runs.registry import Registry
@@ -344,3 +348,46 @@ def test_all_attempts_of_a_run_are_forgotten_together(server):
     server.passes(100.0)
     server.handle("run", RunForgotten(run_id="run"))
     assert server.attempts() == [] and sum(isinstance(effect, ForgetRun) for effect in server.effects) == 3
+
+
+# Actions that have nothing to do.
+
+
+IDLE: dict[str, tuple[str | None, Operation, Operation, str]] = {
+    "uncordon": (
+        None, NodeUncordoned("x", "me", "1", node_id="b"), NodeCordoned("x", "me", "2", node_id="b"),
+        operations.not_cordoned("b"),
+    ),
+    "restart": (
+        "run", RunRestarted("x", "me", "1"), RunResized("x", "me", "2", min_nodes=1, max_nodes=1),
+        operations.nothing_to_restart("run"),
+    ),
+    "resize": (
+        "run", RunResized("x", "me", "1", min_nodes=2, max_nodes=2),
+        RunResized("x", "me", "2", min_nodes=1, max_nodes=1), operations.has_size("run", 2, 2),
+    ),
+}  # fmt: skip
+"""Actions that have nothing to do in a run that forms, each with one after which they would have, and the answer."""
+
+
+@pytest.mark.parametrize(("run_id", "action", "then", "why"), IDLE.values(), ids=IDLE)
+def test_a_repeated_request_that_had_nothing_to_do_gets_the_same_answer_whatever_has_happened_since(
+    server: ManyRuns, run_id: str | None, action: Operation, then: Operation, why: str
+) -> None:
+    server.join("a", settings=settings_of("2"))
+
+    def answer() -> tuple[str, bool]:
+        server.handle(run_id, action)
+        (answered,) = (effect for effect in server.effects if isinstance(effect, Answered))
+        return answered.sentence, answered.has_changed
+
+    assert answer() == (why, False)
+    server.handle(run_id, then)
+    assert answer() == (why, False)
+    server = server.restarted()
+    assert answer() == (why, False)
+    for key in (journals.NODES, ("run", 1)):
+        kept = [record for record in server.records if (record.run_id, record.attempt) != key]
+        server.records = kept + server.registry.snapshot(key, server.now)
+    server = server.restarted()
+    assert answer() == (why, False)
