@@ -1,12 +1,12 @@
-"""The command line of `node-agent`: torchrun's flags beside our own, with their PET_* variables.
+"""The command line of `node-agent`: torchrun's flags and our own, with their PET_* variables.
 
-    values      readers: a text or a value to the value, or one line that says what the argument takes
-    arguments   `Arguments`: every argument once, with its flag, its reader and its default
-    parser      the words of a command line, also shortened, and variables, to `Arguments`
-    rendezvous  where the nodes meet, from several arguments together
-    plan        all of it as the agent's `LaunchPlan`
-    main        what the program does with it
+    arguments     `Arguments`: each argument once, with its flag, reader and default
+    parser        from the words of a command line, which may be shortened, and variables to `Arguments`
+    rendezvous    the rendezvous target, from several arguments together
+    schedulers    a scheduler's variables, for `--endpoint auto`
+    plan          from `Arguments` to the agent's `LaunchPlan`
+    main          the program
 
-Programs (`LaunchConfig`) and torchrun's parameters fill `Arguments`, too. No dataclasses here: making
-them takes longer than reading a command line, and workers wait for it.
+Programs (`LaunchConfig`) and torchrun's parameters also fill `Arguments`. This package has no dataclasses: making them
+takes longer than reading a command line, and workers wait for it.
 """

@@ -1,10 +1,8 @@
-"""Arguments of one agent: each of them once, with its flag, its `--rdzv-conf` key, its reader and its default.
+"""Arguments of one agent, each once, with its flag, `--rdzv-conf` key, reader and default.
 
-Those of a feature are declared with it, in its `Options`; the other ones here.
-
-The command line, a program's `LaunchConfig` and torchrun's parameters all fill `Arguments`, through `make`. A flag's
-first name is torchrun's where torchrun has the flag; names that follow are ours. Each `--a-b` may be written `--a_b`,
-and falls back to the variable `PET_A_B`.
+A feature declares its own arguments in its `Options`; all others are here. The command line, a program's `LaunchConfig`
+and torchrun's parameters all fill `Arguments` through `make`. A flag's first name is torchrun's if torchrun has the
+flag. Further names are ours. Each `--a-b` may be written `--a_b`, and falls back to the variable `PET_A_B`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,13 +54,13 @@ from node_agent.kernel.config import SIGNALS, Options, UsageError
 from node_agent.kernel.core.log_options import Std
 
 Given = Mapping[str, tuple[str, object]]
-"""Giver (for messages) and text or value of each argument that was given, by the argument's name."""
+"""The source (for messages), and the text or value, of each given argument, by the argument's name."""
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 0.1, 86_400
 SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 1.0, 1e9
 
 
 class Arguments(Struct, frozen=True):
-    """Arguments of an agent, each value checked by itself. None: it was not given. Durations are seconds."""
+    """Arguments of an agent, each value checked by itself. None means not given. Durations are in seconds."""
 
     # fmt: off
     rdzv_endpoint: Annotated[str, Flag(
@@ -267,21 +265,21 @@ class Arguments(Struct, frozen=True):
     args: tuple[str, ...] = ()
     """The script's arguments."""
     ignored: tuple[str, ...] = ()
-    """Keys of `--rdzv-conf` that mean nothing here."""
+    """Keys of `--rdzv-conf` that have no effect here."""
     sources: Mapping[str, str] = {}
-    """Giver of each value: the flag as it was spelled, the variable, or a program's field."""
+    """Source of each value: the flag as it was spelled, the variable, or a program's field."""
     terms: Mapping[str, str] = {}
-    """Names of arguments where they are not flags, for messages."""
+    """Names of arguments for messages, if they are not flags."""
     features: tuple[Options, ...] = tuple(kind() for kind in OPTIONS)
     """Options of each feature."""
 
     def value(self, argument: str) -> object:
-        """Value of an argument, also of a feature's."""
+        """Return the value of an argument, including features' arguments."""
         owner = next((each for each in self.features if argument in each.__struct_fields__), self)
         return getattr(owner, argument)
 
     def filled(self, values: Mapping[str, object], sources: Mapping[str, str]) -> "Arguments":
-        """Return these arguments and further ones, which their readers have read, with the givers of them."""
+        """Return these arguments with further ones, given as read values with their sources."""
         own, features = dict(values), []
         for each in self.features:
             given = {name: own.pop(name) for name in each.__struct_fields__ if name in own}
@@ -289,20 +287,20 @@ class Arguments(Struct, frozen=True):
         return replace(self, **own, features=tuple(features), sources={**self.sources, **sources})
 
     def source(self, argument: str) -> str:
-        """The flag, variable or field that gave the value, or would have to."""
+        """Return the flag, variable or field that gave the value, or would give it."""
         return self.sources.get(argument) or self.terms.get(argument) or FLAGS[argument].names[0]
 
     def own(self, argument: str) -> str:
-        """The flag of ours that gives this value, or a program's field."""
+        """Return our own flag for this value, or a program's field."""
         return self.terms.get(argument) or FLAGS[argument].names[-1]
 
     @property
     def most_nodes(self) -> int:
-        """Most nodes of the run, as far as this node knows: without `--nnodes` it runs alone."""
+        """Most nodes of the run that this node knows: one without `--nnodes`."""
         return self.nnodes.most if self.nnodes else 1
 
     def is_written(self, argument: str) -> bool:
-        """Whether the user wrote the argument; variables are set by operators, for every job."""
+        """Return whether the user wrote the argument. Operators set variables for every job."""
         return not _is_variable(self.sources.get(argument, "PET_"))
 
 
@@ -315,7 +313,7 @@ def _flags(kind: type[Struct]) -> dict[str, Flag]:
 
 
 def _all() -> dict[str, Flag]:
-    """All arguments, in the order of --help."""
+    """Return all arguments, in the order of --help."""
     found, order = _flags(Arguments), list(Arguments.__annotations__)
     for kind in OPTIONS:
         found |= (flags := _flags(kind))
@@ -329,7 +327,7 @@ FLAGS: dict[str, Flag] = {argument: flag for argument, flag in ALL.items() if fl
 SETTINGS: dict[str, Flag] = {argument: flag for argument, flag in ALL.items() if flag.is_ours or flag.is_key}
 """Arguments that `--rdzv-conf`, or a program's `rdzv_configs`, may give under their own names."""
 ALIASES = {flag.alias.removeprefix("--").replace("-", "_"): flag for flag in FLAGS.values() if flag.alias}
-"""Flags by the names that torchrun does not have; `--rdzv-conf` cannot give these."""
+"""Flags by the names that torchrun does not have. `--rdzv-conf` cannot use these names."""
 HEADINGS = {
     "rdzv_endpoint": "where the nodes of the run meet",
     "token_file": "security",
@@ -340,14 +338,14 @@ HEADINGS = {
     "module": "what the workers execute",
     "monitor_interval": "torchrun's flags without effect",
 }
-"""Headings of --help, by the flag that each precedes."""
+"""Headings of --help, each by the flag that follows it."""
 
 
 def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mapping[str, str] | None = None) -> Arguments:
-    """Read what was given; `--rdzv-conf` stands in for flags that were not. Raises `UsageError`, which names it.
+    """Read the given values. `--rdzv-conf` supplies arguments without a flag. Raises `UsageError` with the source.
 
-    torchrun leaves alone what it does not know in `--rdzv-conf`, and so it is left alone here, but named. A key of ours
-    that cannot be used is refused. What `--rdzv-conf` says on the command line goes before a variable.
+    Unknown keys in `--rdzv-conf` are ignored, as by torchrun, but reported. A key of ours that cannot be used is
+    refused. `--rdzv-conf` on the command line takes precedence over a variable.
     """
     counting = {argument: each for argument, each in given.items() if not _is_void(argument, given)}
     values = {argument: read(argument, *each) for argument, each in counting.items()}
@@ -367,9 +365,9 @@ def make(given: Given, script: str = "", args: Sequence[str] = (), terms: Mappin
 
 
 def _is_void(argument: str, given: Given) -> bool:
-    """Return whether a value counts for nothing beside the other arguments, and makes no sense; torchrun runs then.
+    """Return whether an invalid value has no effect beside the other arguments, so that torchrun runs.
 
-    A number that torchrun's parser refuses counts all the same.
+    A number that torchrun's parser refuses always has an effect.
     """
     if argument not in _PLACES:
         return False
@@ -388,13 +386,13 @@ def _is_void(argument: str, given: Given) -> bool:
 
 
 _PLACES = ("rdzv_backend", "master_addr", "master_port", "node_rank")
-"""Arguments about where several nodes meet, but for the endpoint, which is looked at where it is used."""
+"""Arguments about the rendezvous of several nodes. The endpoint is checked where it is used."""
 
 
 def from_variables(environment: Mapping[str, str], flags: Mapping[str, Flag]) -> Given:
     """Return the arguments in `PET_*` variables, which Kubernetes operators set and workers inherit.
 
-    An empty variable says nothing.
+    An empty variable counts as not set.
     """
     known = [(argument, variable) for argument, flag in flags.items() for variable in reversed(flag.variables)]
     given = {argument: variable for argument, variable in known if environment.get(variable, "").strip()}
@@ -406,7 +404,7 @@ def _is_variable(source: str) -> bool:
 
 
 def read(argument: str, source: str, value: object) -> object:
-    """Value of an argument that `source` gave. Raises `UsageError`, which names the source."""
+    """Return the value of an argument. Raises `UsageError`, which names `source`."""
     try:
         return ALL[argument].read(value)
     except ValueError as error:

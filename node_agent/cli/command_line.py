@@ -1,6 +1,6 @@
-"""Reads the command line: words and variables to `Arguments`.
+"""Reads the command line: from words and variables to `Arguments`.
 
-Most people spell flags out. Then no parser is needed, which takes as long to make as an agent to join.
+Most users spell flags out. The parser, which takes as long to create as an agent takes to join, is then not needed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,21 +11,21 @@ from node_agent.flags import Flag
 
 
 def read(argv: Sequence[str], environment: Mapping[str, str]) -> Arguments:
-    """The arguments of a command line. Raises `UsageError`; `SystemExit` after --help and the like."""
+    """Return the arguments of a command line. Raises `UsageError`, or `SystemExit` after --help and the like."""
     given, command = plain(argv) or parsed(argv)
     script, args = (command[0], command[1:]) if command else ("", ())
     return make({**from_variables(environment, FLAGS), **given}, script, args)
 
 
 def parsed(argv: Sequence[str]) -> tuple[Given, Sequence[str]]:
-    """The flags that are given, each with its spelling and its text, and SCRIPT with all that follows."""
+    """Return the given flags, each with its spelling and text, and SCRIPT with all that follows."""
     from node_agent.cli.parser import Parser
 
     return Parser().read(argv)
 
 
 def plain(argv: Sequence[str]) -> tuple[Given, Sequence[str]] | None:
-    """The same as `parsed`. None if a flag is not spelled out, its value looks like a flag, or SCRIPT is missing."""
+    """Return the same as `parsed`, None if a flag is shortened, its value looks like a flag, or SCRIPT is missing."""
     given: dict[str, tuple[str, object]] = {}
     left = iter(argv)
     for word in left:
@@ -53,7 +53,9 @@ def _spelled_out(spelling: str) -> Flag | None:
 
 
 def _value(flag: Flag, is_joined: str, text: str, left: Iterator[str]) -> str:
-    """Text of a flag, perhaps the next word; of a switch "true". Empty if there is none, or it may be another flag."""
+    """Return the text of a flag, perhaps the next word, or "true" for a switch. Empty if it is missing or may be a
+    flag.
+    """
     if not flag.metavar:
         return "" if is_joined else "true"
     value = text if is_joined else next(left, "")

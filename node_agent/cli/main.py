@@ -1,4 +1,4 @@
-"""Program `node-agent`: a command line in, an exit code out."""
+"""The program `node-agent`: takes a command line and returns an exit code."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
-    """Parse the command line and run the agent. Exit codes: see `--help`.
+    """Parse the command line, run the agent, and return the exit code; see `--help`.
 
-    `use_env` False: as `torch.distributed.launch`, scripts get `--local-rank`.
+    `use_env`: False to pass `--local-rank` to scripts, as `torch.distributed.launch` does.
     """
-    manager = _service_manager()  # first: its variables are not the workers'
+    manager = _service_manager()  # first, because the workers must not get its variables
     words = sys.argv[1:] if argv is None else argv
     try:
         with _ended_by_ctrl_c():
@@ -36,14 +36,14 @@ def main(argv: Sequence[str] | None = None, *, use_env: bool = True) -> int:
         if arguments.exit_with_run:
             from node_agent.supervisor import run
         else:
-            from node_agent.agent import run  # when the command line is good
+            from node_agent.agent import run  # only if the command line is valid
         return run(plan, manager)
     except UsageError as error:
         from rdzv_protocol.log_lines import complaint
 
         print(complaint(PROGRAM, str(error), words, os.environ.get("PET_LOG_FORMAT", "")), file=sys.stderr)  # noqa: T201
         return ExitCode.BAD_INPUT
-    except KeyboardInterrupt:  # before the signal handlers stood
+    except KeyboardInterrupt:  # before the signal handlers were installed
         return ExitCode.FAILED
 
 

@@ -1,4 +1,4 @@
-"""Parser of all command lines, with shortened flags, and the text of --help and --help-all."""
+"""Parser of all command lines, including shortened flags, and the text of --help and --help-all."""
 
 import argparse
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ OF_THE_SERVER = {
     *("--read-token-file", "--rebalance-after", "--retention", "--shards", "--stand-by-for"),
     *("--store", "--take-over-after", "--tls-client-ca", "--webhook", "--webhook-secret-file"),
 }
-"""Flags that rdzv-server has and the agent has not."""
+"""Flags that rdzv-server has and the agent does not."""
 
 _EXAMPLES = f"""\
 examples:
@@ -85,9 +85,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of flags alone: it looks for SCRIPT's place first, and reads nothing from there on.
+    """Parser of flags only: it first finds SCRIPT, and reads nothing from there on.
 
-    Refuses with `UsageError`. A shortened flag that could be one of torchrun's is torchrun's, whatever we have.
+    It raises `UsageError` to refuse. A shortened flag that may be torchrun's means torchrun's, even if one of ours also
+    matches.
     """
 
     def __init__(self) -> None:
@@ -114,9 +115,9 @@ class Parser(argparse.ArgumentParser):
         rest.required = False
 
     def read(self, argv: Sequence[str]) -> tuple[Given, list[str]]:
-        """The flags that are given, each with the spelling and the text, and SCRIPT with all that follows.
+        """Return the given flags, each with spelling and text, and SCRIPT with all that follows.
 
-        Raises `UsageError`; `SystemExit` after --help and the like.
+        Raises `UsageError`, or `SystemExit` after --help and the like.
         """
         flags, command = self._split(argv)
         try:
@@ -133,10 +134,11 @@ class Parser(argparse.ArgumentParser):
         return given, command
 
     def _split(self, argv: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The flags with their values, spelled out; and SCRIPT with all that follows, whatever it looks like.
+        """Return the flags with their values, spelled out, and SCRIPT with all that follows, even words that look like
+        flags.
 
-        A word `--` before SCRIPT or right after it is dropped, as argparse does for torchrun. Raises `UsageError` if a
-        word before SCRIPT is no flag.
+        A word `--` just before or after SCRIPT is dropped, as argparse does for torchrun. Raises `UsageError` if a word
+        before SCRIPT is not a flag.
         """
         flags: list[str] = []
         left = iter(argv)
@@ -158,9 +160,10 @@ class Parser(argparse.ArgumentParser):
         return flags, []
 
     def spelling(self, name: str) -> str | None:
-        """The flag's spelling for a name that may be shortened, or may be short with a value; None: there is no such.
+        """Return the spelling of a flag for a name that may be shortened, or short with a value; None if there is no
+        such flag.
 
-        Raises `UsageError` if it could be several flags, none or several of which are torchrun's.
+        Raises `UsageError` if the name may mean several flags, of which none or several are torchrun's.
         """
         known = self._option_string_actions
         if name in known or (name[1] != "-" and name[:2] in known):
@@ -177,12 +180,12 @@ class Parser(argparse.ArgumentParser):
         return next(iter(meant.values()), None)
 
     def _instead_of(self, word: str) -> str:
-        """The flag that was probably meant."""
+        """Return the flag that the user probably meant."""
         names = [name for name in self._option_string_actions if name.startswith("--") and "_" not in name]
         return protocol_words.flags.did_you_mean(word.partition("=")[0].replace("_", "-"), names, 0.75)
 
     def _no_script(self, flags: Sequence[str]) -> str:
-        """Line about a script that is missing, perhaps since the last flag has taken it for its value."""
+        """Return a line about a missing script. The last flag may have taken it as its value."""
         flag, value = flags[-2:] if len(flags) > 1 else ("", "")
         action = self._option_string_actions.get(flag)
         if action is None or action.nargs == 0 or not value.endswith(".py"):
@@ -199,7 +202,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Store(argparse.Action):
-    """Keeps how the flag was spelled and its text, or a list of all its texts if it may be given several times."""
+    """Stores the flag's spelling and text, or a list of its texts if it may be given several times."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, spelling: str | None = None

@@ -1,4 +1,4 @@
-"""Launch plan of an agent, made of its arguments."""
+"""Makes an agent's launch plan from its arguments."""
 
 import os
 import re
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from node_agent.kernel.workers.devices import Devices
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-"""Variable by which torchrun tells its workers the value of `--signals-to-handle`."""
+"""Variable with which torchrun passes `--signals-to-handle` to its workers."""
 AGENT_FILES, WORKER_FILES = 15, 4
-"""Descriptors of the agent itself; of a worker: its process, its progress, and a pipe or a file for each stream."""
+"""Descriptors of the agent itself, and of a worker: its process, its progress, and a pipe or a file for each stream."""
 CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 300.0, 2.0
 NO_RUN_ID = "none"
-"""Default of `--rdzv-id`; torchrun's."""
+"""Default of `--rdzv-id`, as in torchrun."""
 RUN_PATH = """\
 import os, runpy, sys
 del sys.argv[0]
@@ -56,20 +56,20 @@ sys.stdout.flush()
 sys.stderr.flush()
 os._exit(0)
 """
-"""Program of `--run-path`. A script that has succeeded leaves without tearing its objects down: a process group that
-nobody destroyed may have threads still, and would abort. torchrun keeps such a worker until all are done."""
+"""Program of `--run-path`. A script that has succeeded exits without destroying its objects: a process group that was
+not destroyed may still have threads, and would abort. torchrun keeps such a worker until all have finished."""
 SAME_NAMES = {
     name: name.removesuffix("_s") for name in RequestedSettings.__struct_fields__ if name.removesuffix("_s") in ALL
 }
-"""Settings of the run that an argument asks for, and the argument's name, which is the same without the unit."""
+"""Settings of the run that an argument sets, with the argument's name, which is the same without the unit."""
 TLS_FILES = ("tls_ca", "tls_cert", "tls_key")
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh")
 
 
 def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env: bool = True) -> LaunchPlan:
-    """Check what the arguments mean together. Without a script, the command is for the caller to add.
+    """Check the arguments together and return the plan. Without a script, the caller must add the command.
 
-    `use_env` False: as `torch.distributed.launch`, unless --use-env is given. Raises `UsageError`.
+    `use_env`: False for `torch.distributed.launch`, unless --use-env is given. Raises `UsageError`.
     """
     use_env = use_env or arguments.use_env
     if arguments.no_python and not use_env:
@@ -110,14 +110,14 @@ def plan_launch(arguments: Arguments, environment: Mapping[str, str], *, use_env
 
 
 def _with_features(plan: LaunchPlan, arguments: Arguments) -> LaunchPlan:
-    """The plan with the options of the features, checked beside it. Raises `UsageError`."""
+    """Return the plan with the features' options, checked together with it. Raises `UsageError`."""
     features = tuple(each.completed(plan, arguments.source) for each in arguments.features)
     notes = [note for each in features for note in each.notes(plan, arguments.source)]
     return replace(plan, config=replace(plan.config, features=features), notes=(*plan.notes, *notes))
 
 
 def _void(arguments: Arguments, config: AgentConfig) -> Iterator[str]:
-    """Yield lines about values that count for nothing, or for less than was asked."""
+    """Yield lines about values that have no effect, or less than the user asked for."""
     unknown = [each for each in arguments.signals_to_handle if each not in config.signals]
     for argument, given in (("signals_to_handle", unknown), ("rdzv_conf", arguments.ignored)):
         meant = "".join(protocol_words.flags.did_you_mean(each, SETTINGS, 0.75) for each in given)
@@ -172,7 +172,7 @@ def _config(
 
 
 def _own_lines(arguments: Arguments, environment: Mapping[str, str]) -> tuple[LineFormat, list[str]]:
-    """Form of the agent's own lines, and a line about a variable that could not be read."""
+    """Return the format of the agent's own lines, and lines about a variable that could not be read."""
     is_json = arguments.log_format == "json"
     try:
         return LineFormat(PROGRAM, is_json, lowest_level(environment)), []
@@ -181,14 +181,14 @@ def _own_lines(arguments: Arguments, environment: Mapping[str, str]) -> tuple[Li
 
 
 def _tell(arguments: Arguments, environment: Mapping[str, str], text: str) -> None:
-    """Write a line of the agent's own to stderr before there is an agent."""
+    """Write one of the agent's own lines to stderr before there is an agent."""
     form, _ = _own_lines(arguments, environment)
     if form.lowest <= Level.NOTICE.number:
         print(form.line(text, Level.NOTICE.number, time(), {}), file=sys.stderr)  # noqa: T201
 
 
 def settings(arguments: Arguments, *, alone: bool = False) -> RequestedSettings:
-    """The run's settings as far as this node asks for any. Raises `UsageError`."""
+    """Return the run's settings that this node requests. Raises `UsageError`."""
     nodes = Nodes(1, 1) if alone else arguments.nnodes
     _check_unit(arguments, nodes)
     given: dict[str, Any] = {name: arguments.value(argument) for name, argument in SAME_NAMES.items()}
@@ -217,7 +217,7 @@ def _check_unit(arguments: Arguments, nodes: Nodes | None) -> None:
 
 
 def _lease_s(arguments: Arguments) -> float | None:
-    """The lease; torchrun's keep-alives have an interval, and a number of them may be missed."""
+    """Return the lease. torchrun's keep-alives have an interval, and a number of them may be missed."""
     if arguments.lease is not None or not arguments.sources.keys() & {"keep_alive_interval", "keep_alive_max_attempt"}:
         return arguments.lease
     lease_s = arguments.keep_alive_interval * arguments.keep_alive_max_attempt
@@ -228,7 +228,7 @@ def _lease_s(arguments: Arguments) -> float | None:
 
 
 def _devices(arguments: Arguments, environment: Mapping[str, str]) -> "Devices | None":
-    """Accelerators that workers see; None if they need not be counted, and nothing needs their PCI addresses."""
+    """Return the accelerators that workers see, None if neither their number nor their PCI addresses are needed."""
     addresses = any(each.needs_pci_addresses for each in arguments.features)
     if isinstance(arguments.nproc_per_node, int) and not addresses:
         return None
@@ -238,7 +238,7 @@ def _devices(arguments: Arguments, environment: Mapping[str, str]) -> "Devices |
 
 
 def _workers(arguments: Arguments, devices: "Devices | None") -> int:
-    """Number of workers. Raises `UsageError`."""
+    """Return the number of workers. Raises `UsageError`."""
     wanted = arguments.nproc_per_node
     if isinstance(wanted, int):
         return wanted
@@ -254,7 +254,7 @@ def _workers(arguments: Arguments, devices: "Devices | None") -> int:
 
 
 def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
-    """Refuse `--virtual-local-rank` with fewer visible GPUs than workers: each one needs a GPU of its own."""
+    """Refuse `--virtual-local-rank` if fewer GPUs than workers are visible: each worker needs its own GPU."""
     if not config.virtual_local_rank:
         return
     from node_agent.kernel.workers.environment import hiding_variable, visible_devices
@@ -267,7 +267,7 @@ def _check_devices(arguments: Arguments, config: AgentConfig) -> None:
 
 
 def _check_descriptors(arguments: Arguments, config: AgentConfig) -> None:
-    """Refuse a limit of open files that is too low for the workers, before any is started."""
+    """Refuse a limit of open files that is too low for the workers, before any worker starts."""
     import resource
 
     workers = config.join.local_world_size
@@ -285,7 +285,7 @@ def _check_descriptors(arguments: Arguments, config: AgentConfig) -> None:
 
 
 def _check_port(arguments: Arguments, config: AgentConfig) -> None:
-    """Refuse a port of the user's own choice that is taken, before anything starts."""
+    """Refuse a port that the user chose and another program uses, before anything starts."""
     if config.master_port is None:
         return
     from node_agent.kernel.workers.ports import ReservedPort
@@ -299,7 +299,7 @@ def _check_port(arguments: Arguments, config: AgentConfig) -> None:
 
 
 def _check_nesting(arguments: Arguments, config: AgentConfig) -> None:
-    """Refuse to join a run that this process is part of: the run would wait for the worker, and that for the run."""
+    """Refuse to join a run that this process is part of. The run and the worker would wait for each other."""
     places = {arguments.source(each) for each in ("rdzv_endpoint", "master_addr", "master_port")}
     inherited = sorted(each for each in places if each.startswith("PET_"))
     run_id, servers = config.join.run_id, config.servers
@@ -310,9 +310,9 @@ def _check_nesting(arguments: Arguments, config: AgentConfig) -> None:
 
 
 def _check_loopback(arguments: Arguments, target: Target, environment: Mapping[str, str]) -> None:
-    """Refuse loopback as our `--endpoint` in a job of several nodes: each would look for the server on itself.
+    """Refuse loopback as our `--endpoint` in a job of several nodes: each node would look for the server on itself.
 
-    Several agents on one machine may well meet there, and torchrun's scripts name it on the head node (ADR 31).
+    Several agents on one machine may meet there, and torchrun's scripts name it on the head node (ADR 31).
     """
     if target.endpoint is None or not rendezvous.names_loopback(target.endpoint[0]):
         return
@@ -327,7 +327,7 @@ def _check_loopback(arguments: Arguments, target: Target, environment: Mapping[s
 
 
 def first(*values: float | None) -> float:
-    """The first value that was given; the last one is a default."""
+    """Return the first value that is not None. The last one is a default."""
     return next(value for value in values if value is not None)
 
 
@@ -335,7 +335,7 @@ def first(*values: float | None) -> float:
 
 
 def credentials(arguments: Arguments, target: Target) -> Credentials:
-    """Token and TLS, once every file has been read. Raises `UsageError`."""
+    """Return the token and TLS settings after reading every file. Raises `UsageError`."""
     tls = _tls(arguments, target)
     try:
         found = Credentials(arguments.token_file, tls)
@@ -389,7 +389,7 @@ def _log_options(arguments: Arguments) -> LogOptions:
 
 
 def _log_dir(arguments: Arguments) -> str | None:
-    """Folder of log files, which is made; None: `--log-dir` was not given. Raises `UsageError`."""
+    """Make and return the folder of log files, None if `--log-dir` was not given. Raises `UsageError`."""
     folder = arguments.log_dir
     if folder == NO_FILES:
         for argument in ("duplicate_stdout_filters", "duplicate_stderr_filters"):
@@ -401,7 +401,7 @@ def _log_dir(arguments: Arguments) -> str | None:
 
 
 def _logs_plugin(arguments: Arguments) -> str | None:
-    """Name of the plug-in that decides about log files, and knows what their folder means. Raises `UsageError`."""
+    """Return the name of the plug-in that chooses the log files and interprets their folder. Raises `UsageError`."""
     name = arguments.logs_specs
     if name is None:
         return None
@@ -417,9 +417,9 @@ def _logs_plugin(arguments: Arguments) -> str | None:
 
 
 def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool) -> Command:
-    """The command as torchrun would start it; without `use_env` the script's first argument is its local rank.
+    """Return the command as torchrun would start it. Without `use_env` the script's first argument is its local rank.
 
-    Raises `UsageError` if there is no such script or program, so that nothing is started.
+    Raises `UsageError` if there is no such script or program, so that nothing starts.
     """
     script, after = arguments.script, arguments.args
     if not use_env:
@@ -431,41 +431,42 @@ def _command(arguments: Arguments, environment: Mapping[str, str], use_env: bool
         if arguments.no_python:
             return Command((_program(script, environment),), after, _name(script, arguments.args))
         python = (_interpreter(environment), "-u", *(("-m",) if arguments.module else ()))
-    if "$" in script:  # torchrun substitutes the local rank there, too
+    if "$" in script:  # torchrun substitutes the local rank there too
         return Command(python, (script, *after), _name(script))
     if not (arguments.exit_with_run and rendezvous.is_our_endpoint(arguments)):
         if python[-1] != "-m":
             _check_script(script)
         elif python[0] == sys.executable:
             _check_module(script)
-        # else the run itself fails: other nodes, and a server of the job's, wait for its end
+        # In other cases the run itself fails: other nodes, and a server of the job, wait for its end.
     return Command((*python, script), after, _name(script))
 
 
 def _name(script: str, arguments: Sequence[str] = ()) -> str:
-    """Name of what the workers run: of a shell's script, not of the shell; empty after an option of Python's."""
+    """Return the name of what the workers run: a shell's script, not the shell. Empty after an option of Python."""
     if os.path.basename(script) in SHELLS:
         script = next(iter(arguments), "")
     return "" if script.startswith("-") else os.path.basename(script)
 
 
 def _check_module(name: str) -> None:
-    """Refuse a module whose package this Python, which is the workers', does not find. Nothing is imported."""
+    """Refuse a module whose package the workers' Python, which is this one, does not find. Imports nothing."""
     from importlib.machinery import PathFinder
     from importlib.util import find_spec
 
     if name.endswith(".py") and os.path.isfile(name) and not os.path.isdir(name.removesuffix(".py")):
         raise UsageError(words.command.module_is_a_script(name))
     top = name.partition(".")[0]
-    with suppress(ValueError, OSError):  # of a module without a spec, and a working folder that is gone
+    with suppress(ValueError, OSError):  # a module without a spec, or a working folder that is gone
         if PathFinder.find_spec(top, [os.getcwd()]) is None and find_spec(top) is None:
             raise UsageError(words.command.no_module(top, _folder()))
 
 
 def _check_script(script: str) -> None:
-    """Refuse what Python cannot run. A shell's first line proves nothing: installers write such lines into Python.
+    """Refuse a file that Python cannot run. A shell's first line is no proof: installers write such lines into Python
+    code.
 
-    What begins with a dash is Python's own: an option such as -c, or - for the standard input.
+    A word with a dash is Python's own: an option such as -c, or - for the standard input.
     """
     if script.startswith("-"):
         return
@@ -490,7 +491,7 @@ def _check_script(script: str) -> None:
 
 
 def _interpreter(environment: Mapping[str, str]) -> str:
-    """Python of the workers. Raises `UsageError` if `PYTHON_EXEC` names none."""
+    """Return the workers' Python. Raises `UsageError` if `PYTHON_EXEC` does not name one."""
     name = environment.get("PYTHON_EXEC")
     if not name:
         return sys.executable
@@ -502,7 +503,7 @@ def _interpreter(environment: Mapping[str, str]) -> str:
 
 
 def _check_first_line(program: str, environment: Mapping[str, str]) -> None:
-    """Refuse a script whose first line names an interpreter that is not there."""
+    """Refuse a script whose first line names an interpreter that does not exist."""
     import shutil
 
     try:
@@ -529,7 +530,7 @@ def _program(name: str, environment: Mapping[str, str]) -> str:
         os.stat(name)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(words.command.no_program(name, _folder())) from None
-    except OSError as error:  # its folder is closed to this user, or links lead round in a circle
+    except OSError as error:  # its folder is closed to this user, or links form a circle
         raise UsageError(words.command.program_unreachable(name, error.strerror or str(error))) from None
     if os.access(name, os.X_OK):
         raise UsageError(words.command.program_not_in_path(name))
@@ -537,7 +538,7 @@ def _program(name: str, environment: Mapping[str, str]) -> str:
 
 
 def _folder() -> str | None:
-    """The working folder; None if it is gone."""
+    """Return the working folder, None if it is gone."""
     try:
         return os.getcwd()
     except OSError:

@@ -1,12 +1,12 @@
-"""Rendezvous target: which server this agent goes to, and whether it hosts it.
+"""Rendezvous target: which server this agent uses, and whether it hosts that server.
 
-torchrun's backends are all served by rdzv-server. What differs is where it is:
+rdzv-server serves all of torchrun's back ends. They differ in where it runs:
 
-    rdzv-server, etcd, etcd-v2   runs at the endpoint already, started by somebody
-    c10d                         the node that the endpoint names hosts it, unless it is there already
-    static                       the node of rank 0 hosts it, at --rdzv-endpoint or --master-addr, --master-port
+    rdzv-server, etcd, etcd-v2   already runs at the endpoint
+    c10d                         hosted by the node that the endpoint names, unless it already runs there
+    static                       hosted by the node of rank 0, at --rdzv-endpoint or --master-addr, --master-port
 
-A run of one node needs no server that others could reach: it is in the agent itself, unless c10d names a port. See
+A run of one node needs no server that others can reach. The agent itself contains it, unless c10d names a port. See
 ADR 10.
 """
 
@@ -22,10 +22,10 @@ from node_agent.cli.arguments import Arguments
 from node_agent.kernel.config import Endpoint, Target, UsageError
 
 MASTER_ADDR, MASTER_PORT = "127.0.0.1", 29_500
-"""Defaults of `--master-addr` and `--master-port`; torchrun's."""
+"""Defaults of `--master-addr` and `--master-port`, as in torchrun."""
 ETCD_PORT = 2379
 EVERY_ADDRESS = ("0.0.0.0", "::")
-"""Addresses to listen at, and not to connect to."""
+"""Addresses that a server can listen on but a client cannot connect to."""
 SEVERAL_NODES = (
     ("WORLD_SIZE", 2, False),
     ("RANK", 1, False),
@@ -35,14 +35,14 @@ SEVERAL_NODES = (
     ("OMPI_COMM_WORLD_SIZE", 2, True),
     ("PMI_SIZE", 2, True),
 )
-"""Variables that say that this is not the only node, each with the least number that does, and whether a scheduler
-sets it that `--endpoint auto` knows."""
+"""Variables that show that this is not the only node. Each has the least number that shows it, and whether a scheduler
+known to `--endpoint auto` sets it."""
 OUR_ENDPOINT = ("--endpoint", "PET_ENDPOINT")
 """Sources of an endpoint that torchrun does not have."""
 
 
 def find(arguments: Arguments) -> Target:
-    """The target that the flags mean together. Raises `UsageError`."""
+    """Return the target that the flags define together. Raises `UsageError`."""
     if arguments.standalone:
         return _alone(arguments, "standalone", has_id_of_its_own=True)
     match backend(arguments):
@@ -55,33 +55,36 @@ def find(arguments: Arguments) -> Target:
 
 
 def backend(arguments: Arguments) -> str:
-    """The backend that is named; else our own server for `--endpoint` or a list of servers, and torchrun's static.
+    """Return the named back end. Default: our own server for `--endpoint` or a list of servers, otherwise static as in
+    torchrun.
 
-    torchrun has neither `--endpoint` nor lists; its `--rdzv-endpoint` alone names the node of rank 0.
+    torchrun has neither `--endpoint` nor lists. Its `--rdzv-endpoint` without a back end names the node of rank 0.
     """
     is_ours = is_our_endpoint(arguments) or "," in arguments.rdzv_endpoint
     return arguments.rdzv_backend or ("rdzv-server" if is_ours else "static")
 
 
 def is_our_endpoint(arguments: Arguments) -> bool:
-    """Whether the endpoint is `--endpoint`'s, which torchrun does not have, or a program's without a backend."""
+    """Return whether the endpoint is from `--endpoint`, which torchrun does not have, or from a program without a back
+    end.
+    """
     return arguments.source("rdzv_endpoint") in OUR_ENDPOINT or (
         bool(arguments.terms) and arguments.rdzv_backend is None
     )
 
 
 def is_for_the_scheduler(arguments: Arguments) -> bool:
-    """Whether a scheduler's variables are to say where the nodes meet: `--endpoint auto`, or `auto@HOST:PORT`."""
+    """Return whether a scheduler's variables give the rendezvous: `--endpoint auto` or `auto@HOST:PORT`."""
     return is_our_endpoint(arguments) and is_auto(arguments.rdzv_endpoint)
 
 
 def is_auto(endpoint: str) -> bool:
-    """Whether an endpoint of ours leaves it to the scheduler where the nodes meet."""
+    """Return whether an endpoint of ours leaves the rendezvous to the scheduler."""
     return endpoint.partition("@")[0] == "auto"
 
 
 def notes(arguments: Arguments, target: Target, environment: Mapping[str, str]) -> list[str]:
-    """Lines about what the user may not have meant; a program means what it says."""
+    """Return lines about flags that may not do what the user wants. A program's values are taken as meant."""
     if arguments.terms:
         return []
     if arguments.standalone:
@@ -135,10 +138,11 @@ def _at_a_server(arguments: Arguments) -> Target:
 
 
 def _c10d(arguments: Arguments) -> Target:
-    """The node that the endpoint names is the host, as under torchrun; `is_host` settles what names cannot.
+    """The node that the endpoint names is the host, as under torchrun. `is_host` decides if names cannot.
 
-    torchrun ignores the node's rank here. `--node-rank` is a wish, which is granted where it can be: job scripts give 0
-    to every node. PET_NODE_RANK is not even that: operators set it for every backend, and it may be another node's.
+    torchrun ignores the node's rank here. `--node-rank` is a preference that is followed if possible, because job
+    scripts give 0 to every node. PET_NODE_RANK is ignored: operators set it for every back end, and it may be another
+    node's.
     """
     is_file = str(arguments.rdzv_conf.get("store_type", "")).lower() == "file"
     if is_file and arguments.most_nodes > 1:
@@ -157,7 +161,7 @@ def _c10d(arguments: Arguments) -> Target:
 
 
 def on_named_node(arguments: Arguments, endpoint: Endpoint, *, is_host: bool | None) -> Target:
-    """A server that the named node hosts; `is_host`: whether this is the node, None to see whether it has the name."""
+    """Return a server that the named node hosts. `is_host`: whether this is that node, None to compare the name."""
     if is_host is None:
         from node_agent.kernel.transport import this_machine
 
@@ -166,7 +170,7 @@ def on_named_node(arguments: Arguments, endpoint: Endpoint, *, is_host: bool | N
 
 
 def _static(arguments: Arguments) -> Target:
-    """Rank 0 is the host and its address the workers' MASTER_ADDR. MASTER_PORT is a port of its own there."""
+    """Rank 0 is the host, and its address is the workers' MASTER_ADDR. MASTER_PORT is a separate port there."""
     host, port = _master(arguments)
     if arguments.most_nodes == 1:
         return _static_alone(arguments, host)
@@ -180,10 +184,10 @@ def _static(arguments: Arguments) -> Target:
 
 
 def _on_a_node(arguments: Arguments, endpoint: Endpoint, *, hosts: bool) -> Target:
-    """A server that a node of the run hosts; `hosts`: this one does.
+    """Return a server that a node of the run hosts. `hosts`: whether this node does.
 
-    At loopback it is out of other machines' reach if only one node is expected, or `--endpoint` says so. torchrun's
-    scripts name `localhost` on one node, and that node's own name on the others. See ADR 31.
+    If only one node is expected, or `--endpoint` names loopback, the server is not reachable from other machines.
+    torchrun's scripts name `localhost` on one node and that node's name on the others. See ADR 31.
     """
     is_loopback = names_loopback(endpoint[0])
     return Target(
@@ -196,12 +200,12 @@ def _on_a_node(arguments: Arguments, endpoint: Endpoint, *, hosts: bool) -> Targ
 
 
 def names_loopback(host: str) -> bool:
-    """Whether this is the address of loopback, or its usual name."""
+    """Return whether this is the address of loopback, or its usual name."""
     return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdigit())
 
 
 def _static_alone(arguments: Arguments, host: str) -> Target:
-    """One node: no server for others, and the workers have exactly the address and the port that are given."""
+    """Return the target for one node: no server for others, and the workers get exactly the given address and port."""
     named = bool(arguments.rdzv_endpoint)
     port = _master(arguments)[1] if named else arguments.master_port
     is_named = named or arguments.master_port is not None or arguments.master_addr
@@ -213,7 +217,9 @@ def _static_alone(arguments: Arguments, host: str) -> Target:
 
 
 def _master(arguments: Arguments) -> Endpoint:
-    """Place of static's rank 0: the endpoint if there is one. Port 0, a free one, is for one node alone."""
+    """Return the place of static's rank 0: the endpoint if there is one. Port 0, a free one, is allowed only for one
+    node.
+    """
     if arguments.rdzv_endpoint:
         return _endpoint(arguments, MASTER_PORT, lowest=0 if arguments.most_nodes == 1 else 1)
     port = MASTER_PORT if arguments.master_port is None else arguments.master_port
@@ -231,14 +237,14 @@ def _check_rank(arguments: Arguments, rank: int) -> None:
 
 
 def _endpoint(arguments: Arguments, default_port: int, lowest: int = 1) -> Endpoint:
-    """The only endpoint that is named."""
+    """Return the only endpoint that is named."""
     if "," in arguments.rdzv_endpoint:
         raise UsageError(words.rendezvous.several_for_torchrun(arguments.source("rdzv_endpoint"), backend(arguments)))
     return endpoints(arguments, default_port, lowest)[0]
 
 
 def endpoints(arguments: Arguments, default_port: int | None = None, lowest: int = 1) -> list[Endpoint]:
-    """Each endpoint that is named, once. Without a default, a port must be named. Raises `UsageError`."""
+    """Return each named endpoint once. Without a default, a port must be named. Raises `UsageError`."""
     try:
         return flag_values.endpoints(arguments.rdzv_endpoint, default_port, lowest)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Schedulers that `--endpoint auto` knows: one row each, of the variables that they give to every node of a job.
+"""Schedulers that `--endpoint auto` knows. Each row has the variables that one scheduler gives to every node of a job.
 
-A row says how many nodes there are, which one this is, who hosts rdzv-server, and what the job is called. Flags and
-PET_* variables that are given go before it. See docs/how-to/schedulers.md, which names the sources, and ADR 32.
+A row gives the number of nodes, this node's index, the host of rdzv-server, and the name of the job. Flags and PET_*
+variables take precedence. docs/how-to/schedulers.md names the sources. See ADR 32.
 """
 
 import fnmatch
@@ -22,21 +22,21 @@ from node_agent.words import schedulers as words
 
 Environment = Mapping[str, str]
 FIRST_PORT, PORTS = 20_480, 8_192
-"""Ports of servers: below those that Linux and Kubernetes hand out by themselves, and below torchrun's 29400."""
+"""Ports of servers: below those that Linux and Kubernetes assign, and below torchrun's 29400."""
 
 
 class Source(NamedTuple):
-    """Variables that may hold one fact, the first one first, and how its text is read.
+    """Variables that may contain one fact, in order of precedence, and the reader of their text.
 
-    A name may have a star, for any text: it counts if one variable alone fits.
+    A name may contain a star, for any text. It counts if exactly one variable matches.
     """
 
     variables: tuple[str, ...]
     read: Callable[[str], str] = str.strip
-    """Reader of a variable's text; an empty result: the text does not state the fact."""
+    """Reader of a variable's text. If its result is empty, the text does not state the fact."""
 
     def find(self, environment: Environment) -> tuple[str, str] | None:
-        """The first variable that states the fact, and what it states; None: none does."""
+        """Return the first variable that states the fact, and the fact; None if there is none."""
         for variable in self.variables:
             names = fnmatch.filter(environment, variable) if "*" in variable else [variable]
             if len(names) == 1 and (value := self.read(environment.get(names[0], ""))):
@@ -53,32 +53,32 @@ NO_PROBLEM: Callable[[Environment], str] = lambda environment: ""  # noqa: E731
 
 
 class Scheduler(NamedTuple):
-    """Facts that one scheduler tells each node of a job, by its variables."""
+    """Facts that one scheduler gives to each node of a job in variables."""
 
     name: str
     known_by: tuple[str, ...]
-    """Variables by which it is recognized: all of them are set."""
+    """Variables by which the scheduler is recognized: all of them are set."""
     nodes: Source
     rank: Source
-    """Index of this node; the one with 0 hosts the server."""
+    """Index of this node. The node with 0 hosts the server."""
     host: Source
     """Name or address of the node with index 0."""
     job: tuple[Source, ...]
-    """Parts of a name that one start of the job, and no other, has; those that are not set are left out."""
+    """Parts of a name that is unique to one start of the job. Parts that are not set are omitted."""
     port: Source = NOTHING
     node_id: Source = NOTHING
     nproc: Source = NOTHING
     order: Source = NOTHING
-    """Place of the node in the network, by which ranks are ordered: near nodes get ranks next to each other. Without
-    it, the order is that of `rank`."""
+    """Place of the node in the network, which orders the ranks so that near nodes get adjacent ranks. Without it `rank`
+    orders them."""
     is_fixed: bool = False
-    """A job has its nodes once and for all: none of them is ever replaced."""
+    """Whether a job keeps the same nodes, so that none of them is ever replaced."""
     address_of: Callable[[str], str] = str
-    """Address of a host by the scheduler's name for it."""
+    """Return the address of a host, given the scheduler's name for it."""
     problem: Callable[[Environment], str] = NO_PROBLEM
-    """Error in how this agent was started, and what to do, from its environment; empty if there is none."""
+    """Return what is wrong with the start of this agent, and what to do, from its environment; empty if nothing is."""
     without_host: str = words.MASTER_ADDR
-    """Advice for the error message where the scheduler does not say who hosts the server."""
+    """Advice for the error message if the scheduler does not give the host of the server."""
 
 
 WORKERS = {
@@ -91,18 +91,18 @@ WORKERS = {
     "SLURM_NTASKS_PER_NODE": "LOCAL_WORLD_SIZE",
     "NODE_RANK": "GROUP_RANK",
 }
-"""Variables that say which process of how many the agent is, and the worker's variable that says it of a worker."""
+"""Variables with the index and number of the agent's process, and the worker's variable for the same fact."""
 AGENTS_ALONE = (
     *("SLURM_TASK_PID", "SLURM_GTIDS", "SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),
     *("OMPI_COMM_WORLD_", "OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess", "OMPI_MCA_orte_"),
     *("PMIX_", "PMI_", "MPI_LOCAL", "HYDI_", "MV2_COMM_WORLD_"),
 )
-"""Beginnings of the names of variables that workers do not get: they say the same, or make a process a part of an MPI
-job, in which a worker would take the agent's place."""
+"""Prefixes of variables that workers do not get. They repeat these facts, or make a process part of an MPI job, in
+which a worker would take the agent's place."""
 
 
 def _one_agent(variable: str, start: str) -> Callable[[Environment], str]:
-    """Trouble of a launcher that has started as many processes on this node as the variable says."""
+    """Return a check for a launcher that has started as many processes on this node as the variable says."""
 
     def problem(environment: Environment) -> str:
         count = environment.get(variable, "1")
@@ -112,14 +112,14 @@ def _one_agent(variable: str, start: str) -> Callable[[Environment], str]:
 
 
 def _first_word(text: str) -> str:
-    """First of several names or addresses, with commas, spaces or on lines of their own."""
+    """Return the first of several names or addresses, which commas, spaces or line ends separate."""
     return next(iter(text.replace(",", " ").split()), "")
 
 
 # Slurm.
 
 SPECIAL_STEPS = 0xFFFF_FFF0
-"""Number from which on steps are not srun's: the batch script, an interactive shell, processes adopted by a login."""
+"""Least number of steps that are not srun's: the batch script, an interactive shell, processes adopted by a login."""
 
 
 def _slurm_problem(environment: Environment) -> str:
@@ -130,13 +130,13 @@ def _slurm_problem(environment: Environment) -> str:
 
 
 def _first_host(nodelist: str) -> str:
-    """First name of a Slurm node list, such as gpu[01-04,07],cpu1."""
+    """Return the first name of a Slurm node list, such as gpu[01-04,07],cpu1."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodelist)
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0] if first else nodelist)
 
 
 def _slurm_address(name: str) -> str:
-    """Address of a node; Slurm is asked about one whose name means nothing to the system."""
+    """Return the address of a node. Slurm is asked about a name that the system does not know."""
     import subprocess
 
     try:
@@ -156,13 +156,13 @@ def _slurm_address(name: str) -> str:
 
 
 def _index(hostname: str) -> str:
-    """Index of a pod, by its host name."""
+    """Return the index of a pod, from its host name."""
     found = re.search(r"-(\d+)$", hostname.partition(".")[0])
     return found[1] if found else ""
 
 
 def _first_pod(hostname: str) -> str:
-    """Name of the job's first pod, as this pod has one in a headless Service; empty without one."""
+    """Return the name of the job's first pod in this pod's headless Service, empty without one."""
     name, dot, service = socket.getfqdn(hostname).partition(".")
     return f"{re.sub(r'-[0-9]+$', '-0', name)}.{service}" if dot else ""
 
@@ -184,7 +184,7 @@ def _process_problem(environment: Environment) -> str:
 
 
 SCHEDULERS = (
-    # What operators set for torchrun itself goes before all.
+    # Variables that operators set for torchrun itself take precedence.
     Scheduler(
         "Kubeflow",
         known_by=("PET_NODE_RANK", "PET_MASTER_ADDR"),
@@ -205,7 +205,7 @@ SCHEDULERS = (
         nproc=_of("PET_NPROC_PER_NODE"),
         job=(_of("PET_RDZV_ID", "PET_RDZV_ENDPOINT"),),
     ),
-    # These run on top of others.
+    # These schedulers run on top of others.
     Scheduler(
         "SkyPilot",
         known_by=("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS"),
@@ -304,24 +304,24 @@ SCHEDULERS = (
 
 
 class Found(NamedTuple):
-    """Arguments of an agent, completed with what the scheduler of its node says, and what follows for its workers."""
+    """Arguments completed from the scheduler's variables, and what follows for the workers."""
 
     arguments: Arguments
-    """Arguments of the command line, with those that were not given filled in."""
+    """Arguments of the command line, with missing ones filled in."""
     target: Target
     """Server at which the nodes of the job meet."""
     line: str
-    """Line for the console: the variables that were used, and what came of them."""
+    """Line for the console: the variables that were used, and the result."""
     sort_key: str
-    """Place of this node among those that have no rank yet."""
+    """Place of this node among those without a rank."""
     environment: Environment
-    """Environment that workers inherit, without the variables that are meant for the agent alone."""
+    """Environment that workers inherit, without the variables that are only for the agent."""
     workers: Mapping[str, str]
-    """Variables of each worker that get the value of another one."""
+    """Variables of each worker, each with the variable from which it takes its value."""
 
 
 def find(arguments: Arguments, environment: Environment) -> Found:
-    """Complete the arguments of `--endpoint auto`. Raises `UsageError` where the scheduler says too little."""
+    """Complete the arguments of `--endpoint auto`. Raises `UsageError` if the scheduler gives too few facts."""
     flag = f"{arguments.source('rdzv_endpoint')} {arguments.rdzv_endpoint}"
     if arguments.is_written("rdzv_backend"):
         raise UsageError(words.backend_too(flag, arguments.source("rdzv_backend")))
@@ -357,7 +357,7 @@ def find(arguments: Arguments, environment: Environment) -> Found:
 
 
 def nodes_of_job(environment: Environment) -> tuple[str, int] | None:
-    """The variable that says that this job has several nodes, and how many; None: it has one, or nobody says so."""
+    """Return the variable that gives this job several nodes, with their number; None if it has one or gives none."""
     row = _row(environment)
     if row and not row.problem(environment) and (nodes := row.nodes.find(environment)):
         return (nodes[0], int(nodes[1])) if nodes[1].isdecimal() and int(nodes[1]) > 1 else None
@@ -369,7 +369,7 @@ def _row(environment: Environment) -> Scheduler | None:
 
 
 def _fill(arguments: Arguments, row: Scheduler, environment: Environment) -> Arguments:
-    """The arguments that nobody gave, by the scheduler's variables."""
+    """Return the arguments with missing ones filled in from the scheduler's variables."""
     job = [found for part in row.job if (found := part.find(environment))]
     facts = {
         "nnodes": row.nodes.find(environment),
@@ -386,7 +386,7 @@ def _fill(arguments: Arguments, row: Scheduler, environment: Environment) -> Arg
 
 
 def _fixed_nodes(arguments: Arguments, row: Scheduler, environment: Environment) -> tuple[str, str] | None:
-    """The variable that says how many nodes the run will ever have, and its value; None: more may come."""
+    """Return the variable with the fixed number of nodes of the run, and its value; None if more may join."""
     nodes = row.nodes.find(environment)
     is_of_this_job = row.is_fixed and "@" not in arguments.rdzv_endpoint
     if nodes is None or not is_of_this_job or not nodes[1].isdecimal() or int(nodes[1]) < 2:
@@ -397,7 +397,9 @@ def _fixed_nodes(arguments: Arguments, row: Scheduler, environment: Environment)
 def _target(
     arguments: Arguments, row: Scheduler, environment: Environment, flag: str, *, hosts: bool
 ) -> tuple[Target, str]:
-    """The server's place, and words for people about it. `hosts`: by its rank this node hosts it."""
+    """Return the server's place, and words about it for people. `hosts`: whether this node, by its rank, hosts the
+    server.
+    """
     if server := arguments.rdzv_endpoint.partition("@")[2]:
         return rendezvous.find(replace(arguments, rdzv_endpoint=server)), words.server(server)
     if arguments.most_nodes == 1:
@@ -419,10 +421,10 @@ def _target(
 
 
 def _port(arguments: Arguments, row: Scheduler, environment: Environment) -> int:
-    """Port of the server: the user's, or the scheduler's, or one derived from the job.
+    """Return the server's port: the user's, the scheduler's, or one derived from the job.
 
-    Of 8192 successive job numbers each has another port, so that jobs on one host do not meet; and so do most of the
-    steps and restarts of one job. Should two meet all the same they share a server, which keeps runs apart.
+    8192 successive job numbers get different ports, so that jobs on one host do not collide. Most steps and restarts of
+    one job also differ. If two do collide, they share a server, which keeps their runs apart.
     """
     if arguments.master_port is not None:
         return arguments.master_port

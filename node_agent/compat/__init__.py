@@ -1,1 +1,1 @@
-"""What makes the agent a drop-in: the Python API of torch, its rendezvous handler, and components of TorchX."""
+"""Compatibility with torch: its Python API, its rendezvous handler, and TorchX components."""

@@ -1,7 +1,7 @@
 """TorchX components `rdzv.ddp` and `rdzv.spmd`: TorchX's `dist.ddp` and `dist.spmd` on `rdzv-server` and `node-agent`.
 
-Found by TorchX through the entry point `torchx.components`, and imported by nobody else. All arguments of TorchX 0.7's
-components mean what they mean there; `--server` is ours, and says where the nodes meet. See docs/how-to/torchx.md.
+TorchX finds them through the entry point `torchx.components`; no other module imports them. All arguments of TorchX
+0.7's components keep their meaning. `--server` is ours, and says where the nodes meet. See docs/how-to/torchx.md.
 """
 
 import os
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any, Dict, List, Optional  # TorchX reads these annotations as text, and knows no others
+from typing import Any, Dict, List, Optional  # TorchX reads these annotations as text, and supports no others
 
 import torchx
 from torchx import specs
@@ -20,10 +20,10 @@ from torchx.specs import macros
 from node_agent import words
 
 SERVER_ROLE = "rdzvserver"
-"""The first role's name becomes a part of a variable's name on Kubernetes: letters alone."""
+"""Name of the first role. It becomes part of a variable's name on Kubernetes, so it has only letters."""
 SERVER_RESOURCE = {"cpu": 1, "gpu": 0, "memMB": 1024}
 FIRST_AGENT_S = 1800
-"""Time that a server of its own waits for agents, whose images may have to be pulled."""
+"""Seconds that a separate server waits for agents, whose images may have to be pulled."""
 BACKENDS = ("c10d", "static")
 DEBUG = {
     "CUDA_LAUNCH_BLOCKING": "1",
@@ -31,12 +31,12 @@ DEBUG = {
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
     "TORCH_SHOW_CPP_STACKTRACES": "1",
 }
-"""Variables of `--debug`, as TorchX sets them."""
+"""Variables of `--debug`, as in TorchX."""
 SUCCEEDED = f"slurm-{macros.app_id}.succeeded"
-"""File in a Slurm job's folder, where TorchX has the replicas' output, too: an agent of the run has exited 0."""
+"""File in a Slurm job's folder, beside the replicas' output. It exists if an agent of the run has exited 0."""
 
 FIRST_NODE, OWN_FIRST_NODE = "SLURM_JOB_NODELIST_HET_GROUP_0", "TORCHX_RANK0_HOST"
-"""Variables of the first node: Slurm's own in heterogeneous jobs; another in others, where the first misleads srun."""
+"""Variables of the first node: Slurm's own in heterogeneous jobs, and ours in others, where Slurm's misleads srun."""
 
 
 def ddp(
@@ -60,15 +60,15 @@ def ddp(
     server: str = "replica",
 ) -> specs.AppDef:
     """
-    Elastic distributed training with node-agent, in the place of dist.ddp, which uses torchrun.
+    Elastic distributed training with node-agent, instead of dist.ddp, which uses torchrun.
 
     Args:
         script_args: arguments of the script or module
         script: script to run within the image
-        m: Python module to run, in place of a script
+        m: Python module to run, instead of a script
         image: image, such as a container's
         name: {experiment}/{run}, {experiment}/, /{run} or {run}; the run's default is the name of the script or module
-        h: a registered named resource; goes before cpu, gpu and memMB
+        h: a registered named resource; takes precedence over cpu, gpu and memMB
         cpu: CPUs of a replica
         gpu: GPUs of a replica
         memMB: memory of a replica, in MB
@@ -78,10 +78,10 @@ def ddp(
         rdzv_port: port of the server, unless --server names another
         rdzv_backend: with --server replica: c10d, or static, which takes replica ids for node ranks
         mounts: mounts, such as type=bind,src=/host,dst=/job,readonly
-        debug: set the variables that make torch tell more
+        debug: set the variables that make torch log more
         tee: streams that go to the console and to a file: 0 none, 1 stdout, 2 stderr, 3 both
-        server: where rdzv-server is: replica (replica 0 hosts it), role (a role of its own, which no lost replica
-            takes away), or HOST:PORT, where it runs already
+        server: where rdzv-server is: replica (replica 0 hosts it), role (a separate role, which outlives lost
+            replicas), or HOST:PORT, where it already runs
     """
     if (script is None) == (m is None):
         raise ValueError(words.torchx.SCRIPT_AND_MODULE)
@@ -104,7 +104,7 @@ def ddp(
         f"--rdzv-id {macros.app_id}",
         f"--nnodes {max(least, 1)}:{most}",
         f"--nproc-per-node {nproc}",
-        f'--node-id "{role_name}-{macros.replica_id}"',  # AWS Batch gives a variable for the macro
+        f'--node-id "{role_name}-{macros.replica_id}"',  # AWS Batch replaces the macro by a variable
         f"--tee {tee} --role ''",
         *map(quote, [script] if script else ["-m", str(m)]),
         *map(quote, script_args),
@@ -158,23 +158,23 @@ def spmd(
     server: str = "replica",
 ) -> specs.AppDef:
     """
-    Copies of one program on several nodes with node-agent, in the place of dist.spmd, which uses torchrun.
+    Copies of one program on several nodes with node-agent, instead of dist.spmd, which uses torchrun.
 
     Args:
         args: arguments of the script or module
         script: script to run within the image
-        m: Python module to run, in place of a script
+        m: Python module to run, instead of a script
         image: image, such as a container's
         name: {experiment}/{run}, {experiment}/, /{run} or {run}; the run's default is the name of the script or module
         h: type of the hosts, a registered named resource
-        j: [{min_nnodes}:]{nnodes}[x{nproc_per_node}]; without the last, one process for each GPU of the host
+        j: [{min_nnodes}:]{nnodes}[x{nproc_per_node}]; without nproc_per_node, one process for each GPU of the host
         env: environment variables of the run, such as A=1,B=2; PET_MAX_RESTARTS=3 allows restarts after failures
         max_retries: retries by the scheduler
         mounts: mounts, such as type=bind,src=/host,dst=/job,readonly
-        debug: set the variables that make torch tell more
+        debug: set the variables that make torch log more
         rdzv_port: port of the server, unless --server names another
-        server: where rdzv-server is: replica (replica 0 hosts it), role (a role of its own, which no lost replica
-            takes away), or HOST:PORT, where it runs already
+        server: where rdzv-server is: replica (replica 0 hosts it), role (a separate role, which outlives lost
+            replicas), or HOST:PORT, where it already runs
     """
     least, colon, most = j.rpartition(":")
     return ddp(
@@ -195,9 +195,9 @@ def spmd(
 
 
 def _meet(server: str, backend: str, port: int, most: int) -> str:
-    """Flags that say where the server is, as words for a shell.
+    """Return the flags that say where the server is, as words for a shell.
 
-    `macros.rank0_env` is the name of a variable, which AWS Batch does not set on the very node that it names.
+    `macros.rank0_env` is the name of a variable. AWS Batch does not set that variable on the node that it names.
     """
     first_replica = f'"$${{{macros.rank0_env}:-localhost}}:{port}"'
     if server == "role":
@@ -212,10 +212,10 @@ def _meet(server: str, backend: str, port: int, most: int) -> str:
 
 @dataclass
 class _Agents(specs.Role):  # type: ignore[misc]
-    """Role whose replicas may be lost: an elastic run goes on without them, and its end is the job's."""
+    """Role whose replicas may be lost: an elastic run continues without them, and the job ends with the run."""
 
     def pre_proc(self, scheduler: str, dryrun_info: "specs.AppDryRunInfo[Any]") -> "specs.AppDryRunInfo[Any]":
-        """Have the scheduler let a lost replica of an elastic run go, as far as TorchX does not say so itself."""
+        """Make the scheduler tolerate a lost replica of an elastic run, where TorchX does not."""
         if self.min_replicas != self.num_replicas:
             if scheduler == "slurm":
                 dryrun_info.request = _elastic_slurm_job(dryrun_info.request, self)
@@ -225,10 +225,10 @@ class _Agents(specs.Role):  # type: ignore[misc]
 
 
 def _elastic_slurm_job(job: SlurmBatchRequest, role: specs.Role) -> SlurmBatchRequest:
-    """The job with one step for all replicas of the role, and the server, if it is a role, beside the batch script.
+    """Return the job with one step for all replicas of the role. A server role runs beside the batch script.
 
-    TorchX makes each replica a component of a heterogeneous job, and Slurm ends such a job with the first node that is
-    lost, whatever `--no-kill` says.
+    TorchX makes each replica a component of a heterogeneous job. Slurm ends such a job with the first lost node, even
+    with `--no-kill`.
     """
     agents = {name: replica for name, replica in job.replicas.items() if name.rpartition("-")[0] == role.name}
     servers = [replica for name, replica in job.replicas.items() if name not in agents]
@@ -252,7 +252,7 @@ def _elastic_slurm_job(job: SlurmBatchRequest, role: specs.Role) -> SlurmBatchRe
 
 @dataclass(repr=False)
 class _ElasticSlurmJob(SlurmBatchRequest):  # type: ignore[misc]
-    """Job whose exit code is 0 if the run succeeded, whatever became of single nodes."""
+    """Job with exit code 0 if the run succeeded, even if single nodes failed."""
 
     servers: List[SlurmReplicaRequest]
 
@@ -278,5 +278,5 @@ def _in_background(server: SlurmReplicaRequest) -> str:
 
 
 def _of_job(path: str) -> str:
-    """The path as a word for the batch script."""
+    """Return the path as a word for the batch script."""
     return '"' + path.replace(macros.app_id, "$SLURM_JOB_ID") + '"'

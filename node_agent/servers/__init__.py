@@ -1,1 +1,1 @@
-"""Where the server is: at an endpoint with failover, hosted by this agent, or in its own process."""
+"""Ways to reach a server: at an endpoint with failover, hosted by this agent, or within its process."""

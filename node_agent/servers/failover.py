@@ -1,8 +1,9 @@
-"""Failover transport to several servers, of which one leads at a time.
+"""Failover transport to several servers, one of which leads at a time.
 
-An agent talks to the leader alone. Every other server names it, so that an agent finds it from whichever server it asks
-first; one that does not answer is passed over. Beside its polls the agent has another of the servers tell it when
-somebody else leads: so it leaves a leader that hangs, whose connection still stands, as soon as there is a new one.
+An agent sends its requests only to the leader. Every other server names the leader, so the agent can ask any of them
+first, and skips servers that do not answer. Besides its polls, the agent keeps a request open at another server, which
+answers when a new server leads. So it can leave a leader that hangs, with its connection still open, as soon as there
+is a new one.
 """
 
 import asyncio
@@ -27,26 +28,28 @@ Endpoint = tuple[str, int]
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 1.0
-"""Time that one of several servers may take to accept; one that is there takes a round trip."""
+"""Seconds for one of several servers to accept a connection. A healthy one takes a round trip."""
 WATCH_PAUSE_S = 5.0
-"""Longest pause between two tries to be told of leaders: nothing waits for it while the leader answers."""
+"""Most seconds between two requests for news of leaders. Nothing depends on them while the leader answers."""
 
 
 class Failover:
-    """Knowledge that an agent's transports share: who leads, and whom to ask next. `log` is told when that changes."""
+    """State shared by an agent's transports: which server leads, and which to try next. `log` is called when the leader
+    changes.
+    """
 
     def __init__(
         self, endpoints: Sequence[Endpoint], credentials: Credentials | None, log: Callable[[str], None]
     ) -> None:
         self.name = ", ".join(address(*endpoint) for endpoint in endpoints)
         self.leadership = 0
-        """Number of the latest leadership that is known; 0: none, or a server that is the only one."""
+        """Number of the latest known leadership, 0 if there is none or only one server."""
         self.changed = asyncio.Event()
-        """Event that is set, and replaced, when a later leader is known."""
+        """Set, and replaced, when a later leader is known."""
         self.answer_timeout_s = ANSWER_TIMEOUT_S
-        """Silence after which a connection to any of the servers is given up."""
+        """Seconds of silence after which a connection to any of the servers is dropped."""
         self.run_id: str | None = None
-        """Run of all transports: servers may share the runs, each with a leader of its own."""
+        """Run of all transports. Servers may divide the runs, with a leader for each part."""
         self.spare = len(endpoints) - 1
         """Number of servers besides the one in use."""
         self._endpoints = list(endpoints)
@@ -58,7 +61,7 @@ class Failover:
         self._watch: asyncio.Task[None] | None = None
 
     def transport(self) -> "FailoverTransport":
-        """A transport to whichever server leads."""
+        """Return a transport to the current leader."""
         transport = FailoverTransport(self)
         self._transports.add(transport)
         return transport
@@ -67,7 +70,7 @@ class Failover:
         return HttpTransport(*endpoint, self._credentials)
 
     def next(self, tried: set[Endpoint]) -> Endpoint | None:
-        """The server to try now; None: all have been tried."""
+        """Return the server to try now, None if all have been tried."""
         return next((endpoint for endpoint in self._order if endpoint not in tried), None)
 
     def prefer(self, endpoint: Endpoint) -> None:
@@ -75,13 +78,13 @@ class Failover:
         self._order = [endpoint, *(other for other in self._order if other != endpoint)]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """Try this server last from now on; one that was only named, not given, no more."""
+        """Try this server last from now on. Do not try it again if it was only named by another server."""
         self._order = [other for other in self._order if other != endpoint]
         if endpoint in self._endpoints:
             self._order.append(endpoint)
 
     def answered(self, endpoint: Endpoint, leadership: int, by: "FailoverTransport") -> None:
-        """Note an answer of the server as the leader, also where numbers begin anew, as in another etcd."""
+        """Record an answer of the leading server, even if leadership numbers start again, as in another etcd."""
         if self._current not in (None, endpoint):
             self._log(words.connection.leads_now(address(*endpoint)))
         is_balancer = self._current == endpoint and leadership > self.leadership
@@ -94,7 +97,7 @@ class Failover:
                 transport.leave()
 
     def named(self, leader: Endpoint, leadership: int) -> bool:
-        """A server has named the leader. If that changes anything, every transport goes there; whether it does."""
+        """Record that a server has named the leader. If that is news, redirect all transports. Return whether it is."""
         if leadership <= self.leadership:
             return False
         self.leadership = leadership
@@ -108,14 +111,14 @@ class Failover:
         return True
 
     async def closed(self, transport: "FailoverTransport") -> None:
-        """Forget a transport that is not used any more."""
+        """Forget a closed transport."""
         self._transports.discard(transport)
         if self._watch and not self._transports:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
 
     async def _watch_leaders(self) -> None:
-        """Have one of the servers that do not lead tell who does, for as long as the agent lives."""
+        """Ask the servers that do not lead for news of the leader, as long as the agent lives."""
         attempt = 0
         for endpoint in cycle(self._endpoints):
             http = self.http(endpoint)
@@ -135,22 +138,22 @@ class Failover:
 
 
 class FailoverTransport:
-    """Transport to whichever server leads."""
+    """Transport to the current leader."""
 
     def __init__(self, failover: Failover) -> None:
         self._failover = failover
         self._http: HttpTransport | None = None
         self._silent: HttpTransport | None = None
-        """Transport on which no answer came in time. Its end would tell the server that the agent may be gone: so it
-        stays open until the next answer has come."""
+        """Transport without an answer in time. If it were closed, the server would treat the agent as lost. So it stays
+        open until the next answer."""
         self._endpoint: Endpoint | None = None
         self._is_left = False
         self._limit: asyncio.Timeout | None = None
-        """Time limit of the exchange that is under way."""
+        """Time limit of the current exchange."""
         self._spare = failover.spare
-        """Servers to be tried before a pause."""
+        """Servers to try before a pause."""
         self._failures: dict[Endpoint, Unreachable] = {}
-        """Latest failure of each server since one has answered."""
+        """Latest failure of each server since the last answer."""
 
     async def connect(self) -> str:
         if self._is_left:
@@ -204,20 +207,20 @@ class FailoverTransport:
         await self._failover.closed(self)
 
     def leave_all_but(self, leader: Endpoint) -> None:
-        """Give up a connection to another server."""
+        """Drop a connection to another server."""
         self._is_left = False
         if self._endpoint != leader:
             self.leave()
 
     def leave(self) -> None:
-        """Give up the connection, and what is under way on it."""
+        """Drop the connection, and the current exchange on it."""
         self._is_left = True
-        if self._limit and not self._limit.expired():  # an expired limit gives it up by itself
+        if self._limit and not self._limit.expired():  # an expired limit ends the exchange by itself
             self._limit.reschedule(asyncio.get_running_loop().time())
-            self._limit = None  # once
+            self._limit = None  # only once
 
     async def _unless_left(self, work: Awaitable[T], limit_s: float | None) -> T:
-        """Await the work. Raises `TimeoutError` after `limit_s`, or when the connection is to be given up."""
+        """Await the work. Raises `TimeoutError` after `limit_s`, or when the connection is to be dropped."""
         async with asyncio.timeout(limit_s) as self._limit:
             try:
                 return await work
@@ -231,7 +234,9 @@ class FailoverTransport:
         self._is_left = False
 
     async def _fail(self, error: Unreachable | ProtocolError) -> Unreachable:
-        """Turn away from the server. The failure to report: its own, and those of the others since one has answered."""
+        """Turn to the next server. Return the failure to report, with the other servers' failures since the last
+        answer.
+        """
         assert self._endpoint
         endpoint, cause = self._endpoint, error
         if not isinstance(cause, Unreachable):
@@ -243,7 +248,7 @@ class FailoverTransport:
         self._failover.failed(endpoint)
         if not self._failover.spare:
             return cause
-        self._failures.pop(endpoint, None)  # to the end
+        self._failures.pop(endpoint, None)  # move it to the end
         self._failures[endpoint] = cause
         details = "; ".join(f"{address(*at)}: {each.detail}" for at, each in self._failures.items())
         is_everywhere = len(self._failures) > self._failover.spare
@@ -256,13 +261,13 @@ class FailoverTransport:
             self._silent = None
 
     async def _succeed(self) -> None:
-        """Note that the leader has answered."""
+        """Record that the leader has answered."""
         await self._close_silent()
         self._failures.clear()
         self._spare = self._failover.spare
 
     def _follow(self, error: NotLeader) -> bool:
-        """Turn to the leader that the server names, then to the others. Whether it was not known before."""
+        """Turn to the leader that the server names, then to the others. Return whether that leader was unknown."""
         if not error.leader:
             return False
         leader = _endpoint(error.leader)
@@ -271,7 +276,9 @@ class FailoverTransport:
         return self._failover.named(leader, error.leadership)
 
     def _next_try(self) -> asyncio.Event | None:
-        """Event that ends the pause before the next try, set until all have been tried. None: there is no other."""
+        """Return an event that ends the pause before the next try, set until all were tried. None if there is no other
+        server.
+        """
         if not self._failover.spare:
             return None
         self._spare -= 1
@@ -288,6 +295,6 @@ def _now() -> asyncio.Event:
 
 
 def _endpoint(text: str) -> Endpoint:
-    """Endpoint that a server names; what cannot be one is tried in vain and passed over."""
+    """Return the endpoint that a server names. If it is invalid, the agent tries it and skips it."""
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port) if port.isascii() and port.isdigit() else 0

@@ -1,8 +1,9 @@
-"""An rdzv-server on this node: what makes a torchrun command line for several nodes work with no server started.
+"""An rdzv-server on this node, so that a torchrun command line for several nodes works without a started server.
 
-It is a process of its own in a session of its own, since the other nodes need it: losing this agent must not end the
-run. It ends by itself when nobody needs it any more (`rdzv-server --exit-when-idle`). The agent binds the port, so that
-of several only one hosts, and connects to it before the server is up; what listens there already is taken for a server.
+The server is a separate process in its own session, because the other nodes need it: losing this agent must not end the
+run. It exits when it is idle (`rdzv-server --exit-when-idle`). The agent binds the port, so that only one of several
+agents hosts, and can connect before the server is up. If a program already listens there, the agent takes it for a
+server.
 """
 
 import asyncio
@@ -29,18 +30,18 @@ from node_agent.kernel.workers.orphans import MARK
 from node_agent.kernel.workers.process import ChildProcess, CommandProcess, to_handle
 
 IDLE_S = 10
-"""Time that a server goes on without agents: the lease, after which everybody would be lost anyway."""
+"""Seconds that a server stays without agents: the lease, after which all would be lost anyway."""
 BACKLOG = 4096
 PATIENCE_S = 1.0
-"""Time after which a person is told what an agent waits for."""
+"""Seconds after which an agent logs what it waits for."""
 STARTS = 3
-"""Failed starts, before any answer, after which the server is given up."""
+"""Failed starts, before any answer, after which the agent stops trying."""
 
 
 class HostedServer:
-    """Hosts the server at a port of this node whenever nothing listens there and the run goes on.
+    """Hosts the server at a port of this node whenever no program listens there and the run continues.
 
-    `is_for_this_machine`: it listens at `host` alone, which is a loopback address; else at every address.
+    `is_for_this_machine`: whether it listens only on `host`, a loopback address, instead of every address.
     """
 
     def __init__(
@@ -51,21 +52,21 @@ class HostedServer:
         self._credentials = credentials
         self._console = console
         self._process: Helper | None = None
-        """The server that this node hosts. What it logs comes over the socket, and goes to the console."""
+        """The server that this node hosts. Its log comes over the socket, and goes to the console."""
         self._gone = asyncio.Event()
-        """Event that is set when the server has exited, or was released."""
+        """Set when the server has exited or was released."""
         self._failures = 0
         self._has_answered = False
         self._run_has_ended = False
 
     def transport(self) -> "HostedTransport":
-        """A transport to the server, wherever it is hosted in the end."""
+        """Return a transport to the server, on whichever node it is hosted."""
         return HostedTransport(self, self._host, self._port, self._credentials)
 
     def ensure(self) -> None:
-        """Host the server, unless something listens at its port or the run is over.
+        """Host the server, unless a program listens at its port or the run is over.
 
-        Raises `OSError` if the port cannot be had, and `ServerLost` if the server fails again and again.
+        Raises `OSError` if the port is not available, and `ServerLost` if the server fails repeatedly.
         """
         if self._run_has_ended or self.is_here:
             return
@@ -92,16 +93,16 @@ class HostedServer:
         return self._process is not None and self._process.exit_code is None
 
     def observe(self, answer: Reply | Ack | ProtocolError) -> None:
-        """Look at what the server, wherever it is, has answered."""
+        """Take note of an answer of the server, on any node."""
         self._has_answered = True
         finish = isinstance(answer, Reply) and isinstance(answer.directive, Finish)
         if finish or isinstance(answer, RunSucceeded | RunFailed):
             self._run_has_ended = True
 
     async def wait_for_agents(self, timeout_s: float, signals: Iterable[str]) -> None:
-        """After the end of the run: wait until the server has told the other nodes and is gone.
+        """After the end of the run, wait until the server has informed the other nodes and exited.
 
-        When this agent exits its container may end, and the server with it. Any of the signals ends the wait.
+        When this agent exits, its container may end, and the server with it. Any of the signals ends the wait.
         """
         if self._process is None:
             return
@@ -114,14 +115,14 @@ class HostedServer:
         self._release()
 
     async def _is_gone(self, within_s: float) -> bool:
-        """Whether the server has exited, or does so in time, or was released."""
+        """Return whether the server exits in time or was released."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._gone.wait()
         return self._gone.is_set()
 
     def _release(self) -> None:
-        """Let the server go on by itself if it still runs."""
+        """Let the server continue by itself if it still runs."""
         if self._process and not self._gone.is_set():
             self._process.release()
             self._gone.set()
@@ -132,7 +133,7 @@ class HostedServer:
         self._gone.set()
 
     def _relay(self, process: Helper) -> bool:
-        """Pass the server's log on as it comes, whole lines. Returns whether there was any."""
+        """Pass the server's log on as it comes, in whole lines. Return whether there was any."""
         try:
             chunk = process.socket.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -151,7 +152,8 @@ class HostedServer:
         return [sys.executable, "-P", "-m", "rdzv_server", *flags]
 
     def _start(self, listener: socket.socket, log: int) -> ChildProcess:
-        environment = {MARK: "", **os.environ}  # no agent's, or a supervisor would end it as a worker's stray process
+        # without a mark, or a supervisor would end it as a worker's stray process
+        environment = {MARK: "", **os.environ}
         return CommandProcess(
             self._command(listener), environment, subprocess.DEVNULL, log,
             stdin=subprocess.DEVNULL, pass_fds=[listener.fileno()], outlives_agent=True,
@@ -159,7 +161,7 @@ class HostedServer:
 
 
 class HostedTransport(HttpTransport):
-    """Transport to a server that this node hosts if nobody does."""
+    """Transport to a server that this node hosts if no other node does."""
 
     def __init__(self, server: HostedServer, host: str, port: int, credentials: Credentials) -> None:
         super().__init__(host, port, credentials)
@@ -192,7 +194,9 @@ class HostedTransport(HttpTransport):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket at this loopback address; without one at every address, IPv4 and IPv6. Raises `OSError`."""
+    """Return a listening socket at this loopback address, or for an empty host at every address, IPv4 and IPv6. Raises
+    `OSError`.
+    """
     if host:
         address, family = ("::1", socket.AF_INET6) if host == "::1" else (host, socket.AF_INET)
         return socket.create_server((address, port), family=family, backlog=BACKLOG)

@@ -14,17 +14,17 @@ from node_agent.kernel.output.console import Console
 from node_agent.kernel.transport.base import Transport
 
 OTHERS_MARGIN_S = 5.0
-"""Time of the other nodes' agents besides the time that their workers get."""
+"""Seconds for the other nodes' agents, beyond the time for their workers."""
 
 
 @asynccontextmanager
 async def server_of(
     plan: LaunchPlan, console: Console, *, page: bool = True
 ) -> AsyncIterator[tuple[Callable[[], Transport], str]]:
-    """Function that opens a connection to the plan's server, and the server's name for people.
+    """Yield a function that opens a connection to the plan's server, and the server's name for people.
 
-    `page`: whether a server in this process opens its status page. A server that this node hosts goes on at the end
-    until the other nodes have heard of the run's. Raises `UsageError` if it cannot be hosted.
+    `page`: whether a server in this process opens its status page. At the end, a server hosted by this node continues
+    until the other nodes know the end of the run. Raises `UsageError` if it cannot be hosted.
     """
     target, join = plan.target, plan.config.join
     for note in plan.notes:

@@ -1,7 +1,7 @@
 """`--standalone`: a server within the agent's own process, for a run of one node.
 
-The agent talks to it without HTTP, so that nothing is imported or bound before the workers run. Its status page has an
-address once they have started, and is loaded when somebody connects: most runs end without, and need no memory for it.
+The agent calls it without HTTP, so that nothing is imported or bound before the workers run. The status page gets an
+address when they have started. It is loaded on the first connection, because most runs need neither it nor its memory.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ SERVER_LOG = logging.getLogger("rdzv_server")
 
 
 class InProcessTransport:
-    """Transport to a server in the same process, and to that server a connection."""
+    """Transport to a server in the same process. For the server it is a connection."""
 
     server_addr = ADDRESS
     is_scoped = False
@@ -35,13 +35,13 @@ class InProcessTransport:
         self._answered = answered
 
     def held(self, seconds: float) -> None:
-        """Do nothing: nobody measures how long an answer takes."""
+        """Do nothing: the time of an answer is not measured."""
 
     async def connect(self) -> str:
         return ADDRESS
 
     async def exchange(self, request: Request) -> Reply | Ack:
-        answer = await self._rendezvous.ask(replace(request, secret=""), self)  # the page takes no requests of agents
+        answer = await self._rendezvous.ask(replace(request, secret=""), self)  # the page accepts no requests of agents
         assert isinstance(answer, Reply | Ack)
         self._answered(answer)
         return answer
@@ -51,7 +51,7 @@ class InProcessTransport:
 
 
 class _Warnings(logging.Handler):
-    """Handler of the server's log: what somebody should look at. What happens to the run the agent says itself."""
+    """Handler of the server's log: passes warnings on. The agent itself logs the run's events."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
@@ -68,7 +68,7 @@ class Standalone:
     def __init__(
         self, log: Callable[[str], None], *, page: bool = True, warn: Callable[[str], None] | None = None
     ) -> None:
-        """Embed a server. `warn` gets the warnings of its log, unless the program has a log of its own."""
+        """Embed a server. `warn` is called with warnings of its log, unless the program has a log of its own."""
         self._log = log
         self._warnings = None if warn is None or SERVER_LOG.hasHandlers() else _Warnings(warn)
         self._has_page = page
@@ -93,7 +93,7 @@ class Standalone:
         return InProcessTransport(self._server.rendezvous, self._answered)
 
     def _answered(self, answer: Reply | Ack) -> None:
-        """Open the status page once the assignment has been handed out."""
+        """Open the status page when the assignment has been returned."""
         if self._has_page and self._page is None and isinstance(answer, Reply) and isinstance(answer.directive, Start):
             self._page = spawn(self._open_page())
 
@@ -102,11 +102,11 @@ class Standalone:
             self._log(words.progress.status_page(f"http://{ADDRESS}:{listener.getsockname()[1]}{STATUS}"))
             await _connection_at(listener)
             await asyncio.to_thread(import_module, "rdzv_server.http.routes")
-            await self._server.listen(listener.dup(), read_only=True)  # every user of this machine reaches it
+            await self._server.listen(listener.dup(), read_only=True)  # every user of this machine can reach it
 
 
 async def _connection_at(listener: socket.socket) -> None:
-    """Return when somebody connects."""
+    """Return when a client connects."""
     loop, came = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(listener, came.set)
     try:

@@ -1,8 +1,8 @@
 """Sentences of the agent: each function makes one message to a person from its fields.
 
-A module has the messages of one part of the agent, and is imported when its first message is made.
-A function's name is the kind of the message, its arguments are the fields. `tests/golden/messages.txt` shows every
-message, and `python -m tests.golden --write` makes that file.
+A module has the messages of one part of the agent, and is imported when its first message is made. A function's name is
+the kind of the message, and its arguments are the fields. `tests/golden/messages.txt` shows every message; `python -m
+tests.golden --write` updates that file.
 """
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""What an agent tells of itself: mistakes in it, what the server does not take, and queries that it cannot answer."""
+"""Messages of an agent about itself: errors in it, requests that the server refuses, queries that it cannot answer."""
 
 
 def bug(traceback: str) -> str:

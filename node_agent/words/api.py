@@ -1,4 +1,4 @@
-"""What `elastic_launch` and `start_processes` say of a program's values, and of launches that came to nothing.
+"""Messages of `elastic_launch` and `start_processes` about a program's values, and about launches that failed.
 
 `what` is the field that gave a value.
 """

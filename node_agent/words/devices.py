@@ -1,4 +1,4 @@
-"""Messages about workers that cannot get the accelerators that were asked for."""
+"""Messages about workers that cannot get the requested accelerators."""
 
 from collections.abc import Mapping
 

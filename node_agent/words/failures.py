@@ -1,4 +1,4 @@
-"""What a person is told about a worker's end: its exit status in words, and what to do if no error was seen."""
+"""Messages about a worker's end: its exit status in words, and what to do if there is no error."""
 
 # An exit status.
 
@@ -43,12 +43,12 @@ FILE_TOO_LARGE = "a file grew beyond its size limit"
 
 
 def out_of_memory(limit: str) -> str:
-    """`limit`: that of the cgroup, such as "3 GiB"; empty if it has none."""
+    """`limit`: the cgroup's limit, such as "3 GiB"; empty if there is none."""
     return "killed by the kernel: out of memory" + (f" (cgroup limit {limit})" if limit else "")
 
 
 FOLLOWS = "follows from another worker's end"
-"""Behind the cause of a failure, in the final report."""
+"""Text after the cause of a failure in the final report."""
 
 # What to do.
 

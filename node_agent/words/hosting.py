@@ -1,4 +1,4 @@
-"""What an agent logs of a server that it hosts: as a process of its own, or within itself."""
+"""Messages about a server that an agent hosts, as a separate process or within itself."""
 
 
 def hosting(port: int, pid: int, is_for_this_machine: bool) -> str:

@@ -1,4 +1,4 @@
-"""What an agent tells when it leaves its run, or comes back to it."""
+"""Messages of an agent that leaves its run, or returns to it."""
 
 from typing import Literal
 
@@ -36,7 +36,7 @@ WORKERS_GONE = "the workers have ended: this node leaves the run"
 
 
 def kept_out(reason: str) -> str:
-    """Told by an agent that makes room for another node (`--exit-when-excluded`)."""
+    """For an agent that exits so that another node can take its place (`--exit-when-excluded`)."""
     return f"rdzv-server excludes this node ({reason}): replace it"
 
 
@@ -45,12 +45,12 @@ def crashed(reason: str) -> str:
 
 
 def reason_to_leave(why: Literal["drained", "found unfit", "excluded"]) -> str:
-    """Reason that the server is told, for people."""
+    """Reason that the agent sends to the server, for people."""
     return why
 
 
 def got_signal(signal_name: str) -> str:
-    """Error of an agent that a signal has told to leave, as torchrun says it."""
+    """Error of an agent that leaves because of a signal, worded as in torchrun."""
     return f"SignalException: the agent got {signal_name}"
 
 
@@ -68,6 +68,6 @@ def leaving_without_server(signal_name: str) -> str:
 
 
 def joining_anew(reason: str, slept_s: float) -> str:
-    """`slept_s`: seconds for which the agent did not run; 0 if it ran."""
+    """`slept_s`: seconds for which the agent did not run, 0 if it ran."""
     why = f"; this agent did not run for {slept_s:.0f} s, as after SIGSTOP" if slept_s else ""
     return f"{reason}{why}; joining again"

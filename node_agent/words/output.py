@@ -1,4 +1,4 @@
-"""What the agent tells of the workers' output and of the files that it goes to."""
+"""Messages about the workers' output and its files."""
 
 # A file of a worker.
 
@@ -12,7 +12,7 @@ DISK_STILL_HANGS = "no answer since the last round: its disk hangs"
 
 
 def file_trouble(path: str, problem: str, outlook: str, loses_lines: bool) -> str:
-    """`loses_lines`: the agent's own copy is cut short since the disk is full."""
+    """`loses_lines`: whether the agent's own copy is cut short because the disk is full."""
     advice = " without these lines: free space, or name another --log-dir" if loses_lines else ""
     return f"log files: {path}: {problem}; {outlook}{advice}"
 

@@ -1,4 +1,4 @@
-"""What `--endpoint auto` has found in a scheduler's variables, and what they do not say.
+"""Facts that `--endpoint auto` has found in a scheduler's variables, and facts that are missing.
 
 `flag` is the endpoint as it was given.
 """
@@ -61,7 +61,7 @@ def not_a_host(flag: str, scheduler: str, source: str, given: str) -> str:
     return f"{flag}: {scheduler}: {source}: {given!r:.80} is not a host name or an address"
 
 
-# The line of a good start, and its parts. A source is the variable or the flag that said so.
+# The line of a good start, and its parts. `source` is the variable or flag that gave the fact.
 
 
 def found(flag: str, scheduler: str, parts: Sequence[str]) -> str:

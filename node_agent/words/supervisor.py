@@ -1,4 +1,4 @@
-"""What an agent's supervisor logs (`--exit-with-run`)."""
+"""Messages of an agent's supervisor (`--exit-with-run`)."""
 
 
 def agent_killed(signal_name: str) -> str:

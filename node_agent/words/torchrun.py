@@ -1,4 +1,4 @@
-"""What our rendezvous handler says within torchrun."""
+"""Messages of our rendezvous handler within torchrun."""
 
 BUG = "this is a bug, please report it:"
 HAS_LEFT = "it has left"

@@ -1,4 +1,4 @@
-"""What the TorchX components refuse."""
+"""Refusals of the TorchX components."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What the readers of flags, variables and settings take, and what was given instead."""
+"""What the readers of flags, variables and settings accept, and the value that was given instead."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def not_a_switch(given: object) -> str:
 
 
 def not_a_whole_number(low: int, high: int, given: object, names: Sequence[str] = ()) -> str:
-    """`names`: texts that are taken, too."""
+    """`names`: texts that are accepted too."""
     besides = f", {', '.join(names[:-1])} or {names[-1]}" if names else ""
     return f"expected a whole number from {low} to {high}{besides}, not {given!r}"
 
@@ -77,7 +77,7 @@ def signal_uncatchable(name: str) -> str:
 
 
 def no_such_signal(name: str, meant: str) -> str:
-    """`meant`: end of the sentence, about the signal that was probably meant."""
+    """`meant`: end of the sentence, about the signal that the user probably meant."""
     return f"there is no signal {name}{meant}"
 
 

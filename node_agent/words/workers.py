@@ -1,9 +1,9 @@
-"""What the agent tells of its workers, and of what it makes for them."""
+"""Messages about workers, and about what the agent makes for them."""
 
 from collections.abc import Collection
 
 _STATES = {"D": "uninterruptible sleep", "Z": "dead, but held by a debugger or a thread of its own"}
-"""States of /proc/PID/stat in which a process outlives SIGKILL."""
+"""States of /proc/PID/stat in which a process survives SIGKILL."""
 
 
 def cannot_start(title: str, why: str) -> str:
@@ -24,7 +24,7 @@ def outlives_kill(pid: int, why: str) -> str:
 
 
 def in_state(state: str, place: str) -> str:
-    """`state`: a process's letter in /proc. `place`: where in the kernel it waits; empty if that is unknown."""
+    """`state`: a process's letter in /proc. `place`: where in the kernel it waits, empty if unknown."""
     return _STATES.get(state, f"state {state}") + (f" in {place}" if place else "")
 
 
@@ -63,7 +63,7 @@ def tmpdir_unusable(tmpdir: str, problem: str, instead: str) -> str:
 
 
 def progress_of_another_version(file: str) -> str:
-    """The script calls `progress` of a package that does not fit its agent."""
+    """The script calls `progress` of a package version that differs from its agent's."""
     return (
         "node_agent.progress: this worker's progress is not reported: the script imports another version of "
         f"node_agent ({file}) than its agent; install the agent's version there"

@@ -1,4 +1,4 @@
-"""The launcher as a library: `elastic_launch` and `start_processes`, as torch has them.
+"""The launcher as a library: `elastic_launch` and `start_processes`, as in torch.
 
-The names that programs use stand in `node_agent` itself; a worker that runs a function imports `child` alone.
+Programs import these names from `node_agent`. A worker that runs a function imports only `child`.
 """

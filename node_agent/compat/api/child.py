@@ -1,4 +1,4 @@
-"""Life of a worker that runs a function: set up, call, hand back. It runs in the worker, and imports little."""
+"""A worker that runs a function: set up, call, return the value. It runs in the worker and imports little."""
 
 import faulthandler
 import functools
@@ -23,43 +23,44 @@ from node_agent.kernel.workers.process import tie_to_parent
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""
 Descriptor = Any
-"""File descriptor on its way to a worker: its number, or what `multiprocessing.reduction.DupFd` makes of it."""
+"""File descriptor to pass to a worker: its number, or an object of `multiprocessing.reduction.DupFd`."""
 
 LENGTH_BYTES = 8
-"""Length of the number that a returned value begins with: how long its pickle is; 0 until all of it is there."""
+"""Bytes of the number before a returned value. The number is the length of the value's pickle, 0 until that is
+complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSetup:
-    """Place that a process takes which was forked, not executed."""
+    """Setup of a process that was forked and not executed."""
 
     stdout: Descriptor
     stderr: Descriptor
     ready: Descriptor
-    """Descriptor that is written to once the process leads its own group, so that a signal to the group finds it."""
+    """Descriptor to write to once the process leads its own group, so that a signal to the group reaches it."""
     environment: Mapping[str, str]
     cpus: Collection[int]
-    """CPUs that it may run on; empty: its parent's."""
+    """CPUs that the process may run on, empty for its parent's."""
     parent: int | None
-    """Process to die with; None: whoever forked it."""
+    """Process to die with, None for the process that forked it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work of a worker. The call is here in memory, or a pickle in a file."""
+    """Work of a worker. The call is in memory, or a pickle in a file."""
 
     result: Descriptor
     """A file in memory for the return value."""
     gate: Descriptor
-    """Socket on which a worker says that its value is there, and then waits until those of all workers are."""
+    """Socket on which a worker reports that its value is ready, and then waits until those of all workers are."""
     call: Call | None = None
     pickled: Descriptor | None = None
     by_value: bool = False
-    """Whether the worker cannot import the function: it is of a notebook, of standard input, or a lambda."""
+    """Whether the worker cannot import the function: it comes from a notebook or standard input, or is a lambda."""
 
 
 def set_up(setup: ChildSetup) -> None:
-    """Take the place of a worker: session, tie, output, environment. Nothing of the user's has run before."""
+    """Set up a worker: session, tie to its parent, output, environment. No user code has run before."""
     os.setsid()
     tie_to_parent(setup.parent or os.getppid())
     signal.set_wakeup_fd(-1)
@@ -77,10 +78,10 @@ def set_up(setup: ChildSetup) -> None:
 
 
 def set_up_from_forkserver(setup: ChildSetup, name: str) -> str:
-    """`set_up`, as the first thing that `multiprocessing`'s fork server unpickles in the child; returns `name`.
+    """Run `set_up` when `multiprocessing`'s fork server first unpickles data in the child. Return `name`.
 
-    The server ends when nobody holds the other end of its pipe. A worker does not need it, and would keep the server,
-    and thereby itself, alive beyond the agent.
+    The server ends when all other ends of its pipe are closed. A worker does not need the pipe, and would keep the
+    server, and so itself, alive after the agent's end.
     """
     from multiprocessing import forkserver
 
@@ -93,24 +94,24 @@ def set_up_from_forkserver(setup: ChildSetup, name: str) -> str:
 
 
 def run_forked(setup: ChildSetup, task: Task) -> None:
-    """Begin as a worker that was forked from the agent's own process."""
+    """Start as a worker that was forked from the agent's own process."""
     signals.undo_in_child()
     set_up(setup)
     run(task)
 
 
 def run(task: Task) -> None:
-    """Call the function and hand back what it returns; the process exits with 1 if it raises.
+    """Call the function and pass its value back. The process exits with 1 if the function raises.
 
-    A worker that has returned stays until all workers of its node have, as under torch: others may still talk to
-    threads of a process group that it has not destroyed.
+    A worker that has returned stays until all workers of its node have, as under torch. Others may still communicate
+    with threads of a process group that it has not destroyed.
     """
     sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     faulthandler.enable(sys.stderr)
     try:
         _hand_back(_call(*(task.call or _unpack(task))), _number(task.result))
     except SystemExit:
-        raise  # multiprocessing makes the exit code of it that any Python program has
+        raise  # multiprocessing then exits with the usual exit code of a Python program
     except KeyboardInterrupt:
         traceback.print_exc()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -124,14 +125,14 @@ def run(task: Task) -> None:
 
 
 def _wait_for_the_others(fd: int) -> None:
-    """Wait until the agent lets all workers go, or stops them."""
+    """Wait until the agent releases all workers, or stops them."""
     with socket.socket(fileno=fd) as gate, suppress(ConnectionError):
         gate.sendall(b".")
         gate.recv(1)
 
 
 def layers(function: Callable[..., Any] | None) -> Iterator[Callable[..., Any]]:
-    """The function, and what a partial, a bound method or a decorated function holds within."""
+    """Yield the function, and the functions inside a partial, a bound method or a decorated function."""
     while function is not None:
         yield function
         if isinstance(function, functools.partial):
@@ -141,12 +142,12 @@ def layers(function: Callable[..., Any] | None) -> Iterator[Callable[..., Any]]:
 
 
 def _number(descriptor: Descriptor) -> int:
-    """The descriptor in this process."""
+    """Return the descriptor in this process."""
     return descriptor if isinstance(descriptor, int) else int(descriptor.detach())
 
 
 def _unbuffered(fd: int) -> TextIO:
-    """Stream as under `python -u`: what is written is out when the worker dies. A notebook has one of its own."""
+    """Return a stream as under `python -u`, so that no output is lost if the worker dies. A notebook has its own."""
     raw = open(fd, "wb", 0, closefd=False)  # noqa: SIM115
     return io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", write_through=True)
 
@@ -157,7 +158,7 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     except SystemExit as end:
         if end.code:
             raise
-        return None  # it says that all is well
+        return None  # it reports success
 
 
 def _unpack(task: Task) -> Call:
@@ -169,7 +170,7 @@ def _unpack(task: Task) -> Call:
 
 
 def _publish(outermost: Callable[..., Any]) -> None:
-    """Put what came with the function into `__main__`: pickles that name it there, such as checkpoints, find it."""
+    """Put the function's definitions into `__main__`, where pickles such as checkpoints may look them up."""
     main = vars(sys.modules["__main__"])
     for function in layers(outermost):
         names = getattr(function, "__globals__", {})
@@ -178,7 +179,7 @@ def _publish(outermost: Callable[..., Any]) -> None:
 
 
 def _hand_back(value: Any, fd: int) -> None:
-    """Write the value, by name where that is possible, so that the agent gets its own classes back."""
+    """Write the value, by name if possible, so that the agent gets objects of its own classes."""
     with open(fd, "r+b") as file:
         if problem := _dump(pickle, value, file) and _dump(import_module("cloudpickle"), value, file):
             raise TypeError(words.api.value_not_picklable(type(value).__name__, problem))
@@ -188,7 +189,7 @@ def _hand_back(value: Any, fd: int) -> None:
 
 
 def _dump(pickler: Any, value: Any, file: BinaryIO) -> str:
-    """Write the value. Returns why that cannot be done; empty if it has been done."""
+    """Write the value. Return why that failed, empty if it succeeded."""
     file.seek(LENGTH_BYTES)
     file.truncate()
     try:
@@ -199,7 +200,7 @@ def _dump(pickler: Any, value: Any, file: BinaryIO) -> str:
 
 
 def _record(error: BaseException, text: str) -> None:
-    """Leave the error where torch's `@record` does. A nested launcher's error is that of its first failed worker."""
+    """Write the error where torch's `@record` does. A nested launcher's error is that of its first failed worker."""
     from node_agent.kernel.failures import error_file
     from node_agent.kernel.workers.environment import ERROR_FILE
 
@@ -216,7 +217,7 @@ def _record(error: BaseException, text: str) -> None:
 
 
 def _without_our_frames(error: BaseException) -> BaseException:
-    """The error with a traceback that begins at the user's function."""
+    """Return the error with a traceback that begins at the user's function."""
     trace = error.__traceback__
     while trace and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

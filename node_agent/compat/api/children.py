@@ -1,12 +1,12 @@
-"""Workers that run a Python function, started by multiprocessing's three methods.
+"""Workers that run a Python function, started with one of multiprocessing's three methods.
 
-- `spawn`: a new interpreter, executed with the worker's environment, output and session, as a command is.
+- `spawn`: a new interpreter, executed with the worker's environment, output and session, like a command.
 - `fork`: a copy of this process, made by the thread that runs the agent.
-- `forkserver`: a copy of multiprocessing's fork server, which is one for the whole process and stays when workers go.
+- `forkserver`: a copy of multiprocessing's fork server. The process has one fork server, which outlives the workers.
 
-However it is started, the worker leads its own session, writes to the descriptors it is given, and is killed by the
-kernel when the thread that started it ends (`forkserver`: when the fork server does, which ends with this process).
-multiprocessing's internals are used where its public classes do not let a child be a worker before it is anything else.
+With every method, the worker leads its own session and writes to the descriptors it is given. The kernel kills it when
+the thread that started it ends, or with `forkserver` when the fork server ends, which ends with this process.
+multiprocessing's internals are used where its public classes cannot set a child up as a worker before any other code.
 """
 
 import io
@@ -49,7 +49,7 @@ class ChildSpec:
     stderr: int
     cpus: Collection[int]
     gate: socket
-    """Socket on which the worker says that its value is there, and then waits until it may go."""
+    """Socket on which the worker reports that its value is ready, and then waits until it may exit."""
     result: BinaryIO = field(default_factory=lambda: os.fdopen(os.memfd_create("result", os.MFD_CLOEXEC), "rb"))
     """A file in memory for the return value."""
 
@@ -80,9 +80,9 @@ class FunctionProcess:
         return exit_code
 
     def value(self) -> Any:
-        """Return value of the function; None if it ended the process instead. Call it once, after an exit code of 0.
+        """Return the function's value, None if the function ended the process instead. Call it once, after exit code 0.
 
-        Raises what unpickling raises, such as `AttributeError` for a class that there is in the worker alone.
+        Raises what unpickling raises, such as `AttributeError` for a class that exists only in the worker.
         """
         with self._result as file:
             file.seek(0)
@@ -90,12 +90,12 @@ class FunctionProcess:
             return pickle.load(file) if length else None
 
     def discard(self) -> None:
-        """Drop the function's value: nobody will ask for it."""
+        """Drop the function's value, which is not needed."""
         self._result.close()
 
 
 class _Spawned(popen_spawn_posix.Popen):
-    """Spawned process of multiprocessing, executed as a command is: set up before anything of the user's runs."""
+    """Spawned process of multiprocessing, executed like a command: it is set up before any user code runs."""
 
     _fds: list[int]
 
@@ -118,7 +118,7 @@ class _Spawned(popen_spawn_posix.Popen):
         finally:
             os.close(pipe)
         self.pid = self.child.pid
-        # a broken pipe: it is gone, and its end will be noticed
+        # A broken pipe means that the child is gone, and its end will be noticed.
         with suppress(BrokenPipeError), open(parent_end, "wb", closefd=False) as file:
             file.write(data)
 
@@ -167,7 +167,8 @@ _POPENS: Mapping[StartMethod, Any] = {"spawn": _Spawned, "fork": _Forked, "forks
 
 @contextmanager
 def _readiness() -> Iterator[int]:
-    """Descriptor that a forked child writes to when it leads its group: a signal to the group would be lost before.
+    """Yield a descriptor that a forked child writes to when it leads its group. Earlier signals to the group would be
+    lost.
 
     The end of the `with` block waits for that, some milliseconds.
     """
@@ -181,7 +182,7 @@ def _readiness() -> Iterator[int]:
 
 
 class _SetUpFirst:
-    """Name of a process whose unpickling, which comes before all else, sets the child up."""
+    """Name of a process. Unpickling it sets the child up, and happens first."""
 
     def __init__(self, setup: ChildSetup, name: str) -> None:
         self._setup, self._name = setup, name
@@ -191,9 +192,9 @@ class _SetUpFirst:
 
 
 def _for_a_new_interpreter(popen: Any, spec: ChildSpec, pickled: int, ready: int | None = None) -> bytes:
-    """Bytes that `multiprocessing.spawn` reads in the child: how to prepare the interpreter, and the process to be.
+    """Return what `multiprocessing.spawn` reads in the child: how to prepare the interpreter, and the process object.
 
-    `ready`: for a child that is forked, and has to be set up.
+    `ready`: for a child that is forked, and must be set up.
     """
     by_value, file = spec.call.by_value, io.BytesIO()
     context.set_spawning_popen(popen)

@@ -1,5 +1,5 @@
-"""Destinations of the workers' output, in torch's terms: `DefaultLogsSpecs`, and `LogsDest`, which classes of a
-program's own return.
+"""Destinations of the workers' output, as in torch: `DefaultLogsSpecs`, and `LogsDest`, which a program's own classes
+return.
 """
 
 import os
@@ -33,7 +33,7 @@ class LogsDest:
 
 
 class LogsSpecs(ABC):
-    """Base of classes of a program's own that name the files; torch's class. A class without it will do, too."""
+    """Base of a program's own classes that name the files; torch's class. A class without this base works too."""
 
     def __init__(
         self,
@@ -49,22 +49,23 @@ class LogsSpecs(ABC):
 
     @abstractmethod
     def reify(self, envs: dict[int, dict[str, str]]) -> Any:
-        """Return a `LogsDest` for workers with these environments, by local rank; it may add to them."""
+        """Return a `LogsDest` for workers with these environments, by local rank. It may add variables to them."""
 
     @property
     @abstractmethod
     def root_log_dir(self) -> str:
-        """Folder of the runs' folders."""
+        """Folder in which the runs' folders are made."""
 
 
 @dataclass
 class DefaultLogsSpecs(LogsSpecs):
     """Streams that go to files below `log_dir`: `<log_dir>/<run id>_<random>/attempt_<n>/<local_rank>/stdout.log`.
 
-    `redirects`: to the file alone. `tee`: to the file and the console. Either for all local ranks, or a map; ranks that
-    it leaves out have `Std.NONE`, which is the console alone. `local_ranks_filter`: ranks that the console shows;
-    None or empty: all. `log_dir` is made if it is missing; None: a temporary folder, which stays if anything was to go
-    to files; `/dev/null`: no files at all. Raises `NotADirectoryError`, `TypeError` or `ValueError`.
+    `redirects`: streams that go only to the file. `tee`: streams that go to the file and the console. Each is one value
+    for all local ranks, or a map. A map's missing ranks have `Std.NONE`, which means only the console.
+    `local_ranks_filter`: ranks that the console shows, None or empty for all. `log_dir`: made if it is missing. None
+    means a temporary folder, which is kept if any output goes to files. `/dev/null` means no files. Raises
+    `NotADirectoryError`, `TypeError` or `ValueError`.
     """
 
     log_dir: str | os.PathLike[str] | None = None
@@ -83,15 +84,17 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """Folder of the runs' folders; a new temporary folder if none was named."""
+        """Folder in which the runs' folders are made, a new temporary folder if none was named."""
         if self.log_dir is None:
             self.log_dir = tempfile.mkdtemp(prefix="node-agent-logs-")
         return os.fspath(self.log_dir)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Make the folders of the next attempt and say what goes where; `envs`, by local rank, get their error file.
+        """Make the folders of the next attempt and return the destinations. Set each error file in `envs`, by local
+        rank.
 
-        torch's method, for programs that call it: `elastic_launch` and `start_processes` do not. Raises `OSError`.
+        This is torch's method, for programs that call it. `elastic_launch` and `start_processes` do not. Raises
+        `OSError`.
         """
         options = as_options(self, log_dir=self.root_log_dir)
         self._folder = self._folder or RunFolder(options, _run_id(envs) or "run", TempDir())
@@ -115,7 +118,7 @@ AnyLogsSpecs = DefaultLogsSpecs | LogsSpecs
 
 
 def understood(specs: AnyLogsSpecs | None) -> tuple[DefaultLogsSpecs, LogsSpecs | None]:
-    """Specs as our class, and a class of the program's own that is asked instead, or None. Raises `TypeError`."""
+    """Return the specs as our class, and the program's own class to ask instead, or None. Raises `TypeError`."""
     if specs is None:
         return DefaultLogsSpecs(), None
     kind = type(specs)
@@ -135,7 +138,7 @@ def as_options(
     stderr_filters: Sequence[str] | None = None,
     log_dir: str | None = None,
 ) -> LogOptions:
-    """Options of the agent that say the same as the specs. Raises `TypeError`."""
+    """Return the agent's options that are equivalent to the specs. Raises `TypeError`."""
     return LogOptions(
         log_dir=log_dir or (os.fspath(specs.log_dir) if specs.log_dir else None),
         redirects=specs.redirects,
@@ -147,7 +150,7 @@ def as_options(
 
 
 def by_logs_specs(specs: LogsSpecs, environments: Sequence[Mapping[str, str]]) -> Routing:
-    """Decision of a class of the program's own, with the environments that it has added to."""
+    """Return the routing of a program's own class. The class may add variables to the environments."""
     given = {local_rank: dict(environment) for local_rank, environment in enumerate(environments)}
     decided = specs.reify(given)
     error_files = [given[rank].get(ERROR_FILE, decided.error_files.get(rank, "")) for rank in given]
@@ -157,27 +160,30 @@ def by_logs_specs(specs: LogsSpecs, environments: Sequence[Mapping[str, str]]) -
 def by_default_specs(
     options: LogOptions, name: str, environments: Mapping[int, Mapping[str, str]], scratch: TempDir
 ) -> Routing:
-    """The files of processes that belong to no run, or to the one of which their environments tell. Makes the folders;
-    raises `OSError`."""
+    """Return the files of processes that belong to no run, or to the run in their environments. Make the folders.
+    Raises `OSError`.
+    """
     folder = RunFolder(options, _run_id(environments) or name, scratch)
     return by_flags(options, folder, *_one_round(environments))
 
 
 def _one_round(environments: Mapping[int, Mapping[str, str]]) -> tuple[int, range]:
-    """A round and its ranks, as far as the logs need them: there is none here, unless the environments tell of one."""
+    """Return a round and its ranks for the logs, from the environments if they have them."""
     restarts = environments[0].get("TORCHELASTIC_RESTART_COUNT", "") if environments else ""
     return int(restarts) + 1 if restarts.isdecimal() else 1, range(len(environments))
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """One setting for every local rank, or each one's own with `Std.NONE` for those that are not named; as in torch."""
+    """Return a map with each local rank's setting, `Std.NONE` for missing ranks, from one setting or a map; as in
+    torch.
+    """
     if isinstance(val_or_map, Std):
         return dict.fromkeys(range(local_world_size), val_or_map)
     return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
 
 
 def checked_streams(given: Std | int | Mapping[int, Std | int], what: str) -> Std | dict[int, Std]:
-    """Streams given as our `Std`, torch's, or plain numbers. Raises `TypeError` or `ValueError`."""
+    """Return streams given as our `Std`, torch's, or plain numbers. Raises `TypeError` or `ValueError`."""
     if isinstance(given, Mapping):
         for rank in given:
             if not is_rank(rank):

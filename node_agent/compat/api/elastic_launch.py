@@ -1,7 +1,7 @@
 """`elastic_launch`: an agent within a program, which runs a function or a command on this node as part of a run.
 
-The agent is a thread with an event loop of its own. So it goes on whatever the program does meanwhile, in a notebook
-and under asyncio, too.
+The agent is a thread with its own event loop. So it continues during any other work of the program, also in a notebook
+and under asyncio.
 """
 
 import asyncio
@@ -42,23 +42,27 @@ from node_agent.servers.modes import server_of
 R = TypeVar("R")
 
 _Result = dict[int, Any] | Exception
-"""Return values of the workers, or the exception to raise in the caller's thread, without the agent's own traceback."""
+"""Return values of the workers, or the exception for the caller's thread, without the agent's own traceback."""
 
 
 class elastic_launch(Generic[R]):
     """Runs `entrypoint` as this node's part of a run; torch's class of that name.
 
-    `elastic_launch(config, entrypoint)(*args)` returns what each worker of this node returned, by global rank. An
-    entrypoint is a function, which is called with `args` in each worker, or a command: a program, or a list of it and
-    its first arguments, followed by `args` as texts; its value is None. In texts among `args`, `${local_rank}` is the
-    worker's local rank. `health_check_server` is torch's, and must be None.
+    `elastic_launch(config, entrypoint)(*args)` returns the return value of each worker of this node, by global rank. An
+    entrypoint is a function or a command. Each worker calls the function with `args`. A command is a program, or a list
+    of a program and its first arguments, followed by `args` as texts; its value is None. In texts among `args`,
+    `${local_rank}` is the worker's local rank. `health_check_server` is torch's, and must be None.
 
-    Calls raise `ChildFailedError` if a worker of the run failed for good, on this node or another; `OSError`, such as
-    `FileNotFoundError`, if its program could not be started here; `LaunchError` if the run did not come about or ended
-    otherwise; `ValueError` or `TypeError` for what makes no sense, before anything
-    starts. A signal in `config.signals_to_handle` stops the workers; then `SignalException` is raised, and
-    `KeyboardInterrupt` for SIGINT. Handlers are set in the main thread alone, only where the program has none of its
-    own, and put back.
+    A call raises:
+
+    - `ChildFailedError` if a worker of the run failed for good, on this node or another.
+    - `OSError`, such as `FileNotFoundError`, if the program could not be started here.
+    - `LaunchError` if the run did not start or ended for another reason.
+    - `ValueError` or `TypeError` for invalid arguments, before anything starts.
+
+    A signal in `config.signals_to_handle` stops the workers. Then the call raises `SignalException`, or
+    `KeyboardInterrupt` for SIGINT. It sets handlers only in the main thread, and only for signals without a handler of
+    the program. It restores the previous handlers at the end.
     """
 
     @overload
@@ -84,8 +88,10 @@ class elastic_launch(Generic[R]):
         return self._launch(self._plan(args), args).run()
 
     async def launch_async(self, *args: Any) -> dict[int, R]:
-        """`elastic_launch(...)(*args)` for asyncio. To cancel it stops the workers, and returns when they are gone."""
-        plan = await asyncio.to_thread(self._plan, args)  # looks names and devices up, which may take its time
+        """Do the same as `elastic_launch(...)(*args)`, for asyncio. Cancelling it stops the workers and returns when
+        they have ended.
+        """
+        plan = await asyncio.to_thread(self._plan, args)  # looks names and devices up, which may take time
         return await self._launch(plan, args).run_async()
 
     def _plan(self, args: tuple[Any, ...]) -> Plan:
@@ -144,7 +150,7 @@ class _Launch:
     def _interrupted(self, error: BaseException) -> None:
         self._thread.call(self._leave, "SIGINT" if isinstance(error, KeyboardInterrupt) else "SIGTERM")
 
-    # What follows runs in the agent's thread.
+    # Methods that run in the agent's thread.
 
     async def _main(self) -> _Result:
         console = ApiConsole("elastic_launch", asyncio.get_running_loop())
@@ -176,19 +182,19 @@ class _Launch:
         return {agent.first_rank + rank: value for rank, value in self._entry.values().items()}
 
     def _not_started(self, agent: "LaunchedAgent") -> OSError | None:
-        """Return why the program could not be started here, if that ended the run; torch raises the same."""
+        """Return why the program could not be started here, if that ended the run. Torch raises the same error."""
         error = self._entry.not_started
         if error is not None:
             error.__cause__ = agent.error()
         return error
 
     def _leave(self, signal_name: str) -> None:
-        """Have the agent leave because of this signal; each further call is more pressing."""
+        """Make the agent leave because of this signal. Each further call makes it leave faster."""
         self._gave_up = True
         if self._agent and not self._agent.is_done:
             self._agent.leave(signal_name)
         elif self._task:
-            self._task.cancel()  # it has no workers: it is about to begin, or waits for other nodes in the end
+            self._task.cancel()  # it has no workers: it has not started, or waits for other nodes at the end
 
 
 class LaunchedAgent(Agent):
@@ -210,9 +216,9 @@ class LaunchedAgent(Agent):
         if events is not None:
             self._features.append(EventLog(self, write=events))
         self.failure_report: WriteFailureReport | None = None
-        """Reason for which the run, or this agent, has failed."""
+        """Report of why the run or this agent has failed."""
         self.recorded: dict[str, Any] | None = None
-        """Content of the error file of the worker that ended the run, if it was one of this node's."""
+        """Content of the error file of the worker that ended the run, if it was on this node."""
 
     @property
     def first_rank(self) -> int:
@@ -221,11 +227,11 @@ class LaunchedAgent(Agent):
 
     @property
     def is_done(self) -> bool:
-        """Whether the agent has come to its end; then it has no workers."""
+        """Whether the agent has ended. It then has no workers."""
         return self._exit_code.done()
 
     def _write_failure_report(self, effect: WriteFailureReport) -> None:
-        """Keep the report for the program, which gets an exception and decides itself what to write anywhere."""
+        """Keep the report for the program, which gets an exception and decides what to write."""
         self.failure_report = effect
         if effect.failure:
             copy = partial(error_file.copy, self._own_error_file(effect.failure), effect.failure.exit_code)
@@ -236,7 +242,9 @@ class LaunchedAgent(Agent):
             self.recorded = await in_thread(copy, ERROR_FILE_S)
 
     def error(self) -> Exception:
-        """Exception that says why the run failed: `ChildFailedError` for workers of any node, else `LaunchError`."""
+        """Return the exception for the run's failure: `ChildFailedError` for workers of any node, otherwise
+        `LaunchError`.
+        """
         told, title = self.failure_report, self.config.command.title
         if told is None:
             return LaunchError(words.api.HAS_LEFT)
@@ -250,7 +258,7 @@ class LaunchedAgent(Agent):
         return in_torchs_terms(ChildFailedError)(title, failures, f"\n{text}")
 
     def workers(self) -> Mapping[int, int]:
-        """Return the pids of workers that run, and have not returned: to wait for the others is no hang."""
+        """Return the pids of running workers that have not returned. A worker that waits for others does not hang."""
         workers = super().workers().items()
         return {local_rank: pid for local_rank, pid in workers if local_rank not in self._entry.returned}
 
@@ -259,12 +267,12 @@ class LaunchedAgent(Agent):
         super()._stop_workers(stop)
 
     def open_port(self) -> int:
-        self._entry.forget()  # another round: what the workers of the last one have returned counts for nothing
+        self._entry.forget()  # a new round: the values of the last one no longer count
         return super().open_port()
 
 
 class _CustomLogs:
-    """The program's own `LogsSpecs`, asked once a round; node-agent asks a plug-in's in a process of its own."""
+    """The program's own `LogsSpecs`, called once a round. `node-agent` runs a plug-in's in a separate process."""
 
     def __init__(self, specs: LogsSpecs) -> None:
         self._specs = specs
@@ -280,11 +288,11 @@ class _CustomLogs:
 
 
 def _title(entrypoint: Callable[..., Any] | Command, args: Sequence[Any]) -> str:
-    """Name in reports, by torch's rules. Of `python -u train.py` it is the script."""
+    """Return the name for reports, by torch's rules. For `python -u train.py` it is the script."""
     if callable(entrypoint):
         return str(getattr(entrypoint, "__name__", repr(entrypoint)))
     if not isinstance(entrypoint, str | os.PathLike | list | tuple):
-        return ""  # it is refused when an entry is made of it
+        return ""  # it is refused later, when an entry is made from it
     command = [os.fspath(entrypoint)] if isinstance(entrypoint, str | os.PathLike) else [*entrypoint]
     if command[:1] == [sys.executable]:
         return next((str(word) for word in [*command[1:], *args] if not str(word).startswith("-")), "")

@@ -1,4 +1,4 @@
-"""Entrypoints of workers, functions and commands: what starts them, and what becomes of their values."""
+"""Entrypoints of workers, functions and commands: how to start them, and how to get their values."""
 
 import asyncio
 import multiprocessing
@@ -25,21 +25,21 @@ Environment = Mapping[str, str]
 
 
 class CommandEntry:
-    """Starter of workers, round after round: a program and its first arguments, followed by each worker's own."""
+    """Starts workers in each round: a program and its first arguments, followed by each worker's own."""
 
     returned: Collection[int] = ()
     counts_stopped = True
-    """Whether workers that were stopped because another one failed count as failed, too; in torch only commands do."""
+    """Whether workers that were stopped after another's failure also count as failed. In torch only commands do."""
 
     def __init__(self, command: Command, args: Arguments) -> None:
         first = [command] if isinstance(command, str | os.PathLike) else command
         self._first = [os.fspath(part) for part in first]
         self.title = self._first[0]
-        """Name for a person."""
+        """Name for people."""
         self._args = dict(args)
         self._started: set[int] = set()
         self.not_started: OSError | None = None
-        """Reason why the program could not be started in the last round."""
+        """Why the program could not be started in the last round."""
 
     def start(self, local_rank: int, environment: Environment, cpus: Collection[int], out: int, err: int) -> Process:
         """Start the worker with this local rank. Raises `OSError`."""
@@ -53,23 +53,23 @@ class CommandEntry:
         return process
 
     def values(self) -> dict[int, Any]:
-        """Return values of the workers, by local rank, once all of them have exited 0. Raises `LaunchError`."""
+        """Return the values of the workers, by local rank, once all of them have exited 0. Raises `LaunchError`."""
         return dict.fromkeys(sorted(self._started))
 
     def let_go(self) -> None:
-        """Let workers go that wait for others: a command never does."""
+        """Release workers that wait for others. A command never waits."""
 
     def forget(self) -> None:
-        """Drop what is known of the last round's workers."""
+        """Drop the data of the last round's workers."""
         self._started.clear()
         self.not_started = None
 
     def close(self) -> None:
-        """Close the entry: nothing will be started any more, and no values are asked for."""
+        """Close the entry, which will not be started or asked for values again."""
 
 
 class FunctionEntry:
-    """Starter of workers that call a function with their own arguments. Raises `TypeError` if they cannot be sent."""
+    """Starts workers that call a function, each with its own arguments. Raises `TypeError` if they cannot be sent."""
 
     counts_stopped = False
     not_started: OSError | None = None
@@ -81,10 +81,10 @@ class FunctionEntry:
         self._gates: dict[int, socket.socket] = {}
         """Sockets to workers that run, or wait for the others, by local rank."""
         self.returned: set[int] = set()
-        """Local ranks of workers that have returned: they wait for the others, or have ended."""
+        """Local ranks of workers that have returned. They wait for the others, or have ended."""
         self._args = dict(args)
         self._calls: dict[int, PickledCall] = {}
-        """Calls by the identity of their arguments: those with the very same arguments are pickled once."""
+        """Calls by the identity of their arguments. Identical argument objects are pickled once."""
         try:
             for given in args.values():
                 if id(given) not in self._calls:
@@ -106,7 +106,7 @@ class FunctionEntry:
         return {local_rank: self._value(local_rank) for local_rank in sorted(self._processes)}
 
     def let_go(self) -> None:
-        """Let workers go that wait for the others, or will: all have returned, or all are stopped."""
+        """Release workers that wait for the others, now or later, because all have returned or are being stopped."""
         while self._gates:
             gate = self._gates.popitem()[1]
             with suppress(OSError):  # it has ended
@@ -127,7 +127,7 @@ class FunctionEntry:
             call.close()
 
     def _hear(self, local_rank: int) -> None:
-        """Hear from a worker that its value is there; or nothing, since it has ended."""
+        """Read from a worker that its value is ready, or that the worker has ended."""
         gate = self._gates[local_rank]
         asyncio.get_running_loop().remove_reader(gate.fileno())
         with suppress(ConnectionError):
@@ -135,13 +135,13 @@ class FunctionEntry:
                 self._has_returned(local_rank)
 
     def _has_returned(self, local_rank: int) -> None:
-        """Let all workers go when the last one has returned."""
+        """Record that a worker has returned. Release all workers when the last one has."""
         self.returned.add(local_rank)
         if self.returned == self._args.keys():
             self.let_go()
 
     def _ended(self, local_rank: int, exit_code: int) -> None:
-        """Note that a worker has ended, perhaps within its function; after a failure, none waits for it."""
+        """Record that a worker has ended, perhaps within its function. After a failure no worker waits for it."""
         if exit_code == 0:
             self._has_returned(local_rank)
         else:
@@ -159,7 +159,9 @@ Entry = CommandEntry | FunctionEntry
 
 
 def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_method: StartMethod) -> Entry:
-    """Entry of a function or a command. Raises `TypeError`, `ValueError`; `RuntimeError` in an importing worker."""
+    """Return the entry of a function or a command. Raises `TypeError`, `ValueError`, or `RuntimeError` in an importing
+    worker.
+    """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(words.api.UNGUARDED)
     if start_method not in START_METHODS:
@@ -177,19 +179,19 @@ def make_entry(entrypoint: Callable[..., Any] | Command, args: Arguments, start_
 
 
 def with_local_rank(args: tuple[Any, ...], local_rank: int) -> tuple[Any, ...]:
-    """The arguments of one worker: in texts, `${local_rank}` is its local rank, as under torch's launcher."""
+    """Return the arguments of one worker. `${local_rank}` in texts is its local rank, as under torch's launcher."""
     if not any(isinstance(each, str) and "$" in each for each in args):
-        return args  # the same for all: they are sent once
+        return args  # the same for all, so they are sent once
     return tuple(
         Template(each).safe_substitute(local_rank=local_rank) if isinstance(each, str) else each for each in args
     )
 
 
 def cpu_sets(options: Any, environment: Environment, workers: int) -> tuple[frozenset[int], ...]:
-    """The CPUs of each worker, or none at all for all of them, by torch's `NumaOptions` or a word of `--numa-binding`.
+    """Return the CPUs of each worker, empty for all, by torch's `NumaOptions` or a mode of `--numa-binding`.
 
-    Raises `ValueError` if they cannot be bound as asked. With torch's `should_fall_back_if_binding_fails` what cannot
-    be done is left out.
+    Raises `ValueError` if the workers cannot be bound as requested. With torch's `should_fall_back_if_binding_fails`,
+    impossible bindings are omitted.
     """
     if options is None:
         return ()

@@ -1,7 +1,7 @@
-"""Failures of workers as a program sees them: torch's classes, with the same attributes and in the same words.
+"""Failures of workers as a program sees them: torch's classes, with the same attributes and wording.
 
-Where the program has imported torch's own, what is raised is of torch's class, too: `except ChildFailedError` works
-whichever of the two it names, and torch's `@record` finds what it looks for.
+If the program has imported torch's own classes, the raised exception is an instance of torch's class too. So `except
+ChildFailedError` works with either class, and torch's `@record` recognises the exception.
 """
 
 import atexit
@@ -27,12 +27,15 @@ TORCHS_API = "torch.distributed.elastic.multiprocessing.api"
 
 
 class LaunchError(RuntimeError):
-    """The run did not come about, or ended without the failure of a worker: nodes were missing, the server refused
-    this one or was out of reach, somebody stopped the run. One line says what happened and what to do."""
+    """The run did not start, or ended without the failure of a worker.
+
+    For example, nodes were missing, the server refused this node or could not be reached, or a user stopped the run.
+    One line says what happened and what to do.
+    """
 
 
 class SignalException(Exception):
-    """Signal that ends this process and its workers; `sigval` is the signal. Raised in the main thread."""
+    """Signal that ends this process and its workers. `sigval`: the signal. Raised in the main thread."""
 
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
         Exception.__init__(self, msg)
@@ -46,24 +49,23 @@ class SignalException(Exception):
 class ProcessFailure:
     """Failure of one worker.
 
-    `message` is the content of `message` in its error file: normally a map with `message` ("ValueError: boom") and
-    `extraInfo` (`py_callstack`, `timestamp`). Without an error file, or with one that makes no sense, it is torch's
-    text: "Signal 9 (SIGKILL) received by PID 7", or where to read how to get a traceback. What the agent found out by
-    itself is in `details`.
+    `message`: the content of `message` in its error file, normally a map with `message` ("ValueError: boom") and
+    `extraInfo` (`py_callstack`, `timestamp`). If the error file is missing or invalid, it is torch's text: "Signal 9
+    (SIGKILL) received by PID 7", or where to read how to get a traceback. `details` has the agent's own findings.
     """
 
     local_rank: int
     pid: int
     exitcode: int
-    """Exit code; negative for a signal, such as -9 for SIGKILL."""
+    """Exit code, negative for a signal, such as -9 for SIGKILL."""
     error_file: str
-    """File with the worker's exception; `<N/A>` if it left none."""
+    """File with the worker's exception, `<N/A>` if there is none."""
     error_file_data: dict[str, Any] = field(init=False)
     message: Any = field(init=False)
     timestamp: int = field(init=False)
     """Time of the failure, in seconds since 1970."""
     details: Failure | None = field(default=None, kw_only=True)
-    """Facts that torch's class does not tell: the end in words, the last lines of stderr, and what to do."""
+    """Facts that torch's class does not have: the end in words, the last lines of stderr, and what to do."""
 
     def __post_init__(self) -> None:
         content = error_file.load(self.error_file)
@@ -78,19 +80,18 @@ class ProcessFailure:
             self.message = end_in_torchs_words(self.exitcode, self.pid)
 
     def signal_name(self) -> str:
-        """Name of the signal that ended the worker, such as `SIGKILL`; `<N/A>` where it was none."""
+        """Name of the signal that ended the worker, such as `SIGKILL`; `<N/A>` if there was none."""
         return signal_name(self.exitcode)
 
     def timestamp_isoformat(self) -> str:
-        """Time of the failure as `YYYY-MM-DD_HH:MM:SS`, local time."""
+        """Return the time of the failure as `YYYY-MM-DD_HH:MM:SS`, local time."""
         return local_time(self.timestamp)
 
 
 class ChildFailedError(Exception):
-    """Failure of workers, and of the run with them. `str()` is the whole report: the first failure, and
-    the run's restarts.
+    """Failure of workers, which ended the run. `str()` is the whole report: the first failure, and the run's restarts.
 
-    `name`: name of what the workers ran. `failures`: failures by global rank, the root first, also of other nodes.
+    `name`: name of what the workers ran. `failures`: failures by global rank, also of other nodes, the root first.
     """
 
     def __init__(self, name: str, failures: Mapping[int, ProcessFailure], report: str = "") -> None:
@@ -105,11 +106,11 @@ class ChildFailedError(Exception):
         return ChildFailedError, (self.name, self.failures, self._report)
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """The rank that the failure began with, and how it failed."""
+        """Return the rank that failed first, and its failure."""
         return next(iter(self.failures.items()))
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
-        """The agent's report about the failures alone, in torch's headings and with all of its fields."""
+        """Return the agent's report about only the failures, with torch's headings and all of its fields."""
         root, *others = [
             failure.details or told_by_torch(rank, failure, socket.getfqdn()) for rank, failure in self.failures.items()
         ]
@@ -119,10 +120,10 @@ class ChildFailedError(Exception):
 
 
 def process_failure(failure: Failure, recorded: dict[str, Any] | None = None) -> ProcessFailure:
-    """Worker's failure as torch's class, with all that the agent knows.
+    """Return a worker's failure as torch's class, with all that the agent knows.
 
-    Its error file is the worker's own while that can be read. Where that is gone, or another node's, it is a new one
-    that says the same: `recorded`, or what else is known of the error.
+    Its error file is the worker's own if that can be read. If the file is gone or on another node, a new file has the
+    same content: `recorded`, or what else is known about the error.
     """
     path = failure.error_file
     if error_file.load(path) is None:
@@ -131,7 +132,7 @@ def process_failure(failure: Failure, recorded: dict[str, Any] | None = None) ->
 
 
 def _kept(content: dict[str, Any] | None) -> str:
-    """A file for torch's `@record`, which copies what it finds there. It goes with this process."""
+    """Return a file for torch's `@record`, which copies its content. The file is removed when this process exits."""
     if content is None:
         return ""
     folder = TempDir(is_locked=False)
@@ -148,7 +149,7 @@ E = TypeVar("E", bound=type[Exception])
 
 
 def in_torchs_terms(ours: E) -> E:
-    """Our class, or one that is torch's, too, if this program has imported torch's."""
+    """Return our class, or a class that is also torch's if this program has imported torch's."""
     module = sys.modules.get(TORCHS_ERRORS if ours is ChildFailedError else TORCHS_API)
     theirs = getattr(module, ours.__name__, None)
     if theirs is None:

@@ -1,4 +1,4 @@
-"""`LaunchConfig`: a program's launch options, with torch's names and defaults, and the agent's plan made of them."""
+"""`LaunchConfig`: a program's launch options, with torch's names and defaults, and the agent's plan from them."""
 
 import logging
 import os
@@ -28,64 +28,65 @@ SHUTDOWN_TIMEOUT_S = 30
 class LaunchConfig:
     """Options of `elastic_launch`: the fields, names and defaults of torch's `LaunchConfig`.
 
-    With one node and no endpoint, or port 0, the run needs no server: it is in this process. Otherwise every node's
-    `rdzv_endpoint` is where rdzv-server listens; with the backends c10d and static it is hosted there, as under
-    torchrun, if it is not there already.
+    With one node and no endpoint, or port 0, the run needs no separate server: the server is in this process. Otherwise
+    every node's `rdzv_endpoint` is the address of rdzv-server. With the back ends c10d and static, a node hosts the
+    server there if none is running, as under torchrun.
     """
 
     min_nodes: int
-    """Nodes without which the run waits."""
+    """Fewest nodes with which the run starts."""
     max_nodes: int
-    """Nodes beyond which an agent stands by."""
+    """Most nodes of a round. Further agents wait as spares."""
     nproc_per_node: int
     """Workers on this node."""
     logs_specs: AnyLogsSpecs | None = None
-    """Destination of output: a `DefaultLogsSpecs` or another `LogsSpecs`, ours or torch's; None: the console."""
+    """Destination of output: a `DefaultLogsSpecs` or another `LogsSpecs`, ours or torch's. None for the console."""
     run_id: str = ""
-    """Id of the run; agents with one id are one run. Empty: node-agent's default."""
+    """Id of the run. Agents with the same id are one run. Empty for node-agent's default."""
     role: str = "default_role"
     """Name of the workers."""
     rdzv_endpoint: str = ""
-    """`HOST:PORT` of the server, or of the node that hosts it; auto, or auto@HOST:PORT: a scheduler's variables say the
-    rest, but for what is given here."""
+    """`HOST:PORT` of the server, or of the node that hosts it. With auto, or auto@HOST:PORT, a scheduler's variables
+    supply the values that are not set here."""
     rdzv_backend: str = "etcd"
-    """Backend: one of torchrun's, or rdzv-server; rdzv-server serves all of them."""
+    """Back end: one of torchrun's, or rdzv-server. rdzv-server serves all of them."""
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
     """Options. torch's: join_timeout, last_call_timeout, close_timeout, read_timeout, keep_alive_interval,
-    keep_alive_max_attempt, is_host, rank; with static also master_addr and master_port. Ours: every flag of node-agent
-    that torchrun does not have, by its name with underscores, such as progress_timeout, silence_timeout, fatal_rule,
-    notice_timeout, check, node_id or token_file. A flag that may be repeated takes a list. Flags about the program
-    itself are refused: check_only, exit_with_run, log_format, preload. A flag that is not given here falls back to its
-    variable, such as PET_PROGRESS_TIMEOUT."""
+    keep_alive_max_attempt, is_host, rank; with static also master_addr and master_port.
+
+    Ours: every flag of node-agent that torchrun does not have, by its name with underscores, such as progress_timeout,
+    silence_timeout, fatal_rule, notice_timeout, check, node_id or token_file. A flag that may be repeated takes a list.
+    Flags about the program itself are refused: check_only, exit_with_run, log_format, preload. A missing flag falls
+    back to its variable, such as PET_PROGRESS_TIMEOUT."""
     rdzv_timeout: int = -1
-    """torch's older name of `rdzv_configs["timeout"]`; -1: not given."""
+    """torch's older name for `rdzv_configs["timeout"]`, -1 if not given."""
     max_restarts: int = 3
-    """Restarts of the run after worker failures; membership changes are free."""
+    """Restarts of the run after worker failures. Membership changes are free."""
     monitor_interval: float = 0.1
-    """torch's polling interval, without effect: nothing is polled."""
+    """torch's polling interval. No effect, because the agent does not poll."""
     start_method: StartMethod = "spawn"
-    """Start of functions: spawn, fork or forkserver."""
+    """Start method of functions: spawn, fork or forkserver."""
     log_line_prefix_template: str | None = None
-    """Beginning of teed lines, of `${role_name}`, `${rank}`, `${local_rank}`; None: `[<role><local_rank>]:`."""
+    """Beginning of teed lines, with `${role_name}`, `${rank}`, `${local_rank}`. None for `[<role><local_rank>]:`."""
     metrics_cfg: dict[str, str] = field(default_factory=dict)
-    """torch's metrics settings, without effect, as in torch: rdzv-server has the metrics."""
+    """torch's metrics settings. No effect, as in torch: rdzv-server has the metrics."""
     local_addr: str | None = None
-    """Address at which other nodes reach this one; None: the address from which it reaches the server."""
+    """Address at which other nodes reach this one. None for the address from which it reaches the server."""
     event_log_handler: str = "null"
     """Destination of torchrun's events: null, console, or a name in torch's `events.handlers._log_handlers`."""
     numa_options: Any = None
-    """torch's `NumaOptions`, or one of node, socket, exclusive, core-complex; None: workers run on any CPU."""
+    """torch's `NumaOptions`, or one of node, socket, exclusive, core-complex. None to run workers on any CPU."""
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-    """Signals that end the workers, and then raise `SignalException`; SIGINT raises `KeyboardInterrupt`, as ever."""
+    """Signals that end the workers and then raise `SignalException`. SIGINT raises `KeyboardInterrupt`, as usual."""
     duplicate_stdout_filters: list[str] | None = None
-    """Lines of stdout with one of these texts go to `filtered_stdout.log`, too."""
+    """Texts to search for. Lines of stdout with one of them are copied to `filtered_stdout.log`."""
     duplicate_stderr_filters: list[str] | None = None
     virtual_local_rank: bool = False
-    """Each worker has LOCAL_RANK 0 and sees its own GPU alone, as device 0."""
+    """Whether each worker has LOCAL_RANK 0 and sees only its own GPU, as device 0."""
     shutdown_timeout: int | None = None
-    """Seconds from SIGTERM to SIGKILL, also for a restart; None: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30."""
+    """Seconds from SIGTERM to SIGKILL, also for a restart. None for TORCH_ELASTIC_SHUTDOWN_TIMEOUT, or 30."""
     exit_barrier_timeout: float | None = None
-    """Proposed for torch; without effect: a node whose workers are done waits as long as the run lasts."""
+    """Proposed for torch. No effect: a node whose workers have finished waits as long as the run lasts."""
 
     def __post_init__(self) -> None:
         if self.logs_specs is None:
@@ -103,15 +104,15 @@ class Plan(NamedTuple):
 
     launch: LaunchPlan
     signals: tuple[str, ...]
-    """Signals that the program hears instead of the agent."""
+    """Signals that the program handles instead of the agent."""
     custom_logs: LogsSpecs | None
-    """A class of the program's own, which names the files; None: the agent's options say it all."""
+    """The program's own class that names the files. None if the agent's options suffice."""
     events: Callable[[str], None] | None
-    """Destination of events that the program has registered with torch; None: the agent's own, or none."""
+    """Destination of events that the program has registered with torch. None for the agent's own, or none."""
 
 
 def make_plan(config: LaunchConfig, title: str) -> Plan:
-    """The plan of an agent. Raises `ValueError` or `TypeError`, with one line that names the field."""
+    """Return the plan of an agent. Raises `ValueError` or `TypeError`, with one line that names the field."""
     if config.monitor_interval <= 0:
         raise ValueError(words.api.not_seconds_above_0("monitor_interval", config.monitor_interval))
     specs, custom = understood(config.logs_specs)
@@ -125,14 +126,15 @@ def make_plan(config: LaunchConfig, title: str) -> Plan:
         launch.config,
         command=Command((title,)),
         signals=(),
-        join=replace(join, run_id=config.run_id or join.run_id),  # also of one node, where torchrun would name it
+        # also for one node, where torchrun would generate a name
+        join=replace(join, run_id=config.run_id or join.run_id),
         features=tuple(numa if isinstance(each, NumaBinding) else each for each in launch.config.features),
     )
     return Plan(replace(launch, config=agent), launch.config.signals, custom, registered_events(config))
 
 
 def registered_events(config: LaunchConfig) -> Callable[[str], None] | None:
-    """Return a function that gives events to the handler which this program has registered with torch by that name."""
+    """Return a function that passes events to the handler that this program has registered with torch by that name."""
     name = config.event_log_handler
     handlers = getattr(sys.modules.get("torch.distributed.elastic.events.handlers"), "_log_handlers", {})
     if name in ("null", "console") or name not in handlers:
@@ -164,7 +166,7 @@ def arguments_of(config: LaunchConfig, specs: DefaultLogsSpecs) -> Arguments:
 
 
 def _is_alone(config: LaunchConfig) -> bool:
-    """Whether the run needs no server of others: one node without a port. torch's default, etcd, would need one."""
+    """Return whether the run needs no separate server: one node without a port. torch's default, etcd, needs one."""
     endpoint = (config.rdzv_endpoint or "").strip()
     is_placed = config.rdzv_backend == "static" and config.rdzv_configs.keys() & {"master_addr", "master_port"}
     is_one = (config.min_nodes, config.max_nodes) == (1, 1) and endpoint.rpartition(":")[2] in ("", "0")
@@ -174,14 +176,14 @@ def _is_alone(config: LaunchConfig) -> bool:
 _SAME_NAMES = {field.name for field in fields(LaunchConfig)} & (
     FLAGS.keys() - {"logs_specs", "monitor_interval", "start_method"}
 )
-"""Fields that are called as their flags, and mean the same."""
+"""Fields with the same name and meaning as their flags."""
 _COMMANDS = {name for name, flag in FLAGS.items() if flag.is_commands}
 _OURS = {
     name: flag
     for name, flag in FLAGS.items()
     if flag.is_ours and not flag.is_commands and name not in _SAME_NAMES and not flag.variable
 }
-"""Flags that a program may give as variables: for what torch's fields say, torch reads none."""
+"""Flags that a program may give as variables. For the facts in torch's fields, torch reads no variables."""
 _LOGS = ("log_dir", "redirects", "tee", "local_ranks_filter")
 _TERMS = {
     "nnodes": "min_nodes, max_nodes",

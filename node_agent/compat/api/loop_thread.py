@@ -1,6 +1,6 @@
-"""A thread with an event loop of its own, for what must go on whatever the caller's thread does, and its console.
+"""A thread with its own event loop and console, for work that must continue while the caller's thread does anything.
 
-The kernel ties a worker to the thread that started it: it must live as long as the worker does.
+The kernel ties a worker to the thread that started it, so this thread must live as long as the worker.
 """
 
 import asyncio
@@ -30,23 +30,23 @@ log = logging.getLogger("node_agent")
 
 
 class Awaited(Future[T]):
-    """A future that the main thread can wait for and still answer signals at once.
+    """A future that the main thread can wait for while it still handles signals at once.
 
-    Only a lock and a bell are used. So if the handler of a signal raises, nothing is left half done.
+    It uses only a lock and a bell, so that an exception in a signal handler leaves nothing half done.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.set_running_or_notify_cancel()  # from now on nobody can cancel it
+        self.set_running_or_notify_cancel()  # from now on it cannot be cancelled
         self._is_over = False
         self._closed = threading.Lock()
         self._closed.acquire()
         self._bells: list[Bell] = []
-        """Bells of the waits that the main thread is in; of several, each is in a signal's handler."""
+        """Bells of the main thread's current waits. If there are several, each further one is in a signal's handler."""
         self.add_done_callback(lambda _: self._tell())
 
     def wait(self, limit_s: float = inf) -> bool:
-        """Return when the future is done, however it ended, or when the time is up; whether it is done."""
+        """Wait until the future is done, with any result, or the time is up. Return whether it is done."""
         if threading.current_thread() is threading.main_thread():
             self._wait_for_signals(monotonic() + limit_s)
         elif self._closed.acquire(timeout=min(max(limit_s, 0.0), threading.TIMEOUT_MAX)):
@@ -74,7 +74,7 @@ class Awaited(Future[T]):
 
 
 class LoopThread(Generic[T]):
-    """Runs one coroutine to its end. `result` is set when nothing of it is left but the end of the thread."""
+    """Runs one coroutine to its end. `result` is set when only the end of the thread remains."""
 
     def __init__(self, name: str, main: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self.result: Awaited[T] = Awaited()
@@ -83,21 +83,21 @@ class LoopThread(Generic[T]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread, if it has not been started. Raises `RuntimeError` if there are no threads left."""
+        """Start the thread, unless it has been started. Raises `RuntimeError` if there are no threads left."""
         if self._thread.ident is None:
             self._thread.start()
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """Call a function in the loop, soon; not at all if the loop has ended."""
+        """Call a function soon in the loop, or not at all if the loop has ended."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
     def run(self, ask: Callable[[BaseException], None]) -> None:
-        """Start the thread and wait for its end. `ask` asks for it, upon an interruption and each further Ctrl-C."""
+        """Start the thread and wait for its end. `ask` requests the end, on an interruption and each further Ctrl-C."""
         try:
             self.start()
             self.result.wait()
-        except BaseException as error:  # Ctrl-C, or what a signal handler of the program's own has raised
+        except BaseException as error:  # Ctrl-C, or an exception from one of the program's signal handlers
             while self._thread.is_alive():
                 ask(error)
                 with suppress(KeyboardInterrupt):
@@ -107,7 +107,7 @@ class LoopThread(Generic[T]):
         self.join()
 
     async def run_async(self, ask: Callable[[BaseException], None]) -> None:
-        """`run` for asyncio: the thread is asked to end whenever the waiting task is cancelled."""
+        """Do the same as `run`, for asyncio: the thread is asked to end whenever the waiting task is cancelled."""
         try:
             self.start()
             await done(self.result)
@@ -135,16 +135,16 @@ class LoopThread(Generic[T]):
 
 
 async def done(future: Future[Any]) -> None:
-    """Return when the future is done, however it ended. To cancel the wait cancels nothing else."""
+    """Return when the future is done, with any result. Cancelling this wait does not cancel the future."""
     with suppress(Exception):
         await asyncio.shield(asyncio.wrap_future(future))
 
 
 class ApiConsole(Console):
-    """Console of a program: the workers' output goes where `print` goes; in a notebook that is no descriptor.
+    """Console of a program: the workers' output goes where `print` writes, which in a notebook is not a descriptor.
 
-    The agent's own lines are log records: a library does not write on its user's stderr. What is routine is INFO, all
-    else WARNING, which Python shows by default.
+    The agent's own lines become log records, because a library must not write on its user's stderr. Routine lines are
+    INFO, and all others are WARNING, which Python shows by default.
     """
 
     has_live_line = False
@@ -173,12 +173,12 @@ class _Text:
             self._stream.write(self._decoder.decode(view))
             self._stream.flush()
         except (OSError, ValueError):
-            pass  # nobody reads any more: the run goes on
+            pass  # the reader is gone: the run continues
         return len(view)
 
 
 def _is_elsewhere(stream: TextIO | None, fd: int) -> bool:
-    """Whether what is printed there does not go to this descriptor, but to a notebook, a file or a test."""
+    """Return whether printed output goes to a notebook, a file or a test, not to this descriptor."""
     if stream is None:
         return False
     try:

@@ -1,8 +1,8 @@
-"""Functions and arguments on their way to workers that are not forked from the agent itself.
+"""Functions and arguments to send to workers that are not forked from the agent itself.
 
-Where a plain pickle does, it is a plain pickle, and the worker imports the main module as under `multiprocessing`: what
-runs under torch's launcher finds what it finds there. What a plain pickle cannot name (a notebook's functions, standard
-input's, lambdas, closures) travels by value with cloudpickle, and no main module is imported.
+If a plain pickle works, it is used, and the worker imports the main module as under `multiprocessing`. So programs that
+run under torch's launcher find the same modules. Functions that a plain pickle cannot name (from notebooks or standard
+input, lambdas, closures) are sent by value with cloudpickle, and the main module is not imported.
 """
 
 import io
@@ -20,10 +20,10 @@ from node_agent.compat.api.child import Call, layers
 
 
 class PickledCall:
-    """A function and its arguments. Pickled once, in memory that every worker maps; not at all unless `is_sent`.
+    """A function and its arguments. Pickled once, in memory that every worker maps, and only if `is_sent`.
 
-    What only a process that is being started can be given (a queue, a shared tensor) is pickled for each one.
-    Raises `TypeError` if something in it cannot travel.
+    Objects that only a starting process can get (a queue, a shared tensor) are pickled for each one. Raises `TypeError`
+    if an object cannot be sent.
     """
 
     def __init__(self, call: Call, *, is_sent: bool) -> None:
@@ -37,7 +37,7 @@ class PickledCall:
 
     @contextmanager
     def open(self, popen: Any) -> Iterator[int]:
-        """A descriptor of the pickle, for the process that `popen` starts."""
+        """Yield a descriptor of the pickle, for the process that `popen` starts."""
         file = self._file or _in_memory(_pickled(self.call, popen)[0])
         try:
             yield file.fileno()
@@ -52,7 +52,7 @@ class PickledCall:
 
 
 class _Probe:
-    """Stands for a process that is being started, to see whether anything needs one."""
+    """Placeholder for a starting process, to detect objects that need one."""
 
     was_used = False
 
@@ -65,7 +65,7 @@ class _Probe:
 
 
 def _pickled(call: Call, popen: Any) -> tuple[bytes, bool]:
-    """The pickle, and whether the function is in it by value."""
+    """Return the pickle, and whether it contains the function by value."""
     outer = context.get_spawning_popen()
     context.set_spawning_popen(popen)
     try:
@@ -76,7 +76,7 @@ def _pickled(call: Call, popen: Any) -> tuple[bytes, bool]:
 
 
 def _by_name(call: Call) -> bytes | None:
-    """Plain pickle; None if the worker could not find what is named."""
+    """Return a plain pickle, None if the worker could not find the names in it."""
     if not all(_is_of_the_source(function) for function in layers(call[0])):
         return None
     try:
@@ -91,7 +91,7 @@ def _by_value(call: Call) -> bytes:
 
     file = io.BytesIO()
     pickler = cloudpickle.Pickler(file)
-    # multiprocessing's and torch's own ways first: queues, connections, shared tensors
+    # multiprocessing's and torch's own reducers first: queues, connections, shared tensors
     pickler.dispatch_table = ChainMap(
         cast(dict[Any, Any], reduction.ForkingPickler(io.BytesIO()).dispatch_table), pickler.dispatch_table
     )
@@ -104,15 +104,17 @@ def _by_value(call: Call) -> bytes:
 
 
 def _main_has_source() -> bool:
-    """Whether a worker can import the main module: a notebook has none, nor has standard input."""
+    """Return whether a worker can import the main module. That of a notebook or standard input has no source."""
     main = sys.modules["__main__"]
     return getattr(main, "__spec__", None) is not None or os.path.isfile(getattr(main, "__file__", None) or "")
 
 
 def _is_of_the_source(function: Callable[..., Any]) -> bool:
-    """Whether importing the main module again would define it; what was typed into a console since would be missing.
+    """Return whether importing the main module again would define the function. Functions typed into a console would be
+    missing.
 
-    A decorator's wrapper is defined with the function that it wraps; its code is in the decorator's file.
+    A decorator's wrapper is defined together with the function that it wraps. The wrapper's code is in the decorator's
+    file.
     """
     code, path = getattr(function, "__code__", None), getattr(sys.modules["__main__"], "__file__", None)
     if code is None or path is None or getattr(function, "__module__", None) != "__main__":

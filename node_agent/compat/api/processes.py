@@ -1,7 +1,8 @@
-"""`start_processes`: copies of a function or a command on this machine, as torch starts them; no rendezvous, no ranks.
+"""`start_processes`: runs copies of a function or a command on this machine, as torch does, without rendezvous or
+ranks.
 
-A thread of its own starts and supervises the processes. So they are supervised whatever the caller does, in a notebook
-and under asyncio, too; and they live no longer than this process, which the kernel sees to.
+A separate thread starts and supervises the processes. So they are supervised during any other work of the caller, also
+in a notebook and under asyncio. The kernel kills them when this process ends.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ from node_agent.kernel.workers.spec import WorkerSpec
 from node_agent.kernel.workers.temp_dir import REMOVED_WITHIN_S, TempDir
 
 STOP_TIMEOUT_S = 30.0
-"""Seconds from SIGTERM to SIGKILL when another process has failed, or the context is closed; torch's value."""
+"""Seconds from SIGTERM to SIGKILL when another process has failed or the context is closed; torch's value."""
 
 Environments = Mapping[int, Mapping[str, str]]
 LogsDir = str | os.PathLike[str]
@@ -59,25 +60,26 @@ R = TypeVar("R")
 
 @dataclass
 class RunProcsResult:
-    """Result of processes that have ended; every map is by local rank."""
+    """Result of processes that have ended. Every map is by local rank."""
 
     return_values: dict[int, Any] = field(default_factory=dict)
-    """Return values of functions; None for each command. Empty if any process failed."""
+    """Return values of functions, None for each command. Empty if any process failed."""
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
-    """Failures, the first one first; with commands also of processes that were stopped because another one failed."""
+    """Failures, the first one first. With commands also those of processes that were stopped after another's failure.
+    """
     stdouts: dict[int, str] = field(default_factory=dict)
-    """Log files of stdout; empty where there is none."""
+    """Log files of stdout, empty for processes without one."""
     stderrs: dict[int, str] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
-        """Whether any process failed."""
+        """Return whether any process failed."""
         return bool(self.failures)
 
 
 class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["PContext"]):
-    """Processes that `start_processes` has started. All or nothing: when one fails, the others are stopped at once.
+    """Processes that `start_processes` has started. When one fails, the others are stopped at once.
 
-    A context manager, also an async one, that closes them in the end. Its methods may be called from any thread.
+    It is a context manager, also an async one, that closes them at its end. Its methods may be called from any thread.
     """
 
     def __new__(cls, name: str, entrypoint: Any, *args: Any, **kwargs: Any) -> "PContext":
@@ -118,13 +120,13 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         self.envs = envs
         self.nprocs = len(envs)
         self.stdouts: dict[int, str] = {}
-        """Log files by local rank; empty where there is none."""
+        """Log files by local rank, empty for processes without one."""
         self.stderrs: dict[int, str] = {}
         self.error_files: dict[int, str] = {}
-        """Files in which processes leave their exceptions, if they raise any."""
+        """Files to which processes write their exceptions."""
         self.filtered_stdout: TextIO | None = None
-        """`filtered_stdout.log`, which lines of the processes are copied to; None without filters. Closed when they
-        are gone."""
+        """`filtered_stdout.log`, to which lines of the processes are copied; None without filters. Closed when they
+        have ended."""
         self.filtered_stderr: TextIO | None = None
         self._home = os.getpid()
         self._pids: Awaited[dict[int, int]] = Awaited()
@@ -136,28 +138,30 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         self._is_program_ending = False
 
     def pids(self) -> dict[int, int]:
-        """The process ids by local rank, also of processes that have ended."""
+        """Return the process ids by local rank, including those of ended processes."""
         self._pids.wait()
         return self._pids.result()
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
-        """Wait until all processes are gone: all have succeeded, or one has failed and the others were stopped.
+        """Wait until all processes have ended: all have succeeded, or one has failed and the others were stopped.
 
-        None if that has not come about after `timeout` seconds; negative: wait for ever; 0: look. `period` is torch's,
-        and has no effect: nothing is polled here. Raises `SignalException` for a signal that ends this process (only
-        in the main thread), `LaunchError` if a return value cannot be unpickled here.
+        Return None if they have not ended after `timeout` seconds. A negative timeout waits forever, 0 only checks.
+        `period` is torch's and has no effect, because nothing is polled here. Raises `SignalException` for a signal
+        that ends this process (only in the main thread), and `LaunchError` if a return value cannot be unpickled here.
         """
         return self._concluded() if self._thread.result.wait(inf if timeout < 0 else timeout) else None
 
     async def wait_async(self) -> RunProcsResult:
-        """`wait` for asyncio, without a limit: within `asyncio.timeout` it has one. To cancel it stops no process."""
+        """Do the same as `wait`, for asyncio, without a limit; use `asyncio.timeout` for one. Cancelling it stops no
+        process.
+        """
         await done(self._thread.result)
         return self._concluded()
 
     def close(self, death_sig: signal.Signals | None = None, timeout: float = STOP_TIMEOUT_S) -> None:
-        """Stop the processes that still run, with their children: `death_sig` (SIGTERM), and SIGKILL after `timeout`.
+        """Stop the running processes and their children: `death_sig` (SIGTERM), then SIGKILL after `timeout` seconds.
 
-        Returns when they are gone. A second Ctrl-C kills at once.
+        Return when they have ended. A second Ctrl-C kills them at once.
         """
         if os.getpid() != self._home:
             return  # a fork of the program: the processes are not its children
@@ -170,7 +174,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         death_sig: signal.Signals | None = None,
         timeout: float = STOP_TIMEOUT_S,  # noqa: ASYNC109
     ) -> None:
-        """`close` for asyncio. To cancel it kills the processes at once."""
+        """Do the same as `close`, for asyncio. Cancelling it kills the processes at once."""
         self._ask_to_stop(death_sig, timeout)
         with closing(self._signals):
             await self._thread.run_async(self._kill)
@@ -181,7 +185,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
     async def __aexit__(self, *error: object) -> None:
         await self.close_async()
 
-    # How it starts: for `start_processes` alone.
+    # Start, only for `start_processes`.
 
     def start(self, signals: tuple[str, ...]) -> None:
         """Return when all processes run, or raise why they do not. From now on `signals` raise `SignalException`."""
@@ -193,7 +197,7 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
             raise
 
     async def start_async(self) -> None:
-        """`start` for asyncio, without signals."""
+        """Do the same as `start`, for asyncio, without signals."""
         self._begin(())
         try:
             await done(self._pids)
@@ -224,11 +228,11 @@ class PContext(AbstractContextManager["PContext"], AbstractAsyncContextManager["
         raise in_torchs_terms(SignalException)(words.api.signalled(os.getpid(), signum.name), signum)
 
     def _at_exit(self) -> None:
-        """Close the processes of a program that ends without having done so."""
+        """Close the processes of a program that exits without having closed them."""
         self._is_program_ending = True
         self.close()
 
-    # What follows runs in the thread.
+    # Methods that run in the thread.
 
     async def _main(self) -> RunProcsResult:
         console = ApiConsole(self.name, asyncio.get_running_loop())
@@ -327,7 +331,7 @@ class SubprocessContext(PContext):
 
 
 def _given(maker: Callable[P, PContext]) -> Callable[[Callable[[PContext], R]], Callable[P, R]]:
-    """Decorator: instead of a context, the function takes the arguments that one is made of."""
+    """Decorator: makes the function take the arguments of a context in place of the context."""
 
     def decorate(start: Callable[[PContext], R]) -> Callable[P, R]:
         @wraps(start)
@@ -344,21 +348,25 @@ def _given(maker: Callable[P, PContext]) -> Callable[[Callable[[PContext], R]], 
 def start_processes(context: PContext) -> PContext:
     """Start one process for each entry of `args` and return when all of them run; torch's function of that name.
 
-    `name`: says in prefixes and reports what they are. `entrypoint`: a function, or a command: a program, or a list of
-    it and its first arguments. `args`: each process's arguments, a tuple by local rank; a command gets them as texts.
-    `envs`: what each process's environment has besides this one's own. Both maps have the keys 0 to n-1.
-    `logs_specs`: ours or torch's `DefaultLogsSpecs`, or `log_dir`, `redirects` and `tee` by themselves.
-    `log_line_prefixes`: what stands before teed lines, by local rank; `[<name><local_rank>]:` where it says nothing.
-    `start_method`: spawn, fork or forkserver; for functions alone. `numa_options`: torch's, or one of node, socket,
-    exclusive, core-complex. `duplicate_*_filters`: lines with one of these texts go to `filtered_*.log`, too.
+    `name`: name of the processes in prefixes and reports.
+    `entrypoint`: a function or a command. A command is a program, or a list of a program and its first arguments.
+    `args`: each process's arguments as a tuple, by local rank. A command gets them as texts.
+    `envs`: variables of each process in addition to this process's environment. Both maps have the keys 0 to n-1.
+    `logs_specs`: ours or torch's `DefaultLogsSpecs`, or use `log_dir`, `redirects` and `tee` instead.
+    `log_line_prefixes`: prefixes of teed lines, by local rank. Default: `[<name><local_rank>]:`.
+    `start_method`: spawn, fork or forkserver, only for functions.
+    `numa_options`: torch's, or one of node, socket, exclusive, core-complex.
+    `duplicate_*_filters`: texts; lines with one of them are copied to `filtered_*.log`.
 
     In the main thread, outside an event loop, signals that would end this process (TORCHELASTIC_SIGNALS_TO_HANDLE;
-    SIGTERM, SIGHUP, SIGQUIT) raise `SignalException` there until the processes are gone, unless the program has
-    handlers of its own. SIGINT raises `KeyboardInterrupt`, as ever.
+    default SIGTERM, SIGHUP, SIGQUIT) raise `SignalException` there until the processes have ended. Signals with a
+    handler of the program are left alone. SIGINT raises `KeyboardInterrupt`, as usual.
 
-    Raises `RuntimeError` for maps with other keys, and in a worker that imports a script which starts workers when it
-    is imported; `TypeError` and `ValueError` for other bad values, and for functions that cannot be sent to a process;
-    `OSError` if a process or a log file cannot be made. Then nothing runs.
+    Raises, without leaving a process running:
+
+    - `RuntimeError` for maps with other keys, and in a worker that imports a script which starts workers at its import.
+    - `TypeError` and `ValueError` for other bad values, and for functions that cannot be sent to a process.
+    - `OSError` if a process or a log file cannot be made.
     """
     context.start(_signals())
     return context
@@ -366,24 +374,28 @@ def start_processes(context: PContext) -> PContext:
 
 @_given(PContext)
 async def start_processes_async(context: PContext) -> PContext:
-    """`start_processes` for asyncio: the event loop goes on while the processes start. No signal handlers."""
+    """Do the same as `start_processes`, for asyncio: the event loop continues while the processes start. No signal
+    handlers.
+    """
     await context.start_async()
     return context
 
 
 class AllOrNothing(ProcessGroup):
-    """Processes of which the others are told to go when one fails. For the thread that started them."""
+    """Processes that are all stopped when one fails. Used in the thread that started them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failures: dict[int, Failure] = {}
         """Processes with another exit code than 0, by local rank, in the order in which they ended."""
         self.stopped: set[int] = set()
-        """Local ranks that ended after all were told to go."""
+        """Local ranks that ended after all were told to stop."""
         self._is_over = asyncio.get_running_loop().create_future()
 
     def start(self, specs: Sequence[WorkerSpec]) -> dict[int, int]:
-        """Start the processes; pids by local rank. Raises `OSError` if one cannot be started: then all are killed."""
+        """Start the processes and return their pids by local rank. If one cannot be started, kill all and raise
+        `OSError`.
+        """
         try:
             return {spec.local_rank: self._start_worker(spec).pid for spec in specs}
         except BaseException:
@@ -391,7 +403,7 @@ class AllOrNothing(ProcessGroup):
             raise
 
     async def ended(self) -> None:
-        """Return when all processes are gone, or given up, and with them what they have left in their sessions."""
+        """Return when all processes, and those left in their sessions, have ended or been abandoned."""
         if not self._is_empty():
             await self._is_over
 
@@ -424,7 +436,7 @@ class AllOrNothing(ProcessGroup):
 def chosen_specs(
     logs_specs: AnyLogsSpecs | LogsDir | None, log_dir: LogsDir | None, redirects: Streams, tee: Streams
 ) -> AnyLogsSpecs:
-    """Specs as given, or made of a folder, which older versions of torch take instead. Raises `TypeError` for both."""
+    """Return the given specs, or specs for a folder, which older torch versions take. Raises `TypeError` for both."""
     if isinstance(logs_specs, str | os.PathLike):
         logs_specs, log_dir = None, logs_specs
     if logs_specs is None:
@@ -435,9 +447,9 @@ def chosen_specs(
 
 
 def check_ranks(given: Mapping[int, Any], what: str, count: int | None = None) -> None:
-    """Check that a map has each local rank once, and nothing else; `count`: so many as it has entries, unless given.
+    """Check that a map has exactly the local ranks from 0. `count`: their number, by default the map's length.
 
-    Raises `RuntimeError`, as torch does; `TypeError` for what is no map.
+    Raises `RuntimeError`, as torch does, or `TypeError` if it is not a map.
     """
     if not isinstance(given, Mapping):
         raise TypeError(words.api.not_a_map(what, type(given).__name__))
@@ -449,7 +461,7 @@ def check_ranks(given: Mapping[int, Any], what: str, count: int | None = None) -
 
 
 def check_environments(given: Environments) -> None:
-    """Check that the system takes these names and values. Raises `TypeError` or `ValueError`."""
+    """Check that the system accepts these names and values. Raises `TypeError` or `ValueError`."""
     for rank, environment in given.items():
         if not isinstance(environment, Mapping):
             raise TypeError(words.api.not_an_environment(f"envs[{rank}]", environment))
@@ -461,7 +473,7 @@ def check_environments(given: Environments) -> None:
 
 
 def checked_texts(given: Mapping[int, str] | None, what: str) -> Mapping[int, str]:
-    """A map from local ranks to texts; empty for None. Raises `TypeError`."""
+    """Return a map from local ranks to texts, empty for None. Raises `TypeError`."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(is_rank(rank) for rank in given):
@@ -473,7 +485,7 @@ def checked_texts(given: Mapping[int, str] | None, what: str) -> Mapping[int, st
 
 
 def _signals() -> tuple[str, ...]:
-    """Signals that the program shall hear of; none where an event loop sees to them."""
+    """Return the signals to raise in the program, none if an event loop handles them."""
     from node_agent.cli.plan import SIGNALS_VARIABLE
     from node_agent.flags import known_signals, signals
 

@@ -1,4 +1,4 @@
-"""`record`: a worker's exception goes into its error file, from which the agent reports it; torch's decorator."""
+"""`record`: writes a worker's exception to its error file, from which the agent reports it; torch's decorator."""
 
 import faulthandler
 import os
@@ -19,12 +19,12 @@ class ErrorHandler:
     """Writer of error files; torch's class of that name. Subclasses may override any method."""
 
     def initialize(self) -> None:
-        """Prepare the process before the function runs: a crash of the interpreter prints the Python stacks."""
+        """Prepare the process before the function runs: if the interpreter crashes, it prints the Python stacks."""
         with suppress(OSError, ValueError, AttributeError):  # no usable stderr
             faulthandler.enable(all_threads=True)
 
     def record_exception(self, e: BaseException) -> None:
-        """Write the exception into the error file that the agent has named, if there is one. Raises `OSError`."""
+        """Write the exception to the error file that the agent has named, if any. Raises `OSError`."""
         if path := os.environ.get(ERROR_FILE):
             stack = "".join(traceback.format_exception(e))
             error_file.write(path, error_file.content(f"{type(e).__name__}: {e}", stack))
@@ -43,7 +43,7 @@ def get_error_handler() -> ErrorHandler:
 
 
 def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Callable[P, R | None]:
-    """Record exceptions of a worker's main function, which this decorates; they are raised all the same.
+    """Decorate a worker's main function to record its exceptions, which are raised again.
 
     A `ChildFailedError` of a launcher that the function calls passes on the error of that run's first failed worker.
     `sys.exit(0)` within the function returns None.

@@ -1,4 +1,4 @@
-"""Signals that a program with workers listens to: in the main thread alone, and never instead of its own handlers."""
+"""Signals that a program with workers handles, only in the main thread, and never in place of its own handlers."""
 
 import os
 import select
@@ -19,9 +19,9 @@ _listeners: defaultdict[int, list[Callback]] = defaultdict(list)
 
 
 class SignalWatch:
-    """Calls back, in the main thread, for signals that nobody else handles. Does nothing in other threads.
+    """Calls back, in the main thread, for signals without a handler. Does nothing in other threads.
 
-    SIGINT stays Python's: it is `KeyboardInterrupt`.
+    SIGINT keeps Python's handler, which raises `KeyboardInterrupt`.
     """
 
     def __init__(self, names: Sequence[str], callback: Callback) -> None:
@@ -33,7 +33,7 @@ class SignalWatch:
             signal.signal(signum, _dispatch)
 
     def close(self) -> None:
-        """Put back the handlers that were there before; in another thread, leave that to the next signal."""
+        """Restore the previous handlers. In another thread, leave that to the next signal."""
         for signum in self._signals:
             _listeners[signum].remove(self._callback)
             if not _listeners[signum] and _in_main_thread():
@@ -42,39 +42,40 @@ class SignalWatch:
 
 
 class Bell:
-    """Ends a wait of the main thread: rung by any thread, or by the kernel for a signal.
+    """Ends a wait of the main thread. Any thread can ring it, and the kernel does for a signal.
 
-    Python runs handlers between two of its steps. A wait is not interrupted by a signal that comes just before it
-    begins, or to another thread. While this is installed as Python's wakeup descriptor, such a signal ends the wait.
+    Python runs signal handlers between two of its steps. A signal does not interrupt a wait if it comes just before the
+    wait begins, or to another thread. While this bell is Python's wakeup descriptor, such a signal ends the wait.
 
-    A handler may raise anything at any time. So `install` belongs inside a `try`, and its `finally` has the line
-    `if bell.before: signal.set_wakeup_fd(bell.before[0])`, which a handler cannot interrupt; then comes `removed`.
+    A handler may raise anything at any time. So call `install` inside a `try`, whose `finally` has the line `if
+    bell.before: signal.set_wakeup_fd(bell.before[0])`, which a handler cannot interrupt, and then calls `removed`.
     """
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.before: list[int] = []
-        """Wakeup descriptor of the program's own, or -1, while this one takes its place."""
+        """The program's own wakeup descriptor, or -1, while this one replaces it."""
         self._signals = b""
 
     def install(self) -> None:
-        """Become the wakeup descriptor. Only the main thread may do so."""
-        self.before.extend(map(signal.set_wakeup_fd, (self._writer,)))  # in one step, or a handler comes between
+        """Become the wakeup descriptor. Only the main thread may call this."""
+        # in one step, so that no handler can run in between
+        self.before.extend(map(signal.set_wakeup_fd, (self._writer,)))
 
     def ring(self) -> None:
-        """End the wait that is going on, or else the next one. Any thread may do so."""
-        with suppress(BlockingIOError):  # it has been rung more than enough
+        """End the current wait, or else the next one. Any thread may call this."""
+        with suppress(BlockingIOError):  # its pipe is full, so it rings anyway
             os.write(self._writer, _BELL)
 
     def wait(self, limit_s: float) -> None:
-        """Return when it is rung, when a signal has come, or when the time is up."""
+        """Return when the bell rings, a signal has come, or the time is up."""
         waited = select.poll()
         waited.register(self._reader, select.POLLIN)
         waited.poll(ceil(1000 * min(limit_s, _LONGEST_WAIT_S)))
         self._drain()
 
     def removed(self) -> None:
-        """Tell the program's own wakeup descriptor, an event loop's for instance, of the signals that have come."""
+        """Pass signals that have come to the program's own wakeup descriptor, for example an event loop's."""
         self._drain()
         for owner in self.before:
             if owner >= 0 and self._signals:
@@ -87,14 +88,14 @@ class Bell:
             self._signals += os.read(self._reader, 1 << 16).replace(_BELL, b"")
 
     def __del__(self) -> None:
-        if not self.before:  # else Python may still write to it
+        if not self.before:  # otherwise Python may still write to it
             os.close(self._reader)
             os.close(self._writer)
 
 
 def undo_in_child() -> None:
-    """Give a forked child the program's handlers, but for those of event loops, which it does not have."""
-    signal.set_wakeup_fd(-1)  # or the program's event loop would hear of the child's signals
+    """Give a forked child the program's handlers, except those of event loops, which the child does not have."""
+    signal.set_wakeup_fd(-1)  # otherwise the program's event loop would receive the child's signals
     _listeners.clear()
     for signum in signal.valid_signals():
         handler = signal.getsignal(signum)

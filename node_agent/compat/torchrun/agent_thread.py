@@ -1,8 +1,8 @@
-"""The agent's machine in a thread of its own, for a program that has its own workers and its own main loop.
+"""The agent's machine in a separate thread, for a program with its own workers and main loop.
 
-It is `node_agent.agent` without workers: the same machine at the same work. The program asks for the next round, which
-also says that the workers of the last one are gone, and looks at `round_is_over`, which is set once they must go. What
-ends the agent is kept in `ending`.
+It works like `node_agent.agent` without workers. When the program asks for the next round, it thereby reports that the
+workers of the last one have ended. The program watches `round_is_over`, which is set when the workers must end.
+`ending` has the reason for which the agent ended.
 """
 
 import asyncio
@@ -24,13 +24,15 @@ from node_agent.kernel.runner import Runner
 from node_agent.kernel.transport.base import ThreadLoop, Transport
 
 LEAVE_TIMEOUT_S = 2.0
-"""Time in which a leaving agent tries to say so."""
+"""Seconds in which a leaving agent tries to deliver its leave."""
 
 T = TypeVar("T")
 
 
 class Ended(Exception):
-    """No next round: the run has ended (`finish`), something went wrong (`error`), or this agent has left (neither)."""
+    """There is no next round: the run has ended (`finish`), an error occurred (`error`), or this agent has left
+    (neither).
+    """
 
     def __init__(self, finish: Finish | None = None, error: BaseException | None = None) -> None:
         super().__init__(finish.reason if finish else error or words.torchrun.HAS_LEFT)
@@ -39,10 +41,10 @@ class Ended(Exception):
 
 
 class AgentThread:
-    """One agent. Its methods are called from other threads, and block.
+    """One agent. Other threads call its methods, which block.
 
-    `open_port` is called for every join, in the agent's thread: it opens the port that the join names. `log` gets what
-    happens, and as warnings what is wrong with the connection to the server.
+    `open_port` is called for every join, in the agent's thread, and opens the port of the join. `log` is called with
+    events, and with warnings about the connection to the server.
     """
 
     def __init__(
@@ -54,13 +56,13 @@ class AgentThread:
         log: Logger,
     ) -> None:
         self.round_is_over = threading.Event()
-        """Event that is set when the workers of the round must go, also when no round will follow."""
+        """Set when the workers of the round must end, even if no round follows."""
         self.ending: Ended | None = None
         self._open_port = open_port
         self._log = log
         self._assignment: Assignment | None = None
         self._leaving = ""
-        """Reason for which there is no further round for this node."""
+        """Why there is no further round for this node."""
         self._changed = asyncio.Event()
         self._loop = ThreadLoop()
         self._runner = Runner(config, make_transport, endpoint, self, self._loop, hosts_store=True)
@@ -68,26 +70,29 @@ class AgentThread:
         self._thread.start()
 
     def next_round(self, failure: Failure) -> Assignment:
-        """The assignment of the round to come. Raises `Ended`.
+        """Return the assignment of the next round. Raises `Ended`.
 
-        Says that the workers of the last round are gone. If they had not been asked to go, then because one failed.
+        The call reports that the workers of the last round have ended. If they had not been told to end, `failure` was
+        the cause.
         """
         return self._call(self._next_round(failure))
 
     def succeed(self, within_s: float) -> bool:
-        """Report that the workers have exited 0, and return when the run has ended, or leave it. Whether it ended."""
+        """Report that the workers have exited 0. Wait for the end of the run, or leave it. Return whether it ended."""
         return self._call(self._close(WorkersSucceeded(self._runner.round), words.torchrun.WORKERS_DONE, within_s))
 
     def fail(self, failure: Failure, within_s: float) -> bool:
-        """Report this failure, whatever was reported before, and return when the run has ended, or leave it."""
+        """Report this failure, even after another report. Wait for the end of the run, or leave it. Return whether it
+        ended.
+        """
         return self._call(self._close(failure, words.torchrun.WORKERS_FAILED, within_s))
 
     def leave(self, reason: str) -> bool:
-        """Leave the run, which goes on without this node. Whether it had ended before."""
+        """Leave the run, which continues without this node. Return whether it had ended before."""
         return self._call(self._close(None, reason, 0.0))
 
     def stop(self) -> None:
-        """End the thread. Nothing else may be called afterwards."""
+        """End the thread. Call no other method afterwards."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -95,7 +100,7 @@ class AgentThread:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    # What follows runs in the agent's thread.
+    # Methods that run in the agent's thread.
 
     async def _next_round(self, failure: Failure) -> Assignment:
         if self._runner.round == 0:
@@ -129,7 +134,7 @@ class AgentThread:
         await self._runner.close()
         return ended
 
-    # What the machine wants done.
+    # Effects of the machine.
 
     def open_port(self) -> int | str:
         return self._leaving or self._open_port()
@@ -143,25 +148,25 @@ class AgentThread:
             case StopWorkers():
                 self.round_is_over.set()
             case Log(text, level, event):
-                is_known = level is Level.ERROR and event != "gave_up"  # the program tells of failures and refusals
+                is_known = level is Level.ERROR and event != "gave_up"  # the program reports failures and refusals
                 self._log.log(INFO if is_known else min(level.number, WARNING), text)
-            case WriteFailureReport(error, is_server_lost=True):  # others are known, or are told by the program
+            case WriteFailureReport(error, is_server_lost=True):  # the program knows or reports other reasons
                 self._end(Ended(error=ServerLost(error)))
             case Exit():
                 self._end(Ended())
 
     def progress(self) -> None:
-        """None: the workers are torch's, and tell this agent nothing."""
+        """Return None: the workers are torch's, and report no progress to this agent."""
 
     def finished(self) -> None:
-        """None: the workers are torch's, and it waits for all of them itself."""
+        """Return None: the workers are torch's, which waits for all of them itself."""
 
     def answered(self, answer: Reply | ProtocolError) -> None:
         match answer:
             case Reply(directive=Finish() as finish):
                 self._end(Ended(finish=finish))
             case AgentFenced():
-                pass  # the machine joins anew
+                pass  # the machine joins again
             case ProtocolError():
                 self._end(Ended(error=answer))
 
@@ -176,7 +181,7 @@ class AgentThread:
         self._end(Ended())
 
     def _end(self, ending: Ended) -> None:
-        """End for this reason, unless there has been another before."""
+        """End for this reason, unless the agent has already ended."""
         self.ending = self.ending or ending
         self.round_is_over.set()
         self._changed.set()

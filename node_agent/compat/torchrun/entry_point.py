@@ -1,7 +1,7 @@
-"""The entry point `rdzv-server` in the group `torchrun.handlers`: stock torchrun, with our server as its rendezvous.
+"""The entry point `rdzv-server` in the group `torchrun.handlers`: stock torchrun with our server as its rendezvous.
 
-torch loads it in every process that imports its elastic package, workers included. So this module imports nothing but
-the standard library, and brings the rest in when a handler is asked for: see ADR 8.
+torch loads it in every process that imports its elastic package, including workers. So this module imports only the
+standard library at first, and the rest when a handler is requested: see ADR 8.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def get_handler() -> "Callable[[RendezvousParameters], RendezvousHandler]":
-    """Maker of handlers, which torch asks the entry point for."""
+    """Return the function that makes handlers. Torch asks the entry point for it."""
     return create_handler
 
 
 def create_handler(params: "RendezvousParameters") -> "RendezvousHandler":
-    """The handler for torchrun's command line. Raises `ValueError` if `--rdzv-conf` makes no sense."""
+    """Return the handler for torchrun's command line. Raises `ValueError` if `--rdzv-conf` is invalid."""
     from node_agent.compat.torchrun.handler import RdzvServerHandler
 
     return RdzvServerHandler(params)

@@ -1,8 +1,8 @@
-"""torch's rendezvous, on our server: what torchrun's elastic agent asks, answered by one agent and its server.
+"""torch's rendezvous on our server: one agent and its server answer torchrun's elastic agent.
 
-A round's nodes meet at a TCPStore that exists for this round alone: each agent opens one before it joins and names its
-port, and group rank 0's becomes the round's, MASTER_PORT for the workers included. Nothing of an earlier round can be
-met there, nobody waits for a server that is still to come, and it moves with group rank 0.
+The nodes of a round meet at a TCPStore that exists only for this round. Each agent opens one before it joins, and sends
+its port. Group rank 0's store becomes the round's, with MASTER_PORT for the workers. So a round never meets data of an
+earlier round or waits for a future server, and the store moves with group rank 0.
 """
 
 import atexit
@@ -41,7 +41,7 @@ from node_agent.kernel.failures.diagnose import told_by_torch
 from node_agent.servers.failover import Failover
 
 STORE_LOOK_S = 0.02
-"""Interval in which a node looks whether the round's others are at the store; they are milliseconds apart as a rule."""
+"""Seconds between two checks whether the round's other nodes are at the store. They are usually milliseconds apart."""
 PROBE_TIMEOUT_S = 1.0
 
 log = get_logger(
@@ -50,14 +50,14 @@ log = get_logger(
 
 
 class RdzvServerHandler(RendezvousHandler):
-    """One node's place in a run. Nothing is sent before the first `next_rendezvous`.
+    """One node's place in a run. The handler sends nothing before the first `next_rendezvous`.
 
-    torchrun keeps to itself how many workers it has and how often it may restart them. So the status page shows one
-    worker a node, and the server counts restarts without bounding them: a torchrun without restarts left ends the run.
+    torchrun does not reveal its number of workers or its restart budget. So the status page shows one worker a node,
+    and the server counts restarts without a limit. A torchrun without restarts left ends the run.
     """
 
     def __init__(self, params: RendezvousParameters) -> None:
-        """Read torchrun's options. Raises `ValueError` if they make no sense."""
+        """Read torchrun's options. Raises `ValueError` if they are invalid."""
         self._config = options.read(params)
         self._agent: AgentThread | None = None
         self._store: TCPStore | None = None
@@ -72,17 +72,23 @@ class RdzvServerHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """The workers use the round's store, too."""
+        """Return True: the workers use the round's store too."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Join the next round and meet its other nodes. The workers of the last round must be gone.
+        """Join the next round and meet its other nodes. The workers of the last round must have ended.
 
-        Called without having been asked to (see `num_nodes_waiting`), it reports that a worker failed, so that every
-        node restarts. Raises `SystemExit(0)` when the run has succeeded without this node: torchrun 2.13 cannot end
-        well after `RendezvousGracefulExitError`. Raises `RendezvousClosedError` when it has failed,
-        `RendezvousTimeoutError` when it stayed below its minimum, `RendezvousConnectionError` when the server or the
-        round's store is out of reach, and `RendezvousError` when the server refuses this node.
+        If the handler has not asked for this call (see `num_nodes_waiting`), it reports that a worker failed, so that
+        every node restarts.
+
+        Raises:
+
+        - `SystemExit(0)` if the run has succeeded without this node, because torchrun 2.13 cannot end well after
+          `RendezvousGracefulExitError`.
+        - `RendezvousClosedError` if the run has failed.
+        - `RendezvousTimeoutError` if the run stayed below its minimum.
+        - `RendezvousConnectionError` if the server or the round's store cannot be reached.
+        - `RendezvousError` if the server refuses this node.
         """
         agent = self._agent = self._agent or self._make_agent()
         try:
@@ -95,7 +101,7 @@ class RdzvServerHandler(RendezvousHandler):
             raise _error(end) from None
 
     def num_nodes_waiting(self) -> int:
-        """1 when this node's workers must go: for a node that comes, went or failed, or because the run has ended."""
+        """Return 1 when this node's workers must end: a node joined, left or failed, or the run has ended."""
         return int(self._agent is not None and self._agent.round_is_over.is_set())
 
     def is_closed(self) -> bool:
@@ -106,10 +112,11 @@ class RdzvServerHandler(RendezvousHandler):
         self.shutdown()
 
     def shutdown(self) -> bool:
-        """Tell the server how this node's workers ended, and wait for the run's end for at most `close_timeout`.
+        """Report how this node's workers ended, and wait at most `close_timeout` for the end of the run.
 
-        torchrun calls it from a `finally`: the error that passes tells a success from a worker's failure, which ends
-        the run, and from anything else, after which this node leaves and the others go on. Whether the run has ended.
+        Return whether the run has ended. torchrun calls this from a `finally`, so the exception in flight shows the
+        result. Without an exception the workers succeeded. A worker's failure ends the run. After any other exception
+        this node leaves and the others continue.
         """
         agent, self._agent = self._agent, None
         if agent is None:
@@ -132,7 +139,7 @@ class RdzvServerHandler(RendezvousHandler):
         return AgentThread(self._config.agent, servers.transport, servers.name, self._open_store, log)
 
     def _leave_at_exit(self) -> None:
-        """Leave the run at exit: after a signal torchrun exits without a `shutdown`."""
+        """Leave the run at exit: after a signal torchrun exits without calling `shutdown`."""
         agent, self._agent = self._agent, None
         if agent:
             agent.leave(words.torchrun.TORCHRUN_EXITS)
@@ -150,16 +157,16 @@ class RdzvServerHandler(RendezvousHandler):
         return self._store.port
 
     def _meet(self, agent: AgentThread, assignment: Assignment) -> RendezvousInfo | None:
-        """The round, once all its nodes have met at its store; None if it is over before that.
+        """Return the round once all its nodes have met at its store, None if it is over before that.
 
-        torch's agents trust each other to be there from now on: they wait for a missing one until the store's timeout.
+        From then on torch's agents rely on each other: they wait for a missing one until the store's timeout.
         """
         deadline = time.monotonic() + self._config.store_timeout_s
         place = address(assignment.master_addr, assignment.master_port)
         try:
             if not _listens(assignment, agent.round_is_over, deadline):
                 return None
-            agents = PrefixStore("rdzv-server", self._store_of(assignment))  # apart from what the workers put there
+            agents = PrefixStore("rdzv-server", self._store_of(assignment))  # separate from the workers' data
             if agents.add("arrivals", 1) == assignment.group_world_size:
                 agents.set("complete", "1")
             while not agents.check(["complete"]):
@@ -188,10 +195,12 @@ class RdzvServerHandler(RendezvousHandler):
     # Failures.
 
     def _unseen_failure(self) -> Failure:
-        """Failure of a worker that torchrun does not name, nor how it failed; torchrun has restarts left."""
+        """Return a worker failure without details: torchrun has restarts left, and does not name the worker or its
+        error.
+        """
         return Failure(
             node_id=self._config.agent.join.node_id,
-            rank=self._group_rank,  # its only worker, as far as the server knows
+            rank=self._group_rank,  # the node's only worker, as far as the server knows
             local_rank=0,
             pid=0,
             exit_code=1,
@@ -206,9 +215,9 @@ class RdzvServerHandler(RendezvousHandler):
 
 
 def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: float) -> bool:
-    """Whether the round's store can be reached before the round is over. Raises `OSError` at the deadline.
+    """Return whether the round's store can be reached before the round is over. Raises `OSError` at the deadline.
 
-    torch's own way of connecting cannot be interrupted, and takes up to its timeout to find that nobody is there.
+    torch's own connect cannot be interrupted, and needs up to its timeout to find that the store is gone.
     """
     while not round_is_over.is_set():
         try:
@@ -222,7 +231,7 @@ def _listens(assignment: Assignment, round_is_over: threading.Event, deadline: f
 
 
 def _error(end: Ended) -> BaseException:
-    """Exception that tells torchrun of the agent's end."""
+    """Return the exception that reports the agent's end to torchrun."""
     match end.finish or end.error:
         case Finish(succeeded=True) | RunSucceeded():
             log.info("%s", words.torchrun.succeeded_without(end))

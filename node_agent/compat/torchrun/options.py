@@ -1,4 +1,4 @@
-"""Options of torchrun's flags and its `--rdzv-conf`, as our server understands them."""
+"""Options from torchrun's flags and its `--rdzv-conf`, as our server understands them."""
 
 import os
 from dataclasses import dataclass
@@ -23,42 +23,44 @@ OURS = {
     *("join_timeout", "last_call_timeout", "lease", "disconnect_grace", "scale_up", "rank_policy"),
     *("node_unit", "shrink_after", "fixed_nodes", "restart_backoff", "restart_backoff_max"),
 }
-"""Flags of node-agent that a server, or the way to it, understands; torchrun's agent has the workers."""
+"""Flags of node-agent for the server or the connection to it. The workers belong to torchrun's agent."""
 RESTARTS_WITHOUT_END = 10_000_000
 NO_RESTARTS_LEFT = -255
-"""An exit code that no process has: a torchrun whose own budget is spent ends the run with it."""
+"""An exit code that no process has. A torchrun without restarts left ends the run with it."""
 ENDPOINT = "PET_RDZV_ENDPOINT"
-"""Variable that torchrun reads where the flag is left out, and that its workers inherit."""
+"""Variable that torchrun reads if the flag is missing, and that its workers inherit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerConfig:
-    """Options of torchrun's `--rdzv-*` flags, checked. Durations are seconds."""
+    """Options of torchrun's `--rdzv-*` flags, checked. Durations are in seconds."""
 
     backend: str
     servers: tuple[Endpoint, ...]
-    """Addresses of the server, or of several, of which one leads."""
+    """Addresses of the server, or of several servers, one of which leads."""
     credentials: Credentials
     agent: AgentConfig
     store_timeout_s: float
-    """Time for the agents of a round to meet, and for one operation on their store: `read_timeout`, 60 by default."""
+    """Seconds for the agents of a round to meet, and for one operation on their store: `read_timeout`, 60 by default.
+    """
     close_timeout_s: float
-    """Time for the run's end after this node's work is done: `close_timeout`, 30 by default."""
+    """Seconds for the run's end after this node's work is done: `close_timeout`, 30 by default."""
 
 
 def read(params: RendezvousParameters) -> HandlerConfig:
-    """The configuration that torchrun hands over. Raises `ValueError` with one line that names the option.
+    """Return the configuration that torchrun passes. Raises `ValueError` with one line that names the option.
 
-    `join_timeout`, `last_call_timeout`, `read_timeout` and `close_timeout` are torchrun's own; `keep_alive_interval`
-    times `keep_alive_max_attempt` is the lease. Ours besides: `disconnect_grace`, `scale_up`, `rank_policy`,
-    `node_unit`, `shrink_after`, `fixed_nodes`, `restart_backoff`, `restart_backoff_max`, `connect_timeout`, `node_id`,
-    `token_file`, `tls_ca`, `tls_cert` and `tls_key`. Other flags of node-agent are refused. Options that are not ours
-    are left alone, as torchrun's handlers do.
+    `join_timeout`, `last_call_timeout`, `read_timeout` and `close_timeout` are torchrun's own. `keep_alive_interval`
+    times `keep_alive_max_attempt` is the lease. Ours are `disconnect_grace`, `scale_up`, `rank_policy`, `node_unit`,
+    `shrink_after`, `fixed_nodes`, `restart_backoff`, `restart_backoff_max`, `connect_timeout`, `node_id`, `token_file`,
+    `tls_ca`, `tls_cert` and `tls_key`. Other flags of node-agent are refused. Unknown options are ignored, as by
+    torchrun's handlers.
 
-    The run's restart budget is torchrun's `--max-restarts`, which every agent counts for itself and tells nobody. So
-    the server is asked for restarts without end, and told when an agent has none left.
+    The restart budget is torchrun's `--max-restarts`, which every agent counts for itself and does not share. So the
+    request to the server sets no limit on restarts, and an agent reports when it has none left.
     """
-    conf = {key: value for key, value in params.config.items() if key != "timeout"}  # torchrun's static has it, alone
+    # only torchrun's static back end has it
+    conf = {key: value for key, value in params.config.items() if key != "timeout"}
     given = {
         "rdzv_endpoint": ("--rdzv-endpoint", params.endpoint),
         "rdzv_backend": ("--rdzv-backend", "rdzv-server"),

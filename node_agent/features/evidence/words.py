@@ -1,6 +1,6 @@
-"""Messages about evidence of a hang that is missing.
+"""Messages about missing evidence of a hang.
 
-The program that examines the workers loads this file too, so it imports nothing of ours.
+The program that examines the workers loads this file too, so it imports nothing of this package.
 """
 
 NOT_ALL_IN_TIME = "could not examine every process in time"

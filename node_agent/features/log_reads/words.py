@@ -1,4 +1,4 @@
-"""Reasons for which an agent shows no log."""
+"""Reasons why an agent shows no log."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""What an agent tells of its metrics."""
+"""Messages about the agent's metrics."""
 
 
 def place(url: str) -> str:

@@ -1,6 +1,6 @@
-"""What the checks of a node tell: those that are built in, the user's own, and the test of the network.
+"""Messages of a node's checks: the built-in ones, the user's own, and the test of the network.
 
-The program of the built-in checks loads this file too, so it imports nothing of ours.
+The program of the built-in checks loads this file too, so it imports nothing of this package.
 """
 
 # A check, before the node joins.
@@ -92,7 +92,7 @@ HARDWARE_XIDS = {
     119: "a GPU whose firmware does not answer",
     120: "an error of a GPU's firmware",
 }
-"""Xids that NVIDIA's catalogue puts down to the GPU or its link; 13, 31, 43, 45 and the like are the program's."""
+"""Xids that NVIDIA's catalogue attributes to the GPU or its link. 13, 31, 43, 45 and the like are the program's."""
 
 
 def driver_hangs(within_s: float) -> str:
@@ -136,7 +136,7 @@ def no_ecc_error(gpus: int) -> str:
 
 
 def xid(number: int, gpu: str) -> str:
-    """`number`: one that the hardware is to blame for."""
+    """`number`: an Xid for which the hardware is to blame."""
     return f"Xid {number} of GPU {gpu} since boot: {HARDWARE_XIDS[number]}"
 
 
@@ -169,7 +169,7 @@ def clock_right(within_s: float) -> str:
 
 
 def clock_wrong(ahead_s: float) -> str:
-    """`ahead_s`: seconds before the server's; negative for a clock that is behind."""
+    """`ahead_s`: seconds ahead of the server, negative for a clock that is behind."""
     way = "ahead of" if ahead_s > 0 else "behind"
     return f"this node's clock is {abs(ahead_s):.0f} s {way} the server's: set it (chronyc makestep)"
 

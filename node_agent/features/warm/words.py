@@ -1,4 +1,4 @@
-"""What the agent and its fork server tell of workers that start warm.
+"""Messages of the agent and its fork server about workers that start warm.
 
 The fork server loads this file by its path, in the workers' interpreter, so it imports nothing.
 """
@@ -30,7 +30,7 @@ def import_not_started(modules: str, why: str) -> str:
     return f"could not start a process to import {modules}: {why}"
 
 
-# Why no worker can be forked.
+# Reasons why no worker can be forked.
 
 
 def cannot_import(module: str, error: str) -> str:

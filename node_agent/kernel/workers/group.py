@@ -358,6 +358,7 @@ class WorkerGroup(ProcessGroup):
     it is stopped before. After `stop` it calls `stopped` once, with the pids of workers that survived SIGKILL.
 
     Three results are held back for a moment:
+
     - A failure that follows from another worker's. If that worker is in this group and ends soon, its failure is
       reported instead.
     - The end by a signal that schedulers send to all processes of a node. If the agent gets that signal too, before or
