@@ -1,7 +1,7 @@
 """Hypothesis profiles, and the real programs that tests start.
 
-`ci` tries the same examples on every machine and every day, as long as the sources and the set of collected tests are
-the same; `quick` the first part of them, for `make check`; `thorough` looks further.
+`ci` tries the same examples on every machine and every day, as long as the sources and the collected tests are the
+same. `quick` tries the first part of them, for `make check`. `thorough` tries more.
 """
 
 import faulthandler
@@ -37,9 +37,9 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-gc.disable()  # until all is collected: much is made then, and nothing of it is garbage
+gc.disable()  # until collection ends: it creates many objects and no garbage
 
-# Under nohup, or in a shell's background, the tests are started ignoring these; what they start must not.
+# Under nohup or in a shell's background, the tests start with these signals ignored. Programs under test must not.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,12 +49,12 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
 
 UNIT_TESTS = Path(__file__).with_name("unit")
 TORCH_S = 300.0
-"""Limit of a test with torch, which is imported several times: each waits for long on a machine that has other work."""
+"""Limit in seconds of a test with torch, which it imports several times. Each import takes long on a busy machine."""
 
 
 @pytest.fixture(scope="session", autouse=True)
 def servers_of_this_process_never_wait_for_a_processor() -> Iterator[None]:
-    """Servers in this process mostly have a time that the test sets: how busy this machine is must not enter it."""
+    """Turn off the processor check of servers in this process: their time is often set by the test."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "starved_s", lambda: 0.0)
         yield
@@ -65,14 +65,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("torch"):
             if UNIT_TESTS in item.path.parents:
-                item.add_marker(pytest.mark.xdist_group("torch"))  # one process imports it for all of them
+                item.add_marker(pytest.mark.xdist_group("torch"))  # one process imports torch for all of them
             if config.getoption("timeout") is None and not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(TORCH_S))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[object]:
-    """Spare the collector of garbage what was collected here, which all stays to the end."""
+    """Exclude the collected objects from garbage collection: they stay to the end."""
     try:
         return (yield)
     finally:
@@ -81,7 +81,7 @@ def pytest_collection() -> Iterator[object]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse a pytest with which pytest-xdist forgets what `xdist_group` says: set-ups are made again and again."""
+    """Refuse a pytest with which pytest-xdist ignores `xdist_group`, so that fixtures are created again and again."""
     if hasattr(session.config, "workerinput") and session.config.getoption("loadgroup"):
         apart = [item for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
         if apart:
@@ -91,7 +91,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 TIME_TO_END_S = 60.0
-"""Time that a test has to end when its limit's exception has been raised, which what waits for ever may catch."""
+"""Seconds that a test has to end after its time limit has raised an exception, which code that waits may catch."""
 STDERR = pytest.StashKey[int]()
 
 
@@ -101,7 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """A test that goes on beyond its limit ends its process, with the stacks of all threads on stderr."""
+    """End the process of a test that continues beyond its limit, with the stacks of all threads on stderr."""
     _watch(item)
     try:
         return (yield)
@@ -111,7 +111,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """A test that has failed may have its end still before it; pytest's own plugin has ended the watch."""
+    """Watch the end of a failed test too. pytest's own plug-in has stopped its watch."""
     if isinstance(node, pytest.Item):
         _watch(node)
 
@@ -130,7 +130,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def unused_tcp_port_factory() -> Iterator[Callable[[], int]]:
-    """pytest-asyncio's fixture, with ports that the kernel gives to nobody else until the test has ended."""
+    """pytest-asyncio's fixture, with ports that the kernel gives to no other program until the test has ended."""
     with ExitStack() as reserved:
 
         def reserve() -> int:
@@ -148,7 +148,7 @@ def unused_tcp_port(unused_tcp_port_factory: Callable[[], int]) -> int:
 
 @pytest.fixture
 async def programs() -> AsyncIterator[None]:
-    """Every program that the test starts ends with it, and is shown if it fails."""
+    """End every program that the test has started, and show its output if the test fails."""
     async with ended_programs():
         yield
 
@@ -161,7 +161,7 @@ async def hub(programs: None, tmp_path: Path) -> AsyncIterator[WorkerHub]:
 
 @pytest.fixture
 async def cluster(hub: WorkerHub) -> AsyncIterator[Cluster]:
-    """One server, and whatever agents the test starts."""
+    """One server, and the agents that the test starts."""
     async with Cluster(hub) as cluster:
         await cluster.serve()
         yield cluster

@@ -15,7 +15,7 @@ PATIENCE_S = 10.0
 
 
 class AgentSide:
-    """An agent that knows the last reply. `ask` sends a request, and returns the answer. `settings`: the run's."""
+    """An agent that keeps the last reply. `ask` sends a request and returns the answer. `settings`: the run's."""
 
     reply: Reply
 
@@ -35,7 +35,7 @@ class AgentSide:
         return self.reply
 
     async def told(self, kind: type) -> Reply:
-        """The reply whose directive is a `kind`; poll until it comes."""
+        """Poll until the reply has a directive of this kind, and return that reply."""
         async with asyncio.timeout(PATIENCE_S):
             while not isinstance(self.reply.directive, kind):
                 await self.poll()
@@ -50,7 +50,7 @@ class AgentSide:
 
 
 async def come_and_go(rendezvous: Rendezvous, run_id: str, *names: str) -> None:
-    """Let nodes join and leave at once: two events each, besides the run's creation."""
+    """Let nodes join and leave at once: two events each, plus the run's creation."""
     for name in names:
         connection = Connection(name)
         request = a_join(name, run_id=run_id, settings=settings_of("90:100"), explicit_run_id=True)
@@ -62,9 +62,9 @@ async def come_and_go(rendezvous: Rendezvous, run_id: str, *names: str) -> None:
 
 
 async def is_forgotten_for_another(rendezvous: Rendezvous, run_id: str) -> None:
-    """Have the run of a server that holds one run forgotten at once: it is stopped, and another run needs its room.
+    """Make a server that holds one run forget that run at once: stop it, then start another run that needs its room.
 
-    That one is stopped, too, so that the first one has room again.
+    The other run is stopped too, so that there is room again.
     """
     for other in (run_id, "another"):
         await come_and_go(rendezvous, other, f"{other}-last")

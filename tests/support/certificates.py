@@ -1,4 +1,4 @@
-"""Certificates for tests, made anew for each."""
+"""Certificates for tests, new for each test."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ class Pair(NamedTuple):
 
 
 class Authority:
-    """Certificate authority of servers and nodes. `ca` is the file by which it is trusted."""
+    """Certificate authority of servers and nodes. `ca`: the file with its certificate, for clients that trust it."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder
@@ -28,15 +28,15 @@ class Authority:
         self._authority.cert_pem.write_to_path(self.ca)
 
     def trust_also(self, other: "Authority") -> None:
-        """Add the other authority to the file by which this one is trusted."""
+        """Add the other authority to the file with this one's certificate."""
         Path(self.ca).write_bytes(self._authority.cert_pem.bytes() + other._authority.cert_pem.bytes())
 
     def give_way(self, other: "Authority") -> None:
-        """Put the other authority in this one's place, in the file by which this one is trusted."""
+        """Replace this authority by the other one in the file with its certificate."""
         other._authority.cert_pem.write_to_path(self.ca)
 
     def issue(self, file_name: str, *names: str, days: int = 90) -> Pair:
-        """A certificate for these names, good for so many days from now: with less than none, it has expired."""
+        """Return a certificate for these names, valid for this number of days. If negative, it has expired."""
         made = self._authority.issue_cert(
             *(names or SERVER_NAMES),
             not_before=datetime.now(UTC) - timedelta(days=200),
@@ -49,5 +49,5 @@ class Authority:
         return pair
 
     def credentials(self, pair: Pair | None = None, token_file: str | None = None) -> Credentials:
-        """Credentials of an agent that trusts this authority."""
+        """Return the credentials of an agent that trusts this authority."""
         return Credentials(token_file, TlsFiles(self.ca, *(pair or (None, None))))

@@ -1,4 +1,4 @@
-"""A cluster of real processes on loopback, of which nothing is left after a test."""
+"""A cluster of real processes on loopback, all of which end with the test."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,30 +8,30 @@ from tests.support.programs import AGENT, WORKER, Program, Server, start_agent
 from tests.support.worker_hub import Worker, WorkerHub
 
 ALL_COME = ("--last-call-timeout", "500")
-"""Flags of a run that begins with all of its nodes, however long each takes to start."""
+"""Flags of a run that starts only with all of its nodes, even if one takes long to start."""
 PATIENT = (*ALL_COME, "--lease", "500", "--join-timeout", "500", "--shutdown-timeout", "5")
-"""Flags with long timers: what happens in such a run happens because it was noticed."""
+"""Flags with long timers, so that events in such a run cannot come from a timer."""
 
 
 def straggling(folder: Path, *, is_slow: bool = False) -> dict[str, str]:
-    """Environment of a `STRAGGLING_WORKER`. All of a run share the folder."""
+    """Return the environment of a `STRAGGLING_WORKER`. All workers of a run share the folder."""
     return {"STEPS": str(folder), "NODE_IS_SLOW": str(int(is_slow))}
 
 
 class Cluster:
-    """Servers, the agents that were started last by their nodes' names, and the hub where their workers report.
+    """Servers, the agents started last by node name, and the hub to which their workers report.
 
-    An async context manager: in the end every process is gone. `server_flags` are every server's.
+    It is an async context manager that ends every process. `server_flags`: flags of every server.
     """
 
     agent_flags: Sequence[str] = ()
 
     nproc = 2
-    """Workers of a node unless a test says otherwise."""
+    """Workers of a node unless a test sets another number."""
     python: Sequence[str] = AGENT
     """Arguments with which the interpreter becomes an agent."""
     has_forked_agents = True
-    """False: command line and environment of an agent's process are the agent's."""
+    """Whether agents are forked. If False, an agent's process has its own command line and environment."""
 
     def __init__(self, hub: WorkerHub, *server_flags: str) -> None:
         self.hub = hub
@@ -48,7 +48,7 @@ class Cluster:
         assert self.hub.survivors() == []
 
     async def end(self) -> None:
-        """End every program, and wait for the workers to go with them."""
+        """End every program, and wait for the workers to end too."""
         for program in [*self.agents.values(), *self.servers]:
             await program.end()
         for worker in self.hub.all:
@@ -58,7 +58,7 @@ class Cluster:
 
     @property
     def server(self) -> Server:
-        """The one that was started last."""
+        """The server that was started last."""
         return self.servers[-1]
 
     @property
@@ -85,7 +85,7 @@ class Cluster:
         await self.regain_server()
 
     async def restarts(self) -> dict[str, int]:
-        """Restarts of the run by cause; all but `worker_failure` are free."""
+        """Return the restarts of the run by cause. All but `worker_failure` are free."""
         restarts = (await self.server.run())["restarts"]
         return {cause: times for cause, times in restarts.items() if times}
 
@@ -97,7 +97,7 @@ class Cluster:
         return await self.agent(node_id, *place, *self.agent_flags, *flags, env=env)
 
     async def agent(self, name: str, *flags: str, env: Mapping[str, str] | None = None) -> Program:
-        """Start an agent that finds its server as the flags say."""
+        """Start an agent that finds its server by the given flags."""
         environment = {**self.hub.env, **(env or {})}
         self.agents[name] = await start_agent(
             *flags, script=self.script, python=self.python, env=environment, is_forked=self.has_forked_agents

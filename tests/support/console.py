@@ -1,4 +1,4 @@
-"""A console that remembers, in place of the one that writes."""
+"""A console that keeps its output instead of writing it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ PATIENCE_S = 10.0
 
 
 class FakeConsole:
-    """Bytes that were written to each file descriptor. `is_full` is the test's to set."""
+    """Bytes written to each file descriptor. Tests set `is_full`."""
 
     def __init__(self) -> None:
         self.chunks: list[tuple[int, bytes]] = []
         self.is_full = False
         self.paused: list[Callable[[], None]] = []
         self.lines: list[str] = []
-        """The agent's own."""
+        """The agent's own lines."""
         self._owners: dict[int, object] = {}
         self.context: Context = {}
         self.has_live_line = self.is_json = self.is_one = False
@@ -57,7 +57,7 @@ class FakeConsole:
         return b"".join(chunk for written, chunk in self.chunks if written == fd)
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Return once something that was written makes it so."""
+        """Return once some output makes the condition true."""
         async with asyncio.timeout(PATIENCE_S):
             while not holds():
                 self._changed.clear()
@@ -67,7 +67,7 @@ class FakeConsole:
 def command_spec(
     console: FakeConsole, rank: int, local_rank: int, command: Sequence[str], environment: dict[str, str]
 ) -> WorkerSpec:
-    """A worker that executes `command` and whose lines begin with `[<local rank>]:`."""
+    """Return a worker that executes `command`, with lines that begin with `[<local rank>]:`."""
     mark = f"[{local_rank}]:"
     return WorkerSpec(
         node_id="a",

@@ -1,14 +1,14 @@
 """A real container engine, Podman with runc, with its images and containers in a folder of its own.
 
-    with container_engine() as engine:  # skips where Podman, root or what it takes is missing
+    with container_engine() as engine:  # skips without Podman, root or other requirements
         engine.build("rdzv-server", "--target", "server")
         server = await engine.run("one", "--network", "none", "rdzv-server")
         await server.line("listening on")
         assert engine.inside("one", "rdzv-server", "--probe").returncode == 0
 
-Registries are not asked: the base image of deploy/docker is made of Debian's packages, under the name by which the
-Dockerfile asks for it. Containers that are to meet share a network that has nothing but loopback, or are made through
-`api`, whose networks and published ports are in a network namespace of their own.
+It uses no registry: it makes the base image of deploy/docker from Debian's packages, under the name in the Dockerfile.
+Containers that communicate share a network that has only loopback. Those made through `api` have networks and published
+ports in a separate network namespace.
 """
 
 import json
@@ -33,13 +33,13 @@ RELEASES = {BASE: "trixie", "docker.io/library/python:3.14-slim": "forky"}
 PYTHON = ("python3", "python3-venv", "python3-pip", "python-is-python3", "ca-certificates")
 SYSTEMD = ("systemd", "systemd-sysv", "dbus")
 UNPACKED = "docker-compose"
-"""Package of which the program is wanted, and nothing that it depends on."""
+"""Package from which only the program is needed, without dependencies."""
 UNPACK = (
     f'cd "$1/tmp" && APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get download --quiet --quiet {UNPACKED}'
     f' && dpkg-deb --extract {UNPACKED}_*.deb "$1" && rm {UNPACKED}_*.deb'
 )
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
-"""Certificates of this machine, which may reach the package index by a proxy with a certificate of its own."""
+"""Certificates of this machine, which may reach the package index through a proxy with its own certificate."""
 PROGRAMS = (
     "podman",
     "runc",
@@ -50,7 +50,7 @@ PROGRAMS = (
     "iptables",
 )
 SHARED = ("/run/containers", "/run/netns")
-"""Folders that all engines of a machine share: their networks, and the process that knows the names of containers."""
+"""Folders that all engines of a machine share: their networks, and the process that resolves container names."""
 NAME_SERVER = "run/containers/networks/aardvark-dns/aardvark.pid"
 APART = (
     f"{' && '.join(f'mkdir -p {each} && mount -t tmpfs none {each}' for each in SHARED)} && echo ready && read -r end"
@@ -58,12 +58,12 @@ APART = (
 API = 'ip link set lo up && exec "$@"'
 TIMEOUT_S = 300.0
 PACKAGES_TIMEOUT_S = 600.0
-"""Time for some hundred packages of a release to be fetched and set up."""
+"""Seconds to fetch and set up some hundred packages of a release."""
 MOST_PROCESSES = 4096
 
 
 class ContainerEngine:
-    """Podman, by its command, in a mount namespace of its own, in which nothing is shared with other engines."""
+    """Podman, used through its command, in a separate mount namespace that shares nothing with other engines."""
 
     def __init__(self) -> None:
         self._apart = subprocess.Popen(
@@ -73,8 +73,8 @@ class ContainerEngine:
         if self._apart.stdout.readline() != "ready\n":
             self._apart.communicate()
             pytest.skip("no mount namespace can be made here, which containers need")
-        # Podman takes no longer path than 50 characters. And pytest could not remove what a run that was killed has
-        # left mounted in a folder of its own.
+        # Podman accepts no path longer than 50 characters. Also, pytest could not remove what a killed run has left
+        # mounted in a folder of pytest's.
         self._folder = Path(tempfile.mkdtemp(prefix="podman-"))
         places = ("--root", str(self._folder / "storage"), "--runroot", str(self._folder / "run"))
         self._command = ("nsenter", "--target", str(self._apart.pid), "--mount", "podman", *places)
@@ -94,12 +94,12 @@ class ContainerEngine:
         return done
 
     def make_base(self, name: str, *packages: str, hooks: Sequence[str] = ()) -> None:
-        """Make an image of Debian's packages that deploy/docker can begin with: one of `RELEASES`."""
+        """Make an image from Debian's packages for deploy/docker to start from: one of `RELEASES`."""
         hooks = ('rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED', f'cp {CERTIFICATES} "$1"{CERTIFICATES}', *hooks)
         options = [f"--customize-hook={hook}" for hook in hooks]
         options += ['--aptopt=Acquire::Check-Valid-Until "false"', f"--include={','.join((*PYTHON, *packages))}"]
         command = ("mmdebstrap", "--quiet", "--variant=apt", *options, RELEASES[name])
-        # It hangs up on its own process group in the end, so that it needs one of its own.
+        # It sends SIGHUP to its own process group at the end, so it needs its own group.
         made = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
@@ -111,16 +111,16 @@ class ContainerEngine:
             pytest.skip("Debian's packages cannot be fetched, of which the base image is made")
 
     def build(self, name: str, *options: str, dockerfile: Path = ROOT / "deploy/docker/Dockerfile") -> None:
-        """Build an image from the root of the repository, in Docker's format, which alone has health checks."""
+        """Build an image from the root of the repository, in Docker's format: only that has health checks."""
         place = ("--pull=never", "--network", "host", "--format", "docker")
         self.call("build", *place, *options, "--file", str(dockerfile), "--tag", name, str(ROOT))
 
     async def run(self, name: str, *words: str) -> Program:
-        """Start a container of this name, as `podman run` is told to. It ends when the container does."""
+        """Start a container of this name with these arguments of `podman run`. The program ends with the container."""
         return await Program.start(*self._command, "run", "--name", name, *words, env=self._env)
 
     async def api(self) -> str:
-        """Address of the engine's interface for Docker's programs, which lasts as long as the test."""
+        """Return the address of the engine's interface for Docker's programs, available until the end of the test."""
         self._end_name_server()
         address = f"unix://{self._folder}/api.socket"
         serve = (*self._command, "--log-level=info", "system", "service", "--time=0", address)
@@ -129,7 +129,7 @@ class ContainerEngine:
         return address
 
     def _end_name_server(self) -> None:
-        """One that an earlier test has left would be taken for that of the new network namespace."""
+        """End a name server from an earlier test, which Podman would take for that of the new network namespace."""
         with suppress(FileNotFoundError, ProcessLookupError):
             os.kill(int(Path(f"/proc/{self._apart.pid}/root/{NAME_SERVER}").read_text()), signal.SIGKILL)
 
@@ -142,12 +142,12 @@ class ContainerEngine:
         return self.call("exec", name, *words, check=False)
 
     def remove_all(self) -> None:
-        """Remove all containers: first those that use the network of another."""
+        """Remove all containers, first those that use another one's network."""
         for is_last in (False, True):
             self.call("rm", "--all", "--force", "--time", "0", "--volumes", check=is_last)
 
     def end(self) -> None:
-        """Remove everything; what is mounted goes with its namespace."""
+        """Remove everything. Mounts end with their namespace."""
         self.remove_all()
         self.call("rmi", "--all", "--force")
         self._end_name_server()
@@ -156,7 +156,7 @@ class ContainerEngine:
 
 
 def _settings() -> str:
-    """Limits of a container are no higher than those of this process: not every root may raise them.
+    """Return the limits of a container: not above this process's, because not every root may raise them.
 
     Docker Compose needs events, and networks in which containers find one another by name.
     """
@@ -170,7 +170,7 @@ def _settings() -> str:
 
 @contextmanager
 def container_engine() -> Iterator[ContainerEngine]:
-    """An engine with the base image; its containers and images end with it."""
+    """Yield an engine with the base image. Its containers and images end with it."""
     if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
         pytest.skip(f"{', '.join(missing)}: missing; tests/install-debian-packages.sh installs them")
     if os.geteuid() != 0:

@@ -1,4 +1,4 @@
-"""A pytest plug-in: the suite's exit code tells tests that failed from tests that never ran.
+"""A pytest plug-in: the suite's exit code distinguishes tests that failed from tests that never ran.
 
 When one of pytest-xdist's processes dies, the tests after it never run, and pytest exits with 1 as if some had failed.
 """

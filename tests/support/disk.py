@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Disk:
-    """A file system of its own with 16 MB of room, as a context manager."""
+    """A separate file system with 16 MB of room, as a context manager."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -23,7 +23,7 @@ class Disk:
         subprocess.run(["umount", "-l", self.path], check=True)
 
     def fill(self) -> None:
-        """Fill the disk: nothing can be written from now on."""
+        """Fill the disk, so that nothing can be written any more."""
         descriptor = os.open(self._filler, os.O_WRONLY | os.O_CREAT)
         try:
             while True:
@@ -39,7 +39,7 @@ class Disk:
 
 @cache
 def why_no_disk() -> str | None:
-    """Why this user cannot have such disks; None if it can."""
+    """Return why this user cannot have such disks, None if it can."""
     if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode:
         return "this user may not mount a file system"
     return None

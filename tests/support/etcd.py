@@ -16,11 +16,11 @@ from tests.support.certificates import Authority
 
 PATIENCE_S = 30.0
 QUICK = ("--heartbeat-interval", "100", "--election-timeout", "500")
-"""A member whose own elections take half a second; its shortest lease is one second then."""
+"""Flags of a member whose own elections take half a second. Its shortest lease is then one second."""
 
 
 def need_etcd() -> None:
-    """Skip the test, or the module, where etcd is not installed."""
+    """Skip the test or the module if etcd is not installed."""
     for program, package in (("etcd", "etcd-server"), ("etcdctl", "etcd-client")):
         if not shutil.which(program):
             pytest.skip(f"{program} is not on PATH (Debian: apt-get install {package})", allow_module_level=True)
@@ -32,7 +32,7 @@ def need_aetcd() -> None:
 
 
 class Member:
-    """One etcd process, at ports that nobody else is given while the cluster lives. `tls`: a folder, see `make_tls`."""
+    """One etcd process, at ports that stay reserved while the cluster lives. `tls`: a folder, see `make_tls`."""
 
     def __init__(self, name: str, folder: Path, tls: Path | None = None) -> None:
         self.name = name
@@ -100,7 +100,7 @@ class Etcd:
             each.start(",".join(every.peer for every in self.members))
 
     def ctl(self, *command: str, endpoints: Sequence[str] = ()) -> str:
-        """Answer of etcdctl; of all members, or of those that are named."""
+        """Return the answer of etcdctl from all members, or from the named ones."""
         at = ",".join(endpoints or self.addresses)
         call = ("etcdctl", "--endpoints", at, "--dial-timeout=30s", "--command-timeout=30s", *command)
         environment = {**os.environ, "ETCDCTL_API": "3"}
@@ -113,7 +113,7 @@ class Etcd:
 
 
 def make_tls(folder: Path) -> None:
-    """Certificates of an authority, of etcd and of a server, each `NAME.pem`, the last two with their `NAME.key`."""
+    """Write certificates of an authority, of etcd and of a server: each `NAME.pem`, the last two with a `NAME.key`."""
     authority = Authority(folder)
     for name in ("etcd", "server"):
         authority.issue(name, "127.0.0.1")
@@ -121,7 +121,7 @@ def make_tls(folder: Path) -> None:
 
 @contextmanager
 def etcd_cluster(folder: Path, size: int) -> Iterator[Etcd]:
-    """A cluster that answers."""
+    """Yield a cluster that answers."""
     etcd = Etcd(folder, size)
     try:
         etcd.start()
@@ -132,7 +132,7 @@ def etcd_cluster(folder: Path, size: int) -> Iterator[Etcd]:
 
 
 async def written(addresses: Sequence[str], key: str = "/written") -> None:
-    """Return once a write has been taken by one of these members; they may have to start, or to elect, first."""
+    """Return once one of these members has accepted a write. They may have to start, or to elect a leader, first."""
     from aetcd import rpc
 
     from rdzv_server.storage.base import StoreUnavailable
@@ -152,7 +152,7 @@ async def written(addresses: Sequence[str], key: str = "/written") -> None:
 
 
 def _held_port() -> socket.socket:
-    """A bound socket that does not listen: the kernel gives its port to nobody but who asks for it by number."""
+    """Return a bound socket that does not listen. The kernel gives its port only to programs that ask for it."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))

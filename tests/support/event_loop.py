@@ -1,10 +1,10 @@
-"""An event loop at the test's time."""
+"""An event loop with a clock that the test sets."""
 
 from collections.abc import Callable
 
 
 class Loop:
-    """An event loop at the test's time: each turn calls what was ready when it began, as asyncio's does."""
+    """An event loop with a clock that the test sets. As in asyncio, each turn calls what was ready when it began."""
 
     def __init__(self) -> None:
         self.now = self.cpu_s = 100.0
@@ -21,12 +21,12 @@ class Loop:
         self._timers.append((at, callback))
 
     def work(self, seconds: float) -> None:
-        """Keep the loop's thread busy for so long."""
+        """Keep the loop's thread busy for this time."""
         self.now += seconds
         self.cpu_s += seconds
 
     def stand_still(self, seconds: float) -> None:
-        """Give the processor to other processes for so long."""
+        """Give the processor to other processes for this time."""
         self.now += seconds
 
     def turn(self) -> None:

@@ -1,8 +1,8 @@
-"""Programs without their imports, which take longer than they do: each is a fork of a process that has made them.
+"""Programs without the time for their imports: each is a fork of a process that has already imported the modules.
 
-Executed with the names of modules, this is that process. It takes orders from a socket: a message with the program's
-module, its words, environment and current folder, and the descriptors of its output and of a pipe, into which its pid
-is written and, when it has ended, its status. It ends with the socket.
+Executed with the names of modules, this file is that process. It takes orders from a socket. An order is a message with
+the program's module, words, environment and current folder, and the descriptors of its output and of a pipe. It writes
+the program's pid to the pipe, and the exit status when the program has ended. It exits when the socket ends.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ AGENT = (
     "node_agent.kernel.failures.report", "node_agent.kernel.failures.oom", "node_agent.servers.standalone",
 )  # fmt: skip
 RDZVCTL = ("rdzvctl.__main__",)
-"""Modules that one process imports; those of programs have a function `main`."""
+"""Modules that one process imports. Those of programs have a function `main`."""
 READ_AT_THE_START = ("LANG", "LC_ALL", "LC_CTYPE", "LD_PRELOAD", "LOGLEVEL", "TORCH_LOGS")
-"""Variables that count when a process starts or torch is imported, as do Python's own."""
+"""Variables that matter when a process starts or torch is imported, like Python's own."""
 NEEDS_ITS_MAIN_MODULE = ("--run-path", "--run_path")
 ROOT = Path(__file__).parents[2]
 LONGEST = 1 << 20
 
 
 def can_fork(words: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a fork does what a new process would do."""
+    """Return whether a fork behaves like a new process."""
     return not {*words}.intersection(NEEDS_ITS_MAIN_MODULE) and not any(
         name in READ_AT_THE_START or (name.startswith("PYTHON") and name != "PYTHON_EXEC") for name in env
     )
@@ -55,7 +55,7 @@ def can_fork(words: Sequence[str], env: Mapping[str, str]) -> bool:
 
 
 class ForkedProcess:
-    """The part of `asyncio.subprocess.Process` that programs under test are used with."""
+    """The part of `asyncio.subprocess.Process` that tests use."""
 
     def __init__(self, pid: int, status: asyncio.StreamReader, *streams: asyncio.StreamReader) -> None:
         self.pid = pid
@@ -73,7 +73,7 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, signum: int) -> None:
-        """Send a signal as to a child whose end nobody has waited for yet: it may be gone by now."""
+        """Send a signal as to an unreaped child: it may already be gone."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signum)
 
@@ -84,7 +84,7 @@ class ForkedProcess:
 async def fork(
     modules: tuple[str, ...], module: str, words: Sequence[str], env: Mapping[str, str], cwd: str | Path | None
 ) -> ForkedProcess:
-    """Do as `python -m module words` does, in a session of its own. `module` is one of those that are imported."""
+    """Run the same as `python -m module words`, in a separate session. `module`: one of the imported ones."""
     (out, its_out), (err, its_err) = [await pipe() for _ in range(2)]
     nothing = os.open(os.devnull, os.O_RDWR)
     pid, status = await start(modules, module, words, env, cwd, (nothing, its_out, its_err))
@@ -95,9 +95,10 @@ async def start(
     modules: tuple[str, ...], module: str, words: Sequence[str], env: Mapping[str, str], cwd: str | Path | None,
     streams: Sequence[int], ignored: Sequence[int] = (),
 ) -> tuple[int, asyncio.StreamReader]:  # fmt: skip
-    """Do as `fork` does, with these as stdin, stdout and stderr, which are closed here; a terminal becomes its own.
+    """Do the same as `fork`, with these streams as stdin, stdout and stderr. A terminal becomes its controlling one.
 
-    `ignored`: signals that it is started to ignore. Returns its pid, and where its status is written when it has ended.
+    The streams are closed here. `ignored`: signals that the program starts with ignored. Return its pid, and a reader
+    for its exit status.
     """
     order = json.dumps([module, [*words], dict(env), str(cwd or os.getcwd()), [*ignored]]).encode()
     status, its_status = await pipe()
@@ -118,7 +119,9 @@ async def pipe() -> tuple[asyncio.StreamReader, int]:
 
 @cache
 def ensure_running(modules: tuple[str, ...]) -> socket.socket:
-    """Start the process that imports these, if it does not run yet; it stays as long as this one. Its socket."""
+    """Return the socket of the process that imports these modules, started if necessary. It lives as long as this
+    process.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = (sys.executable, __file__, str(theirs.fileno()), *modules)
@@ -127,17 +130,17 @@ def ensure_running(modules: tuple[str, ...]) -> socket.socket:
     return ours
 
 
-# The process whose forks are the programs.
+# The process that forks the programs.
 
 
 def serve(orders: socket.socket, modules: Sequence[str]) -> None:
-    """Start a program for each order, and tell how it ended."""
+    """Start a program for each order, and report how it ended."""
     before = dict(os.environ)
     for module in modules:
         importlib.import_module(module)
     for each in weakref.finalize._registry:  # type: ignore[attr-defined]
-        each.atexit = False  # what modules would undo at the end, such as each of torch's operators
-    gc.freeze()  # or the collector of each fork would have the kernel copy all pages
+        each.atexit = False  # otherwise modules would clean up at the end, for example each of torch's operators
+    gc.freeze()  # otherwise the garbage collector of each fork would make the kernel copy all pages
     changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
     selector = selectors.DefaultSelector()
     selector.register(orders, selectors.EVENT_READ)
@@ -167,7 +170,7 @@ def become(
     changed: Mapping[str, str], streams: Sequence[int], name: str, words: list[str], environment: dict[str, str],
     folder: str, ignored: Sequence[int],
 ) -> NoReturn:  # fmt: skip
-    """Be the program, to its end."""
+    """Run as the program until its end."""
     os.setsid()
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
@@ -186,7 +189,7 @@ def become(
 
 
 def end(main: Callable[[], object]) -> NoReturn:
-    """Exit as the interpreter does, without taking it down: that would copy every page of the imported modules."""
+    """Exit as the interpreter does, without freeing objects, which would copy every page of the imported modules."""
     try:
         code = main()
     except SystemExit as error:
@@ -205,6 +208,6 @@ def end(main: Callable[[], object]) -> NoReturn:
     os._exit((code or 0) & 0xFF)
 
 
-if __name__ == "__main__":  # not by -m: torchrun looks for the source of each frame, and takes long over runpy's
+if __name__ == "__main__":  # without -m: torchrun looks up the source of each frame, which takes long for runpy's
     sys.path[0] = str(ROOT)
     serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

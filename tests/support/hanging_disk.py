@@ -1,11 +1,11 @@
 """A disk that hangs: a FUSE file system with the files of another folder, which answers no request while it hangs.
 
-As a program it runs a command that sees the disk, in a mount namespace of their own, and exits with its code:
+As a program it runs a command that sees the disk, in a separate mount namespace, and exits with the command's code:
 
     python hanging_disk.py FOLDER MOUNT_POINT CONTROL COMMAND...
 
-CONTROL is a named pipe: after `h` the disk hangs, after `a` it answers again. The program says "held" as soon as
-somebody waits for a disk that hangs. Nothing is cached, so that every system call about a file waits.
+CONTROL is a named pipe: after `h` the disk hangs, after `a` it answers again. The program prints "held" as soon as a
+process waits for a hanging disk. Nothing is cached, so every system call about a file waits.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _MAX_WRITE = 1 << 17
 _DIRECT_IO = 1
 _ROOT = 1
 _SIZE, _MODE = 1 << 3, 1
-"""Attributes of SETATTR that are followed."""
+"""Attributes of SETATTR that are supported."""
 Reply = Callable[[int, bytes], bytes]
 
 
@@ -48,13 +48,13 @@ class HangingDisk:
             45: lambda node, body: self._rename(node, body, 16),  # RENAME2
             14: self._open, 35: self._create, 15: self._read, 16: self._write, 28: self._readdir, 17: self._statfs,
             18: lambda node, body: self._done(os.close, *struct.unpack_from("Q", body)),  # RELEASE
-            20: lambda node, body: b"",  # FSYNC; without FLUSH, for which the end of a process would wait
+            20: lambda node, body: b"",  # FSYNC; there is no FLUSH, because the end of a process would wait for it
             27: lambda node, body: bytes(16), 29: lambda node, body: b"",  # OPENDIR, RELEASEDIR
             26: lambda node, body: struct.pack("IIIIHHIIHHI28x", 7, 31, 1 << 17, 0, 12, 9, _MAX_WRITE, 1, 0, 0, 0),
         }  # fmt: skip
 
     def answer(self, request: bytes) -> bytes | None:
-        """Answer to one request; None if the kernel expects none."""
+        """Return the answer to one request, None if the kernel expects none."""
         _, opcode, unique, node = struct.unpack_from("IIQQ", request)
         if opcode in (2, 36, 42):  # FORGET, INTERRUPT, BATCH_FORGET
             return None
@@ -162,7 +162,7 @@ def _attributes(status: os.stat_result) -> bytes:
 
 @cache
 def why_no_fuse() -> str:
-    """Reason why no such disk can be mounted here; empty if one can."""
+    """Return why no such disk can be mounted here, empty if one can."""
     if os.geteuid() or not os.path.exists("/dev/fuse"):
         return "needs root and /dev/fuse"
     tried = subprocess.run([sys.executable, __file__, "/tmp", "/mnt", "/dev/null", "true"], capture_output=True)
@@ -193,7 +193,7 @@ def main(folder: str, mount_point: str, control: str, *command: str) -> int:
             is_held = True
             print("held", flush=True)
         else:
-            with suppress(FileNotFoundError, InterruptedError):  # the request was given up
+            with suppress(FileNotFoundError, InterruptedError):  # the request was abandoned
                 answer = disk.answer(os.read(device, _LARGEST_REQUEST))
                 if answer:
                     os.write(device, answer)
@@ -211,14 +211,14 @@ class Disk:
         self.path = folder / "disk"
         """Path of the disk, for the program that sees it."""
         self.files = folder / "files"
-        """Files of the disk, for everybody else."""
+        """Files of the disk, for all other processes."""
         self._control = folder / "control"
         for each in (self.path, self.files):
             each.mkdir()
         os.mkfifo(self._control)
 
     def command(self, *command: str) -> tuple[str, ...]:
-        """Command of a program that sees the disk."""
+        """Return the command of a program that sees the disk."""
         return (sys.executable, __file__, str(self.files), str(self.path), str(self._control), *command)
 
     def hang(self) -> None:

@@ -1,4 +1,4 @@
-"""Modules that tests need, and that their own process imports late or never: some take longer than most tests.
+"""Modules that tests need, but whose import in this process is late or unnecessary: some take longer than most tests.
 
 Each of pytest-xdist's processes collects all tests.
 """
@@ -11,14 +11,14 @@ import pytest
 
 
 def need(*modules: str) -> None:
-    """Skip the test where one of these, which other processes import, is not installed."""
+    """Skip the test if one of these modules, which other processes import, is not installed."""
     for module in modules:
         if find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
 
 
 class Later:
-    """A module that is imported when something of it is asked for, and not when the tests are collected."""
+    """A module that is imported on first use, and not when the tests are collected."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""One command line under torchrun and under node-agent: the program's name is replaced, and nothing else."""
+"""One command line under torchrun and under node-agent: only the program's name differs."""
 
 import asyncio
 import atexit
@@ -21,11 +21,11 @@ TORCHRUN, NODE_AGENT = "torchrun", "node-agent"
 MODULES = {TORCHRUN: forked.TORCHRUN, NODE_AGENT: ("node_agent", "node_agent.launch")}
 WARM_HELPER = str(Path(__file__).with_name("warm_python_helper.py"))
 SLOW_MODULES = "torch._dynamo,torch.distributed.nn"
-"""Modules that take long to import, and stand at the beginning of programs with torch."""
+"""Modules that take long to import, and that programs with torch import first."""
 DIGITS = f"{SLOW_MODULES},sklearn.datasets"
-"""Those of examples/train_digits.py."""
+"""Modules of examples/train_digits.py."""
 LONG_S = 100.0
-"""Several imports of torch on a small machine."""
+"""Seconds for several imports of torch on a small machine."""
 
 
 async def start(
@@ -45,7 +45,7 @@ async def start(
 
 
 async def launch(launcher: str, *nodes: Sequence[str], exit_code: int = 0, **how: Any) -> list[Program]:
-    """Start one agent for each node's command line, see `start`, and let all of them come to their end."""
+    """Start one agent for each node's command line, see `start`, and wait until all have ended."""
     agents = [await start(launcher, words, **how) for words in nodes]
     codes = await asyncio.gather(*(agent.exit_code(LONG_S) for agent in agents))
     assert set(codes) == {exit_code}, (launcher, codes)
@@ -55,7 +55,7 @@ async def launch(launcher: str, *nodes: Sequence[str], exit_code: int = 0, **how
 def warm_python(modules: str, folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of launchers whose workers are forks of a process that has imported `modules`.
 
-    It imports them once for all tests of this process that name the same modules and variables: those belong into one
+    Tests in this process that name the same modules and variables share one such process, so put them in one
     `xdist_group`.
     """
     name = _serve(modules, tuple(sorted(env.items())))
@@ -66,13 +66,13 @@ def warm_python(modules: str, folder: Path, env: Mapping[str, str]) -> dict[str,
 
 
 def warm_torch(folder: Path) -> dict[str, str]:
-    """Return what `warm_python` does, for workers that need torch alone."""
+    """Return the same as `warm_python`, for workers that need only torch."""
     return warm_python(SLOW_MODULES, folder, {"OMP_NUM_THREADS": "1"})
 
 
 @cache
 def _serve(modules: str, env: tuple[tuple[str, str], ...]) -> str:
-    """Start a server of `warm_python_helper.py`, which ends with this process. Returns its name."""
+    """Start a server of `warm_python_helper.py`, which ends with this process. Return its name."""
     name = secrets.token_hex(8)
     command = (sys.executable, "-u", WARM_HELPER, "--serve", name, *modules.split(","))
     server = subprocess.Popen(
@@ -86,7 +86,7 @@ def _serve(modules: str, env: tuple[tuple[str, str], ...]) -> str:
 
 @contextmanager
 def free_port() -> Iterator[str]:
-    """A port that the kernel gives to nobody else meanwhile, and at which either launcher can listen."""
+    """Yield a port that stays reserved, and at which either launcher can listen."""
     port = ReservedPort()
     try:
         yield str(port.number)

@@ -1,4 +1,4 @@
-"""Messages as hypothesis strategies, drawn from the very hints that the codec reads."""
+"""Messages as hypothesis strategies, drawn from the type hints that the codec reads."""
 
 from enum import Enum
 from functools import cache
@@ -22,7 +22,7 @@ from rdzv_protocol.messages import Message
 from rdzv_protocol.visible import is_visible
 
 KINDS: tuple[Any, ...] = get_args(Message)
-"""Everything that is sent as a whole."""
+"""All types that are sent as a whole."""
 AGENT_PARTS = sorted(
     {
         kind: None
@@ -31,17 +31,17 @@ AGENT_PARTS = sorted(
     },
     key=lambda kind: kind.__module__ != messages.__name__,
 )
-"""Everything that agents send or are sent, whole or as a part."""
+"""All types that agents send or receive, whole or as a part."""
 PARTS = [
     *AGENT_PARTS, *get_args(ActionRequest), LogsRequest, Done, WorkerLog, StacksRequest, WorkerStacks, DescribeRequest,
     AgentDescription,
 ]  # fmt: skip
-"""Everything that is sent, whole or as a part."""
+"""All types that are sent, whole or as a part."""
 
 
 @cache
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type, within its limits and at them."""
+    """Return a strategy for values of a type, within its limits and at them."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _limited(args[0], args[1])

@@ -1,6 +1,7 @@
-"""A pytest plug-in: a test of an `xdist_group` has the same name in reports as when it runs alone.
+"""A pytest plug-in: a test of an `xdist_group` has the same name in reports as when it runs by itself.
 
-pytest-xdist appends the group to the name, under which `--last-failed` finds no test: a failure would not run again.
+pytest-xdist appends the group to the name. `--last-failed` then finds no test of that name, so a failed test would not
+run again.
 """
 
 from collections.abc import Generator
@@ -10,7 +11,7 @@ import pytest
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In the process that runs the test. The report keeps the long name until it is out of pytest-xdist's hands."""
+    """Keep the long name, in the process that runs the test, until pytest-xdist has sent the report."""
     report = yield
     groups = sorted({str(marker.args[0]) for marker in item.iter_markers("xdist_group")})
     report.name = item.nodeid.removesuffix(f"@{'_'.join(groups)}")
@@ -19,6 +20,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """In the process that gathers what the others report."""
+    """Restore the name in the process that collects all reports."""
     if hasattr(report, "node") and hasattr(report, "name"):  # a process that dies reports no name
         report.nodeid = report.name

@@ -1,6 +1,6 @@
-"""Receiver of OTLP over HTTP, in a process of its own: each span that comes is one line of JSON on stdout.
+"""Receiver of OTLP over HTTP, as a program: prints each received span to stdout as one line of JSON.
 
-Requests are decoded by OpenTelemetry's own protobuf package. The first line is the port. `--refuse` answers 400.
+OpenTelemetry's own protobuf package decodes the requests. The first line is the port. `--refuse` answers 400.
 """
 
 import gzip

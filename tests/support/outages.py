@@ -1,4 +1,4 @@
-"""Lines in which an agent tells that its server is out of reach, and back: patterns for `Program.line`."""
+"""Lines of an agent about an outage of its server and its end: patterns for `Program.line`."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""Facts of processes that are not children of the test: their state, parents, children and end, and what they hold."""
+"""Facts about processes that are not the test's children: state, parents, children, end, and open resources."""
 
 import asyncio
 import ctypes
@@ -15,7 +15,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def stat(pid: int) -> list[str]:
-    """State, parent and so on, as in /proc/PID/stat after the name; nothing for a process that is gone."""
+    """Return the fields after the name in /proc/PID/stat, beginning with the state; none if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -23,24 +23,24 @@ def stat(pid: int) -> list[str]:
 
 
 def state(pid: int) -> str:
-    """The letter of /proc/PID/stat; empty for a process that is gone."""
+    """Return the state letter of /proc/PID/stat, empty if the process is gone."""
     return "".join(stat(pid)[:1])
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process is there and not merely waiting to be reaped."""
+    """Return whether the process exists and is not a zombie."""
     return state(pid) not in ("", "Z", "X")
 
 
 def parent(pid: int) -> int:
-    """Pid of the parent of a process that is there."""
+    """Return the parent's pid of an existing process."""
     return int(stat(pid)[1])
 
 
 def children(pid: int) -> set[int]:
-    """Pids of children, zombies and adopted ones included, whichever thread of the process started them.
+    """Return the pids of children, including zombies and adopted ones, from all threads of the process.
 
-    A thread that ends leaves its children to another one, which may have been looked at already: then all are again.
+    A thread that ends passes its children to another one, which may have been read already. All are then read again.
     """
     while True:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
@@ -50,7 +50,7 @@ def children(pid: int) -> set[int]:
 
 @contextmanager
 def subreaper() -> Iterator[None]:
-    """Meanwhile this process adopts what loses its parent, as an agent does."""
+    """Let this process adopt orphans meanwhile, as an agent does."""
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
@@ -60,7 +60,7 @@ def subreaper() -> Iterator[None]:
 
 
 def command_line(pid: int) -> str:
-    """Empty for a process that is gone, and for a zombie."""
+    """Return the command line, empty if the process is gone or a zombie."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -68,17 +68,17 @@ def command_line(pid: int) -> str:
 
 
 def helpers(pid: int, script: str) -> list[int]:
-    """Pids of the children that execute this script."""
+    """Return the pids of the children that execute this script."""
     return [child for child in children(pid) if script in command_line(child)]
 
 
 def guardians(agent: int) -> list[int]:
-    """The processes that would end what the agent's workers leave behind."""
+    """Return the processes that would end the orphans of the agent's workers."""
     return helpers(agent, "orphans_helper.py")
 
 
 def process_ended(pid: int) -> asyncio.Event:
-    """An event that is set when the process has ended."""
+    """Return an event that is set when the process has ended."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     try:
         pidfd = os.pidfd_open(pid)
@@ -102,7 +102,7 @@ async def ended(pid: int, within_s: float = PATIENCE_S) -> None:
 
 
 async def until(holds: Callable[[], object], within_s: float = PATIENCE_S) -> None:
-    """Return once it is so; for what nobody tells of."""
+    """Poll until the condition is true, for conditions without an event."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -122,6 +122,6 @@ class Footprint:
 
 
 def kill_unnoticed(pid: int) -> None:
-    """Kill a child; the event loop has not yet seen it when this returns."""
+    """Kill a child. The event loop has not noticed it when this returns."""
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

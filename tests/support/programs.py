@@ -23,18 +23,18 @@ WORKER, TORCH_WORKER = str(WORKERS / "worker.py"), str(WORKERS / "torch_worker.p
 STRAGGLING_WORKER = str(WORKERS / "straggling_worker.py")
 STORE_WORKER, PRYING_WORKER = str(WORKERS / "store_worker.py"), str(WORKERS / "prying_worker.py")
 PATIENCE_S = 30.0
-"""Time that a test waits for what must happen. It never sleeps: this is only reached by a failure."""
+"""Seconds that a test waits for an event. Only a failing test waits that long."""
 
 AGENT = ("-m", "node_agent")
 """Arguments with which the interpreter becomes an agent."""
 OWN_TIME = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?=node-agent: )")
 
 _started: list["Program"] = []
-"""Programs that the innermost `ended_programs` has to end."""
+"""Programs that the innermost `ended_programs` must end."""
 
 
 class Program:
-    """A started process. Its lines are collected as they come."""
+    """A started process. It collects its lines as they come."""
 
     def __init__(self, process: asyncio.subprocess.Process | forked.ForkedProcess) -> None:
         self.process = process
@@ -53,7 +53,7 @@ class Program:
         cls, *command: str, env: Mapping[str, str] | None = None, cwd: str | Path | None = None,
         stdin: int = asyncio.subprocess.DEVNULL,
     ) -> Self:  # fmt: skip
-        """Start a command in a session of its own, with `env` besides the test's own environment."""
+        """Start a command in a separate session, with `env` in addition to the test's own environment."""
         process = await asyncio.create_subprocess_exec(
             *command,
             env={**os.environ, **(env or {})},
@@ -69,7 +69,7 @@ class Program:
     async def torchrun(
         cls, *words: str, env: Mapping[str, str] | None = None, cwd: str | Path | None = None, legacy: bool = False
     ) -> Self:
-        """Start stock torchrun with these words, or `torch.distributed.launch`: as `start` does, but sooner."""
+        """Start stock torchrun with these words, or `torch.distributed.launch`. It works like `start`, but faster."""
         return await cls.python(forked.TORCHRUN, forked.TORCHRUN[legacy], *words, env=env, cwd=cwd)
 
     @classmethod
@@ -77,7 +77,7 @@ class Program:
         cls, modules: tuple[str, ...], module: str, *words: str, env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
     ) -> Self:  # fmt: skip
-        """Start `python -m module words` as a fork of a process that has imported `modules`, where that is the same."""
+        """Start `python -m module words`, if possible as a fork of a process that has imported `modules`."""
         if forked.can_fork(words, env or {}):
             return cls._of(await forked.fork(modules, module, words, {**os.environ, **(env or {})}, cwd))
         return await cls.start(sys.executable, "-m", module, *words, env=env, cwd=cwd)
@@ -90,7 +90,7 @@ class Program:
 
     @property
     def said(self) -> list[str]:
-        """Lines that the program has written to stderr, without the time before its own ones."""
+        """Return the lines that the program has written to stderr, without the time in its own lines."""
         return [OWN_TIME.sub("", line) for line in self.err]
 
     @property
@@ -98,9 +98,9 @@ class Program:
         return self.process.returncode is None
 
     async def line(self, pattern: str, within_s: float = PATIENCE_S) -> re.Match[str]:
-        """The first line, written or yet to be written, on stderr or stdout that matches.
+        """Return the first line on stderr or stdout, past or future, that matches.
 
-        AssertionError: both have ended without it.
+        Raises `AssertionError` if both streams end without it.
         """
         async with asyncio.timeout(within_s), self._changed:
             while True:
@@ -111,7 +111,7 @@ class Program:
                 await self._changed.wait()
 
     async def exit_code(self, within_s: float = PATIENCE_S) -> int:
-        """The exit code; every line has been collected by then."""
+        """Return the exit code, once every line has been collected."""
         async with asyncio.timeout(within_s):
             code = await self.process.wait()
             await asyncio.gather(*self._readers)
@@ -121,18 +121,18 @@ class Program:
         self.process.send_signal(signum)
 
     async def kill(self) -> None:
-        """SIGKILL to a program that runs; returns when it has ended."""
+        """Send SIGKILL to a running program, and return when it has ended."""
         self.signal(signal.SIGKILL)
         assert await self.exit_code() == -signal.SIGKILL
 
     async def end(self) -> None:
-        """Kill it if it still runs."""
+        """Kill the program if it still runs."""
         if self.is_running:
             self.process.kill()
         await self.exit_code()
 
     def show(self) -> None:
-        """Print what it has written: pytest shows that if the test fails."""
+        """Print the program's output. pytest shows it if the test fails."""
         for stream, lines in (("out", self.out), ("err", self.err)):
             print(*(f"{type(self).__name__} {self.pid} {stream}: {line}" for line in lines), sep="\n", file=sys.stderr)
 
@@ -149,7 +149,7 @@ class Program:
 
 @asynccontextmanager
 async def ended_programs() -> AsyncIterator[None]:
-    """Every program that is started within ends with the block, and shows what it has written."""
+    """End every program that is started in this block, and show its output."""
     global _started
     outer, _started = _started, []
     try:
@@ -172,7 +172,7 @@ class Server(Program):
     async def listen(
         cls, *flags: str, port: int = 0, env: Mapping[str, str] | None = None, is_forked: bool = True
     ) -> Self:
-        """`is_forked`: False for a process whose command line is the server's."""
+        """Start a server. `is_forked`: False for a process whose command line is the server's."""
         if is_forked:
             server = await cls.python(forked.SERVER, *forked.SERVER[:1], *cls.words(*flags, port=port), env=env)
         else:
@@ -196,16 +196,16 @@ class Server(Program):
         return await get(f"http://{self.endpoint}{path}")
 
     async def status(self) -> dict[str, Any]:
-        """The server and its runs, as operators see them."""
+        """Return the server and its runs, as operators see them."""
         return dict(json.loads(await self.get("/v1/status")))
 
     async def run(self) -> dict[str, Any]:
-        """The only run of the server, as operators see it."""
+        """Return the only run of the server, as operators see it."""
         (run,) = (await self.status())["runs"]
         return dict(run)
 
     async def parks(self, polls: int) -> None:
-        """Wait until exactly so many polls are parked: then each closed connection is a sign that its agent is gone."""
+        """Wait until exactly this number of polls is parked. A closed connection then shows that its agent is gone."""
         async with asyncio.timeout(PATIENCE_S):
             while f"\nrdzv_long_polls {polls}.0\n" not in await self.get("/metrics"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -226,7 +226,7 @@ async def start_agent(
 
 
 async def refuses(program: Program, *says: str, code: ExitCode = ExitCode.BAD_INPUT) -> None:
-    """The program ends with this exit code, and its last line says what to do."""
+    """Assert that the program ends with this exit code, and that its last line says what to do."""
     assert await program.exit_code() == code
     last = program.err[-1]
     for text in says:
@@ -246,6 +246,6 @@ def _get(url: str) -> str:
         with opener.open(url, timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as refusal:
-        with refusal:  # the test may keep it, but not its connection
+        with refusal:  # the test may keep the answer, but not its connection
             told = io.BytesIO(refusal.read())
         raise urllib.error.HTTPError(url, refusal.code, refusal.reason, refusal.headers, told) from None

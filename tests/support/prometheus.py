@@ -18,7 +18,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 def need_prometheus() -> None:
-    """Skip the test if there is no Prometheus on this machine."""
+    """Skip the test if Prometheus is not installed."""
     if shutil.which("prometheus") is None or shutil.which("promtool") is None:
         pytest.skip("no prometheus here: tests/install-debian-packages.sh")
 
@@ -30,7 +30,7 @@ def promtool(*words: str, text: str = "", cwd: Path | None = None) -> subprocess
 
 
 class Scrape:
-    """One answer of `/metrics`, as Prometheus' own parser reads it."""
+    """One answer of `/metrics`, parsed by Prometheus' own parser."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -40,12 +40,12 @@ class Scrape:
         assert len(self.samples) == len(samples), "a series stands there twice"
 
     def __call__(self, name: str, **labels: str) -> float:
-        """Value of the only series with these labels, beside others that it may have."""
+        """Return the value of the only series that has these labels, perhaps among others."""
         (value,) = self.all(name, **labels).values()
         return value
 
     def all(self, name: str, **labels: str) -> dict[Labels, float]:
-        """Values of all series with these labels, by all of their labels."""
+        """Return the values of all series with these labels, by all of their labels."""
         return {key: value for key, value in self._named(name) if labels.items() <= dict(key).items()}
 
     def _named(self, name: str) -> Iterator[tuple[Labels, float]]:
@@ -59,7 +59,7 @@ class Prometheus(Program):
 
     @classmethod
     async def watch(cls, folder: Path, targets: Mapping[str, Sequence[str]], rules: Path | None = None) -> Self:
-        """Start it with its data in `folder`. `targets`: HOST:PORT of those to scrape, by the job's name."""
+        """Start it with its data in `folder`. `targets`: HOST:PORT of the programs to scrape, by job name."""
         need_prometheus()
         config = {
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
@@ -78,13 +78,13 @@ class Prometheus(Program):
         return prometheus
 
     async def value(self, query: str) -> float | None:
-        """Value of the only series that the query gives; None if there is none."""
+        """Return the value of the only series that the query returns, None if there is none."""
         result = await self.series(query)
         assert len(result) <= 1, result
         return float(result[0]["value"][1]) if result else None
 
     async def answers(self, query: str) -> None:
-        """Return when the query gives something: a rate does with the second sample."""
+        """Return when the query has a result. A rate needs two samples."""
 
         async def has_come() -> bool:
             return bool(await self.series(query))
@@ -92,11 +92,11 @@ class Prometheus(Program):
         await _until(has_come, query)
 
     async def series(self, query: str) -> list[Any]:
-        """Return the series that the query gives at present."""
+        """Return the present series of the query."""
         return list((await self._ask(f"query?{urlencode({'query': query})}"))["result"])
 
     async def shows(self, query: str, value: float) -> None:
-        """Return when the query gives this value."""
+        """Return when the query has this value."""
 
         async def has_come() -> bool:
             return await self.value(query) == value
@@ -104,7 +104,7 @@ class Prometheus(Program):
         await _until(has_come, query)
 
     async def fires(self, name: str) -> str:
-        """The alert's summary, when it fires."""
+        """Return the alert's summary when it fires."""
         summaries: dict[str, str] = {}
 
         async def has_come() -> bool:

@@ -1,4 +1,4 @@
-"""Real proxies before a server, as sites run them: nginx and haproxy, each with a configuration of the test's own."""
+"""Real proxies before a server, as sites run them: nginx and haproxy, each with its own configuration."""
 
 import re
 import shutil
@@ -58,21 +58,23 @@ http {{
 {servers}
 }}
 """
-"""A configuration around what a site writes into its own: the `server` blocks."""
+"""A configuration around the part that a site writes: the `server` blocks."""
 
 
 def haproxy_configuration(listen: str, server: str, settings: str = "") -> str:
-    """Configuration of haproxy, which passes HTTP on from `listen` to `server`. `settings`: lines for all proxies."""
+    """Return a configuration of haproxy that forwards HTTP from `listen` to `server`. `settings`: lines for all
+    proxies.
+    """
     return _HAPROXY.format(listen=listen, server=server, settings=settings)
 
 
 def nginx_configuration(listen: str, server: str, settings: str = "") -> str:
-    """An nginx `server` block, which passes HTTP on from `listen` to `server`. `settings`: lines of its location."""
+    """Return an nginx `server` block that forwards HTTP from `listen` to `server`. `settings`: its location's lines."""
     return _NGINX_SERVER.format(listen=listen, server=server, settings=settings)
 
 
 def command(kind: Kind, folder: Path, configuration: str) -> tuple[str, ...]:
-    """Command of a proxy with this configuration, which it writes into `folder`; all of it is one process."""
+    """Write the configuration into `folder` and return the command of the proxy, which is a single process."""
     path = folder / f"{kind}.conf"
     path.write_text(configuration if kind == "haproxy" else _NGINX.format(folder=folder, servers=configuration))
     return {"nginx": (str(NGINX), "-e", "stderr", "-c"), "haproxy": (str(HAPROXY), "-db", "-f")}[kind] + (str(path),)
@@ -85,13 +87,13 @@ class Proxy(Program):
 
     @classmethod
     async def listen(cls, kind: Kind, folder: Path, port: int, server: str, settings: str = "") -> Self:
-        """Start a proxy from `port` to `server`; returns once it accepts connections."""
+        """Start a proxy from `port` to `server`. Return once it accepts connections."""
         make = {"nginx": nginx_configuration, "haproxy": haproxy_configuration}[kind]
         return await cls.configured(kind, folder, port, make(f"127.0.0.1:{port}", server, settings))
 
     @classmethod
     async def configured(cls, kind: Kind, folder: Path, port: int, configuration: str) -> Self:
-        """Start a proxy that listens at `port` by its configuration."""
+        """Start a proxy whose configuration makes it listen at `port`."""
         proxy = await cls.start(*command(kind, folder, configuration))
         proxy.endpoint = f"127.0.0.1:{port}"
         await until(lambda: not proxy.is_running or _accepts(port))
@@ -109,7 +111,7 @@ _PORT, _SERVER = 29_400, "10.0.0.1:29400"
 
 
 def of_page(page: str, kind: Kind, port: int, server: str) -> str:
-    """The configuration of this kind that a page of docs/ shows, from `port` on loopback to `server`."""
+    """Return the configuration of this kind on a page of docs/, from `port` on loopback to `server`."""
     (found,) = [text for each, text in SNIPPET.findall(page) if each == kind]
     assert found.count(_SERVER) == 1
     there = found.replace(_SERVER, server)

@@ -22,24 +22,24 @@ class Done(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The document that it wrote."""
+        """Return the document that it wrote."""
         assert self.code == 0, self.err
         return json.loads("\n".join(self.out))
 
     @property
     def lines(self) -> list[str]:
-        """Output of a command that succeeded and wrote nothing to stderr."""
+        """Return the output of a command that succeeded and wrote nothing to stderr."""
         assert (self.code, self.err) == (0, [])
         return self.out
 
 
 def environment(endpoint: str = "", **more: str) -> dict[str, str]:
-    """Environment of a command that reads no configuration of whoever runs the tests."""
+    """Return the environment of a command that does not read the configuration of the user who runs the tests."""
     return {"XDG_CONFIG_HOME": NOWHERE, "RDZV_ENDPOINT": endpoint, "RDZV_TOKEN_FILE": "", **more}
 
 
 async def rdzvctl(*words: str | Path, endpoint: str = "", env: Mapping[str, str] | None = None) -> Done:
-    """Carry out a command whose output is a pipe."""
+    """Run a command whose output is a pipe."""
     env = {**environment(endpoint), **(env or {})}
     program = await Program.python(forked.RDZVCTL, forked.RDZVCTL[0], *map(str, words), env=env)
     code = await program.exit_code()

@@ -1,4 +1,4 @@
-"""Receiver of a webhook on a real socket: keeps what it has acknowledged, and refuses when it is told to."""
+"""Receiver of a webhook on a real socket: keeps the requests that it acknowledges, and refuses when told to."""
 
 import asyncio
 import json
@@ -10,13 +10,13 @@ PATIENCE_S = 30.0
 
 
 class Receiver:
-    """`answers`: statuses of the next requests; after them, and as a rule, 200."""
+    """Receiver of a webhook. `answers`: statuses of the next requests. The status after them is 200."""
 
     def __init__(self) -> None:
         self.answers: list[int] = []
         self.requests = 0
         self.raw: list[tuple[dict[str, str], bytes]] = []
-        """Headers and body of each request that was acknowledged."""
+        """Headers and body of each acknowledged request."""
         self.first_numbers: list[int] = []
         """Number of the first event of each request, acknowledged or not."""
         self._events: dict[str, list[dict[str, Any]]] = {}
@@ -35,7 +35,7 @@ class Receiver:
         await self._runner.cleanup()
 
     def numbers(self, run_id: str) -> list[int]:
-        """Numbers of the run's events in the order in which they came, without copies."""
+        """Return the numbers of the run's events in the order of arrival, without copies."""
         seen: list[int] = []
         for event in self._events.get(run_id, []):
             if event["number"] not in seen:

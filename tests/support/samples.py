@@ -1,4 +1,4 @@
-"""Values of any message type, with something in every field: what a program of today may write."""
+"""Values of any message type in which no field is empty, as a program of today may write them."""
 
 from typing import Any, TypeVar
 

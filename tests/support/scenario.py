@@ -1,7 +1,7 @@
 """A run told as a story: `run.join("a", "b"); run.fails("a"); assert run.restarting`.
 
-An agent is called by its name, which is also its node's unless a test says otherwise. Time is a number of seconds
-that moves only when a test says so, and every deadline on the way is met.
+Stories refer to an agent by its name, which is also its node's unless a test says otherwise. Time is a number of
+seconds that moves only when a test moves it. Every deadline on the way fires.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -64,7 +64,7 @@ OPERATOR: dict[str, Any] = {"by": "admin 10.0.0.7"}
 
 @dataclass(frozen=True)
 class Connection:
-    """A connection to the server, known by its name."""
+    """A connection to the server, identified by its name."""
 
     name: Hashable
     server_addr: str = SERVER_ADDR
@@ -76,7 +76,7 @@ class Connection:
 
 
 def a_join(agent: str, *, node: str | None = None, after_round: int = 0, **changes: Any) -> JoinRequest:
-    """A join of `agent`, on the node of the same name."""
+    """Return a join of `agent`, on the node of the same name."""
     node_id = node or agent
     place = {"addr": f"host-{node_id}", "port": 29_500 + after_round}
     known = ("tail_log", "examine", "notice")
@@ -91,7 +91,7 @@ def a_failure(node: str, *, rank: int = 0, exit_code: int = 1, cause: str = "", 
 
 
 def nnodes(text: str) -> dict[str, int]:
-    """`--nnodes`: "2:3" or "2"."""
+    """Parse `--nnodes`: "2:3" or "2"."""
     low, _, high = text.partition(":")
     return {"min_nodes": int(low), "max_nodes": int(high or low)}
 
@@ -106,17 +106,17 @@ class Scenario:
         self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         self.now = 0.0
         self.effects: list[Effect] = []
-        """Effects of the last thing that happened."""
+        """Effects of the latest event."""
         self.records: list[Record] = []
         self.events: list[RunEvent] = []
-        """Everything that was told of the run."""
+        """All events of the run."""
         self.refusal: ProtocolError | None = None
-        """Refusal of the last request that was refused, in a story."""
+        """Refusal of the last refused request in a story."""
 
-    # What happens.
+    # Events.
 
     def join(self, *names: str, **changes: Any) -> None:
-        """Each agent joins; one that is known says that its workers of the last round have stopped."""
+        """Each agent joins. A known agent thereby reports that its workers of the last round have stopped."""
         for name in names:
             known = self.run.agents.get(name)
             joined: dict[str, Any] = {}
@@ -137,11 +137,11 @@ class Scenario:
         self.handle(NodeLeft(name, reason))
 
     def tells(self, name: str, **progress: Any) -> None:
-        """The agent tells of its workers' progress in the running round."""
+        """The agent reports its workers' progress in the running round."""
         self.handle(LeaseRenewed(name, Progress(**({"round": self.run.round} | progress))))
 
     def steps(self, seconds: float, *, poll_s: float = 5.0, work: Mapping[str, float] = {}, **step_s: float) -> None:
-        """Time passes in which agents tell, twice in a lease, of new steps, and of how long each takes.
+        """Let time pass while agents report, twice in a lease, new steps and the seconds of each.
 
         `work`: the part of it that is own work.
         """
@@ -160,21 +160,21 @@ class Scenario:
         silent_s: float = 0.0,
         limit_s: float | None = None,
     ) -> None:
-        """The agent suspects that its workers with these ranks hang; without ranks it takes that back."""
+        """The agent suspects that its workers with these ranks hang. Without ranks it retracts the suspicion."""
         round_ = self.run.round if round is None else round
         self.handle(HangSuspected(name, round_, source, HUNG, tuple(map(int, ranks)), float(silent_s), limit_s))
 
     def asked(self, kind: type[Asked]) -> dict[str, Asked]:
-        """Agents that have an open query of this kind, each with the query."""
+        """Return the agents that have an open query of this kind, each with the query."""
         asked = [(name, query) for name in self.run.agents for query in self.run.queries.of(name, self.now)]
         return {name: query for name, query in asked if isinstance(query, kind)}
 
     def examined(self) -> dict[str, Examine]:
-        """Agents that are asked what their workers do, each with its query."""
+        """Return the agents that are asked what their workers do, each with its query."""
         return self.asked(Examine)
 
     def retracts(self, name: str) -> None:
-        """The agent leaves because of a signal, and takes back the success that it has just reported."""
+        """The agent leaves because of a signal, and retracts the success that it has just reported."""
         self.handle(NodeLeft(name, "SIGTERM", retracts_success=True))
 
     def leaves_unfit(self, name: str) -> None:
@@ -183,12 +183,12 @@ class Scenario:
         self.handle(NodeLeft(name, f"node {node_id} is unfit: no GPU 3", unfit=True))
 
     def joins_unfit(self, name: str) -> None:
-        """A check has found the node unfit before its agent joined, which takes no part."""
+        """A check has found the node unfit before its agent joined, so the agent takes no part."""
         with suppress(AgentFenced):
             self.handle(NodeJoined(a_join(name, unfit=f"node {name} is unfit: no GPU 3"), SERVER_ADDR))
 
     def tests_network(self, *, bad: str = "", times: int = 1) -> None:
-        """All that are asked answer, as often as is said: tests with the bad nodes, of one letter each, fail."""
+        """All agents that are asked answer, `times` times. Tests with the bad nodes, one letter each, fail."""
         for _ in range(times):
             for name, query in self.asked(PairTest).items():
                 fails = name in bad or query.peer in bad
@@ -197,17 +197,17 @@ class Scenario:
                 self.handle(QueryAnswered(name, query.number, answer))
 
     def announces(self, name: str, *, notice_s: float = 24.0, stop_s: float = 30.0) -> None:
-        """The agent says that it leaves soon."""
+        """The agent announces that it leaves soon."""
         self.handle(LeaveAnnounced(name, "SIGTERM", notice_s, stop_s))
 
     def acknowledges(self, *names: str, listening: int = 1, acknowledged: int = 1) -> None:
-        """The workers of each node have had the notice of the round's end."""
+        """The workers of each node have received the notice of the round's end."""
         for name in names:
             answer = Noticed(listening=listening, acknowledged=acknowledged)
             self.handle(QueryAnswered(name, self.asked(Notice)[name].number, answer))
 
     def judges(self, **states: str) -> None:
-        """All that are asked answer, with the states of their workers if any is given; then the hang is judged."""
+        """All agents that are asked answer, with their workers' states if given. Then the hang is judged."""
         for name, query in self.examined().items():
             seat = self.run.seats[name]
             state = ProcessState[states.get(name, "ALIVE")]
@@ -219,7 +219,7 @@ class Scenario:
         self.handle(RunStopped(**(OPERATOR | operation)))
 
     def admits(self, **operation: Any) -> None:
-        """An operator has those admitted that stand by."""
+        """An operator admits the spares."""
         self.handle(ArrivalsAdmitted(**(OPERATOR | operation)))
 
     def is_restarted(self, **operation: Any) -> None:
@@ -238,16 +238,16 @@ class Scenario:
         self.handle(NodeUncordoned(node_id=node, **OPERATOR))
 
     def disconnects(self, name: str, *, was_parked: bool = True) -> None:
-        """The agent's connection closes; `was_parked`: while its poll was parked."""
+        """The agent's connection closes. `was_parked`: whether its poll was parked."""
         self.handle(AgentDisconnected(name, was_parked))
 
     def is_lost(self, name: str) -> None:
-        """The agent's connection closes, and its grace runs out."""
+        """The agent's connection closes, and its grace period ends."""
         self.disconnects(name)
         self.passes(self.settings.disconnect_grace_s)
 
     def restarts(self) -> None:
-        """The server is started again."""
+        """The server restarts."""
         self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         for record in self.records:
             self.machine.replay(record.fact, record.at)
@@ -255,7 +255,7 @@ class Scenario:
         self.run.validate()
 
     def restarts_from_a_snapshot(self) -> None:
-        """The server is started again, and a snapshot stands in the place of its records."""
+        """The server restarts from a snapshot that replaces its records."""
         parts = list(take(self.run))
         self.machine = RunMachine(self.created, 0.0, RETENTION_S, self.policies)
         for part in parts:
@@ -264,7 +264,7 @@ class Scenario:
         self.run.validate()
 
     def sets_wall_clock(self, wall_at: float) -> None:
-        """Somebody sets the server's wall clock, or its machine was suspended."""
+        """Set the server's wall clock, as a user or a suspended machine does."""
         self.records += [each for each in self.machine.set_wall_clock(wall_at, self.now) if isinstance(each, Record)]
 
     def renews(self, *names: str) -> None:
@@ -272,7 +272,7 @@ class Scenario:
             self.handle(LeaseRenewed(name))
 
     def passes(self, seconds: float) -> None:
-        """Let time pass, deadline after deadline, as the server's timer does."""
+        """Let time pass, deadline by deadline, as the server's timer does."""
         end = self.now + seconds
         while (at := self.machine.next_deadline()) is not None and at <= end:
             self.now = max(self.now, at)
@@ -310,35 +310,35 @@ class Scenario:
         return directive.sentence if isinstance(directive, Wait) else directive.reason
 
     def participants(self) -> list[str]:
-        """Participants that run now, by group rank."""
+        """Return the running participants, by group rank."""
         started = [name for name in self.run.agents if isinstance(self.directive(name), Start)]
         return sorted(started, key=lambda name: self.assignment(name).group_rank)
 
     def told(self, kind: type) -> set[str]:
-        """Agents whose directive is a `kind`."""
+        """Return the agents whose directive is of this kind."""
         return {name for name in self.run.agents if isinstance(self.directive(name), kind)}
 
     def woken(self) -> list[str]:
-        """Agents whose polls the last thing that happened answers."""
+        """Return the agents whose polls the latest event answers."""
         return [name for effect in self.effects if isinstance(effect, WakeAgents) for name in effect.agent_ids]
 
     def announced(self) -> list[str]:
-        """Lines of the server's log about the last thing that happened."""
+        """Return the lines of the server's log about the latest event."""
         happened = [effect.event for effect in self.effects if isinstance(effect, Happened)]
         return [event.sentence for event in happened if event.kind not in UNLOGGED]
 
     def reasons(self, kind: str) -> list[str]:
-        """Reasons of all events of this kind."""
+        """Return the reasons of all events of this kind."""
         return [event.reason for event in self.events if event.kind == kind]
 
     def ends_last_call(self) -> None:
-        """Nobody else comes: the round, if it forms, begins with those that are there."""
+        """End the last call: if the round forms, it begins with the present nodes."""
         if self.stage is Stage.FORMING:
             given = self.settings.last_call_timeout_s
             self.passes(LAST_CALL_QUIET_S if given is None else given)
 
     def ledger(self) -> list[tuple[str, bool]]:
-        """Cause of each restart, and whether it was charged."""
+        """Return the cause of each restart, and whether it was charged."""
         return [(restart.cause.value, restart.charged) for restart in self.run.ledger]
 
     def _round_of(self, name: str, given: int | None) -> int:
@@ -349,7 +349,7 @@ class Scenario:
 
 
 def running(nodes: str, *names: str, **settings: Any) -> Scenario:
-    """A run whose first round runs on these nodes."""
+    """Return a run whose first round runs on these nodes."""
     run = Scenario(nodes, **settings)
     run.join(*names)
     run.ends_last_call()
@@ -365,7 +365,7 @@ class ManyRuns:
         self.registry.set_wall_clock(WALL_AT, 0.0)
         self.now = 0.0
         self.effects: list[Effect] = []
-        """Effects of the last thing that happened."""
+        """Effects of the latest event."""
         self.records: list[Record] = []
         self.event_numbers: list[int] = []
         """Numbers of all events, in order."""
@@ -389,7 +389,7 @@ class ManyRuns:
         self._note(effects, [machine.run] if machine else self.registry.runs())
 
     def passes(self, seconds: float) -> None:
-        """Let time pass, deadline after deadline, as the server's timer does."""
+        """Let time pass, deadline by deadline, as the server's timer does."""
         end = self.now + seconds
         while (at := self.registry.next_deadline()) is not None and at <= end:
             self.now = max(self.now, at)
@@ -402,7 +402,7 @@ class ManyRuns:
         self._note(self.registry.pass_time(self.now), self.registry.runs())
 
     def restarted(self) -> Self:
-        """The server that is started again with what this one has recorded."""
+        """Return the server after a restart with this one's records."""
         again = type(self)(self._exclusion)
         again.now, again.records, again.event_numbers = self.now, list(self.records), self.event_numbers
         for record in self.records:
@@ -436,7 +436,7 @@ def settings_of(nodes: str, **settings: Any) -> RequestedSettings:
 def replayed(
     created: RunCreated, records: Iterable[Record], created_at: float = 0.0, policies: Policies = POLICIES
 ) -> Run:
-    """The run that a restarted server makes of the records."""
+    """Return the run that a restarted server makes from the records."""
     machine = RunMachine(created, created_at, RETENTION_S, policies)
     for record in records:
         machine.replay(record.fact, record.at)
@@ -444,13 +444,13 @@ def replayed(
 
 
 def durable(run: Run) -> dict[str, Any]:
-    """All that a restart of the server must bring back: everything but who was heard when, and who is asked what."""
+    """Return all that a restart must restore: everything except times of contact and open queries."""
     signs = ("leases", "signs", "held", "queries", "notice", "progress", "pace")
     return {name: value for name, value in snapshot(run).items() if name not in signs}
 
 
 def snapshot(run: Run) -> dict[str, Any]:
-    """The whole state as plain values, order included."""
+    """Return the whole state as plain values, including order."""
     plain = {name: _plain(getattr(run, name)) for name in run.__struct_fields__}
     leases = run.leases
     plain["leases"] = [
@@ -466,7 +466,7 @@ def _plain(value: Any) -> Any:
         hash(value)
     except TypeError:
         return _parts(value)
-    return value  # nothing that it has can change
+    return value  # immutable all through
 
 
 def _parts(value: Any) -> list[Any]:

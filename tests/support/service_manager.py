@@ -1,4 +1,4 @@
-"""Part of a service manager, as systemd is one: holds a server's port, starts it there, and hears what it says."""
+"""The part of a service manager such as systemd that holds a server's port, starts it and reads its messages."""
 
 import asyncio
 import signal
@@ -10,7 +10,7 @@ from typing import Self
 from tests.support.programs import PATIENCE_S, Program, Server
 
 PASS_ON = 'export LISTEN_PID=$$ LISTEN_FDS=1; exec "$@" 3<&0 </dev/null'
-"""Shell script that becomes a program, to which it passes its standard input on as a socket."""
+"""Shell script that becomes a program, and passes its standard input to it as a socket."""
 
 
 class Manager:
@@ -35,12 +35,12 @@ class Manager:
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment of a program that is to tell how it is."""
+        """Environment of a program that reports its state."""
         watchdog = {"WATCHDOG_USEC": f"{self._watchdog_s * 1e6:.0f}"} if self._watchdog_s else {}
         return {"NOTIFY_SOCKET": str(self._path), **watchdog}
 
     async def serve(self, *flags: str, env: Mapping[str, str] | None = None) -> Server:
-        """Start a server at the port; returns when it says that it is ready."""
+        """Start a server at the port. Return when it reports that it is ready."""
         program = ("sh", "-c", PASS_ON, "sh", *Server.command(*flags))
         server = await Server.start(*program, env={**self.env, **(env or {})}, stdin=self._port.fileno())
         server.port = self._port.getsockname()[1]
@@ -48,18 +48,18 @@ class Manager:
         return server
 
     async def hears(self, text: str) -> str:
-        """The next message with this text; those before it are forgotten."""
+        """Return the next message with this text, and forget those before it."""
         async with asyncio.timeout(PATIENCE_S):
             while text not in (message := await self._heard.get()):
                 pass
             return message
 
     def messages(self) -> list[str]:
-        """Return the messages that have arrived and not been asked for yet."""
+        """Return the messages that have arrived since the last call."""
         return [self._heard.get_nowait() for _ in range(self._heard.qsize())]
 
     async def misses(self, program: Program) -> None:
-        """Return when the program has shown no sign of life for the time that it was given, having killed it."""
+        """Return when the program has sent no sign of life for the time limit and has been killed."""
         while True:
             try:
                 async with asyncio.timeout(self._watchdog_s):

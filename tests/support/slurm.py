@@ -1,17 +1,15 @@
 """A real Slurm on this machine: a login node with slurmctld and munged, and compute nodes with a slurmd each.
 
-    with slurm_cluster(folder, nodes=3) as slurm:  # skips where Slurm, root or namespaces are missing
+    with slurm_cluster(folder, nodes=3) as slurm:  # skips without Slurm, root or namespaces
         job = slurm.submit("--nodes=2", "job.sbatch", "train.py")
         assert await slurm.ended(job) == "COMPLETED"
 
-Each node is a machine of its own for its programs: its host name (n1, n2, ..., login), which all nodes resolve, and its
-processes, which die together (`lose`). The nodes of one cluster share a network with each other and with nobody else:
-clusters beside each other do not meet, and ports may be fixed. Files are this machine's. Jobs find `node-agent`,
-`rdzv-server` and this interpreter on PATH.
+For its programs, each node is a separate machine. It has a host name (n1, n2, ..., login), which all nodes resolve, and
+processes, which `lose` ends together. The nodes of a cluster share a network that no other cluster can reach, so ports
+may be fixed. The file system is this machine's. Jobs find `node-agent`, `rdzv-server` and this interpreter on PATH.
 
-Programs that talk to Slurm must run on the login node: `slurm.call("squeue")` does that and returns the output, and
-`Program.start(*slurm.on_login("torchx", "run", "-s", "slurm", ...), env=slurm.env)` starts one, in the folder in which
-it is called.
+Programs that talk to Slurm must run on the login node. `slurm.call("squeue")` does that and returns the output.
+`Program.start(*slurm.on_login("torchx", "run", "-s", "slurm", ...), env=slurm.env)` starts one, in the current folder.
 """
 
 import asyncio
@@ -34,7 +32,7 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "unshare", "nsenter
 ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 FIRST_PORT = 7001
 
-# cred_expire: a job that is requeued waits as long, by default two minutes.
+# cred_expire: a requeued job waits that long, by default two minutes.
 CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={login}
@@ -72,17 +70,18 @@ for address; do ip address add "$address/24" dev lo; done
 echo ready
 exec sleep infinity
 """
-"""Holder of the namespaces. Its addresses are no loopback ones: the C library resolves no others without one."""
+"""Process that holds the namespaces. Its addresses are not loopback: without such addresses the C library resolves no
+others."""
 COMPUTE_NODE = """\
 mount --bind hosts /etc/hosts && hostname "$0" || exit
 slurmd -D -N "$0" &
 while :; do sleep 3600 & wait $!; done
 """
-"""First process of a node: takes in what slurmd's children leave behind."""
+"""First process of a node: adopts the orphans of slurmd's children."""
 
 
 class Slurm:
-    """A Slurm of the compute nodes `nodes`, whose files and logs are in `folder`."""
+    """A Slurm with the compute nodes `nodes`. Its files and logs are in `folder`."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.folder = folder
@@ -95,7 +94,7 @@ class Slurm:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """Start all of it; returns when every node is idle."""
+        """Start all of it. Return when every node is idle."""
         self._write_files()
         namespaces = ("unshare", "--net", "--uts", "--mount")
         self._run("login", *namespaces, "sh", "-ec", LOGIN_NODE, LOGIN, *self._addresses.values())
@@ -117,61 +116,61 @@ class Slurm:
     # Nodes.
 
     def boot(self, node: str) -> None:
-        """Start a compute node that was never started, or that was lost."""
+        """Start a compute node that is new or was lost."""
         network = ("nsenter", "--net", f"--target={self._processes['login'].pid}")
         machine = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "--uts")
         self._run(node, *network, *machine, "bash", "-c", COMPUTE_NODE, node)
 
     def lose(self, node: str) -> None:
-        """End every process of the node at once, as a power cut does, and have Slurm know that it is down."""
+        """End every process of the node at once, as a power cut does, and mark the node as down in Slurm."""
         self.power_off(node)
         self.set_down(node)
 
     def power_off(self, node: str) -> None:
-        """End every process of the node at once; Slurm takes minutes to notice."""
+        """End every process of the node at once. Slurm takes minutes to notice."""
         self._kill(node)
 
     def set_down(self, node: str) -> None:
-        """Have Slurm take the node for down, as an operator does, whatever runs there."""
+        """Mark the node as down in Slurm, as an operator does, even if programs run there."""
         self.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=lost")
 
     def repair(self) -> None:
-        """Boot the nodes that were lost, and end all jobs; returns when every node is idle."""
+        """Boot the lost nodes, and end all jobs. Return when every node is idle."""
         self.call("scancel", "--user=root")
         for node in self.nodes:
             if node not in self._processes:
                 self.boot(node)
             if "down" in self.call("sinfo", "--noheader", f"--nodes={node}", "--format=%T"):
-                with suppress(subprocess.CalledProcessError):  # it has just come back by itself
+                with suppress(subprocess.CalledProcessError):  # it has just returned by itself
                     self.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self._wait(self._is_up)
 
     def processes(self, pattern: str) -> dict[int, str]:
-        """Command lines that match on the compute nodes, by this machine's process ids."""
+        """Return the matching command lines on the compute nodes, by this machine's process ids."""
         roots = {os.stat(f"/proc/{child}/ns/pid").st_ino for child in self._first_processes()}
         found = {}
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and os.stat(entry / "ns/pid").st_ino in roots:
                     found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ").strip()
-            except OSError:  # gone, or the machine's own
+            except OSError:  # it is gone, or belongs to the machine
                 continue
         return {pid: line for pid, line in found.items() if re.search(pattern, line)}
 
     def kill(self, pattern: str) -> None:
-        """Kill the only process on the compute nodes whose command line matches."""
+        """Kill the only process on the compute nodes with a matching command line."""
         (pid,) = self.processes(pattern)
         os.kill(pid, signal.SIGKILL)
 
     # Commands and jobs.
 
     def on_login(self, *command: str) -> tuple[str, ...]:
-        """The command that executes `command` on the login node, in the same folder; it needs `env`."""
+        """Return the command that executes `command` on the login node, in the same folder. It needs `env`."""
         holder = f"--target={self._processes['login'].pid}"
         return ("nsenter", holder, "--net", "--uts", "--mount", "--wd=.", *command)
 
     def call(self, *command: str, env: Mapping[str, str] | None = None, within_s: float = PATIENCE_S) -> str:
-        """Output of a command on the login node. Raises `CalledProcessError`; what it complains of is shown."""
+        """Return the output of a command on the login node. Raises `CalledProcessError`, and shows the error output."""
         where = {"cwd": self.folder, "env": {**self.env, **(env or {})}, "stdin": subprocess.DEVNULL}
         command = self.on_login(*command)
         return subprocess.run(
@@ -184,20 +183,22 @@ class Slurm:
         ).stdout.strip()
 
     def submit(self, *words: str, env: Mapping[str, str] | None = None) -> str:
-        """Id of a job that `sbatch` makes of these words, with `env` besides the usual environment, in `folder`."""
+        """Return the id of a job submitted with these arguments of `sbatch`, with `env` added to the environment, in
+        `folder`.
+        """
         return self.call("sbatch", "--parsable", *words, env=env)
 
     def job(self, job: str) -> dict[str, str]:
-        """Facts of a job by Slurm's names, such as JobState, ExitCode, Restarts, NodeList, StdOut."""
+        """Return the facts of a job by Slurm's names, such as JobState, ExitCode, Restarts, NodeList, StdOut."""
         return dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", self.call("scontrol", "show", "job", job)))
 
     def output(self, job: str) -> str:
-        """Text that the job has written so far."""
+        """Return what the job has written so far."""
         path = Path(self.job(job)["StdOut"])
         return path.read_text() if path.exists() else ""
 
     async def reaches(self, job: str, *states: str, restarts: int = 0) -> str:
-        """The job's state, once it is one of these, after so many requeues. Shows what the job has written."""
+        """Return the job's state once it is one of these, after this number of requeues. Show the job's output."""
         deadline, pause_s = time.monotonic() + PATIENCE_S, 0.1
         while (facts := self.job(job))["JobState"] not in states or int(facts["Restarts"]) < restarts:
             if time.monotonic() > deadline or facts["JobState"] in set(ENDS) - set(states):
@@ -209,11 +210,11 @@ class Slurm:
         return facts["JobState"]
 
     async def ended(self, job: str) -> str:
-        """State in which the job has ended."""
+        """Return the state in which the job has ended."""
         return await self.reaches(job, *ENDS)
 
     def limit(self, job: str, minutes: int) -> None:
-        """Give a job that runs another time limit. Slurm looks at it twice a minute."""
+        """Change the time limit of a running job. Slurm checks it twice a minute."""
         self.call("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}")
 
     # Inside.
@@ -238,7 +239,7 @@ class Slurm:
         (self.folder / "munge.key").write_bytes(os.urandom(128))
 
     def _run(self, name: str, *command: str) -> None:
-        """Start what dies with the test run."""
+        """Start a process that dies with the test run."""
         with open(self.folder / f"{name}.out", "ab") as out:
             self._processes[name] = subprocess.Popen(
                 ("setpriv", "--pdeathsig", "KILL", *command),
@@ -251,14 +252,14 @@ class Slurm:
         process.wait()
 
     def _first_processes(self) -> list[str]:
-        """Pids of the nodes' first processes."""
+        """Return the pids of the nodes' first processes."""
         pids = [self._processes[node].pid for node in self.nodes if node in self._processes]
         return [child for pid in pids for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def _is_up(self) -> bool:
         try:
             return self.call("sinfo", "--noheader", "--format=%T").split() == ["idle"]
-        except subprocess.CalledProcessError:  # slurmctld is about to listen
+        except subprocess.CalledProcessError:  # slurmctld does not listen yet
             return False
 
     def _wait(self, holds: Callable[[], bool]) -> None:
@@ -272,7 +273,7 @@ class Slurm:
 
 @contextmanager
 def slurm_cluster(folder: Path, nodes: int) -> Iterator[Slurm]:
-    """A Slurm whose nodes are idle."""
+    """Yield a Slurm with idle nodes."""
     for program in PROGRAMS:
         if not shutil.which(program):
             pytest.skip(f"{program} is not on PATH: tests/install-debian-packages.sh installs it")

@@ -1,12 +1,12 @@
-"""Stories of runs, told in a few words each, and what is seen at their end.
+"""Stories of runs in a few words each, and what can be seen at their end.
 
     @stories({"a standby takes a lost node's place": ("2", "join a b spare; lose a; join b", {"ranks": "spare b"})})
 
-A story begins with `--nnodes` and the settings of the run; then come what happens and what is to be seen, in turns.
-Steps stand between semicolons: a verb of `STEPS`, agents or nodes, and settings of that step. `rejoin` is every agent
-that stops; `form` waits for the last call; `1.5s` is time that passes; a step that is `refused` raises and changes
-nothing, one that is `ignored` changes nothing that is recorded. What can be seen is in `SEEN`. At the end of each story
-the run's records must bring it back as it is.
+A story begins with `--nnodes` and the settings of the run. Then steps and expected observations alternate. Semicolons
+separate steps. A step is a verb of `STEPS`, agents or nodes, and settings of that step. `rejoin` is every agent that
+stops, `form` waits for the last call, and `1.5s` lets time pass. A step that is `refused` raises and changes nothing. A
+step that is `ignored` changes nothing that is recorded. `SEEN` has the possible observations. At the end of each story,
+the run's records must restore the run as it is.
 """
 
 from ast import literal_eval
@@ -95,17 +95,17 @@ SEEN: dict[str, Callable[..., str]] = {
 
 
 def until(reason: str, ending: str, remaining_s: float) -> str:
-    """Return what an agent reads that waits for this reason: the `ending` comes in so many seconds."""
+    """Return the text that an agent reads while it waits for this reason. `ending` comes in `remaining_s` seconds."""
     return Wait(reason=reason, ending=ending, remaining_s=remaining_s).sentence
 
 
 def stories(told: Mapping[str, Story]) -> pytest.MarkDecorator:
-    """Parameters of a test that `check`s each `story`."""
+    """Return parameters for a test that calls `check` with each `story`."""
     return pytest.mark.parametrize("story", [pytest.param(story, id=name) for name, story in told.items()])
 
 
 def check(story: Story) -> Scenario:
-    """Let the story happen, and compare what is seen with what it says. The run, for more."""
+    """Run the story, and compare the observations with its expectations. Return the run for further checks."""
     nodes, *chapters = story
     assert isinstance(nodes, str)
     _, (low_high,), settings = _parse(f"run {nodes}")
@@ -121,7 +121,7 @@ def check(story: Story) -> Scenario:
 
 
 def play(run: Scenario, steps: str) -> None:
-    """Let these things happen to the run."""
+    """Apply these steps to the run."""
     for step in steps.split(";"):
         verb, names, changes = _parse(step)
         if verb == "refused":
@@ -159,12 +159,12 @@ def _value(text: str) -> Any:
 
 
 def _seconds(spent: TimeStatus, *names: str) -> str:
-    """Seconds that have gone into each of these, if any: "running 60, restarting 2"."""
+    """Return the seconds spent in each of these, if any: "running 60, restarting 2"."""
     return _listed({name: getattr(spent, name) for name in names})
 
 
 def _parts(spent: TimeStatus) -> str:
-    """Seconds of the running phase by part; without progress what is left is `running`."""
+    """Return the seconds of the running phase by part. Without progress the remainder is `running`."""
     parts = {part: getattr(spent, part) for part in time_ledger.PARTS}
     if spent.training is None:
         return _listed({"running": spent.running - sum(parts.values())} | parts)

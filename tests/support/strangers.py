@@ -1,8 +1,7 @@
 """Strangers at a server's port, as a program: `python -m tests.support.strangers DEED PORT COUNT FIRST ADDRESSES`.
 
-A deed is done again and again until the program is ended; the program prints a line when it has done it COUNT times.
-`open DEED` keeps the latest COUNT connections open. They come from ADDRESSES addresses of loopback in turn, from FIRST
-on.
+The program repeats a deed until it is ended, and prints a line after COUNT times. `open DEED` keeps the latest COUNT
+connections open. They come from ADDRESSES addresses of loopback in turn, starting at FIRST.
 """
 
 import socket
@@ -16,7 +15,7 @@ JOIN = b"POST /v1/agent/join HTTP/1.1\r\nHost: x\r\nContent-Type: application/ms
 LOGIN = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n"
 HEADER = b"X: " + b"y" * 8_000 + b"\r\n"
 TIMEOUT_S = 0.5
-"""Seconds for which a stranger waits until the server takes its bytes."""
+"""Seconds that a stranger waits for the server to take its bytes."""
 
 SENDS: dict[str, bytes] = {
     "connect": b"",
@@ -42,7 +41,7 @@ def main(deed: str, port: int, count: int, first: IPv4Address, addresses: int) -
     kept: deque[socket.socket] = deque()
     did = 0
     while True:
-        with suppress(OSError):  # as when the server closes the connection meanwhile
+        with suppress(OSError):  # for example, the server closes the connection meanwhile
             kept.append(_visit(SENDS[deed.removeprefix("open ")], port, str(first + did % addresses)))
         if len(kept) > most_open:
             kept.popleft().close()

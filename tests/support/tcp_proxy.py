@@ -1,4 +1,4 @@
-"""TCP proxy on loopback that can hold traffic back, and remember the HTTP exchanges that pass through it."""
+"""TCP proxy on loopback that can hold traffic back, and record the HTTP exchanges that pass through it."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Exchange:
-    """A request, and the answer of the server behind the proxy. `at` is CLOCK_MONOTONIC, of the answer."""
+    """A request, and the answer of the server behind the proxy. `at`: time of the answer, by CLOCK_MONOTONIC."""
 
     at: float
     proxy: str
@@ -20,9 +20,9 @@ class Exchange:
 
 
 class TcpProxy:
-    """Proxy to `target`, HOST:PORT, which may change; an async context manager.
+    """Proxy to `target`, HOST:PORT, which may change. An async context manager.
 
-    `exchanges`: where HTTP exchanges are written down, in the order of their answers; several proxies may share it.
+    `exchanges`: list to which HTTP exchanges are appended, in the order of their answers. Several proxies may share it.
     `on_request`: called with the path and the body of each HTTP request that is passed on.
     """
 
@@ -53,18 +53,20 @@ class TcpProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def hold(self) -> None:
-        """Hold all bytes back from now on and refuse nothing, as a network does that drops packets."""
+        """Hold all bytes back from now on and refuse nothing, like a network that drops packets."""
         self._passes.clear()
 
     def release(self) -> None:
-        """Let what was held back arrive."""
+        """Let the held bytes arrive."""
         self._passes.set()
 
     async def drop(self, connections: int) -> None:
-        """Close all connections, as a balancer does that restarts; return when so many have been opened anew."""
+        """Close all connections, like a balancer that restarts. Return when this number of connections has been
+        reopened.
+        """
         for task in self._tasks:
             task.cancel()
-        for writer in self._writers:  # a task that was cancelled before it began closes nothing
+        for writer in self._writers:  # a task that was cancelled before its start closes nothing
             writer.close()
         self._writers.clear()
         self._opened = asyncio.Semaphore(0)
@@ -92,7 +94,7 @@ class TcpProxy:
             pipe.add_done_callback(self._tasks.discard)
 
     def _observers(self) -> tuple[Callable[[bytes], None], ...]:
-        """Observers of a connection's bytes to and from the server."""
+        """Return the observers of a connection's bytes to and from the server."""
         exchanges = self._exchanges
         if exchanges is None:
             return _ignore, _ignore
@@ -146,12 +148,12 @@ class _HttpMessages:
 
 
 def _sized(rest: bytes, length: int) -> tuple[bytes, bytes] | None:
-    """A body of this length and what follows it; None until all of it is there."""
+    """Return a body of this length and the rest, None until the body is complete."""
     return (rest[:length], rest[length:]) if len(rest) >= length else None
 
 
 def _chunked(rest: bytes) -> tuple[bytes, bytes] | None:
-    """The same of a body in chunks (RFC 9112, 7.1), without trailers."""
+    """Return the same for a body in chunks (RFC 9112, 7.1), without trailers."""
     body = b""
     while b"\r\n" in rest:
         size, _, rest = rest.partition(b"\r\n")

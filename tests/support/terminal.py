@@ -1,4 +1,4 @@
-"""A terminal of its own for a program, and what a person would see on it."""
+"""A terminal for one program, and what a person sees on it."""
 
 import asyncio
 import os
@@ -18,9 +18,9 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """A program that has this terminal, so many columns wide, as its controlling one, and runs in its foreground.
+    """A program in the foreground of a terminal of its own, `columns` wide, which is its controlling terminal.
 
-    An async context manager: the program is gone in the end.
+    An async context manager that ends the program.
     """
 
     def __init__(self, *command: str, env: Mapping[str, str], columns: int = 100) -> None:
@@ -50,7 +50,7 @@ class Terminal:
         print(self.written, file=sys.stderr)
 
     async def until(self, pattern: str) -> re.Match[str]:
-        """The first match in all that was written, once there is one."""
+        """Return the first match in the whole output, once there is one."""
         async with asyncio.timeout(PATIENCE_S):
             while not (match := re.search(pattern, self.written)):
                 self._changed.clear()
@@ -58,7 +58,7 @@ class Terminal:
         return match
 
     async def shows(self, pattern: str, after: int = 0) -> int:
-        """Return when the text has this, behind so many characters; the place behind it."""
+        """Wait until the text contains this after the offset `after`. Return the offset behind it."""
         async with asyncio.timeout(PATIENCE_S):
             while not (match := re.compile(pattern).search(self.text, after)):
                 self._changed.clear()
@@ -66,7 +66,7 @@ class Terminal:
         return match.end()
 
     async def exit_code(self) -> int:
-        """The program's; all that it wrote has been read by then."""
+        """Return the program's exit code, once all of its output has been read."""
         async with asyncio.timeout(PATIENCE_S):
             code = await self.process.wait()
         while select.select([self._end], [], [], 0)[0]:
@@ -79,12 +79,12 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that was written, without escapes and carriage returns."""
+        """Return the whole output, without escapes and carriage returns."""
         return ESCAPES.sub("", self.written).replace("\r", "")
 
     @property
     def screen(self) -> list[str]:
-        """Lines that a person sees: what a carriage return goes back over is written over."""
+        """Return the lines that a person sees: text after a carriage return overwrites the line."""
         return [_shown(line) for line in self.written.split("\n")]
 
     def _read(self) -> None:

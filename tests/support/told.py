@@ -1,11 +1,11 @@
-"""Search a text for a message by its kind and by the fields that a test knows; the sentence itself stays unknown.
+"""Search a text for a message by its kind and by known fields. The test does not know the sentence itself.
 
     assert tells(stderr, words.workers.died, rank=3)         # each other field may have any value
     pid = told(stderr, words.workers.died, rank=3)["pid"]
     with pytest.raises(UsageError, match=pattern(words.cli.no_script)):
     await server.line(f"opened: {part(words.slow, node_id='b')}.*takes its place")   # in a longer expression
 
-Where a test knows all fields it calls the function: `assert words.workers.died(rank=3, pid=7) in stderr`.
+A test that knows all fields calls the function: `assert words.workers.died(rank=3, pid=7) in stderr`.
 """
 
 import inspect
@@ -19,7 +19,7 @@ _END = r"(?=\s|$)"
 
 
 class _Unknown(str):
-    """Value of a field that a test does not know: the message has a mark in its place."""
+    """Value of an unknown field: the message has a mark in its place."""
 
     def __format__(self, spec: str) -> str:
         return str(self)
@@ -35,7 +35,7 @@ class _Unknown(str):
 def pattern(maker: Callable[..., str] | str, /, **known: Any) -> str:
     """Return a regular expression for a message with these fields.
 
-    A kind that computes or decides something from a field needs this field's value, unless it is a `bool`.
+    If a message computes or decides something from a field, that field's value must be known, unless it is a `bool`.
     """
     if isinstance(maker, str):
         return re.escape(maker)
@@ -59,7 +59,7 @@ def _pattern(maker: Callable[..., str], known: Mapping[str, Any]) -> str:
 
 
 def beginning(maker: Callable[..., str], **known: Any) -> str:
-    """Return the text of a message up to the first field that is not known."""
+    """Return the text of a message up to the first unknown field."""
     return _split(maker, known)[1][0]
 
 
@@ -69,7 +69,7 @@ def part(maker: Callable[..., str] | str, **known: Any) -> str:
 
 
 def nameless(expression: str) -> str:
-    """Return a regular expression of which no group has a name."""
+    """Return a regular expression in which no group has a name."""
     return re.sub(r"\(\?P=\w+\)", ".*?", re.sub(r"\(\?P<\w+>", "(?:", expression))
 
 
@@ -79,12 +79,12 @@ def any_numbers(pattern: str) -> str:
 
 
 def tells(text: object, maker: Callable[..., str] | str, /, **known: Any) -> bool:
-    """Return whether the text, or what is raised, or a list of lines, has a message of this kind with these fields."""
+    """Return whether the text, exception or list of lines has a message of this kind with these fields."""
     return re.search(pattern(maker, **known), _lines(text)) is not None
 
 
 def told(text: object, maker: Callable[..., str] | str, /, **known: Any) -> dict[str, str]:
-    """Return the other fields of the first message of this kind; fail if there is none."""
+    """Return the other fields of the first message of this kind. Fail if there is none."""
     found = re.search(pattern(maker, **known), _lines(text))
     assert found, f"no message {pattern(maker, **known)} in:\n{text}"
     return {re.sub(r"_\d+$", "", name): value for name, value in found.groupdict().items() if value is not None}
@@ -95,6 +95,6 @@ def _lines(text: object) -> str:
 
 
 def _split(maker: Callable[..., str], known: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the names of the other fields, and the message's texts in turns with the numbers of these fields."""
+    """Return the names of the other fields, and the message's texts alternating with the numbers of these fields."""
     names = [each for each in inspect.signature(maker).parameters if each not in known]
     return names, _MARK.split(maker(**known, **{name: _Unknown(f"\0{at}\0") for at, name in enumerate(names)}))

@@ -1,4 +1,4 @@
-"""Wall clocks that tests set: libfaketime gives a program one of its own, which jumps while the program runs."""
+"""Wall clocks that tests set: libfaketime gives a program its own clock, which can jump while the program runs."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def libfaketime() -> Path:
 
 
 class WallClock:
-    """The wall clock of the programs that are started with its environment, and of what they start."""
+    """The wall clock of programs started with its environment, and of their children."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -35,7 +35,7 @@ class WallClock:
 
 
 def sweep() -> None:
-    """Remove what libfaketime keeps in memory for programs that were killed."""
+    """Remove the memory that libfaketime keeps for killed programs."""
     for file in SHARED_MEMORY.glob("*faketime_*"):
         if not Path("/proc", file.name.rpartition("_")[2]).exists():
             file.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""Interpreter for `PYTHON_EXEC` that has made its imports already, for tests whose workers' imports would take long.
+"""Interpreter for `PYTHON_EXEC` that has already imported its modules, for tests whose workers would import for long.
 
-Executed with `--serve NAME MODULE ...` this is a server at an abstract socket, which imports the modules, and ends when
-its stdin does. Executed with any other words, as a launcher does it, this is the interpreter: a small process that
-stands for a fork of the server that `WARM_PYTHON` names. It hands the fork its descriptors and signals, and either ends
-as the other does.
+Executed with `--serve NAME MODULE ...`, this is a server at an abstract socket. It imports the modules, and exits when
+its stdin ends. Executed with other words, by a launcher, this is the interpreter: a small process that represents a
+fork of the server that `WARM_PYTHON` names. It passes its descriptors and signals to the fork. When one of the two
+ends, the other one ends in the same way.
 """
 
 import fcntl
@@ -44,7 +44,7 @@ def stand_for_a_fork(words: Sequence[str]) -> None:
 
 
 def serve(name: str, modules: Sequence[str]) -> dict[str, Any]:
-    """Fork for each process that connects. Returns, in a fork, its task."""
+    """Fork for each process that connects. Return the task in each fork."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind("\0" + name)
     listener.listen()
@@ -52,8 +52,8 @@ def serve(name: str, modules: Sequence[str]) -> dict[str, Any]:
     for module in modules:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # collections in the forks leave alone, and so unshared, what was imported here
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the processes in between
+    gc.freeze()  # collections in the forks then leave the imported objects alone, so that their memory stays shared
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes in between
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
         if os.fork() == 0:
@@ -61,11 +61,11 @@ def serve(name: str, modules: Sequence[str]) -> dict[str, Any]:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return fork_and_watch(connection)
         connection.close()
-    os._exit(0)  # nothing of what was imported has to be taken down
+    os._exit(0)  # the imported objects need no cleanup
 
 
 def fork_and_watch(connection: socket.socket) -> dict[str, Any]:
-    """Fork, and end the fork with the process that stands for it. Returns in the fork, and nowhere else."""
+    """Fork, and end the fork together with the process that represents it. Return only in the fork."""
     order, received, _, _ = socket.recv_fds(connection, LONGEST, MOST_DESCRIPTORS)
     if (pid := os.fork()) == 0:
         connection.close()
@@ -79,7 +79,7 @@ def fork_and_watch(connection: socket.socket) -> dict[str, Any]:
             break
         os.kill(pid, signum[0])
     with suppress(ProcessLookupError):  # no session yet
-        os.killpg(pid, signal.SIGKILL)  # processes that it has left behind
+        os.killpg(pid, signal.SIGKILL)  # its remaining processes
     with suppress(OSError):
         connection.send(b"%d" % os.waitpid(pid, 0)[1])
     os._exit(0)
@@ -88,7 +88,7 @@ def fork_and_watch(connection: socket.socket) -> dict[str, Any]:
 def task(
     received: Sequence[int], command: list[str], environment: dict[str, str], folder: str, descriptors: Sequence[int]
 ) -> dict[str, Any]:
-    """Arguments of `run_command`, in a session, in a folder, and with descriptors that are as they should be."""
+    """Return the arguments of `run_command`, after setting up session, folder and descriptors."""
     os.setsid()
     os.chdir(folder)
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE_ALL) for descriptor in received]

@@ -1,4 +1,4 @@
-"""The test's side of its workers: each one connects to the hub when it starts, and is told what to do."""
+"""The test's side of its workers: each worker connects to the hub when it starts, and receives orders."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ class Worker:
 
     def __init__(self, report: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fields = json.loads(report)
-        # Its pid as we see it: it may be in another namespace.
+        # Its pid as this process sees it: the worker may be in another namespace.
         credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         self.pid: int = struct.unpack("3i", credentials)[0]
         self.argv: list[str] = fields["argv"]
@@ -35,13 +35,13 @@ class Worker:
         return parent(self.pid)
 
     async def tell(self, order: str) -> str:
-        """Give an order and wait until it is carried out; the answer."""
+        """Give an order, wait until it is carried out, and return the answer."""
         self._writer.write(f"{order}\n".encode())
         async with asyncio.timeout(PATIENCE_S):
             return (await self._reader.readline()).decode().strip().removeprefix("done ").strip()
 
     def order(self, order: str) -> None:
-        """Give an order that is never done."""
+        """Give an order that never completes."""
         self._writer.write(f"{order}\n".encode())
 
     def kill(self) -> None:
@@ -51,7 +51,7 @@ class Worker:
         self.order(f"exit {code}")
 
     async def gone(self, within_s: float = PATIENCE_S) -> None:
-        """Return when the process has ended, however it ended."""
+        """Return when the process has ended, in any way."""
         async with asyncio.timeout(within_s):
             await self._gone.wait()
 
@@ -85,7 +85,7 @@ class WorkerHub:
         return {"TEST_WORKER_HUB": str(self._path)}
 
     async def group(self, size: int) -> list[Worker]:
-        """The next `size` workers, by rank; they must be one whole round."""
+        """Return the next `size` workers, by rank. They must be one whole round."""
         async with asyncio.timeout(self.patience_s):
             workers = [await self._reported.get() for _ in range(size)]
         workers.sort(key=lambda worker: worker.rank)
@@ -96,11 +96,11 @@ class WorkerHub:
         return workers
 
     def survivors(self) -> list[int]:
-        """Workers of this test whose process is still there."""
+        """Return the workers of this test whose process still exists."""
         return [worker.pid for worker in self.all if is_running(worker.pid)]
 
     def forget_the_gone(self) -> None:
-        """Let go of the workers whose process is not there any more."""
+        """Forget the workers whose process does not exist any more."""
         gone = [worker for worker in self.all if not is_running(worker.pid)]
         self.all = [worker for worker in self.all if worker not in gone]
         for worker in gone:
@@ -109,7 +109,7 @@ class WorkerHub:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         report = await reader.readline()
         if not report.endswith(b"\n"):
-            return  # stopped before it could report
+            return  # it was stopped before it could report
         worker = Worker(report, reader, writer)
         self.all.append(worker)
         self._reported.put_nowait(worker)

@@ -1,7 +1,7 @@
 """Faults in the core of one server, which finds this file by `PYTHONPATH`.
 
-In the run that `POISON` names, what follows from a worker's failure raises an exception half way. In the run that
-`UNREADABLE` names, an exception is raised when somebody asks for its phase.
+In the run that `POISON` names, handling a worker's failure raises an exception half way. In the run that `UNREADABLE`
+names, reading its phase raises an exception.
 """
 
 import os

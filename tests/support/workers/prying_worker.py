@@ -16,14 +16,14 @@ ACTIONS = (
 
 
 def open_files() -> list[str]:
-    """Kind of each file descriptor, but for the folder that is read here."""
+    """Return the kind of each file descriptor, except for the folder that is read here."""
     names = {fd: f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")}
     links = {fd: os.readlink(name) for fd, name in names.items() if os.path.lexists(name)}
     return sorted(f"{fd}: {link}" for fd, link in links.items() if "/fd" not in link)
 
 
 def all_that_it_sees() -> set[str]:
-    """Every word of its own environment and of its agent's, and of both command lines."""
+    """Return every word of its own and its agent's environments and command lines."""
     texts: list[bytes] = []
     for pid in ("self", str(os.getppid())):
         for name in ("environ", "cmdline"):

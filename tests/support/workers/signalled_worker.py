@@ -1,4 +1,4 @@
-"""Worker that writes down its process id, and ends by a signal: SIGUSR1 with exit code 3, SIGUSR2 with 0."""
+"""Worker that writes its process id to a file, and ends on a signal: with exit code 3 on SIGUSR1, 0 on SIGUSR2."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A worker that uses the workers' store as torch's `env://` does, and does with it what it is told."""
+"""A worker that connects to the workers' store as torch's `env://` does, and follows orders about it."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""A worker that takes steps in lockstep: at each one it waits for the slowest of all.
+"""A worker that takes steps in lockstep: at each step it waits for the slowest worker.
 
-It ends when there is a file `enough` in the folder $STEPS. NODE_IS_SLOW=1 makes its own work take longer. It saves when
-it is told that its round ends: then there is a file `saved_RANK` with what it was told.
+It exits when there is a file `enough` in the folder $STEPS. NODE_IS_SLOW=1 makes its own work take longer. It saves
+when a notice says that its round ends: a file `saved_RANK` then has the notice.
 """
 
 import os
@@ -17,7 +17,7 @@ WORK_S = 0.15 if os.environ["NODE_IS_SLOW"] == "1" else 0.02
 
 
 def mark(step: int, rank: int) -> Path:
-    """File that says that this worker has done its own work of the step."""
+    """Return the file that shows that this worker has done its own work of the step."""
     return FOLDER / f"round_{ROUND}_step_{step}_{rank}"
 
 

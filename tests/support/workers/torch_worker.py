@@ -1,4 +1,4 @@
-"""A worker with torch: takes steps together with its peers, as training does, until every one was told to finish.
+"""A worker with torch: takes steps together with its peers, as training does, until all are told to finish.
 
 It fails when a peer is gone. It reports to the hub once the first collective has worked.
 """

@@ -1,7 +1,7 @@
-"""A worker that trains: steps at its own pace, each told to the agent, and a checkpoint whenever the test orders one.
+"""A worker that trains: reports steps at its own pace to the agent, and a checkpoint whenever the test orders one.
 
-A step takes STEP_S, and a checkpoint SAVE_S, which rank 0 writes to CHECKPOINT: steps begin after it. Orders are those
-of any worker, and `save`.
+A step takes STEP_S. A checkpoint takes SAVE_S: rank 0 writes it to CHECKPOINT, and steps begin after it. It takes the
+orders of any worker, and `save`.
 """
 
 import os
@@ -20,7 +20,7 @@ CHECKPOINT = Path(os.environ["CHECKPOINT"])
 
 
 class Training:
-    """Steps of the main thread, and orders that another one carries out between them."""
+    """Steps of the main thread, and orders that another thread carries out between them."""
 
     def __init__(self) -> None:
         self._step = int(CHECKPOINT.read_text()) if CHECKPOINT.exists() else 0
@@ -28,7 +28,7 @@ class Training:
         self._is_over = threading.Event()
 
     def go(self) -> None:
-        progress(self._step)  # what comes next takes the time since then, also a checkpoint that is ordered at once
+        progress(self._step)  # the next report takes the time since then, also a checkpoint that is ordered at once
         hub = report()
         orders = {**ORDERS, "save": self.save, "exit": lambda _: self._is_over.set()}
         threading.Thread(target=obey, args=(hub, orders), daemon=True).start()

@@ -1,6 +1,6 @@
 """A worker without torch: reports to the test's hub, then carries out its orders, line by line.
 
-Tests start more than a thousand of them: what few orders need is imported for those alone.
+Tests start more than a thousand of them, so a module that few orders need is imported only for those.
 """
 
 import json
@@ -22,7 +22,7 @@ DOUBLE_FORK = "setsid sleep 1000 >/dev/null 2>&1 & echo $!"
 
 
 def report() -> "TextIO":
-    """Connect to the hub, and say who this is."""
+    """Connect to the hub, and send this worker's identity."""
     hub = socket.socket(socket.AF_UNIX)
     hub.connect(os.environ["TEST_WORKER_HUB"])
     hub.sendall((json.dumps({"pid": os.getpid(), "argv": sys.argv[1:], "env": dict(os.environ)}) + "\n").encode())
@@ -37,7 +37,7 @@ def fork(argument: str) -> int:
 
 
 def save(path: str) -> None:
-    """Write a checkpoint to `path` at SIGTERM, for as long as PATH.end is not there; then exit 0."""
+    """Write a checkpoint to `path` at SIGTERM, until PATH.end exists. Then exit 0."""
 
     def saves(*_: object) -> None:
         with open(path, "w") as file:
@@ -59,7 +59,7 @@ def sleep_uninterruptibly(_: str) -> None:
 
 
 def progress(argument: str) -> None:
-    """Tell the agent of a step, and perhaps of what kind it was."""
+    """Report a step to the agent, perhaps of a given kind."""
     from node_agent import progress
 
     step, *kind = argument.split()
@@ -67,7 +67,7 @@ def progress(argument: str) -> None:
 
 
 def await_notice(_: str) -> str:
-    """Wait until the agent gives a notice; its source, its node and whether time is left."""
+    """Wait until the agent gives a notice. Return its source, its node and whether time is left."""
     while (notice := node_agent.notice()) is None:
         time.sleep(0.01)
     return f"{notice.source} {notice.node_id} {notice.remaining_s > 0}"
@@ -92,7 +92,7 @@ ORDERS: "Mapping[str, Callable[[str], Any]]" = {
     "acknowledge": lambda _: node_agent.acknowledge(),
     "close": lambda _: os.closerange(1, 3),
 }
-"""Functions that carry out orders, by an order's first word: given the rest of it, they return the answer, if any."""
+"""Functions that carry out orders, by an order's first word. They take the rest of it and may return an answer."""
 
 
 def obey(hub: "TextIO", orders: "Mapping[str, Callable[[str], Any]]" = ORDERS) -> None:

@@ -1,1 +1,3 @@
-"""Stand-in for torch in tests of the workers' store: the calls that they make, without a second's import."""
+"""Replacement for torch in tests of the workers' store: the calls that they make, without an import that takes a
+second.
+"""

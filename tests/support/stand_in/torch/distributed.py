@@ -1,4 +1,4 @@
-"""Store of key and value, in the words of torch's."""
+"""A key-value store with the interface of torch's."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class TCPStore:
             weakref.finalize(self, _Server(listener).close)
         if master_listen_fd is None:
             self._file = _connected(host, port).makefile("rw")
-            self.check([""])  # a client of torch's is there once the server has answered it
+            self.check([""])  # torch's constructor returns once the server has answered
 
     def set(self, key: str, value: str) -> None:
         self._ask("set", key, value)
@@ -84,7 +84,7 @@ class _Client(socketserver.StreamRequestHandler):
 
 
 def _connected(host: str, port: int) -> socket.socket:
-    """A connection, once rank 0 listens."""
+    """Return a connection, once rank 0 listens."""
     while True:
         try:
             return socket.create_connection((host, port))

@@ -1,4 +1,4 @@
-"""Release of torch that is stood in for: the environment may name an older one."""
+"""Version of the replaced torch. A variable can name an older one."""
 
 import os
 
