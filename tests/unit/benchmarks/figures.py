@@ -1,4 +1,4 @@
-"""Rows as measurements bring them."""
+"""Rows as measurements produce them."""
 
 from benchmarks.results import NEVER, Row
 
@@ -10,7 +10,7 @@ def row(subject="node-agent", samples=(0.05,), **more):
 
 
 def a_run():
-    """Rows of one thing: ours keeps to its bar, torchrun is slow, or never comes about."""
+    """Return rows of one measurement: ours meets its limit, torchrun is slow or never finishes."""
     return [
         row(samples=(0.04, 0.05, 0.07), bar=0.08),
         row("torchrun", (NEVER,), cap=60.0),

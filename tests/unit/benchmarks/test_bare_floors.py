@@ -1,4 +1,4 @@
-"""Floors that launches, memory and rounds are compared with: a launcher without features, and bare connections."""
+"""Floors to compare launches, memory and rounds with: a launcher without features, and bare connections."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The stages of a run without a network are measured, each in all and a node."""
+"""The stages of a run without a network are measured, in all and for each node."""
 
 import pytest
 

@@ -69,5 +69,5 @@ def _parts(path):
 
 
 def _rest(path):
-    """The page with every row."""
+    """Return the page with every row."""
     return (path.parent / "performance" / page.ALL_ROWS).read_text()

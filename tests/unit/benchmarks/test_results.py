@@ -1,4 +1,4 @@
-"""Figures as people read them, whether they keep to their bars, and the turns in which they are taken."""
+"""Figures for people, whether they meet their limits, and the order in which they are measured."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Agents in the same state are played as one, and witnesses see to it that each would have done the same."""
+"""Agents in the same state are simulated as one. Witnesses check that each would have done the same."""
 
 import pytest
 from rdzv_protocol.messages import Assignment, JoinRequest, PollRequest, Reply, Start, Stop
@@ -15,7 +15,7 @@ STOP = Stop(round=1, reason="node n9 failed")
 
 @pytest.fixture
 def agents(monkeypatch) -> Agents:
-    """Agents of which each third one is a witness."""
+    """Agents, every third of which is a witness."""
     monkeypatch.setattr(year_agents, "CHECK_EVERY", 3)
     return Agents()
 
@@ -70,7 +70,7 @@ def test_one_that_goes_its_own_way_leaves_the_others_as_they_are_and_is_one_of_t
 
 
 def test_what_would_not_hold_for_another_agent_is_noticed(agents):
-    """Events of one name that are not the same: a witness does something else than those before it."""
+    """Events with the same name differ, so a witness does something else than the agents before it."""
     those = [start(agents, number) for number in range(9)]
     start_workers(agents, those)
     agents.pass_time(2.0)

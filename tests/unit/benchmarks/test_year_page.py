@@ -19,7 +19,7 @@ UNATTENDED = Path(__file__).parents[3] / "docs" / "explanation" / "unattended.md
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The page, to be written to."""
+    """Path of the page to write."""
     path = tmp_path / "unattended.md"
     path.write_text(UNATTENDED.read_text())
     return path

@@ -1,4 +1,4 @@
-"""A short year on our cores in simulated time: nothing that is forbidden happens, and nobody is needed."""
+"""A short year with the real cores in simulated time: nothing forbidden happens, and no operator is needed."""
 
 from dataclasses import asdict, replace
 
@@ -73,7 +73,9 @@ def test_a_spare_takes_the_place_and_nothing_restarts_when_the_node_is_back():
 
 @pytest.mark.parametrize(("repair_s", "waited_s", "restarts"), [(60.0, 65.0, 0), (HOUR_S, 600.0, 1)])
 def test_a_replacement_is_waited_for_as_long_as_was_asked_for(repair_s, waited_s, restarts):
-    """A node that is back in time takes its place; one that is not finds a run that goes on, and restarts it."""
+    """A node that returns in time takes its place. One that returns late finds a run that has continued, and restarts
+    it.
+    """
     policy = Policy(spares=0.0, shrink=0.5, shrink_after_s=600.0)
     year = year_of(fault(Kind.AGENT_KILLED, repair_s=repair_s), policy=policy)
     assert year.restarts == {"node_lost": 1} | ({"node_arrived": 1} if restarts else {})
@@ -90,7 +92,7 @@ def test_a_bad_node_is_kept_out_and_without_that_rule_a_person_is_needed():
 
 @pytest.mark.parametrize(("hidden", "again"), [(0.5, 0), (0.95, 1)])
 def test_a_bad_node_that_its_check_finds_fails_once(hidden, again):
-    """A bad node that is found is out until it has been repaired; one that is not found fails until it is excluded."""
+    """A bad node that is found is out until its repair. One that is not found fails until it is excluded."""
     bad = fault(Kind.CRASH, repair_s=10 * HOUR_S, stays_bad=True, hidden=hidden)
     year = year_of(bad, policy=Policy(spares=0.2, found=0.9), nodes=5)
     assert (year.rounds - 1, year.persons) == (1 + again, 0)
@@ -106,7 +108,7 @@ def test_a_slow_node_is_replaced_once_it_has_been_noticed():
 
 @pytest.mark.parametrize("kind", [Kind.DRAIN, Kind.SLOW])
 def test_what_workers_save_when_they_are_told_is_not_lost(kind):
-    """Nothing is lost when a node goes as was asked for, nor when it is back."""
+    """Nothing is lost when a node leaves as requested, or when it returns."""
     found = {
         notice_s: year_of(fault(kind), policy=replace(WITHOUT_SPARES, notice_s=notice_s)) for notice_s in (None, 60.0)
     }
@@ -164,7 +166,7 @@ def test_a_node_whose_fault_began_before_is_out_until_it_is_repaired(kind, stays
 
 
 def test_a_year_in_parts_is_as_the_whole_year(monkeypatch):
-    """Parts differ from the whole only by what each begins with: a run that forms."""
+    """Parts differ from the whole only because each begins with a run that forms."""
     scenario, notes = Scenario(about="", nodes=128, days=90.0), []
     (whole,) = scenarios.play_all([scenario], 2, notes.append)
     monkeypatch.setattr(scenarios, "VAST", 128)

@@ -1,4 +1,4 @@
-"""The trace of a year's faults, and what is drawn from it."""
+"""The trace of a year's faults, and how it is drawn at random."""
 
 from collections import Counter
 

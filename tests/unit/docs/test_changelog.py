@@ -1,4 +1,4 @@
-"""CHANGELOG.md has what a user of the next release reads: a line for each feature, in the group that it belongs to."""
+"""CHANGELOG.md tells users of the next release each feature in one line, in the right group."""
 
 from pathlib import Path
 

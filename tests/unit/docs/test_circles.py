@@ -1,4 +1,4 @@
-"""No import circle in any package, imports for the type checker counted."""
+"""No package has an import circle. Imports for the type checker count."""
 
 import grimp
 import pytest
@@ -17,7 +17,7 @@ def test_a_circle_is_found():
 
 
 def circles(imports: dict[str, set[str]]) -> list[list[str]]:
-    """Return groups of modules each of which imports all others of its group, by others or directly."""
+    """Return groups of modules that import each other, directly or through others."""
     reached = {module: _reached(module, imports) for module in imports}
     of_each = {
         tuple(sorted(other for other in reached[module] if module in reached.get(other, ()))) for module in imports

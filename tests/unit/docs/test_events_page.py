@@ -1,4 +1,4 @@
-"""The page about events: its check of a signature does what it says, and every kind of event is explained."""
+"""The page about events: its check of a signature works, and it explains every kind of event."""
 
 import re
 import time

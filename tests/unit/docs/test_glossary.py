@@ -1,4 +1,4 @@
-"""The glossary: each term once, and the classes that it names are where it says."""
+"""The glossary has each term once, and the classes that it names are where it says."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md: its tables have the metrics that there are, in their order and words."""
+"""docs/reference/metrics.md has all metrics, in the order and words of the code."""
 
 import re
 from collections.abc import Sequence

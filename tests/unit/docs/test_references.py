@@ -1,4 +1,4 @@
-"""Files, headings, tests, decision records and layers that the pages name are there."""
+"""Files, headings, tests, decision records and layers that the pages name exist."""
 
 import re
 import tomllib
@@ -24,7 +24,7 @@ RECORDS = {int(path.name[:4]) for path in (ROOT / "docs/development/adr").glob("
 
 
 def headings(page: Path) -> set[str]:
-    """Anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     lines = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
 

@@ -1,4 +1,4 @@
-"""A distribution with a `torchrun.logs_specs` entry point, for tests: a folder on PYTHONPATH is all it takes."""
+"""A distribution with a `torchrun.logs_specs` entry point, for tests. It only needs a folder on PYTHONPATH."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ missing = no_such_module:Nothing
 
 
 def install(folder: Path) -> Path:
-    """Put it there."""
+    """Install it into the folder."""
     info = folder / "one_folder_specs-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: one-folder-specs\nVersion: 1.0\n")

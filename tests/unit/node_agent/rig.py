@@ -1,4 +1,4 @@
-"""A real agent with real workers, at a server that a test plays, with a console that remembers."""
+"""A real agent with real workers, a simulated server, and a console that keeps its output."""
 
 import asyncio
 import os
@@ -33,14 +33,14 @@ Fate = Directive | ProtocolError | Unreachable
 
 
 class PlayedServer:
-    """Transport whose joins and polls wait until the test answers them; reports and leaves are taken at once."""
+    """Transport whose joins and polls wait until the test answers them. Reports and leaves are accepted at once."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.error: Exception | None = None
-        """If set, no request comes through."""
+        """If set, no request succeeds."""
         self.refusal: ProtocolError | None = None
-        """Refusal of reports, suspicions and answers to queries, if they are not taken."""
+        """Refusal of reports, suspicions and answers to queries, None to accept them."""
         self._revision = 0
         self._directive: Directive | None = None
         self._asked: asyncio.Future[Fate] | None = None
@@ -79,13 +79,13 @@ class PlayedServer:
         pass
 
     async def answers(self, fate: Fate) -> None:
-        """Answer the join or poll that is under way, or the next one."""
+        """Answer the current or next join or poll."""
         await self.until(lambda: self._asked and not self._asked.done())
         assert self._asked
         self._asked.set_result(fate)
 
     async def hears(self, kind: type, number: int = 1) -> Any:
-        """The latest request of this kind, once there are so many of them."""
+        """Return the latest request of this kind, once there are `number` of them."""
         await self.until(lambda: len(self.of(kind)) >= number)
         return self.of(kind)[-1]
 
@@ -125,12 +125,12 @@ class Rig:
 
     @property
     def pids(self) -> list[int]:
-        """Workers that run."""
+        """Pids of the running workers."""
         started = self.agent.started
         return started.group.pids if started else []
 
     def feature(self, kind: type[F]) -> F:
-        """The agent's feature of this kind."""
+        """Return the agent's feature of this kind."""
         return next(each for each in self.agent._features if isinstance(each, kind))
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(*args: Any, **config: Any) -> AsyncIterator[Rig]:
-    """A rig that leaves no process behind."""
+    """Yield a rig that leaves no process behind."""
     with subreaper():
         made = Rig(*args, **config)
         try:

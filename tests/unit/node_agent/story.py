@@ -1,4 +1,4 @@
-"""Parts of an agent's story: messages, and a machine to which things happen one after another.
+"""Parts of an agent's story: messages, and a machine that handles events one after another.
 
 The machine's requests are held here until a test answers them. Time is a number of seconds that a test moves.
 """
@@ -36,7 +36,7 @@ LEASE_S = 9.0
 
 
 def an_assignment(round: int = 1, **changes: Any) -> Assignment:
-    """Node 1 of 3 in a round of ten ranks; this node has four of them."""
+    """Return an assignment: node 1 of 3 in a round of ten ranks, with four of them."""
     given = {
         "round": round,
         "group_rank": 1,
@@ -89,7 +89,7 @@ def finish(*, succeeded: bool = True, **story: Any) -> Finish:
 
 
 def join(agent_id: str = "a.1", after_round: int = 0, **changes: Any) -> JoinRequest:
-    """Request that the agent makes; the runner fills in its port and address."""
+    """Return the agent's join. The runner adds its port and address."""
     given = {"run_id": "run", "node_id": "a", "addr": "", "port": 0, "local_world_size": 4}
     return JoinRequest(agent_id=agent_id, after_round=after_round, **(given | changes))
 
@@ -107,14 +107,14 @@ def leave(agent_id: str = "a.1", reason: str = "SIGTERM", **more: bool) -> Leave
 
 
 class Story:
-    """One agent, from its start on."""
+    """One agent, from its start."""
 
     def __init__(self, settings: RequestedSettings = RequestedSettings(), **limits: Any) -> None:  # noqa: B008
         self.machine = AgentMachine(join("a", settings=settings), server="host:1", **limits)
         self.now = 100.0
         self.revision = 0
         self.effects: list[Effect] = []
-        """Effects of the last thing that happened."""
+        """Effects of the latest event."""
         self.handle(Started())
 
     def handle(self, event: Event) -> None:
@@ -129,7 +129,7 @@ class Story:
         queries: Queries = (),
         attempt: int = 0,
     ) -> None:
-        """The server answers the request under way, with a new revision unless a test says otherwise."""
+        """The server answers the current request, with a new revision unless a test says otherwise."""
         self.revision = self.revision + 1 if revision is None else revision
         reply = Reply(
             epoch="epoch", revision=self.revision, lease_s=LEASE_S, directive=directive, warning=warning,
@@ -138,7 +138,7 @@ class Story:
         self.handle(Answered(reply))
 
     def time_passes(self, seconds: float) -> None:
-        """Time passes, with each deadline on the way."""
+        """Let time pass, with each deadline on the way."""
         until = self.now + seconds
         effects: list[Effect] = []
         while (at := self.machine.next_deadline()) is not None and at <= until:
@@ -149,6 +149,6 @@ class Story:
 
     @property
     def lasts(self) -> float | None:
-        """Time until its next deadline."""
+        """Return the seconds until the next deadline."""
         at = self.machine.next_deadline()
         return None if at is None else at - self.now

@@ -1,4 +1,4 @@
-"""The agent as it is put together: a real machine, runner and workers; the server and the console are played."""
+"""The whole agent: a real machine, runner and workers, with a simulated server and console."""
 
 import asyncio
 import errno
@@ -55,13 +55,13 @@ async def has_workers(agent: Rig) -> None:
 
 
 def held(what: str) -> list[str]:
-    """Descriptors of this process that are of such a kind."""
+    """Return this process's descriptors of this kind."""
     links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
     return [link for link in links if os.path.islink(link) and what in os.readlink(link)]
 
 
 def memory_files() -> list[str]:
-    """The memory for workers' progress that this process holds."""
+    """Return the memory for workers' progress that this process holds."""
     return held("node-agent-progress")
 
 
@@ -70,7 +70,7 @@ def timed() -> dict[str, str]:
 
 
 def expired_timer(pid: int, signum: int = 0) -> bytes:
-    """A line as torch's client writes it, of a timer that is only reported, or kills."""
+    """Return a line as torch's client writes it, for a timer that only reports, or kills."""
     timer = {"version": 1, "pid": pid, "scope_id": "forward", "expiration_time": 1.0, "signal": signum}
     return json.encode(timer) + b"\n"
 
@@ -80,7 +80,7 @@ def write(pipe: str, lines: bytes) -> None:
 
 
 def gone() -> int:
-    """Pid of a process that was a child and has ended."""
+    """Return the pid of a child that has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid
@@ -137,7 +137,7 @@ async def test_rounds_leave_no_descriptors_whether_their_workers_failed_succeede
             kept.add(len(memory_files()) - before)
             await agent.server.answers(stop(round_))
             await agent.server.hears(JoinRequest, round_ + 1)
-        assert kept == {0, 1}  # those of workers that have failed are closed at once
+        assert kept == {0, 1}  # those of failed workers are closed at once
     assert len(memory_files()) == before
 
 
@@ -248,7 +248,7 @@ async def test_the_server_goes_while_the_workers_finish():
 
 
 async def test_a_leave_that_does_not_reach_the_server_is_said():
-    """The agent does not wait for a server that is out of reach as long as for one that is slow."""
+    """The agent waits less long for a server that cannot be reached than for a slow one."""
     async with rig("sleep 60", close_timeout_s=600.0, signals=("SIGUSR1",)) as agent:
         await has_started(agent)
         agent.server.error = Unreachable("connect", "refused")
@@ -257,7 +257,7 @@ async def test_a_leave_that_does_not_reach_the_server_is_said():
         assert agent.console.lines[-1] == words.connection.leave_not_delivered("server:1")
 
 
-# Specs of the workers, cold and warm.
+# Specifications of the workers, cold and warm.
 
 PLACE = (
     "import json, os, sys; print(*(os.environ[name] for name in ('RANK', 'LOCAL_RANK', 'TORCHELASTIC_RESTART_COUNT')))"
@@ -271,7 +271,7 @@ def python(program: str) -> Command:
 
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
-    """A module `slow`, whose import takes until somebody writes to this pipe."""
+    """A module `slow`, whose import takes until a test writes to this pipe."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (tmp_path / "slow.py").write_text(f"open({str(pipe)!r}).read()")
@@ -318,7 +318,7 @@ async def test_a_stop_while_workers_wait_to_be_warm_starts_none_of_them(slow):
 
 
 async def test_a_signal_while_workers_wait_to_be_warm_ends_the_agent_and_what_waits(slow):
-    others = set(own_children)  # of tests before this one
+    others = set(own_children)  # from earlier tests
     async with warm_rig(slow, WARM) as agent:
         await has_started(agent)
         agent.agent._runner.feed(Signalled("SIGTERM"))
@@ -334,7 +334,7 @@ async def test_workers_start_cold_when_nothing_can_be_kept_warm():
         assert any(tells(line, warm_words.start_cold) for line in agent.console.lines)
 
 
-# An exception that nobody expected.
+# An unexpected exception.
 
 
 def boom(*args: object, **kwargs: object) -> None:
@@ -342,7 +342,7 @@ def boom(*args: object, **kwargs: object) -> None:
 
 
 async def is_reported(agent: Rig) -> None:
-    """The agent has told people and the server, its workers are gone, and it exits with 1."""
+    """The agent has told people and the server, its workers have ended, and it exits with 1."""
     assert await agent.exit_code() == 1
     assert agent.pids == []
     error = words.agent.internal_error("BrokenPipeError", "boom")
@@ -465,7 +465,7 @@ async def test_a_ready_file_that_cannot_be_written_is_said_and_ends_nothing(tmp_
         assert readiness.failed(f"{tmp_path}/gone/ready", "No such file or directory") in agent.console.lines
 
 
-# What goes wrong around a round, and ends nothing.
+# Problems around a round that do not end anything.
 
 
 async def test_a_port_of_the_users_own_is_that_of_every_round(unused_tcp_port):

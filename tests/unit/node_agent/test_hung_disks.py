@@ -1,4 +1,4 @@
-"""Disks that hang: an agent polls its server all the same, and workers get by without what is on them."""
+"""Disks that hang: the agent continues to poll its server, and workers run without the files on that disk."""
 
 import asyncio
 import builtins
@@ -40,8 +40,9 @@ from tests.unit.node_agent.story import finish, start
 
 
 class HungDisk:
-    """Calls to a function hang in threads, from `hangs` to `answers`, if they are about a file below the folder. A call
-    by an event loop's thread is a fault.
+    """Makes calls of a function hang in threads, from `hangs` to `answers`, if they are about a file below the folder.
+
+    A call in an event loop's thread is an error.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +66,7 @@ class HungDisk:
 
 
 def _path(argument: object) -> str:
-    """The argument of a call as a path; a descriptor is that of its file."""
+    """Return the argument of a call as a path. A descriptor's path is that of its file."""
     if not isinstance(argument, int):
         return str(argument)
     try:
@@ -287,7 +288,7 @@ async def test_the_place_of_evidence_is_chosen_by_a_thread(disk: HungDisk) -> No
 
 @pytest.mark.parametrize("name", ["rename", "stat"])
 async def test_a_notice_ends_in_time_though_the_disk_hangs(name: str, tmp_path: Path, disk: HungDisk) -> None:
-    """The file of the notice cannot be written, or the answers of the workers cannot be seen."""
+    """The notice's file cannot be written, or the workers' answers cannot be read."""
     folder = SimpleNamespace(path=lambda name: f"{tmp_path}/disk/{name}")
     board, told = NoticeBoard(cast(TempDir, folder), 1, 1, "SIGUSR2"), list[str]()
     notice = Notice(number=1, round=1, remaining_s=2.2, source="node_left", node_id="a", reason="drained")
@@ -316,7 +317,7 @@ async def test_files_of_notices_are_read_and_removed_by_a_thread(tmp_path: Path,
 
 
 def content(path: Path) -> str:
-    """Text of a file that may be removed at any time; empty if it is not there."""
+    """Return the text of a file that may be removed at any time, empty if it does not exist."""
     try:
         return path.read_text()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A supervisor's question how the run has ended, to servers that are played."""
+"""A supervisor asks simulated servers how the run has ended."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class PlayedServer:
-    """Server that gives one answer after another, each on a connection of its own; the last one again and again."""
+    """Server that gives one answer after another, each on a separate connection, and repeats the last one."""
 
     def __init__(self, *answers: bytes) -> None:
         self._answers = list(answers)
@@ -32,7 +32,7 @@ class PlayedServer:
 
 
 def stream(*data: object) -> bytes:
-    """Answer with these events."""
+    """Return an answer with these events."""
     head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
     return head + b"".join(f"data: {json.dumps(each)}\n\n".encode() for each in data)
 
@@ -42,14 +42,14 @@ def phase(name: str, attempt: int = 1) -> dict[str, object]:
 
 
 def status(**attempts: str) -> bytes:
-    """Answer with the status of these attempts: `a1` has the number 1."""
+    """Return an answer with the status of these attempts. `a1` has the number 1."""
     runs = [{"attempt": int(name[1:]), "phase": phase} for name, phase in attempts.items()]
     return b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + json.dumps({"runs": runs}).encode()
 
 
 @pytest.fixture
 async def ends(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[object]:
-    """Function that says how the run ends, to a supervisor whose servers give these answers."""
+    """Function that returns how the run ends for a supervisor whose servers give these answers."""
     monkeypatch.setattr(supervisor, "RETRY_S", 0.01)
     listening = []
 
@@ -120,7 +120,7 @@ async def test_a_server_that_has_lost_its_state_counts_anew(ends) -> None:
 
 
 def test_a_signal_after_the_agents_end_changes_no_exit_code() -> None:
-    """The supervisor hears it between the agent's end and its own: nothing is left to forward it to."""
+    """The signal comes between the agent's end and the supervisor's own, when it cannot be forwarded any more."""
     program = """
 import os, signal
 from node_agent import agent, supervisor
@@ -170,13 +170,13 @@ def be_killed(*_):
 supervisor.load, agent.run = load, be_killed
 sys.exit(supervisor.run(plan))
 """
-"""Program that is a supervisor which can import nothing once it has imported what its agent's death needs."""
+"""Supervisor that cannot import anything after the modules that its agent's death needs."""
 
 
 async def test_a_supervisor_whose_program_is_gone_still_tells_how_the_run_ends(
     authority: Authority, tmp_path: Path
 ) -> None:
-    """Another version has been installed, or no descriptor is left; the token has gone, too, and a server is down."""
+    """Another version was installed, or no descriptor is left. The token is gone too, and one server is down."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*authority.issue("server"))
     played = PlayedServer(b"HTTP/1.1 401 Unknown\r\n\r\n", b"", stream(phase("failed")))

@@ -1,4 +1,4 @@
-"""The table of actions, and what is made of it: paths, fields of the page's dialog, and flags of `rdzvctl`."""
+"""The table of actions, and what follows from it: paths, fields of the page's dialog, and flags of `rdzvctl`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Messages as bytes and back, and the refusals of bytes that are none."""
+"""Messages as bytes and back, and the refusal of other bytes."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def test_every_message_arrives_as_it_was_sent(kind):
 
 
 def unlimited(kind: Any, where: str) -> list[str]:
-    """Parts of a type that nothing limits."""
+    """Return the parts of a type that have no limit."""
     match kind:
         case inspect.UnionType(types=types):
             return [free for each in types for free in unlimited(each, where)]
@@ -67,7 +67,7 @@ def test_every_message_is_frozen_and_every_field_has_a_limit(kind):
     assert [free for field in inspect.type_info(kind).fields for free in unlimited(field.type, field.name)] == []
 
 
-# What a peer of another version sends.
+# Messages of a peer of another version.
 
 
 def test_unknown_fields_are_ignored():
@@ -117,7 +117,7 @@ def test_directives_are_told_apart_by_their_tag():
         assert type(decode(Reply, encode(reply)).directive) is type(directive)
 
 
-# What is refused, and how it is called.
+# Refusals, and their codes.
 
 
 def refusal(kind: type, body: Any) -> str:
@@ -258,7 +258,7 @@ def test_a_refusal_is_short_whatever_was_sent():
 
 
 def test_the_evidence_of_a_failure_may_fill_a_report():
-    """A report in the widest characters that there are is still a message of allowed size."""
+    """A report in the widest characters is still a message of allowed size."""
     line = WIDE * 1_024
     failure = messages.Failure(
         node_id=WIDE * 256,

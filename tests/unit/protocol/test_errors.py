@@ -1,4 +1,4 @@
-"""Refusals: they travel as a code and one line, and arrive as what they were."""
+"""Refusals are sent as a code and one line, and arrive as the same error."""
 
 from http import HTTPStatus
 

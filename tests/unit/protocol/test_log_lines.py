@@ -1,4 +1,4 @@
-"""Lines of a program's own, as text and as JSON, and the level that LOGLEVEL names."""
+"""A program's own lines, as text and as JSON, and the level that LOGLEVEL names."""
 
 import json
 import time

@@ -1,6 +1,6 @@
-"""The page about the wire says what the types, the paths and the refusals say.
+"""The page about the wire agrees with the types, the paths and the refusals.
 
-Its messages are derived from the types: `python -m tests.unit.protocol.test_readme` writes them anew.
+Its messages are made from the types: `python -m tests.unit.protocol.test_readme` writes them.
 """
 
 import re
@@ -22,7 +22,7 @@ BEGIN = "\n### "
 
 
 def message(kind: Any) -> str:
-    """Section of the page about a message."""
+    """Return the page's section about a message."""
     info: Any = inspect.type_info(kind)
     tag = f" Its `tag` is `{info.tag}`." if info.tag else ""
     told = meanings(kind)
@@ -50,7 +50,7 @@ def default_of(field: inspect.Field) -> str:
 
 
 def whole() -> str:
-    """The page with its messages as the types have them."""
+    """Return the page with its messages as the types define them."""
     return "\n".join([PAGE.partition(BEGIN)[0], *map(message, AGENT_PARTS)])
 
 

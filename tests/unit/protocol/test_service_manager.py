@@ -1,4 +1,4 @@
-"""Conversation with a service manager: its variables, and a real socket of its kind."""
+"""Messages to a service manager: its variables, and a real socket of its kind."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ import pytest
 from rdzv_protocol.service_manager import ServiceManager, passed_sockets
 
 OWN, OTHER = "own", "1"
-"""Process ids; the first stands for this process's."""
+"""Process ids. The first one means this process."""
 Socket = tuple[socket.socket, str]
 
 
@@ -41,14 +41,14 @@ class Loop:
         self.calls.append((delay_s, function, arguments))
 
     def turn(self) -> float:
-        """Carry out the one call that is due, and return how long it has waited."""
+        """Make the one call that is due, and return how long it has waited."""
         ((delay_s, function, arguments),), self.calls = self.calls, []
         function(*arguments)
         return delay_s
 
 
 def test_a_status_of_several_lines_is_no_other_field(manager: Socket) -> None:
-    """Reasons hold what scripts and operators have written: none of them may say that the service is ready."""
+    """Reasons contain text from scripts and operators. None of it may make the service ready."""
     bound, name = manager
     service = ServiceManager.of({"NOTIFY_SOCKET": name})
     assert service

@@ -1,4 +1,4 @@
-"""Texts made fit to travel: whatever a script wrote, the result is printable, of bounded size, and can be encoded."""
+"""Texts are made fit for a message: the result is printable, of bounded size, and can be encoded."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rdzv_protocol.text import clip, last_lines, one_line, printable, span
 
 anything = st.text(st.characters(codec=None), max_size=60)
-"""Control characters and lone surrogates included, which JSON can bring."""
+"""Any text, including control characters and lone surrogates, which JSON can contain."""
 
 
 @pytest.mark.parametrize(

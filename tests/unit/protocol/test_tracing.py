@@ -1,4 +1,4 @@
-"""Traces beside forks."""
+"""Tracing together with forks."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ spans.close()
 
 
 def test_a_fork_while_the_sdk_is_imported_releases_no_lock_that_it_has_not_taken():
-    """A module that registers locks for forks, imported by another thread between a fork's two halves, would do so."""
+    """A module that registers locks for forks would do so if another thread imported it between a fork's two halves."""
     command = [sys.executable, "-c", FORKS_WHILE_IT_STARTS]
     done = subprocess.run(command, env={"OTEL_TRACES_EXPORTER": "none"}, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Visible text: a name shows every character that it has, and no text covers the lines beside it."""
+"""Visible text: a name shows all of its characters, and no text covers the lines beside it."""
 
 import sys
 import unicodedata

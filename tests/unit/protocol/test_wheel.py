@@ -1,4 +1,4 @@
-"""Files that an installation puts into a user's site-packages."""
+"""Files that an installation writes into a user's site-packages."""
 
 import zipfile
 from pathlib import Path
@@ -18,7 +18,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_its_top_level_packages_are_ours_by_name(wheel: zipfile.ZipFile) -> None:
-    """Another project's `protocol`, on the index, may be installed before or after ours: neither touches the other."""
+    """Another project on the index is called `protocol`. Either one may be installed first, without affecting the
+    other.
+    """
     tops = {name.partition("/")[0] for name in wheel.namelist() if not name.partition("/")[0].endswith(".dist-info")}
     assert tops == {"rdzv_protocol", "rdzv_server", "node_agent", "rdzvctl"}
 

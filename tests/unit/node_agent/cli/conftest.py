@@ -1,4 +1,4 @@
-"""Current folder of every test: an empty one but for a script, `train.py`."""
+"""The current folder of every test has only a script, `train.py`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every argument: what its flag, its variable and its key of `--rdzv-conf` take, and the line that refuses the rest."""
+"""Every argument: what its flag, variable and key of `--rdzv-conf` accept, and the line that refuses other values."""
 
 import re
 from importlib.metadata import entry_points
@@ -47,7 +47,7 @@ def a_time(given: str, low: float = 0, high: float = 10**6) -> str:
 
 
 # fmt: off
-TABLE = {  # by argument: a good text, a bad one, and what is said to that
+TABLE = {  # by argument: a good text, a bad one, and the message about the bad one
     "rdzv_endpoint": ("host:29400", "host:port", flag_words.bad_endpoint("host:port", 0).partition("0")[0]),
     "rdzv_backend": ("c10d", "zeus", SAY.not_one_of(values.BACKENDS, "zeus")),
     "master_addr": ("10.0.0.1", "two\nlines", TWO_LINES),
@@ -274,7 +274,7 @@ def test_torchrun_reads_the_same_variables(monkeypatch):
     assert {dest for dest, flag in FLAGS.items() if flag.torchruns and flag.has_variable} - set(theirs) == {"use_env"}
     theirs.remove("start_method")
     for dest in theirs:
-        variable, text = f"PET_{dest.upper()}", GOOD[dest] if FLAGS[dest].metavar else "1"  # torchrun knows no words
+        variable, text = f"PET_{dest.upper()}", GOOD[dest] if FLAGS[dest].metavar else "1"  # torchrun accepts no words
         with monkeypatch.context() as patched:
             patched.setenv(variable, text)
             value = getattr(get_args_parser().parse_args(["train.py"]), dest)
@@ -355,9 +355,9 @@ def test_what_a_setting_means(text, means):
 @pytest.mark.parametrize(
     ("text", "given", "join_timeout_s", "lease_s"),
     [
-        ("join_timeout=5", {"join_timeout": "6"}, 6.0, None),  # a flag goes before a setting
+        ("join_timeout=5", {"join_timeout": "6"}, 6.0, None),  # a flag takes precedence over a setting
         ("timeout=5", {}, 5.0, None),
-        ("timeout=5", {"rdzv_backend": "c10d"}, None, None),  # which has none of that name
+        ("timeout=5", {"rdzv_backend": "c10d"}, None, None),  # this back end has no setting of that name
         ("timeout=5,join_timeout=6", {}, 6.0, None),
         ("keep_alive_interval=2", {}, None, 6.0),
         ("keep_alive_max_attempt=2", {}, None, 10.0),
@@ -495,7 +495,7 @@ def test_filters_are_read_as_torch_reads_them(text):
     assert list(values.filters(text)) == args.duplicate_stdout_filters
 
 
-# Mistakes, and what was probably meant.
+# Mistakes, and what the user probably meant.
 
 
 @pytest.mark.parametrize(

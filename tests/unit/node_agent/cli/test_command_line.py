@@ -1,4 +1,4 @@
-"""Command lines that are read without the parser."""
+"""Command lines that need no parser."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The table of flags beside torchrun's own parser."""
+"""The table of flags compared with torchrun's own parser."""
 
 import argparse
 import re
@@ -22,7 +22,7 @@ def torchruns_actions() -> list[argparse.Action]:
 
 
 def torchruns_meaning(parser: argparse.ArgumentParser, spelling: str) -> str | None:
-    """Argument of a flag of torchrun's, which may be shortened; None if it is none's or several's."""
+    """Return the argument of a torchrun flag, which may be shortened; None if no flag or several match."""
     if spelling in parser._option_string_actions:
         return parser._option_string_actions[spelling].dest
     found = parser._get_option_tuples(spelling)
@@ -30,7 +30,7 @@ def torchruns_meaning(parser: argparse.ArgumentParser, spelling: str) -> str | N
 
 
 def meaning(parser: Parser, name: str) -> str | None:
-    """Argument of a flag of ours, which may be shortened; None if there is none."""
+    """Return the argument of our flag, which may be shortened; None if there is none."""
     spelling = parser.spelling(name)
     return None if spelling is None else parser._option_string_actions[spelling].dest
 
@@ -49,7 +49,7 @@ def test_every_option_of_torchrun_is_one_here_under_the_same_name():
 def test_what_we_take_for_torchruns_spellings_are_just_those():
     theirs = {spelling for action in torchruns_actions() for spelling in action.option_strings}
     taken = {spelling for flag in FLAGS.values() for spelling in flag.torchruns}
-    assert theirs - {"-h", "--help"} == taken - {"--use-env", "--use_env"}  # which torch.distributed.launch has
+    assert theirs - {"-h", "--help"} == taken - {"--use-env", "--use_env"}  # torch.distributed.launch has these
 
 
 @pytest.mark.torch
@@ -69,7 +69,7 @@ def test_every_prefix_that_torchrun_resolves_means_the_same_here():
 
 @pytest.mark.torch
 def test_a_value_that_is_left_out_is_torchruns_default():
-    """A default may also be None, where it is the run's or follows from other flags."""
+    """A default may also be None if it is the run's or follows from other flags."""
     theirs = {action.dest: action.default for action in torchruns_actions()}
     for dest, flag in FLAGS.items():
         if dest in theirs and DEFAULTS[dest] not in (None, {}) and flag.metavar and dest not in DEPENDS:

@@ -1,4 +1,4 @@
-"""Meaning of the command line, and what is done with it."""
+"""What the command line means, and what the program does with it."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def config(*argv: str, **environment: str) -> AgentConfig:
 
 
 # fmt: off
-LANDS = [  # what an agent, its run and its output are told by which flags
+LANDS = [  # the fields of an agent, its run and its output, by the flags that set them
     ("join.local_world_size", 8, ["--nproc", "8"]),
     ("join.local_world_size", len(os.sched_getaffinity(0)), ["--nproc", "cpu"]),
     ("preload", ("torch", "torch.distributed"), ["--preload", "torch, torch.distributed"]),
@@ -53,7 +53,7 @@ LANDS = [  # what an agent, its run and its output are told by which flags
     ("join.node_rank", 3, ["--endpoint", "host:1", "--node-rank", "3"]),
     ("join.preferred_rank", 3, ["--rdzv-backend=c10d", "--rdzv-endpoint=192.0.2.1", "--nnodes=4", "--node-rank=3"]),
     ("join.sort_key", "rack00000007.n00000012", ["--topology", "rack7.n12"]),
-    ("join.sort_key", "", ["--node-rank", "0"]),  # and what a scheduler says: see test_schedulers
+    ("join.sort_key", "", ["--node-rank", "0"]),  # and what a scheduler gives: see test_schedulers
     ("worker_variables", {}, []),
     ("join.addr", "10.0.0.7", ["--local-addr", "10.0.0.7"]),
     ("join.addr", "", ["--local-addr", ""]),
@@ -191,12 +191,12 @@ def test_settings_of_a_rendezvous_that_mean_nothing_are_said_once():
     assert notes == (words.cli.means_nothing("--rdzv-conf", ["store_type", "rank"], ""),)
 
 
-# What is done with it.
+# What the program does with it.
 
 
 @pytest.fixture
 def plans(monkeypatch) -> list[LaunchPlan]:
-    """Plan that the agent would have been given; none is started."""
+    """Plans for the agent. No agent starts."""
     taken: list[LaunchPlan] = []
 
     def take(given: LaunchPlan, manager: object) -> int:
@@ -275,7 +275,7 @@ def test_ctrl_c_is_pythons_again_when_the_plan_is_made(monkeypatch):
 
 
 def test_a_preemption_file_whose_folder_this_user_may_not_look_into(tmp_path, monkeypatch):
-    """root may look into every folder, so the system's answer is played."""
+    """root may look into every folder, so the system's answer is simulated."""
     monkeypatch.setattr("node_agent.features.preemption.os.access", lambda path, mode: False)
     says = preemption.folder_closed("--preemption-file", f"{tmp_path}/taken")
     assert complaint("--standalone", "--preemption-file", f"{tmp_path}/taken", "train.py") == says

@@ -19,7 +19,7 @@ from rdzv_server.cli import make_parser
 ROOT = Path(__file__).parents[4]
 PAGE = (ROOT / "docs" / "how-to" / "migrate-from-torchrun.md").read_text()
 WITHOUT_DIFFERENCES = re.sub("<!-- Made by.*?<!-- end -->", "", PAGE, flags=re.DOTALL)
-"""The page without the table of what differs, whose command lines are run by tests/parity; some are wrong."""
+"""The page without the table of differences. tests/parity runs the table's command lines, some of which are invalid."""
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*/*.md"), *(ROOT / "deploy").rglob("*.md")]
 PAGES += (ROOT / "examples").rglob("*.md")
 SHELL = {
@@ -27,7 +27,7 @@ SHELL = {
     "$head": "gpu-1", "$SLURM_NNODES": "4", "$SLURM_NODEID": "1", "$SLURM_JOB_ID": "4711", "$HOME": "/home/ada",
     "HOST": "gpu-1", " R ": " 1 ", "...": "train.py",
 }  # fmt: skip
-"""Values that the shell or the reader puts in place of these."""
+"""Values that replace these names, by a shell or a reader."""
 
 
 def blocks(language: str, page: str = PAGE) -> list[str]:
@@ -35,7 +35,7 @@ def blocks(language: str, page: str = PAGE) -> list[str]:
 
 
 def rows(first: str) -> Iterator[list[str]]:
-    """The cells of the table whose first heading is this, without headings."""
+    """Yield the cells of the table with this first heading, without the headings."""
     table = PAGE.split(f"\n| {first} |", 1)[1].split("\n\n", 1)[0]
     for line in table.splitlines()[2:]:
         yield [cell.strip() for cell in line.strip("|").split("|")]
@@ -46,7 +46,7 @@ def quoted(cell: str) -> list[str]:
 
 
 def command_lines(program: str, page: str) -> list[list[str]]:
-    """Arguments of each command line on a page."""
+    """Return the arguments of each command line on a page."""
     shell = "\n".join(block for language in ("console", "bash", "sh") for block in blocks(language, page))
     shell = shell.replace("\\\n", " ") + "\n" + "\n".join(re.findall(rf"`({program} [^`]+)`", page))
     for name, value in SHELL.items():
@@ -67,7 +67,7 @@ def nobody_looks_names_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def understood(words: list[str], environment: dict[str, str] | None = None) -> Arguments:
-    """Return the arguments as the agent understands them. Raises `UsageError` for what makes no sense."""
+    """Return the arguments as the agent understands them. Raises `UsageError` for invalid ones."""
     asked = read(words, environment or {})
     if not rendezvous.is_for_the_scheduler(asked):
         rendezvous.find(asked)
@@ -79,7 +79,7 @@ def test_the_table_has_every_flag_of_torchrun_with_its_default(monkeypatch: pyte
     from torch.distributed.run import get_args_parser
 
     for name in [name for name in os.environ if name.startswith("PET_")]:
-        monkeypatch.delenv(name)  # torch's parser takes them for defaults
+        monkeypatch.delenv(name)  # torch's parser uses them as defaults
     theirs = {}
     for action in get_args_parser()._actions:
         names = tuple(name for name in action.option_strings if "_" not in name)

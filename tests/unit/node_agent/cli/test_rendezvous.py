@@ -1,4 +1,4 @@
-"""Meeting place of the nodes, by torchrun's flags and by ours."""
+"""The rendezvous target, by torchrun's flags and by ours."""
 
 import socket
 from math import inf
@@ -12,7 +12,7 @@ from tests.support.told import tells
 from tests.unit.node_agent.command_lines import complaint, plan
 
 ELSEWHERE = "198.51.100.7"
-"""An address for documentation: of no machine."""
+"""An address reserved for documentation: no machine has it."""
 SAY = words.rendezvous
 C10D = "--nnodes=2 --rdzv-backend=c10d"
 ALONE = Target(has_id_of_its_own=True)
@@ -161,7 +161,7 @@ def test_a_port_that_counts_or_is_no_number_is_checked(flags, port):
         (f"{C10D} --rdzv-endpoint {ELSEWHERE} --node-rank 1", on_a_node(ELSEWHERE, 29400, preferred_rank=1)),
         (f"{C10D} --rdzv-endpoint localhost --rdzv-conf is_host=no", on_a_node("localhost", 29400)),
         (f"{C10D} --rdzv-endpoint {ELSEWHERE} --rdzv-conf is_host=yes", on_a_node(ELSEWHERE, 29400, hosts=True)),
-        # a server that somebody has started
+        # a server that is already running
         *((f"{backend} --endpoint localhost:29400", Target(("localhost", 29400)))
           for backend in ("", "--rdzv-backend rdzv-server", "--rdzv-backend etcd-v2")),
         ("--endpoint host:1 --node-rank 1", Target(("host", 1), node_rank=1)),
@@ -169,7 +169,7 @@ def test_a_port_that_counts_or_is_no_number_is_checked(flags, port):
         ("--rdzv-backend etcd-v2 --rdzv-endpoint host", Target(("host", 2379))),
         ("--nnodes 2 --rdzv-endpoint a:1,b:1", Target(("a", 1), others=(("b", 1),))),
         ("--endpoint https://h:1 --tls-ca system", Target(("h", 1))),
-        ("--rdzv-endpoint=", ALONE),  # as is its default under torchrun
+        ("--rdzv-endpoint=", ALONE),  # the default under torchrun
     ],
 )  # fmt: skip
 def test_where_the_nodes_meet(flags, target):

@@ -1,4 +1,4 @@
-"""`--endpoint auto`: what each scheduler's variables say, and what workers get of them."""
+"""`--endpoint auto`: facts from each scheduler's variables, and the variables that workers get."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ SAY = words.schedulers
 
 @pytest.fixture(autouse=True)
 def names(monkeypatch) -> None:
-    """Every name is known to the system: nobody is asked about it. A pod has one in a headless Service."""
+    """Make every name known to the system, so that no scheduler is asked. A pod has one in a headless Service."""
     monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: [])
     monkeypatch.setattr("socket.getfqdn", lambda name: f"{name}.svc.ns")
 
@@ -35,7 +35,7 @@ def refusal(environment: Mapping[str, str], *flags: str) -> str:
 
 
 def variables(text: str) -> dict[str, str]:
-    """An environment, as a shell would be given it."""
+    """Return an environment from text, as a shell reads it."""
     return dict(word.split("=", 1) for word in text.split())
 
 
@@ -97,10 +97,9 @@ ROWS = {
         {"PMI_RANK", "PMI_SIZE", "PMI_FD", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"},
     ),
 }  # fmt: skip
-"""Cases by a row's name: the environment of one node; the number of nodes, the place of the server (None: a port of
-the job's own), the run, the workers and the node's rank that come of it; the variables that workers get with a value
-of their own, and those that they do not get.
-"""
+"""Cases by a row's name: the environment of one node. Then the expected number of nodes, place of the server (None for
+a port derived from the job), run, workers and node's rank. Then the variables that workers get with a value of their
+own, and those that they do not get."""
 
 
 def test_every_row_has_a_case_here():
@@ -299,7 +298,7 @@ def test_loopback_as_our_endpoint_is_refused_in_a_job_of_several_nodes(host):
         ("--endpoint=localhost:29400 --nnodes=4", {}),  # several agents on one machine
         ("--endpoint=localhost:29400 --nnodes=1", SLURM),
         ("--endpoint=localhost:29400 --nnodes=4", SLURM | {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1"}),
-        ("--rdzv-backend=c10d --rdzv-endpoint=localhost:29400 --nnodes=4", SLURM),  # torchrun's, on the head node
+        ("--rdzv-backend=c10d --rdzv-endpoint=localhost:29400 --nnodes=4", SLURM),  # torchrun's flags, on the head node
     ],
 )
 def test_loopback_is_taken_where_it_works(flags, environment):

@@ -79,7 +79,7 @@ def test_nothing_after_the_script_is_read_whatever_it_looks_like(before):
 
 
 def test_a_script_that_is_not_there_fails_the_run_if_somebody_waits_for_its_end(tmp_path):
-    """A server that a job has for itself, and TorchX with it."""
+    """The job has a server of its own, and TorchX waits for the end of the run."""
     assert command("--exit-with-run", "--endpoint", "host:1", "no.py").program == (*PYTHON, "no.py")
     assert complaint("--exit-with-run", "no.py") == words.command.no_script("no.py", str(tmp_path))
 

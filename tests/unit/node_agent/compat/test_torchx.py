@@ -1,7 +1,7 @@
-"""TorchX components: what they take, and the jobs that TorchX makes of them for schedulers that are not here.
+"""TorchX components: their arguments, and the jobs that TorchX makes from them for schedulers that are not installed.
 
-The files in `torchx_jobs/` are whole jobs, to be read when they change.
-`python -m tests.unit.node_agent.compat.test_torchx` writes them anew.
+The files in `torchx_jobs/` are whole jobs, to be reviewed when they change. `python -m
+tests.unit.node_agent.compat.test_torchx` writes them.
 """
 
 import json
@@ -45,7 +45,7 @@ CASES = [
 
 
 def job(scheduler: str, cfg: dict[str, str], arguments: Sequence[str]) -> str:
-    """The job as TorchX would submit it. Names that it makes up are always `train-id`."""
+    """Return the job as TorchX would submit it. Generated names are always `train-id`."""
     with torchx_runner.get_runner() as runner:
         info = runner.dryrun_component("rdzv.ddp", list(arguments), scheduler, {**cfg})
     if scheduler == "slurm":
@@ -58,7 +58,7 @@ def job(scheduler: str, cfg: dict[str, str], arguments: Sequence[str]) -> str:
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fixed values in place of what depends on the machine and on chance."""
+    """Replace values that depend on the machine or on chance by fixed ones."""
     settle(monkeypatch)
 
 
@@ -91,7 +91,7 @@ def test_they_take_all_that_torchxs_own_take(theirs: Any, ours: Any, more: set[s
 
 
 def command(app: specs.AppDef) -> str:
-    """The agents' command line."""
+    """Return the agents' command line."""
     return str(app.roles[-1].args[-1])
 
 

@@ -1,4 +1,4 @@
-"""Workers run near their GPUs, on the CPUs that torch would choose."""
+"""Workers run near their GPUs, on the same CPUs as torch would choose."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from node_agent.features.numa import MODES, words
 from node_agent.features.numa.binding import NumaError, cpu_sets, ranges
 
-# A machine that is made up: the files in which Linux tells about CPUs, caches and NUMA nodes, below a folder.
+# A simulated machine: Linux's files about CPUs, caches and NUMA nodes, below a folder.
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ def lay_out_cpus(root: Path, topology: Topology) -> None:
 
 
 def lay_out_gpus(root: Path, nodes: Iterable[int]) -> list[str]:
-    """GPUs on these NUMA nodes (-1: the kernel does not say); their addresses."""
+    """Make GPUs on these NUMA nodes (-1 if the kernel does not say), and return their addresses."""
     addresses = {f"0000:{index + 0x3B:02x}:00.0": node for index, node in enumerate(nodes)}
     for address, node in addresses.items():
         write(root, f"sys/bus/pci/devices/{address}/numa_node", node)
     return [*addresses]
 
 
-# What is bound to what.
+# Which CPUs each worker gets.
 
 TOPOLOGY = Topology()
 """CPUs 0-23 are the cores' first threads, 24-47 their second ones; six cores a NUMA node, three a cache."""
@@ -172,7 +172,7 @@ def test_socket_passes_over_nodes_without_cpus_and_numbers_without_a_node(tmp_pa
     assert [ranges(cpus) for cpus in sets_on(tmp_path, "socket", lay_out_gpus(tmp_path, [3]))] == ["12-23,36-47"]
 
 
-# What cannot be bound.
+# Bindings that are not possible.
 
 
 def refused(attempt: Callable[[], object]) -> str:
@@ -235,7 +235,7 @@ def test_what_the_kernel_does_not_tell_is_named_with_its_place(tmp_path, mode, f
     assert said.startswith(f"{what}: {tmp_path}/sys/devices/system/")
 
 
-# On any machine, and beside torch.
+# On any machine, and compared with torch.
 
 
 @st.composite
@@ -282,7 +282,7 @@ def test_torch_binds_no_worker_either_where_there_is_no_numa_or_no_cpu(tmp_path,
 def torch_on(
     root: Path, gpus: list[str], allowed: Collection[int]
 ) -> Iterator[Callable[[str, int], frozenset[int] | None]]:
-    """torch's own answers on a made-up machine; None where it raises."""
+    """Yield a function with torch's own answers on a simulated machine, None if torch raises."""
     from torch.numa import binding
 
     def properties(index: int) -> SimpleNamespace:

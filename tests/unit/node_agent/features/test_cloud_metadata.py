@@ -1,4 +1,4 @@
-"""Metadata services of clouds, played by a server that answers as they are documented to."""
+"""Metadata services of clouds, simulated by a server that answers as documented."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class Machine:
-    """A machine of a cloud, whose preemption is announced by `taken_back`."""
+    """A machine of a cloud. `taken_back` announces its preemption."""
 
     def __init__(self) -> None:
         self.taken_back = asyncio.Event()
@@ -32,7 +32,7 @@ class Machine:
         self.warned: list[str] = []
 
     async def is_asked(self, times: int) -> None:
-        """Wait for so many more questions."""
+        """Wait for this number of further requests."""
         for _ in range(times):
             await self.questions.acquire()
 
@@ -48,7 +48,7 @@ class Machine:
     async def aws(self, request: web.Request) -> web.Response:
         self._note(request.path)
         if request.headers.get("X-aws-ec2-metadata-token") != f"{TOKEN}{self.tokens}" or len(self.asked) == 2:
-            return web.Response(status=401)  # the token has ended
+            return web.Response(status=401)  # the token has expired
         if not self.taken_back.is_set():
             return web.Response(status=404)
         return web.json_response({"action": "terminate", "time": "2026-11-22T08:22:00Z"})

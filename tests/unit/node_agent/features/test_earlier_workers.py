@@ -20,7 +20,7 @@ OLD = OWN | {"NODE_AGENT_ID": "old", "MASTER_PORT": "1"}
 
 @contextmanager
 def process(environment: dict[str, str]) -> Iterator[int]:
-    """A process with this environment, which has it from its start on."""
+    """Start a process with this environment, and yield its pid."""
     command = (sys.executable, "-IS", "-c", "print(flush=True); input()")
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         assert started.stdout and started.stdin

@@ -1,4 +1,4 @@
-"""Locks of torch extensions' builds: one that a killed build has left is named, one that is held is not."""
+"""Locks of torch extensions' builds: a lock left by a killed build is reported, one in use is not."""
 
 import os
 import subprocess

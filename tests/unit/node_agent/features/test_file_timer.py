@@ -1,4 +1,4 @@
-"""torch's file timer on a real pipe: what expires ends its worker, and nothing else does."""
+"""torch's file timer on a real pipe: an expired timer ends its worker, and only that."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ LONG_AGO, SOON_ENOUGH = 0.0, 0.05
 
 
 class Served:
-    """A timer, a process that it may end, and what it said."""
+    """A timer, a process that it may end, and its log lines."""
 
     def __init__(self, path: Path, worker: asyncio.subprocess.Process) -> None:
         self.worker = worker

@@ -35,7 +35,7 @@ def test_the_name_of_a_source_has_a_limit() -> None:
 
 
 def reported(found: Suspicion) -> Suspected:
-    """Event that an agent's machine is told."""
+    """Return the event that the agent's machine gets."""
     events: list[Suspected] = []
     kernel: Any = SimpleNamespace(assignment=an_assignment(1), suspect=events.append)
     suspect(kernel, found)

@@ -1,4 +1,4 @@
-"""The live line fits the terminal, ticks, and goes before anything else is written."""
+"""The live line fits the terminal, ticks, and disappears before other output."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ def test_a_combining_character_takes_no_column():
 
 
 class Terminal:
-    """A terminal in the place of stdout and stderr."""
+    """A terminal that replaces stdout and stderr."""
 
     def __init__(self) -> None:
         self._end, self._console_end = pty.openpty()
@@ -54,7 +54,7 @@ class Terminal:
             os.dup2(self._console_end, fd)
 
     async def shows(self, expected: bytes) -> bool:
-        """Whether this comes next, in one piece or several."""
+        """Return whether this output comes next, in one piece or several."""
         read = b""
         while len(read) < len(expected):
             read += await asyncio.to_thread(os.read, self._end, 1 << 16)

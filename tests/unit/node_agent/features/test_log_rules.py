@@ -1,4 +1,4 @@
-"""Search for patterns of `--log-rule`, in a real process: what is found, and patterns that take for ever."""
+"""Search for patterns of `--log-rule` in a real process: the matches, and patterns that take forever."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ FOR_EVER = ("(a+)+$", "a" * 60 + "!")
 
 
 class Looking:
-    """Matcher, and what it has told."""
+    """A matcher, and what it has reported."""
 
     def __init__(self, *patterns: str) -> None:
         self.found: list[tuple[float, LineMatch]] = []
@@ -34,7 +34,7 @@ class Looking:
         self.matcher.put([Line(1, 0, text, at) for text in texts])
 
     async def ends(self) -> None:
-        """Return when all lines have been looked at."""
+        """Return when all lines have been searched."""
         await until(lambda: self.matcher.seen_until == inf)
 
     def _matched(self, line: Line, match: LineMatch) -> None:

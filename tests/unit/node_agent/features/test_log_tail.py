@@ -1,4 +1,4 @@
-"""Tail of a worker's log file for an operator: its end, bounded, and nothing outside of the run's folder."""
+"""Tail of a worker's log file for an operator: its end, bounded, and only files in the run's folder."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from node_agent.kernel.output.routing import Route, Routing, WorkerRoutes
 from tests.unit.node_agent.story import an_assignment
 
 RANK = 3
-"""Rank of the local worker 1, whose stderr goes to a file; of its stdout nothing does."""
+"""Rank of the local worker 1. Only its stderr goes to a file."""
 
 
 @pytest.fixture

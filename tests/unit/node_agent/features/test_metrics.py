@@ -1,4 +1,4 @@
-"""The port at which an agent's metrics are."""
+"""The port of an agent's metrics."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ from tests.support.console import FakeConsole
 
 
 async def test_its_host_is_looked_up_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name server that does not answer holds the event loop of no agent up."""
+    """A name server that does not answer must not block the agent's event loop."""
     answer, asked_by = socket.getaddrinfo, list[threading.Thread]()
 
     def asked(*args: Any, **kwargs: Any) -> Any:

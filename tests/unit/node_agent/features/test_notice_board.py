@@ -1,4 +1,4 @@
-"""Notices to workers: whom the agent waits for."""
+"""Notices to workers: for which workers the agent waits."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -18,13 +18,13 @@ class Folder:
 
 
 def listens(board: NoticeBoard) -> None:
-    """Make the file by which a worker says that it listens."""
+    """Make the file with which a worker shows that it listens."""
     Path(board.environment(0)["NODE_AGENT_NOTICE_ACK"]).touch()
 
 
 @pytest.mark.parametrize("signal_name", [None, "SIGUSR2"])
 async def test_a_worker_that_has_ended_is_waited_for_no_longer(tmp_path: Path, signal_name: str | None) -> None:
-    """Example: a worker that saves and exits 0, in place of acknowledging the notice."""
+    """For example, a worker saves and exits 0 instead of acknowledging the notice."""
     board = NoticeBoard(cast(TempDir, Folder(tmp_path)), 1, 1, signal_name)
     listens(board)
     told: list[Any] = []

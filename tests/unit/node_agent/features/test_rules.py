@@ -1,4 +1,4 @@
-"""Rules of the user about failures: which one fits, and patterns that take for ever."""
+"""The user's rules about failures: which one matches, and patterns that take forever."""
 
 import asyncio
 import os

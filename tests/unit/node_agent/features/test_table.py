@@ -1,4 +1,4 @@
-"""The table of features: flags in one place each, and features that are imported only if they are on."""
+"""The table of features: each flag is declared once, and features are imported only if they are on."""
 
 import re
 import subprocess
@@ -65,5 +65,5 @@ def test_a_flag_of_a_feature_stands_in_two_files_at_most(flag: str) -> None:
 
 
 def _without_texts(code: str) -> str:
-    """Code without docstrings and comments, in which a flag may be named."""
+    """Return code without docstrings and comments, which may name a flag."""
     return re.sub(r'""".*?"""|#.*', "", code, flags=re.S)

@@ -1,4 +1,4 @@
-"""Signals that come directly and by way of a supervisor."""
+"""Signals that come directly and through a supervisor."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from node_agent.kernel.leave_signals import LeaveSignals
 
 
 def told(*came: tuple[str, bool]) -> list[str]:
-    """Names that are told if signals come so: their names, and whether they are forwarded."""
+    """Return the names that are passed on if these signals come: their names, and whether they are forwarded."""
     heard: list[str] = []
     signals = LeaveSignals((), heard.append)
     for name, is_forwarded in came:

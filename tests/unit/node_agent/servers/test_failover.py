@@ -1,4 +1,4 @@
-"""Failover transport to several servers: it finds the one that leads, and leaves it for the next one."""
+"""Failover transport to several servers: it finds the leader, and leaves it for the next one."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ LEAVE = LeaveRequest(run_id="run", agent_id="a.1", reason="SIGTERM")
 
 
 class FakeServer(HttpServer):
-    """One of several: leads, follows, or hangs, as the test says."""
+    """One of several servers. The test makes it lead, follow, or hang."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class FakeServer(HttpServer):
             self._changed.notify_all()
 
     async def asked_for(self, path: str) -> None:
-        """Return once somebody has asked."""
+        """Return once a client has asked."""
         async with asyncio.timeout(PATIENCE_S), self._changed:
             await self._changed.wait_for(lambda: path in self.asked)
 
@@ -78,7 +78,7 @@ class FakeServer(HttpServer):
         return http(refusal, "421 Misdirected Request")
 
     async def _tell_leader(self, request: LeaderRequest) -> LeaderReply:
-        if request.run_id != POLL.run_id:  # servers that share the runs know no leader of no run
+        if request.run_id != POLL.run_id:  # servers that share the runs know no leader of an unknown run
             await asyncio.Event().wait()
         async with self._changed:
             await self._changed.wait_for(lambda: self.leader is not None and self.leadership > request.after)
@@ -104,7 +104,9 @@ class Cluster:
         return self.servers
 
     async def polled(self, leader: FakeServer, leadership: int = 5) -> RetryingClient:
-        """A client of all servers that this leader has answered, while another one watches for the next."""
+        """Return a client of all servers that this leader has answered, while another server is watched for the next
+        leader.
+        """
         await self.lead(leader, leadership)
         self.agent()
         await polled(client := self.client())
@@ -143,7 +145,7 @@ async def polled(client: RetryingClient) -> Reply:
         return await client.ask(POLL)
 
 
-# Finding it.
+# Finding the leader.
 
 
 @pytest.mark.parametrize("leader", [0, 1, 2])
@@ -204,11 +206,11 @@ async def test_a_refusal_of_the_leader_is_an_answer(cluster):
         await polled(cluster.client())
 
 
-# Leaving it.
+# Leaving the leader.
 
 
 async def test_who_is_kept_out_by_one_server_asks_another_the_next_time(cluster):
-    """The first one has not read its tokens again yet."""
+    """The first server has not read its tokens again yet."""
     a, b, _c = cluster.all
     await cluster.lead(b, 5)
     a.refusal = ErrorReply(code="unauthorized", message=auth.WRONG_TOKEN)
@@ -324,7 +326,7 @@ async def test_whoever_tells_may_die_too(cluster, monkeypatch):
 
 @pytest.mark.parametrize("number", [1, 3])
 async def test_an_agent_keeps_the_connection_to_a_silent_server_until_it_is_answered(cluster, number):
-    """The end of that connection would tell the server that the agent may be gone."""
+    """If that connection ended, the server would treat the agent as lost."""
     leader = cluster.all[0]
     await cluster.lead(leader, 5)
     servers = cluster.agent(*(server.endpoint for server in cluster.all[:number]))
@@ -335,7 +337,7 @@ async def test_an_agent_keeps_the_connection_to_a_silent_server_until_it_is_answ
     assert leader.open >= 2, "it has asked again, and the connection before is open"
     leader.hangs, servers.answer_timeout_s = False, PATIENCE_S
     await asyncio.wait_for(asked, PATIENCE_S)
-    await until(lambda: leader.open <= 2)  # that of the client, and that of who watches for another leader
+    await until(lambda: leader.open <= 2)  # the client's, and that of the watch for another leader
 
 
 async def test_what_a_server_knew_before_leads_nobody_away(cluster):
@@ -362,7 +364,7 @@ async def test_numbers_that_begin_anew_are_followed(cluster):
 
 
 async def test_a_leader_that_hands_over_is_not_spoken_of(cluster, monkeypatch):
-    """The next one may know of it a moment later than the agent."""
+    """The next leader may learn of it a moment later than the agent."""
     monkeypatch.setattr(backoff, "HANDOVER_S", PATIENCE_S)
     a, b, c = cluster.all
     client = await cluster.polled(a)

@@ -1,4 +1,4 @@
-"""Places of an agent's server: in its process, at endpoints, or hosted by this node."""
+"""Server modes: in the agent's process, at endpoints, or hosted by this node."""
 
 import asyncio
 import socket

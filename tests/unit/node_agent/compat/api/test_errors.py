@@ -1,4 +1,4 @@
-"""Failures as a program sees them: torch's attributes, and torch's classes where the program has them."""
+"""Failures as a program sees them: torch's attributes, and torch's classes if the program has imported them."""
 
 import json
 import pickle
@@ -99,9 +99,9 @@ def test_attributes_are_torchs(recorded: str, code: int, has_file: bool) -> None
 
 @pytest.mark.torch
 def test_the_report_is_torchs_with_what_else_is_known(recorded: str, tmp_path: Path) -> None:
-    """Line for line, but for a space at the end of one: every failure with its error file and its traceback.
+    """Compared line by line, except for a space at the end of one: every failure with its error file and its traceback.
 
-    The error has a line of its own where the traceback does not end with it.
+    The error has a line of its own if the traceback does not end with it.
     """
     theirs, another = pytest.importorskip(TORCHS_ERRORS), tmp_path / "another.json"
     another.write_text(json.dumps(RECORDED).replace("ValueError: x", "KeyError: y"))
@@ -149,7 +149,7 @@ def test_without_torch_it_is_ours_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.torch
 def test_torchs_record_passes_our_error_on(recorded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher that is itself a worker leaves the error of the worker that failed, not its own."""
+    """A launcher that is itself a worker passes on the failed worker's error, not its own."""
     record = pytest.importorskip(TORCHS_ERRORS).record
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "mine.json"))
 
@@ -189,7 +189,7 @@ def test_without_an_error_the_message_is_torchs_and_the_evidence_stands_beside_i
 
 
 def test_an_error_file_that_says_nothing_is_not_passed_on(tmp_path: Path) -> None:
-    """torch's `@record` copies the file that it is given, and fails itself on one that is odd."""
+    """torch's `@record` copies the file that it gets, and fails on an invalid one."""
     path = tmp_path / "error.json"
     path.write_text("null")
     failure = process_failure(evidence(error="ValueError: x", error_file=str(path)))

@@ -1,4 +1,4 @@
-"""`LaunchConfig`: torch's fields, and what they are to the agent."""
+"""`LaunchConfig`: torch's fields, and their effect on the agent."""
 
 import os
 from dataclasses import MISSING, fields

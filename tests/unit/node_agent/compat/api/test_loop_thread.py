@@ -18,7 +18,7 @@ LONG_S = 60.0
 
 @contextmanager
 def when_main_waits(act: Callable[[], object]) -> Iterator[None]:
-    """Act in another thread once the main thread waits for a descriptor; if the kernel hides where, once it sleeps."""
+    """Act in another thread when the main thread waits for a descriptor, or when it sleeps if the kernel hides that."""
     done = threading.Event()
 
     def work() -> None:
@@ -43,7 +43,7 @@ def when_main_waits(act: Callable[[], object]) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The wait is ended by nothing but what it waits for; afterwards no wakeup descriptor and no file is left."""
+    """Let only the awaited event end the wait. Afterwards no wakeup descriptor and no file is left."""
     monkeypatch.setattr(loop_thread, "LOOK_S", LONG_S, raising=False)
     before = len(os.listdir("/proc/self/fd"))
     yield
@@ -60,7 +60,7 @@ def handled(handler: Callable[[int, object], object]) -> Iterator[None]:
 
 
 def to_this_thread() -> None:
-    """Send a signal that the kernel gives to this thread, as it may do with any of the process's."""
+    """Send a signal that the kernel delivers to this thread, which it may do for any signal of the process."""
     signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 
 
@@ -132,7 +132,7 @@ async def test_a_forked_childs_signals_are_not_those_of_its_parents_event_loop()
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222
     os.kill(os.getpid(), signal.SIGUSR2)
-    await own.wait()  # what the child has told came before
+    await own.wait()  # the child's report came before
     assert told == []
     for signum in (signal.SIGUSR1, signal.SIGUSR2):
         loop.remove_signal_handler(signum)

@@ -1,4 +1,4 @@
-"""Maps by local rank: what is refused, and with which error; torch's own checks beside ours."""
+"""Maps by local rank: which ones are refused, and with which error, compared with torch's own checks."""
 
 import json
 import re
@@ -109,7 +109,7 @@ def test_environments_are_what_the_system_takes(name: Any, value: Any, error: ty
 
 
 def reified(module: Any, log_dir: str, envs: dict[int, dict[str, str]], **given: Any) -> list[Any]:
-    """torch's and ours, twice each; the folder's name has a random part."""
+    """Return torch's and our result, twice each. The folder's name has a random part."""
     specs = module.DefaultLogsSpecs(log_dir, **given)
     destinations = [specs.reify(envs), specs.reify(envs)]
     texts = re.sub(rf"{log_dir}/job_\w+/attempt_\d", "ATTEMPT", json.dumps([*map(vars, destinations), envs]))
@@ -130,7 +130,9 @@ def reified(module: Any, log_dir: str, envs: dict[int, dict[str, str]], **given:
 )
 @pytest.mark.torch
 def test_reify_is_torchs(tmp_path: Path, given: dict[str, Any], has_files: bool) -> None:
-    """Difference: two attempts with one restart count are two folders; torch deletes the first one's logs."""
+    """There is one difference: two attempts with the same restart count have two folders; torch deletes the first one's
+    logs.
+    """
     theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
     folder, answers = str(tmp_path) if has_files else "/dev/null", []
     for module in (theirs, node_agent):
@@ -139,7 +141,7 @@ def test_reify_is_torchs(tmp_path: Path, given: dict[str, Any], has_files: bool)
     if not has_files:
         for destination in (*answers[0][:2], *answers[1][:2]):
             for key in ("filtered_stdout", "filtered_stderr", "stdouts", "stderrs", "tee_stdouts", "tee_stderrs"):
-                del destination[key]  # without files ours tells by a filter which ranks are shown, torch's does not
+                del destination[key]  # without files, ours uses a filter for the shown ranks, and torch's does not
     assert answers[0] == answers[1]
 
 

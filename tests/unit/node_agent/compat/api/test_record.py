@@ -1,4 +1,4 @@
-"""`record`: torch's decorator, and what it leaves in the error file."""
+"""`record`: torch's decorator, and what it writes to the error file."""
 
 import json
 import sys

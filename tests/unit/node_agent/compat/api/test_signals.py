@@ -1,4 +1,4 @@
-"""Signal handlers of the Python API: only where the program has none, and put back."""
+"""Signal handlers of the Python API are set only if the program has none, and removed afterwards."""
 
 import asyncio
 import os
@@ -78,7 +78,7 @@ def test_other_threads_watch_nothing() -> None:
 
 
 def test_a_watch_that_stopped_in_another_thread_lets_the_next_signal_through() -> None:
-    """Only the main thread can put a handler back: it does so when the signal comes, which then does its work."""
+    """Only the main thread can restore a handler. It does so when the signal comes, which then has its usual effect."""
     child = os.fork()
     if child == 0:
         watch = SignalWatch(("SIGUSR2",), lambda signum: None)
@@ -95,7 +95,7 @@ def test_a_forked_child_has_the_programs_handlers_again() -> None:
     child = os.fork()
     if child == 0:
         signals.undo_in_child()
-        again = SignalWatch(("SIGUSR2",), lambda signum: os._exit(7))  # and may watch signals of its own
+        again = SignalWatch(("SIGUSR2",), lambda signum: os._exit(7))  # and may watch its own signals
         assert again
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
         os.kill(os.getpid(), signal.SIGUSR2)

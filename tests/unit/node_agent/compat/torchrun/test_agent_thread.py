@@ -1,4 +1,4 @@
-"""The agent in a thread of its own, of a program that has its own workers; the server is played."""
+"""The agent in a separate thread, for a program with its own workers. The server is simulated."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The entry point within a process that is the user's: what it imports."""
+"""The entry point within a user's process: what it imports."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ print(sorted({name.partition(".")[0] for name in sys.modules} & heavy))
 
 
 def run(program: str, cwd: Path) -> str:
-    """The output of a program that finds the user's modules in `cwd`."""
+    """Return the output of a program that finds the user's modules in `cwd`."""
     done = subprocess.run([sys.executable, "-c", program], cwd=cwd, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Options that torchrun's flags become."""
+"""Options from torchrun's flags."""
 
 from __future__ import annotations
 

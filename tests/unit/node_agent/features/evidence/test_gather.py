@@ -1,4 +1,4 @@
-"""Evidence of real processes that hang: gathered in time, whatever state they are in."""
+"""Evidence of real processes that hang is collected in time, in any state of the processes."""
 
 import asyncio
 import os
@@ -113,7 +113,7 @@ while True:
     connection.close()
 """
 NCCL = {b"CLIENT": b"SERVER PROTOCOL 2\n", b"TIMEOUT": b"OK\n", b"VERBOSE": RAS_STATUS.encode()}
-"""Answers of NCCL 2.27 by the first word of the question, as a user of its client has published them."""
+"""Answers of NCCL 2.27 by the first word of the request, as published by a user of its client."""
 
 
 class Node:
@@ -126,7 +126,7 @@ class Node:
         self._scripts: dict[str, Path] = {}
 
     async def start(self, code: str, *words: str, **environment: str) -> int:
-        """Pid of a worker that is where it will stay."""
+        """Return the pid of a worker that has reached its final place."""
         script = self._scripts.setdefault(code, self.folder / f"train{len(self._scripts)}.py")
         script.write_text(code)
         process = await asyncio.create_subprocess_exec(
@@ -148,7 +148,7 @@ class Node:
         return (self.folder / "evidence" / name).read_text()
 
     def py_spy(self, script: str) -> None:
-        """A program of this name that is found instead of the real one."""
+        """Install a program of this name that is found instead of the real one."""
         program = self.folder / "bin" / "py-spy"
         program.parent.mkdir()
         program.write_text(f"#!/bin/sh\n{script}\n")
@@ -246,7 +246,7 @@ async def test_a_stopped_worker_and_one_in_uninterruptible_sleep_hold_nobody_up(
         2: (ProcessState.ALIVE, "wait_for_batch"),
     }
     assert evidence.took_s < LIMIT_S / 2
-    assert (state(stopped), state(stuck)) == ("T", "D")  # looking has changed nothing
+    assert (state(stopped), state(stuck)) == ("T", "D")  # the examination has changed nothing
 
 
 @pytest.mark.parametrize("to_file", [False, True])
@@ -327,8 +327,8 @@ async def test_what_hangs_is_given_up_in_time_and_what_was_found_till_then_is_ke
     ticking = asyncio.create_task(tick())
     evidence = await node.examine(pid, limit_s=6.0)
     ticking.cancel()
-    assert evidence.took_s < 100.0  # and not the 1,000 s of what hangs
-    assert ticks > 10  # the loop went on
+    assert evidence.took_s < 100.0  # and not the 1,000 s of a hang
+    assert ticks > 10  # the loop continued
     assert [(group.state, group.frames) for group in evidence.groups] == [(ProcessState.ALIVE, ())]
     assert evidence.problems
     await until(lambda: not any(is_running(child) for child in children(os.getpid()) - before))
@@ -347,7 +347,7 @@ async def test_without_py_spy_workers_that_were_forked_warm_write_their_stacks_u
 ) -> None:
     for code in (WAITS, LOADS):
         await warm_node.start(code)
-    for _ in range(2):  # as often as they are asked
+    for _ in range(2):  # each time they are asked
         evidence = await warm_node.examine_ranks()
         assert evidence.problems == ()
         assert [functions(group)[:2] for group in evidence.groups] == [
@@ -398,7 +398,7 @@ async def test_a_warm_worker_that_is_stopped_is_not_waited_for(warm_node: WarmNo
 
 @pytest.fixture
 def ras(unused_tcp_port: int) -> Ras:
-    """Port for workers to listen at, and the variable by which NCCL is told."""
+    """A port for workers to listen at, and the variable that tells NCCL."""
     return str(unused_tcp_port), {"NCCL_RAS_ADDR": f"localhost:{unused_tcp_port}"}
 
 

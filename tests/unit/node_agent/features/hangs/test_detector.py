@@ -1,4 +1,4 @@
-"""Detectors of hangs, on a clock of their own: what they find, how soon, and that healthy workers are let alone."""
+"""Hang detectors with a simulated clock: what they find, how soon, and that healthy workers are never suspected."""
 
 from math import inf
 from typing import Any
@@ -18,7 +18,7 @@ from tests.unit.node_agent.features.hangs.watched_node import HOUR_S, Node
 
 
 def learned(step_s: float = 1.0, **limits: Any) -> Node:
-    """A node that has shown its rhythm: a start, steps, short evaluations and epochs, a checkpoint of three steps."""
+    """Return a node whose rhythm is known: a start, steps, short evaluations and epochs, a checkpoint of 3 steps."""
     node = Node(progress=ProgressLimits(**limits))
     node.passes(20.0)
     for step in range(20):
@@ -37,13 +37,13 @@ def learned(step_s: float = 1.0, **limits: Any) -> Node:
 def test_a_hang_is_found_within_twice_the_longest_that_was_seen(step_s: float) -> None:
     node = learned(step_s)
     node.passes(step_s)
-    node.progress(0, step=20)  # rank 1 stays behind
+    node.progress(0, step=20)  # rank 1 lags behind
     began = node.now - step_s
     while not node.found:
         node.passes(1.0)
     (found,) = node.found
     assert (found.source, found.local_ranks) == ("progress", (1,)) and "limit" in found.reason
-    longest_s = 3 * step_s  # the checkpoint, which may come any time
+    longest_s = 3 * step_s  # of the checkpoint, which may come at any time
     assert longest_s < node.now - began <= 2 * longest_s + 2.0
     assert found.silent_s == pytest.approx(node.now - began, abs=1.0)
 

@@ -1,4 +1,4 @@
-"""Limits that are learned: healthy scripts are let alone for hours, and a hang is found within the time that is told.
+"""Learned limits: healthy scripts are never suspected for hours, and a hang is found within the documented time.
 
 The times are those of the table in docs/how-to/detect-hangs.md.
 """
@@ -23,7 +23,7 @@ from node_agent.features.hangs.detector import (
 from tests.unit.node_agent.features.hangs.watched_node import HOUR_S, Node
 
 LOOK_S = 2.0
-"""Seconds after a limit within which the detector has looked."""
+"""Most seconds from a limit to the detector's next look."""
 SCRIPTS = 40
 """Random scripts of each test, each with several rounds of some hours."""
 KINDS_THAT_MUST_BE_SEEN = ("checkpoint", "evaluation", "evaluation", "epoch")
@@ -46,7 +46,7 @@ def take(node: Node, kind: str, seconds: float) -> None:
 
 
 def experienced(longest_s: float = 15.0) -> Node:
-    """A node whose workers have shown all kinds of phases, and then a start from a checkpoint."""
+    """Return a node whose workers have shown all kinds of phases, and then a start from a checkpoint."""
     node = auto()
     node.passes(5.0)
     train(node, 20, 1.0)
@@ -237,7 +237,7 @@ def test_a_round_that_ends_in_the_middle_of_its_work_teaches_nothing_wrong() -> 
 
 
 class Script(Struct):
-    """A healthy training script, with times drawn by chance. Each kind lasts at most 1.9 times its longest so far."""
+    """A healthy training script with random times. Each kind lasts at most 1.9 times its longest time so far."""
 
     chance: random.Random
     step_s: float
@@ -256,9 +256,9 @@ class Script(Struct):
     tells_steps: bool
     step: int = 0
     done: int = 0
-    """Phases that are over, starts included."""
+    """Phases that are complete, including starts."""
     hangs_at: int | None = None
-    """Number of the phase that never ends; None: all do."""
+    """Number of the phase that never ends, None if all end."""
     seen_s: dict[tuple[str, int], float] = {}
     """Longest time of each kind so far, by world size."""
 
@@ -279,7 +279,7 @@ class Script(Struct):
         )  # fmt: skip
 
     def runs(self, node: Node, steps: int) -> bool:
-        """Run a round of so many steps from the last checkpoint on; return whether it hangs."""
+        """Run a round of `steps` steps from the last checkpoint. Return whether it hangs."""
         if self._lasts(node, "start", self.later_start_s if self.step else self.first_start_s):
             return True
         node.progress(step=self._told)
@@ -325,7 +325,7 @@ class Script(Struct):
 
 
 def healthy_rounds(script: Script, node: Node) -> bool:
-    """Rounds with restarts in between, some of which change the world size; return whether one hangs."""
+    """Run rounds with restarts between them, some of which change the world size. Return whether one hangs."""
     for number, world_size in enumerate((4, 4, 2, 2, 4, 4)):
         if number:
             node.restarts(world_size)

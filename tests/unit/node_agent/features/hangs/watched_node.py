@@ -1,4 +1,4 @@
-"""Workers of one node under the watch of the detectors of hangs, on a clock of their own."""
+"""Workers of one node, watched by the hang detectors, with a simulated clock."""
 
 import re
 from math import inf
@@ -14,7 +14,7 @@ HOUR_S = 3600.0
 
 
 class Node:
-    """Workers of one node with their detector, an agent that polls, and a clock that all share."""
+    """Workers of one node with their detector, an agent that polls, and a shared clock."""
 
     def __init__(self, ranks: range = range(2), world_size: int = 2, **options: Any) -> None:
         self.now = 1_000.0
@@ -35,7 +35,7 @@ class Node:
         self.readings: dict[int, Reading] = {}
 
     def restarts(self, world_size: int | None = None) -> None:
-        """The workers are stopped, and others are started in their place."""
+        """Stop the workers and start new ones."""
         self.detector.cut_off(self._signs(), self.now)
         self._begins(world_size or self.world_size)
 
@@ -59,7 +59,7 @@ class Node:
                 self.found += self.detector.line(rank, LineMatch(number, text, captured), self.now)
 
     def passes(self, seconds: float) -> list[Suspicion]:
-        """Let time pass for everybody; what was found meanwhile."""
+        """Let time pass for all, and return the findings."""
         before, end = len(self.found), self.now + seconds
         while True:
             look_at = self.detector.next_deadline()
@@ -76,7 +76,7 @@ class Node:
                 return self.found[before:]
 
     def stands_still(self, seconds: float) -> None:
-        """The whole node is frozen: agent and workers."""
+        """Freeze the whole node: agent and workers."""
         self.now += seconds
 
     def _signs(self) -> Signs:

@@ -1,4 +1,4 @@
-"""Built-in checks of a node, each as the program that the agent runs, with a driver's tools that a test plays."""
+"""Built-in checks of a node, run as the agent runs them, with simulated driver tools."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ XID = "[  1.5] NVRM: Xid (PCI:0000:3b:00): {}, pid='<unknown>', name=<unknown>, 
 
 
 def pretend(folder: Path, name: str, *lines: str, code: int = 0, first: str = "") -> dict[str, str]:
-    """Environment in which this program writes these lines, as the real one was recorded."""
+    """Return an environment in which this program prints these lines, as recorded from the real one."""
     program = folder / name
     program.write_text("\n".join(["#!/bin/sh", first, "cat <<'EOF'", *lines, "EOF", f"exit {code}", ""]))
     program.chmod(0o755)
@@ -32,7 +32,7 @@ def pretend(folder: Path, name: str, *lines: str, code: int = 0, first: str = ""
 
 
 async def checked(*names: str, env: dict[str, str] | None = None, **more: object) -> tuple[int, list[str]]:
-    """Exit code and lines of these checks."""
+    """Return the exit code and the lines of these checks."""
     program = await Program.start(*built_in(NodeCheck(built_in=checks(",".join(names)), **more)), env=env)
     return await program.exit_code(), program.out
 
@@ -43,11 +43,11 @@ LOST = "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error
 
 
 def line_of(check: str, verdict: str, text: str) -> str:
-    """The line about a check, as a person reads it."""
+    """Return the line about a check, as people read it."""
     return f"{check.partition('=')[0]:<6} {verdict:<8} {text}"
 
 
-GPUS = {  # the rows of nvidia-smi, its exit code, the check, its verdict, and what is found
+GPUS = {  # the rows of nvidia-smi, its exit code, the check, its verdict, and the finding
     "eight of one kind": (EIGHT, 0, "gpus", "ok", words.gpus(8, H100_KIND)),
     "as many as asked for": (EIGHT, 0, "gpus=8", "ok", words.gpus(8, H100_KIND)),
     "one is lost": (EIGHT[1:], 0, "gpus=8", "UNFIT", words.wrong_number(7, 8)),

@@ -1,4 +1,4 @@
-"""The network test of two nodes, over loopback: figures, and what stops whoever else reaches the port."""
+"""The network test of two nodes, over loopback: its figures, and that strangers at the port cannot disturb it."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ from tests.support.told import tells
 
 NONCE = "0123456789abcdef" * 2
 LEAST = 0.1
-"""MB/s that loopback has on any machine."""
+"""MB/s that loopback reaches on any machine."""
 
 
 def query(port: int, *, listens: bool, nonce: str = NONCE, limit_s: float = 30.0) -> PairTest:
@@ -31,7 +31,7 @@ async def both(port: int, least: float = LEAST, **changes) -> tuple[PairTested, 
 async def test_two_nodes_measure_the_network_between_them_at_the_reserved_port() -> None:
     reserved = ReservedPort()
     try:
-        for _ in range(2):  # the port is free again after the test, for the workers and for a further one
+        for _ in range(2):  # the port is free again after the test, for the workers and for a second test
             listened, connected = await both(reserved.number)
             assert (listened.problem, connected.problem) == ("", "")
             assert listened.mb_per_s > LEAST and connected.mb_per_s > LEAST
@@ -73,7 +73,7 @@ async def test_a_peer_that_dies_amid_the_test() -> None:
 
 
 async def connected_to(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect without knowing the nonce, as soon as somebody listens there."""
+    """Connect without knowing the nonce, as soon as the port accepts connections."""
     while True:
         with suppress(ConnectionRefusedError):
             return await asyncio.open_connection("127.0.0.1", port)

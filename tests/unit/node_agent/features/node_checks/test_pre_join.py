@@ -1,4 +1,4 @@
-"""The user's own check of a node: what its end means, what is kept of its output, and that it goes with its agent."""
+"""The user's own check of a node: what its end means, what is kept of its output, and that it ends with its agent."""
 
 import asyncio
 import shlex
@@ -15,7 +15,7 @@ from tests.support.told import tells
 
 
 class Checked:
-    """One check, with what the agent says meanwhile."""
+    """One check, with the agent's lines."""
 
     def __init__(self, command: str, limit_s: float = 30.0) -> None:
         self.said: list[str] = []
@@ -29,7 +29,7 @@ class Checked:
             return await self.unfit
 
     def _log(self, text: str, level: Level, event: str) -> None:
-        if event != WAITING:  # of a wait it tells on a busy machine alone
+        if event != WAITING:  # it logs a wait only on a busy machine
             self.said.append(text)
 
 

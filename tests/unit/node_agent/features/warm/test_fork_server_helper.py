@@ -1,4 +1,4 @@
-"""Fork server: what it refuses, and what it says of it."""
+"""Fork server: what it refuses, and its messages about it."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from node_agent.features.warm import fork_server_helper, words
 
 
 def test_a_module_that_opens_a_gpu_is_refused(tmp_path, monkeypatch):
-    """Any file will do for one: the rule goes by its path."""
+    """Any file serves as a GPU, because the rule goes by its path."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "opens_a_gpu.py").write_text(f"device = open({str(tmp_path / 'nvidia0')!r}, 'w')\n")
     monkeypatch.setattr(fork_server_helper, "DEVICES", (str(tmp_path / "nvidia"),))

@@ -1,4 +1,4 @@
-"""The warm pool with a real fork server: it is full again whatever became of its processes, or says that it is not."""
+"""The warm pool with a real fork server: it refills after the end of any process, or reports that it cannot."""
 
 import asyncio
 import errno
@@ -37,10 +37,10 @@ async def closing_pool(
     log: Callable[[str], None],
     command: tuple[str, ...] = COMMAND,
 ) -> AsyncIterator[WarmPool]:
-    """A pool of two processes, of which nothing is left in the end."""
+    """Yield a pool of two processes, and end both."""
     before = children()
 
-    def are_gone() -> bool:  # one that nobody had heard of yet ends by itself
+    def are_gone() -> bool:  # a process whose pid was never sent ends by itself
         reap()
         return not children() - before
 
@@ -64,7 +64,7 @@ async def full(pool: WarmPool) -> None:
 
 
 def start(pool: WarmPool, kind: type[Process] = WarmProcess) -> int:
-    """Exit code of a worker that was started warm, or as the other kind."""
+    """Return the exit code of a worker that was started warm, or as the other kind."""
     process = pool.start_worker(0, os.environ, (), 1, 2)
     assert type(process) is kind
     return process.reap()
@@ -94,7 +94,7 @@ async def test_it_fills_up_again_after_a_start(pool: WarmPool) -> None:
 async def test_an_import_that_takes_long_is_told(
     said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The import takes until the test writes into a pipe, once it has been told."""
+    """The import takes until the test writes into a pipe, which it does after the message."""
     monkeypatch.setattr(pool_module, "NOTICE_S", 0.0)
     os.mkfifo(tmp_path / "go")
     (tmp_path / "slow_module.py").write_text(f"open({str(tmp_path / 'go')!r}).read()")

@@ -24,7 +24,7 @@ class At:
 
 
 def fail(retry: Retry, *errors: Exception, now: float = 0.0, tried_for_s: float = 0.0):
-    """Pause after the last of these failures in a row."""
+    """Return the pause after the last of these consecutive failures."""
     return [retry.failed(error, now, tried_for_s, 1.0) for error in errors][-1]
 
 
@@ -58,7 +58,7 @@ def test_each_cause_is_news_once_an_outage():
 
 @pytest.mark.parametrize("refusal", KEEPS_OUT)
 def test_an_agent_that_is_kept_out_is_told_at_once_unless_it_has_been_in(refusal):
-    """An agent that never joined is refused for a mistake with tokens or certificates, which somebody must mend."""
+    """An agent that never joined is refused because of wrong tokens or certificates, which a user must fix."""
     with pytest.raises(type(refusal)):
         fail(Retry(), refusal)
     assert fail(Retry(has_joined=True), refusal).failure is refusal

@@ -1,4 +1,4 @@
-"""An agent's life: joining, running, stopping, coming back, ending."""
+"""An agent from start to end: it joins, runs, stops, returns, ends."""
 
 from functools import partial
 from math import inf
@@ -105,7 +105,7 @@ RESTARTED_SAID = [
 
 
 def placed(round_):
-    """Line about the place of the node in this round of `an_assignment`."""
+    """Return the line about the node's place in this round of `an_assignment`."""
     master = f"10.0.0.1:{40_000 + round_}"
     ranks = {"first_rank": 2, "last_rank": 5, "workers": 10}
     return words.progress.round_started(round_, 1, 3, **ranks, master=master, restarts=round_ - 1, most_restarts=3)
@@ -148,7 +148,7 @@ def gone(agent):
 
 
 def gone_told(seconds):
-    """Workers are gone, one of them perhaps by a signal that the agent may get, too, for so many seconds."""
+    """The workers have ended, one perhaps by a signal that the agent may also get, within this many seconds."""
     return lambda agent: agent.handle(WorkersStopped(1, agent.now + seconds))
 
 
@@ -157,7 +157,7 @@ STOPPED = [RUNS, told(stop(1)), gone, told(stop(1), revision=2)]
 """Steps of an agent that was told to stop in round 1, and joins the next one."""
 
 # fmt: off
-STORIES = {  # what happens, and what the agent does at the last of it
+STORIES = {  # the events, and the agent's actions at the last one
     # joining
     "it joins as soon as it is up": ([], [join("a.1", after_round=0)]),
     "it says what it waits for, and polls":
@@ -401,7 +401,7 @@ def test_a_fenced_agent_has_nothing_to_keep_alive():
     assert agent.lasts is None
 
 
-# The server comes and goes.
+# Outages of the server.
 
 CONNECT = "connect: 10.0.0.1: Connection refused"
 SERVER = "host:1"
@@ -451,7 +451,7 @@ def gives_up(text, code):
 
 
 # fmt: off
-OUTAGES = {  # limits of the wait, what happens, and what the agent does at the last of it
+OUTAGES = {  # limits of the wait, the events, and the agent's actions at the last one
     "a server that is not there yet is said":
         ({"connect_timeout_s": 60.0}, [fails_to_connect()],
          [warned(words.connection.not_reached_yet(SERVER, CONNECT, 60.0, "connect"))]),
@@ -543,7 +543,7 @@ TOLD_UNFIT = [join("a.1", unfit=UNFIT_CHECK), leave(reason=UNFIT_CHECK, unfit=Tr
 UNFIT_SAID = [errs(UNFIT_CHECK), WriteFailureReport(UNFIT_CHECK), Exit(NODE_UNFIT)]
 OWN_END = finish(succeeded=False, failure=a_failure())
 # fmt: off
-CHECKS = {  # what happens to an agent whose node is checked, and what it does at the last of it
+CHECKS = {  # the events of an agent whose node is checked, and its actions at the last one
     "a node is checked before it joins": ([], [CheckNode()]),
     "and joins when it is fit": ([FIT], [join("a.1", after_round=0)]),
     "an unfit one takes no part, and the server is told": ([unfit], [*TOLD_UNFIT, *UNFIT_SAID]),
@@ -580,7 +580,7 @@ RETRY = a_failure(verdict="retry", rule="store")
 MATCH = MatchRules(1, a_failure())
 fatal, retry, no_rule = (happens(RulesMatched(1, failure)) for failure in (FATAL, RETRY, a_failure()))
 # fmt: off
-RULES = {  # what happens to an agent whose user has rules about failures, and what it does at the last of it
+RULES = {  # the events of an agent with rules about failures, and its actions at the last one
     "a failure is matched while the siblings are stopped": ([RUNS, fails], [FAILED_SAID, MATCH, STOP]),
     **{f"and reported with the verdict: {failure.verdict}":
         ([RUNS, fails, happens(RulesMatched(1, failure))], [report(failure=failure)])
@@ -603,7 +603,7 @@ RULES = {  # what happens to an agent whose user has rules about failures, and w
     "the workers of an agent that was signalled are not waited for longer":
         ([RUNS, fails, signalled(), fatal], [report(failure=FATAL), leave()]),
 
-    # or had come the moment before
+    # or had come just before
     "a failure that is heard of after a stop is matched": ([RUNS, told(stop(1)), fails], [MATCH]),
     "it counts if it is fatal":
         ([RUNS, told(stop(1)), fails, fatal], [FAILED_SAID, report(failure=FATAL)]),
@@ -615,7 +615,7 @@ RULES = {  # what happens to an agent whose user has rules about failures, and w
          [FAILED_SAID, report(failure=FATAL), leave(reason="drained"), Exit(START_AGAIN)]),
     "an agent that has told that it leaves reports nothing": ([RUNS, signalled(), fails], []),
 
-    # nobody waits for the verdict any more
+    # the verdict no longer matters
     "the end of the run waits for no verdict": ([RUNS, fails, told(FAILED), gone], [Exit(1)]),
     "nor does the server's refusal": ([RUNS, fails, refused(Unauthorized("no")), gone], [Exit(REFUSED)]),
     "nor a crash": ([RUNS, fails, happens(Crashed("boom")), gone], [Exit(1)]),
@@ -634,7 +634,7 @@ BY_42 = a_failure(exit_code=42, cause="exit code 42")
 SAID_42 = Log(words.progress.worker_failed(3, 1, 77, "a", "exit code 42", ""), Level.ERROR, "workers_failed")
 fails_with_42 = happens(WorkerFailed(1, BY_42))
 # fmt: off
-BY_CODE = {  # what happens to an agent for whose run exit code 42 is fatal, and what it does at the last of it
+BY_CODE = {  # the events of an agent in whose run exit code 42 is fatal, and its actions at the last one
     "it is reported": ([RUNS, fails_with_42], [SAID_42, report(failure=BY_42), STOP]),
     "also if it is heard of after a stop": ([RUNS, told(stop(1)), fails_with_42], [SAID_42, report(failure=BY_42)]),
     "and a join follows its report":
@@ -722,7 +722,7 @@ JUST_BEFORE, LATER = CAUSE_TIMEOUT_S - 0.01, CAUSE_TIMEOUT_S
     ],
 )
 def test_a_signal_right_after_the_workers_success_takes_it_back(after_s, signal, is_taken_back):
-    """A scheduler signals every process of a node: the workers may have exited 0 because of it."""
+    """A scheduler signals every process of a node: the workers may have exited 0 because of that signal."""
     agent = Story()
     for step in (RUNS, succeeds, passes(after_s), happens(signal)):
         step(agent)
@@ -761,7 +761,7 @@ def test_an_excluded_agent_stands_by_or_makes_room_for_another_node():
 
 
 # fmt: off
-MEMBERS = {  # what happens, and whether the server counts the agent in after it
+MEMBERS = {  # the events, and whether the server counts the agent in after them
     "not before it has answered": ([], False),
     "not when it cannot be reached": ([fails_to_connect()], False),
     "while others are waited for, or a place": ([told(wait("standing by"))], True),
@@ -820,7 +820,7 @@ def test_it_is_answered_beside_the_poll_and_not_when_nobody_waits_for_it_any_mor
 
 @pytest.mark.parametrize(("slept_s", "said_s"), [(7.0, 0.0), (60.0, 60.0)])
 def test_a_fenced_agent_that_did_not_run_says_so(slept_s, said_s):
-    """An agent with a lease of 9 s gives a poll up after a silence of 6.75 s."""
+    """An agent with a lease of 9 s stops waiting for a poll after a silence of 6.75 s."""
     agent = Story()
     agent.is_told(start())
     agent.now += slept_s

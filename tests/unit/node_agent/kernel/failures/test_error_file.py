@@ -1,4 +1,4 @@
-"""Error files: a worker's, whatever is in it, and the agent's own."""
+"""Error files: a worker's with any content, and the agent's own."""
 
 import json
 import os
@@ -233,7 +233,7 @@ def test_without_one_it_is_made_of_the_evidence(tmp_path, failure, message):
 
 
 def test_what_ended_the_run_is_told_and_not_what_began_it(tmp_path):
-    """torchrun does so, too: it tells of its last attempt."""
+    """torchrun does the same: it reports its last attempt."""
     end = finish(succeeded=False, first_failure=a_failure(error="first"), failure=a_failure(error="last"))
     assert leave(tmp_path, WriteFailureReport("spent", end))["message"] == "last"
 

@@ -1,4 +1,4 @@
-"""Advice on errors that many have met before. The messages are real ones, cut to what matters."""
+"""Advice on common errors. The messages are real ones, shortened."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from node_agent import words
 from node_agent.kernel.failures import hints
 
 LOST = "has fallen off"
-"""Words of NVIDIA's driver, of which one of our own sentences reminds."""
+"""Words of NVIDIA's driver, similar to one of our own sentences."""
 CONSEQUENCES = {
     words.hints.SEE_THE_OTHERS: [
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]",
@@ -26,7 +26,7 @@ CONSEQUENCES = {
         "torch.distributed.DistStoreError: Timed out after 301 seconds waiting for clients. 1/2 clients joined."
     ],
 }
-"""Messages with another worker's end behind them, by the advice."""
+"""Messages that follow from another worker's end, by the advice."""
 CAUSES = {
     words.hints.GPU_MEMORY_FULL: [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79 GiB"
@@ -105,7 +105,7 @@ def test_every_phrase_is_tried_here():
     [
         "ValueError: boom",
         "",
-        "ConnectionResetError: [Errno 104] Connection reset by peer",  # a data store's, as far as anybody knows
+        "ConnectionResetError: [Errno 104] Connection reset by peer",  # perhaps a data store's
         "BrokenPipeError: [Errno 32] Broken pipe",
         "TimeoutError: timed out",
     ],

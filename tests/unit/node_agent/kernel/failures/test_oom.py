@@ -1,4 +1,4 @@
-"""Whether the kernel killed a worker, by the counters of a machine made of files."""
+"""Whether the kernel killed a worker, by the counters of a simulated machine."""
 
 import pytest
 
@@ -9,7 +9,7 @@ CERTAIN = words.failures.out_of_memory("")
 
 
 class Machine:
-    """A /proc and a /sys/fs/cgroup. `membership`: lines of /proc/self/cgroup."""
+    """Simulated /proc and /sys/fs/cgroup. `membership`: lines of /proc/self/cgroup."""
 
     def __init__(self, root, *membership: str) -> None:
         self.root = root

@@ -185,7 +185,7 @@ def test_what_is_to_be_seen_first_is_marked():
 
 @given(st.builds(Finish, succeeded=st.just(False), reason=st.text(), failure=values(Failure | None)))
 def test_no_line_of_the_box_moves_a_cursor(end):
-    """No text of the server does so, and none of some other node's script, which comes through it."""
+    """Texts come from the server and through it from other nodes' scripts."""
     lines = text(end)
     assert all(line.isprintable() for line in lines)
     assert max(map(len, (line for line in lines if set(line) <= {"=", "-"}))) <= WIDEST
@@ -193,7 +193,7 @@ def test_no_line_of_the_box_moves_a_cursor(end):
 
 @pytest.mark.torch
 def test_the_box_has_torchs_headings_and_fields():
-    """Found in the same order, with the same values: whoever reads logs by script goes on doing so."""
+    """Compared in order, with values, because scripts that read logs rely on them."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
     failures = {rank: ProcessFailure(local_rank=rank, pid=70 + rank, exitcode=1, error_file="-") for rank in (0, 1)}
@@ -209,7 +209,7 @@ def test_the_box_has_torchs_headings_and_fields():
         return {line for line in box if line.endswith((":", "FAILED")) and not line.startswith((" ", "["))}
 
     def fields(box: list[str]) -> list[str]:
-        """Label and value of the root cause; whose values are the machine's own is left open."""
+        """Return label and value of the root cause. Values that differ between machines are omitted."""
         block = box[box.index("Root Cause (first observed failure):") + 1 :]
         shown = [line.rstrip() for line in block if line.startswith("  ") and ": " in line[:13]]
         return [line if line.split()[0] in ("time", "rank", "exitcode") else line.split()[0] for line in shown]

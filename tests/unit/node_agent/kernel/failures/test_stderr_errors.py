@@ -1,4 +1,4 @@
-"""The error in what a process wrote last."""
+"""The error in a process's last output."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ HEADER = "Traceback (most recent call last):"
 
 
 def written_by(script: str, *flags: str) -> list[str]:
-    """Output of Python itself on stderr."""
+    """Return the output of Python itself on stderr."""
     done = subprocess.run([sys.executable, *flags, "-c", script], capture_output=True, text=True)
     return done.stderr.splitlines()
 

@@ -1,4 +1,4 @@
-"""The console may block for as long as it likes: nothing is lost, nobody waits but its own thread."""
+"""The console may block for any time: nothing is lost, and only its own thread waits."""
 
 import asyncio
 import os
@@ -54,7 +54,7 @@ def reader() -> Iterator[Reader]:
 
 
 async def called(console: Console) -> None:
-    """Return when the console says that it has drained."""
+    """Return when the console reports that it has drained."""
     drained = asyncio.Event()
     console.when_drained(drained.set)
     async with asyncio.timeout(PATIENCE_S):
@@ -87,7 +87,7 @@ async def test_a_console_that_blocks_fills_up_and_drains(console, reader, monkey
     assert await reader.read(300_001) == b"x" * 300_000 + b"y"
     await waiting
     assert not console.is_full
-    await called(console)  # it may drain between the look at `is_full` and the wish to be called
+    await called(console)  # it may drain between the check of `is_full` and the request for a call
 
 
 async def test_behind_a_blocked_console_workers_are_paused_and_nothing_is_lost(console, reader, monkeypatch):
@@ -117,7 +117,7 @@ async def test_a_console_that_nobody_reads_any_more_is_no_reason_to_stop(console
 
 
 async def test_a_console_in_non_blocking_mode_loses_nothing(console, reader):
-    """A terminal is often left so by the program before."""
+    """The program before often leaves a terminal in this mode."""
     os.set_blocking(reader.console_end, False)
     console.write(reader.console_end, b"z" * 500_000)
     assert await reader.read(500_000) == b"z" * 500_000
@@ -132,7 +132,7 @@ async def test_an_agent_that_exits_does_not_wait_for_a_blocked_console_for_ever(
 
 
 async def test_an_agent_that_exits_waits_for_a_console_that_is_merely_slow(reader, monkeypatch):
-    """An agent waits for as long as the console takes something within its patience, however little."""
+    """An agent waits as long as the console takes any output within its patience."""
     monkeypatch.setattr(console_module, "PATIENCE_S", 5.0)
     monkeypatch.setattr(console_module, "WRITE_BYTES", 1_000)
     console = Console(LINES, asyncio.get_running_loop())
@@ -166,7 +166,7 @@ async def test_anybody_else_begins_a_new_line(console, reader):
 
 
 async def test_another_screen_has_its_say_on_a_line_of_its_own_also_while_one_blocks(console, reader):
-    """`node-agent train.py | less`: the report is on stderr."""
+    """In `node-agent train.py | less`, the report is on stderr."""
     elsewhere = Reader()
     console.write(reader.console_end, b"x" * 1_000_000, "one")
     console.write(elsewhere.console_end, b"run failed\n")
@@ -224,5 +224,5 @@ async def test_an_exception_in_its_thread_reaches_the_loop_and_later_lines_are_t
     for _ in range(2):
         console.log("hello")
         assert await asyncio.wait_for(failures.get(), PATIENCE_S) == "boom"
-    await asyncio.to_thread(console.close)  # its thread tells of the exception before it counts the line as done
+    await asyncio.to_thread(console.close)  # its thread reports the exception before it counts the line as done
     assert console.pending == 0

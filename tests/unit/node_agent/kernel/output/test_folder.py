@@ -1,4 +1,4 @@
-"""Places of log files and error files: never overwritten, never outside, and gone only if nobody asked for them."""
+"""Places of log files and error files: never overwritten, never outside, and removed only if no user asked for them."""
 
 import os
 import stat
@@ -126,7 +126,7 @@ def test_a_log_dir_is_made_or_what_is_wrong_with_it_is_said(tmp_path: Path, log_
 
 
 def test_a_log_dir_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # for root, everything can
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root can access everything
     assert why_unusable(str(tmp_path)) == words.output.log_dir_not_writable(str(tmp_path))
 
 

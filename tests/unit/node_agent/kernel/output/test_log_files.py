@@ -1,4 +1,4 @@
-"""Files that workers write to by themselves: never overwritten, followed soon and to the end."""
+"""Files that workers write to directly: never overwritten, read soon and to the end."""
 
 import asyncio
 import errno
@@ -54,12 +54,12 @@ class Bench:
         self._logs: list[Log] = []
 
     def open(self, name: str | Path = "log", *, shown: bool = True) -> Log:
-        """A log whose worker is about to start."""
+        """Return a log whose worker is about to start."""
         self._logs.append(Log(self.folder / name, self.console, self.files, shown))
         return self._logs[-1]
 
     def log(self, name: str = "log") -> Log:
-        """A log whose worker runs."""
+        """Return a log whose worker runs."""
         log = self.open(name)
         log.stream.started()
         return log
@@ -68,7 +68,7 @@ class Bench:
         await self.console.until(lambda: self.console.text() == text)
 
     def run(self, program: str, name: str | Path = "log") -> Log:
-        """A log to which this program has written; nothing of it is shown."""
+        """Return a log to which this program has written, without showing it."""
         log = self.open(name, shown=False)
         subprocess.run([sys.executable, "-c", program], stdout=log.stream.writable())
         log.stream.started()
@@ -191,7 +191,7 @@ async def test_an_agent_does_not_wait_for_ever_for_a_console_that_blocks(
 
 @pytest.mark.parametrize(("silence_s", "wait_s"), [(0.0, 0.02), (0.4, 0.1), (4.0, 1.0), (3600.0, 1.5)])
 def test_the_longer_the_silence_the_more_seldom_is_a_file_looked_at(silence_s: float, wait_s: float) -> None:
-    """Files are looked at less than once a second in the end; output is late by little of the silence before it."""
+    """At last, files are looked at less than once a second. Output is late by a small part of the silence before it."""
     assert interval_s(silence_s) == pytest.approx(wait_s)
 
 
@@ -251,7 +251,7 @@ async def test_a_file_that_cannot_be_read_any_more_ends_its_reader_alone(
 
 
 class HangingDisk:
-    """Reads of files hang in every thread but the event loop's, until `answers` is set."""
+    """Makes reads of files hang in every thread but the event loop's, until `answers` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hangs, self.answers = asyncio.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Output of a round's workers: real workers, real pipes and files, a console that remembers."""
+"""Output of a round's workers: real workers, real pipes and files, a console that keeps its output."""
 
 import asyncio
 import errno
@@ -85,7 +85,7 @@ class Agent:
         return sorted(self.console.text(ERR).splitlines())
 
     def files(self, folder: Path) -> dict[str, str]:
-        """The text of every log file, by its path below the run's folder."""
+        """Return the text of every log file, by its path below the run's folder."""
         (run,) = (folder / "logs").iterdir()
         return {str(path.relative_to(run)): path.read_text() for path in sorted(run.rglob("*.log"))}
 
@@ -145,7 +145,7 @@ async def test_where_stdout_and_stderr_are_one_output_keeps_the_order_of_writing
 
 
 async def test_what_needs_the_streams_apart_gets_them_apart(make: Make) -> None:
-    """Files of their own, filters, and a console whose stdout and stderr are two places."""
+    """These need separate streams: separate files, filters, and a console whose stdout and stderr are two places."""
     for flags in ({"redirects": Std.OUT}, {"tee": Std.ERR}, {"stdout_filters": ("out",)}, {}):
         agent = make(nproc=1, **flags)
         agent.console.is_one = bool(flags)
@@ -207,7 +207,7 @@ async def test_a_template_may_use_all_names_that_there_are(make: Make) -> None:
 
 
 async def test_the_only_worker_that_is_shown_writes_as_it_comes(make: Make) -> None:
-    """A worker that is shown alone has no mark: no other lines can be torn, and not even the last one gets an end."""
+    """A worker shown by itself has no prefix: no other lines can mix with its own, and its last one stays unfinished."""
     agent = make(local_ranks=frozenset({1}))
     await agent.round("print('.', end='')")
     assert agent.console.text() == b"."
@@ -252,7 +252,7 @@ async def test_without_a_log_dir_files_that_were_asked_for_are_kept_and_named(ma
     ).read_text() == "out 4\n"
 
 
-# Trouble with files stops no run.
+# A problem with files does not stop a run.
 
 
 async def test_a_log_dir_that_cannot_be_written_sends_everything_to_the_console(make: Make, tmp_path: Path) -> None:

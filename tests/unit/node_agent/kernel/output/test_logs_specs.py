@@ -1,4 +1,4 @@
-"""`--logs-specs`: torch's class, at work in a process of its own."""
+"""`--logs-specs`: torch's class, running in a separate process."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.unit.node_agent.story import an_assignment
 pytestmark = pytest.mark.torch
 
 PATIENCE_S = 60.0
-"""An import of torch on a busy machine."""
+"""Seconds for an import of torch on a busy machine."""
 
 
 Start = Callable[..., LogsPlugin]
@@ -27,7 +27,7 @@ Start = Callable[..., LogsPlugin]
 
 @pytest.fixture
 async def broken() -> asyncio.Queue[str]:
-    """Messages of plug-ins that cannot do their work."""
+    """Messages of plug-ins that cannot work."""
     return asyncio.Queue()
 
 

@@ -1,4 +1,4 @@
-"""Files that cannot grow: on a full disk, at the limit of their process, and at the end of what a file system takes."""
+"""Files that cannot grow: on a full disk, at their process's limit, and at the file system's largest size."""
 
 import os
 import resource
@@ -58,7 +58,7 @@ def test_the_limit_that_counts_is_that_of_the_process_which_writes(file: int) ->
 
 def test_a_file_as_large_as_its_file_system_takes_is_full(file: int) -> None:
     lowest, highest = 0, (1 << 63) - 1
-    while lowest < highest:  # the largest offset that the file system knows
+    while lowest < highest:  # the largest offset that the file system supports
         middle = (lowest + highest + 1) // 2
         try:
             lowest = os.lseek(file, middle, os.SEEK_SET)

@@ -1,4 +1,4 @@
-"""Routes of output, beside torch's own answer."""
+"""Routes of output, compared with torch's own answer."""
 
 import os
 from typing import Any
@@ -19,7 +19,7 @@ FILTERS = st.one_of(st.none(), st.frozensets(st.integers(0, NPROC)))
 
 
 def routes(stream: Std = Std.OUT, *, first_rank: int = 4, path: str = PATH, **flags: Any) -> list[Route]:
-    """Routes of the local ranks 0 to 2."""
+    """Return the routes of the local ranks 0 to 2."""
     options = LogOptions(**flags)
     return [route(options, stream, local_rank=rank, rank=first_rank + rank, path=path) for rank in range(NPROC)]
 
@@ -61,7 +61,7 @@ def test_it_is_torchs_own_choice(
     tmp_path_factory: pytest.TempPathFactory, redirects: Any, tee: Any, local_ranks: Any, files: bool
 ) -> None:
     if not files:
-        local_ranks = None  # torch forgets its filter then
+        local_ranks = None  # torch ignores its filter then
     log_dir = str(tmp_path_factory.getbasetemp()) if files else NO_FILES
     expected = _torchs(log_dir, redirects, tee, local_ranks)
     flags = {"redirects": _std(redirects, Std), "tee": _std(tee, Std), "local_ranks": local_ranks, "log_dir": log_dir}

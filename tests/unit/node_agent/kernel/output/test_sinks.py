@@ -1,4 +1,4 @@
-"""Sinks of a worker's bytes: whole lines on the console, unfinished ones in time; copies, and a report."""
+"""Sinks of a worker's bytes: whole lines on the console, unfinished ones in time, copies, and the end for a report."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ async def lines(console: FakeConsole) -> Iterator[Lines]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unfinished line is shown as soon as the loop comes to it."""
+    """Show an unfinished line at the loop's next turn."""
     monkeypatch.setattr(sinks, "UNFINISHED_S", 0.0)
 
 
@@ -117,7 +117,7 @@ async def test_a_redraw_shows_up_to_its_latest_state_after_a_while(console, line
 
 
 async def test_a_line_that_is_still_being_written_is_not_shown_in_pieces(console, monkeypatch):
-    """The line's length does not matter: what counts is how long its writer has been silent in the middle of it."""
+    """The line's length does not matter, only how long its writer has been silent."""
     monkeypatch.setattr(sinks, "UNFINISHED_S", 1_000.0)
     lines = Lines("", console, OUT)
     for _ in range(100):

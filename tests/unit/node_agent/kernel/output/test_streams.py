@@ -85,7 +85,7 @@ async def test_a_child_that_outlives_the_worker_and_keeps_its_pipe_holds_up_nobo
 
 
 async def test_a_child_that_never_stops_writing_holds_up_nobody(console, pipe):
-    """A child that has the worker's pipe, and fills it faster than it is read."""
+    """The child has the worker's pipe, and fills it faster than it is read."""
     pipe.relay._read = lambda: 1 << 16  # type: ignore[method-assign]
     pipe.relay.finish()
 

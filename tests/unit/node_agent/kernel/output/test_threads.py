@@ -1,4 +1,4 @@
-"""Calls in threads of their own."""
+"""Calls in threads."""
 
 import asyncio
 import threading

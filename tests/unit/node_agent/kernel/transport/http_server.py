@@ -1,4 +1,4 @@
-"""An HTTP/1.1 server on a real socket, as simple as can be."""
+"""A minimal HTTP/1.1 server on a real socket."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from rdzv_protocol.codec import encode
 
 
 class HttpServer:
-    """Reads one request after another; `answer` says what goes back."""
+    """Reads one request after another. `answer` returns the response."""
 
     def __init__(self) -> None:
         self.connections = 0
@@ -32,7 +32,7 @@ class HttpServer:
         return sum(not (reader.at_eof() or reader.exception()) for reader in self._readers)
 
     def reset(self) -> None:
-        """Reset the latest connection, as a host does that has started again."""
+        """Reset the latest connection, as a restarted host does."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.transport.abort()
 
@@ -41,7 +41,7 @@ class HttpServer:
         return self.host, self.port
 
     async def answer(self, head: str, body: bytes) -> tuple[bytes, bool]:
-        """Answer that goes back, and whether the connection stays open."""
+        """Return the response, and whether the connection stays open."""
         raise NotImplementedError
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -65,7 +65,7 @@ class HttpServer:
 
 
 def http(body: object, status: str = "200 OK", *headers: str) -> bytes:
-    """An answer of these bytes, or of this message."""
+    """Return a response with these bytes, or with this message."""
     content = body if isinstance(body, bytes) else encode(body)
     lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(content)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + content

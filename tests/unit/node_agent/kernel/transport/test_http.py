@@ -1,4 +1,4 @@
-"""HTTP transport, against servers of every kind."""
+"""HTTP transport, with servers of every kind."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ class PlayedServer(HttpServer):
     def __init__(self) -> None:
         super().__init__()
         self.answers: list[bytes] = []
-        """One for each request; after one that ends with `HANG_UP` the connection is closed."""
+        """One for each request. After an answer that ends with `HANG_UP`, the connection is closed."""
         self.heads: list[str] = []
         self.bodies: list[bytes] = []
         self.before_answer: Callable[[], Awaitable[object]] = nothing
@@ -76,7 +76,7 @@ async def transport(server: PlayedServer) -> AsyncIterator[HttpTransport]:
     await transport.close()
 
 
-# What goes out, and what comes back.
+# Requests and answers.
 
 
 async def test_a_poll_is_posted_and_its_reply_comes_back(server, transport):
@@ -169,7 +169,7 @@ async def test_a_refusal_arrives_as_the_error_that_it_is(server, transport, code
     assert server.connections == 1, "a refusal is an answer"
 
 
-# What is no answer.
+# Responses that are not answers.
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="this machine has no IPv6")
@@ -258,7 +258,7 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(server, transport)
 
 
 async def test_a_connection_without_an_answer_stays_open_until_the_next_one_has_brought_one(server, transport):
-    """The end of one would tell the server that the agent may be gone, while its next poll is still on its way."""
+    """Its end would tell the server that the agent may be gone, while the agent's next poll is still on its way."""
     may_answer = asyncio.Event()
     server.answers, server.before_answer = [http(REPLY)], may_answer.wait
     transport.answer_timeout_s = 0.05
@@ -332,7 +332,7 @@ async def test_a_host_that_does_not_answer_is_given_up_in_time(server, transport
 
 
 async def test_every_address_of_a_name_is_tried(server, monkeypatch):
-    """The server listens on IPv4 alone; its name has an IPv6 address too."""
+    """The server listens only on IPv4; its name has an IPv6 address too."""
     transport = HttpTransport("both.example", server.port, None)
 
     async def both(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
@@ -344,7 +344,7 @@ async def test_every_address_of_a_name_is_tried(server, monkeypatch):
 
 
 async def test_an_address_that_is_silent_holds_the_others_of_its_name_up_for_a_moment_only(server, monkeypatch):
-    """As an IPv6 address is whose packets a firewall drops."""
+    """For example, a firewall drops the packets of an IPv6 address."""
     connected = connecting._connected
 
     async def both(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:

@@ -1,4 +1,4 @@
-"""Names are looked up while a name server is silent, and servers are found again without one."""
+"""Names are looked up while a name server is silent, and servers are reached again without one."""
 
 import asyncio
 import socket
@@ -31,7 +31,7 @@ REPLY = Reply(epoch="e", revision=8, lease_s=10.0, directive=Wait(reason="waitin
 
 
 class Resolver:
-    """The system's, but for hosts that are gone nothing comes until it is let go."""
+    """The system's resolver, but for missing hosts it gives no answer until it is released."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -53,7 +53,7 @@ class Resolver:
 
 @pytest.fixture
 async def resolver(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Resolver]:
-    """Asynchronous, so that it lets go before the loop waits for its threads."""
+    """Asynchronous, so that it is released before the loop waits for its threads."""
     resolver = Resolver()
     monkeypatch.setattr(socket, "getaddrinfo", resolver)
     yield resolver
@@ -62,13 +62,13 @@ async def resolver(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Resolver]:
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    """A port on which somebody listens."""
+    """A port on which a program listens."""
     async with await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0) as server:
         yield server.sockets[0].getsockname()[1]
 
 
 async def gives_up(transport: HttpTransport) -> None:
-    """The transport begins to connect, and is given no time for it."""
+    """Let the transport begin to connect, without time for it."""
     connecting = asyncio.create_task(transport.connect())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -121,7 +121,7 @@ async def test_a_name_that_is_not_known_is_looked_up_again_at_the_next_try(resol
 
 
 class RdzvServer(HttpServer):
-    """An rdzv-server that answers, as one that knows the agent or as another one."""
+    """An rdzv-server that answers, either as one that knows the agent or as another one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ async def elsewhere(server: RdzvServer) -> AsyncIterator[RdzvServer]:
 
 @pytest.fixture
 async def transport(resolver: Resolver, server: RdzvServer) -> AsyncIterator[HttpTransport]:
-    """Transport that was answered and lost its connection; the name server has fallen silent since."""
+    """Transport that was answered and lost its connection. The name server has been silent since."""
     resolver.may_answer.set()
     transport = HttpTransport("server", server.port, None)
     await asks(transport)
@@ -170,7 +170,7 @@ async def asks(transport: HttpTransport, request: PollRequest | JoinRequest = PO
 
 
 async def looked_up(resolver: Resolver, transport: HttpTransport) -> None:
-    """Let the name server answer, and wait until this is known."""
+    """Let the name server answer, and wait until the answer is known."""
     resolver.may_answer.set()
     await name_lookup.addresses("server", transport._port)
 
@@ -279,7 +279,7 @@ def test_a_loop_in_a_thread_goes_on_while_a_name_is_looked_up(monkeypatch: pytes
     async def look_up() -> list[Any]:
         asking = asyncio.create_task(asyncio.get_running_loop().getaddrinfo("gone", 1))
         await asyncio.sleep(0)
-        may_answer.set()  # which a loop that waits for the name server never reaches
+        may_answer.set()  # a loop that waits for the name server never gets here
         return await asking
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
@@ -288,7 +288,7 @@ def test_a_loop_in_a_thread_goes_on_while_a_name_is_looked_up(monkeypatch: pytes
 
 
 class LostQuestions:
-    """A resolver whose first `lost` questions are never answered."""
+    """A resolver that never answers its first `lost` questions."""
 
     def __init__(self, lost: int) -> None:
         self._lost = lost

@@ -1,4 +1,4 @@
-"""Exchanges that come about in the end, with the policy at work."""
+"""Exchanges that succeed in the end, with the real retry policy."""
 
 import asyncio
 from math import inf
@@ -21,7 +21,7 @@ CLOSED = Unreachable("HTTP", words.connection.CLOSED)
 
 
 class ScriptedTransport:
-    """Meets one fate after another: an error is raised, an answer returned."""
+    """Takes one outcome after another: it raises an error, or returns an answer."""
 
     def __init__(self, *fates: Exception | Reply | Ack) -> None:
         self.fates = list(fates)
@@ -62,7 +62,7 @@ async def test_trouble_below_the_protocol_is_tried_again_and_told_once(trouble):
 
 
 async def test_a_poll_after_an_outage_is_not_held() -> None:
-    """The answer of such a poll tells that the server is back, which must not wait for the end of a hold."""
+    """The answer shows that the server is back, which must not wait for the end of a hold."""
     transport = ScriptedTransport(CLOSED, CLOSED, REPLY, ServerUnavailable("shutting down"), REPLY)
     client = RetryingClient(transport)
     for _ in range(2):
@@ -85,7 +85,7 @@ async def test_a_poll_that_is_cut_and_answered_at_the_next_try_is_told_apart_fro
 
 
 class LinkLocalTransport(ScriptedTransport):
-    """Reaches the server from a link-local address, whose zone sockets do not tell."""
+    """Reaches the server from a link-local address, whose zone sockets do not report."""
 
     async def connect(self) -> str:
         return "fe80::fc:ff:fe00:1"

@@ -23,7 +23,7 @@ def test_names_of_others(host):
 def test_every_address_of_this_machine():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("198.51.100.7", 9))  # sends nothing: only asks for the route
+            probe.connect(("198.51.100.7", 9))  # sends nothing, only looks up the route
         except OSError:
             pytest.skip("this machine has no route to anywhere")
         assert names_this_machine(probe.getsockname()[0])

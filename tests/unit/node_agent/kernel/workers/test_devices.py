@@ -1,4 +1,4 @@
-"""Number of devices, by a torch that is made up, and by the one that is installed."""
+"""Number of devices, by a simulated torch, and by the installed one."""
 
 import os
 import sys
@@ -54,7 +54,7 @@ OLD = "the driver is older than this torch"
 
 
 class Torch:
-    """Environment of workers whose interpreter finds a torch that is made up."""
+    """Environment of workers whose interpreter finds a simulated torch."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "torch.py"
@@ -77,7 +77,7 @@ def pci_addresses(environment: Mapping[str, str], log: Callable[[str], None] = l
 
 
 def none_seen(why: str, **fields: str) -> str:
-    """Pattern of the refusal for want of devices, none of which a variable hides."""
+    """Return the pattern of the refusal if there are no devices and no variable hides any."""
     return pattern(words.devices.none_seen, why=why, hiding={}, **({"advice": words.devices.GIVE_A_NUMBER} | fields))
 
 

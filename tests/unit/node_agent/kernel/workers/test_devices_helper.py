@@ -1,4 +1,4 @@
-"""Devices as NVIDIA's driver tells of them. The driver is played by an object with its functions, called as it is."""
+"""Devices as NVIDIA's driver reports them. An object with the driver's functions simulates it."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ NO_DEVICE = 100
 
 
 class Driver:
-    """libcuda: it numbers `addresses`, is of `version`, and its start ends with `error`."""
+    """libcuda with the devices `addresses` and version `version`. Its start ends with `error`."""
 
     def __init__(self, *addresses: str, version: int = 13000, error: int = 0) -> None:
         self._addresses, self._version, self._error = addresses, version, error

@@ -1,4 +1,4 @@
-"""A worker's environment, by what decides about each variable; beside torchrun: test_environment_parity.py."""
+"""A worker's environment, by what determines each variable. Compared with torchrun in test_environment_parity.py."""
 
 import os
 from unittest.mock import Mock
@@ -92,7 +92,7 @@ def test_the_user_is_told_when_omp_num_threads_was_set_for_them():
     ],
 )
 def test_with_virtual_local_ranks_a_worker_sees_its_own_gpu_alone(parent, seen):
-    """torch 2.15 does so on ROCm, too."""
+    """torch 2.15 does the same on ROCm."""
     made = environment(parent, 1, virtual_local_rank=True, local_world_size=2)
     assert made["LOCAL_RANK"] == "0"
     assert {name: made[name] for name in made if name.endswith("_VISIBLE_DEVICES")} == seen

@@ -1,4 +1,4 @@
-"""Real processes: how they end, how they are stopped, and that nothing of them is left."""
+"""Real processes: how they end, how they are stopped, and that none of them remains."""
 
 import asyncio
 import errno
@@ -68,10 +68,10 @@ class Crew:
 
     async def all_reaped(self, group: WorkerGroup) -> None:
         await until(lambda: not group.pids)
-        await asyncio.sleep(0)  # in which a callback that is not held comes
+        await asyncio.sleep(0)  # a callback that is not held comes in this turn
 
     async def said(self, prefix: bytes) -> bytes:
-        """The rest of the line that begins so."""
+        """Return the rest of the line with this beginning."""
         await self.console.until(lambda: any(line.startswith(prefix) for line in self.console.text().splitlines()))
         return next(line for line in self.console.text().splitlines() if line.startswith(prefix)).removeprefix(prefix)
 
@@ -106,7 +106,7 @@ def sh(script: str) -> tuple[str, ...]:
 
 
 def stubborn(signum: str = "TERM") -> tuple[str, ...]:
-    """A worker that does not go when asked to."""
+    """Return the command of a worker that ignores requests to end."""
     return sh(f"trap '' {signum}; echo ready; while :; do sleep 0.05; done")
 
 
@@ -116,7 +116,7 @@ def gate(tmp_path) -> "Gate":
 
 
 class Gate:
-    """Gate at which a worker waits until the test lets it go on: `read go < PATH`."""
+    """Gate at which a worker waits until the test opens it: `read go < PATH`."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -133,7 +133,7 @@ async def test_a_round_succeeds_once_when_its_last_worker_has(crew, gate):
     crew.start(sh("echo pid=$$"), sh(f"read go < {gate.path}; echo last"), sh("exit 0"))
     await ended(int(await crew.said(b"[0]:pid=")))
     for _ in range(3):
-        await asyncio.sleep(0)  # in which its end is noticed
+        await asyncio.sleep(0)  # its end is noticed in this turn
     assert crew.calls == []
     await gate.open()
     await crew.calls_back("succeeded")
@@ -186,7 +186,7 @@ SUFFERS = "echo pid=$$; echo 'RuntimeError: gloo: Connection closed by peer' >&2
 
 
 async def suffered(crew: Crew) -> None:
-    """Return when the first worker, which suffers, is gone and its end has been noticed."""
+    """Return when the first worker, whose failure is a consequence, has ended and this was noticed."""
     await ended(int(await crew.said(b"[0]:pid=")))
     await crew.console.until(lambda: b"closed by peer" in crew.console.text(2))
 
@@ -221,7 +221,7 @@ async def test_a_consequence_waits_for_nobody_when_all_are_gone(crew, gate, end_
 
 
 async def test_a_stop_takes_the_place_of_a_consequence(crew, monkeypatch):
-    """Another node's failure stops this one: there is nothing more to say."""
+    """Another node's failure stops this one, so nothing more is reported."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", 0.05)
     group = crew.start(sh(SUFFERS), sh("exec sleep 1000"))
     await suffered(crew)
@@ -262,7 +262,7 @@ signal.pause()
 async def test_a_success_that_a_signal_may_have_caused_is_taken_back_when_the_agent_gets_the_signal(
     crew, monkeypatch, worker
 ):
-    """Python puts the default handlers back before it exits."""
+    """Python restores the default handlers before it exits."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     group = crew.start(worker, sh("exit 0"))
     await crew.says(b"[0]:ready\n")
@@ -288,7 +288,7 @@ async def test_a_success_that_a_signal_may_have_caused_counts_soon(crew):
 
 @pytest.mark.parametrize("program", ["print('ready', flush=True)", "pass"], ids=["that writes", "that is silent"])
 async def test_the_success_of_workers_that_handle_no_signal_waits_for_nothing(crew, monkeypatch, program):
-    """SIGINT proves nothing: every Python program catches it."""
+    """SIGINT proves nothing, because every Python program catches it."""
     monkeypatch.setattr(workers, "CAUSE_TIMEOUT_S", NEVER_S)
     crew.start((sys.executable, "-c", program))
     await crew.calls_back("succeeded")
@@ -407,7 +407,7 @@ else:
 while True:
     signal.pause()
 """
-"""Handles the signal and stays. The process that it has started kills it when both are told to end."""
+"""Handles the signal and stays. Its child kills it when both are told to end."""
 
 
 async def test_a_stopped_workers_children_are_told_before_the_grace_ends(crew, monkeypatch):

@@ -1,4 +1,4 @@
-"""Runs within runs, as the environment tells of them."""
+"""Nested runs, as the environment describes them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Orphans in an agent's process, which a script plays in a process of its own: which it ends, and which not."""
+"""Orphans in an agent's process, simulated by a script in a separate process: which ones it ends, and which not."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ async def main():
 
 
 def run(*lines: str, before: str = "") -> None:
-    """Run the lines in the event loop of a fresh process."""
+    """Run the lines in the event loop of a new process."""
     script = PRELUDE + "\n".join(f"    {line}" for line in lines)
     subprocess.run(
         (sys.executable, "-c", f"{script}\n{before}\nasyncio.run(main())"),

@@ -1,4 +1,4 @@
-"""The guardian ends all processes of its agent, also while some end and others begin, and nothing else."""
+"""The guardian ends all processes of its agent, and only those, even while some end and others start."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ NONE = Roster({}, {})
 
 @contextmanager
 def sleeping(number: int, env: dict[str, str] | None = None) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Children in sessions of their own."""
+    """Start children in separate sessions."""
     started = [subprocess.Popen(("sleep", "1000"), env=env, start_new_session=True) for _ in range(number)]
     try:
         yield started
@@ -42,7 +42,7 @@ def marked(number: int) -> AbstractContextManager[list[subprocess.Popen[bytes]]]
 def test_processes_that_end_between_a_look_and_the_kill_save_none_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """180 daemons, and before every sixth of them a child that is gone the moment after it was seen."""
+    """There are 180 daemons. Before every sixth one, a child ends just after it was seen."""
     with marked(210) as started, sleeping(1) as others:
         ending = {each.pid: each for each in started[::7]}
         is_marked = orphans_helper.is_marked
@@ -93,10 +93,10 @@ FOUND = {
     1: Process(parent=0, group=1, session=1, began=0),
     50: Process(parent=1, group=50, session=50, began=100),  # another program, and its child
     51: Process(parent=50, group=50, session=50, began=101),
-    60: Process(parent=1, group=60, session=60, began=110),  # one of ours, known; its child, and that one's
+    60: Process(parent=1, group=60, session=60, began=110),  # a known process of ours, its child and its grandchild
     61: Process(parent=60, group=61, session=61, began=111),
     62: Process(parent=61, group=62, session=62, began=112),
-    71: Process(parent=1, group=70, session=70, began=121),  # in the session of a worker, 70, that is gone
+    71: Process(parent=1, group=70, session=70, began=121),  # in the session of an ended worker, 70
     72: Process(parent=71, group=72, session=72, began=122),
 }
 

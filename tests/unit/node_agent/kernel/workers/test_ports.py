@@ -1,4 +1,4 @@
-"""A reserved port is kept from everybody but the listener that it is meant for."""
+"""A reserved port is available only to the listener that it is meant for."""
 
 import socket
 import struct
@@ -29,7 +29,7 @@ def listen(number: int, family: int = socket.AF_INET6, address: str = "::") -> s
 EVERYWHERE = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET, "127.0.0.1")]
 
 IP_LOCAL_PORT_RANGE = 51
-"""Linux 6.3: the ports from which the kernel chooses a free one for this socket."""
+"""Since Linux 6.3: the ports from which the kernel chooses a free one for this socket."""
 
 
 @pytest.mark.parametrize(("family", "address"), EVERYWHERE)

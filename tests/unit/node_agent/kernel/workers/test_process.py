@@ -1,4 +1,4 @@
-"""Child processes: their end, also of one that does not go."""
+"""Child processes: their end, also if one does not end."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def test_a_child_that_does_not_go_in_time_is_given_up(child: CommandProcess, mon
     monkeypatch.setattr(process, "signal_group", lambda pid, signum: None)
     assert child.end(0.0) == -signal.SIGKILL
     assert child.pid in outlived_kill
-    assert tells(given_up(child.pid), words.workers.outlives_kill, pid=child.pid)  # in whatever state
+    assert tells(given_up(child.pid), words.workers.outlives_kill, pid=child.pid)  # in any state
     os.kill(child.pid, signal.SIGKILL)
     os.waitpid(child.pid, 0)
     outlived_kill.remove(child.pid)

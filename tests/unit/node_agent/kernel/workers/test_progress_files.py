@@ -1,4 +1,4 @@
-"""Progress files: what workers tell with `node_agent.progress`, and what the agent makes of it."""
+"""Progress files: what workers report with `node_agent.progress`, and what the agent reads."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def files() -> Iterator[ProgressFiles]:
 
 @pytest.fixture
 def tell(files: ProgressFiles, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Function by which this process is a worker that tells something at a time."""
+    """Return a function with which this process reports progress as a worker, at a given time."""
     monkeypatch.setattr(in_worker, "_memory", in_worker._open(files.environment(0)[PROGRESS_FILE]))
     monkeypatch.setattr(in_worker, "_is_looked_for", True)
 
@@ -118,7 +118,7 @@ def test_own_work_is_a_part_of_each_step(files: ProgressFiles, tell: Callable[..
     for step in range(1, 9):  # 2 s of work in two parts, and 1 s of waiting
         tell(7.0 + 3.0 * step + 1.0, None, "work")
         tell(7.0 + 3.0 * step + 2.0, None, "work")
-        if step == 5:  # the work of a step has been told, and the step has not
+        if step == 5:  # the work of a step has been reported, but not the step
             files.summary(30.0)
         tell(7.0 + 3.0 * step + 3.0, step, "step")
     found = files.summary(40.0)
@@ -159,7 +159,7 @@ def test_a_script_without_stderr_goes_on_without_that_line(tmp_path: Path, close
 
 
 def test_a_pipe_in_the_place_of_the_memory_holds_nobody_up(tmp_path: Path) -> None:
-    """/proc/PID/fd/N is a pipe if the agent's process is another one, as in a container of the script's own."""
+    """/proc/PID/fd/N is a pipe if PID is another process than the agent, as in a script's own container."""
     os.mkfifo(tmp_path / "pipe")
     assert run(TELL + "progress(step=1); print('goes on')", **{PROGRESS_FILE: str(tmp_path / "pipe")}) == "goes on"
 
@@ -179,7 +179,7 @@ def test_a_worker_that_was_stopped_while_it_wrote_leaves_the_record_before(files
 whole = st.integers(0, 2**64 - 1)
 steps = st.integers(-(2**63), 2**63 - 1)
 records = st.tuples(steps, steps, whole, st.floats(), *[whole, st.floats(), st.floats()] * len(KINDS))
-"""All that a record can contain, behind its number."""
+"""All possible contents of a record, after its number."""
 STEPPED = (5, -1, 0, 50.0, *[5, 5.0, 1.0] * len(KINDS))
 WENT_BACK = (5, -1, 0, 60.0, *[0, 0.0, 0.0] * len(KINDS))
 SILENT_FOR_MONTHS = (5, -1, 0, 0.0, *[0, 0.0, 0.0] * len(KINDS))

@@ -1,4 +1,4 @@
-"""Remains of workers: no run waits for ever for one of them."""
+"""Remaining processes of workers: no run waits for one of them forever."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ def left() -> Iterator[int]:
 
 
 async def gone(left: int, within_s: float) -> None:
-    """Return when the process is gone, or given up."""
+    """Return when the process is gone or abandoned."""
     over = asyncio.Event()
     assert Remains(lambda: [left], left, signal.SIGTERM, Told(), within_s, lambda _: over.set())
     await over.wait()

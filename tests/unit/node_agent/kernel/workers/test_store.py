@@ -1,5 +1,7 @@
-"""Start of the helper that hosts the workers' store, with a helper that needs no torch. The real one is tested in
-tests/integration/test_store.py."""
+"""Start of the helper that hosts the workers' store, with a helper that needs no torch.
+
+tests/integration/test_store.py tests the real helper.
+"""
 
 import asyncio
 import os
@@ -37,7 +39,7 @@ while True:
 
 @pytest.fixture
 def torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A torch is there, and a helper that does without it."""
+    """Simulate an installed torch, with a helper that does not need it."""
     program = tmp_path / "helper.py"
     program.write_text(HELPER)
     monkeypatch.setattr(store, "has_torch", lambda: True)
@@ -146,14 +148,16 @@ async def test_a_helper_that_ends_by_itself_is_told_with_its_exit_code(host):
 
 
 async def test_a_store_that_nobody_closed_ends_when_the_next_one_opens(host):
-    """The descriptor of such a store is free for others. Example: this node's workers succeed, another node's fail."""
+    """Other code may reuse the descriptor of such a store. For example, this node's workers succeed and another node's
+    fail.
+    """
     host.open()
     listener = host.listeners.pop()
     number = listener.fileno()
     host.open()
     listener.close()
     reads, writes = os.pipe()
-    os.dup2(reads, number)  # what the worker's pipe might get
+    os.dup2(reads, number)  # what the worker's pipe may get
     has_read = asyncio.Event()
     asyncio.get_running_loop().add_reader(number, has_read.set)
     os.write(writes, b"output")

@@ -1,4 +1,4 @@
-"""The agent's temporary files: its own, and gone when it is."""
+"""The agent's temporary files belong to it, and are removed when it exits."""
 
 import os
 import shutil
@@ -57,7 +57,7 @@ def test_nothing_is_left_of_it(tmp_path):
 
 
 def test_what_an_agent_left_that_was_killed_with_its_guardian_goes_with_the_next_one(tmp_path):
-    """The folder of an agent that lives stays, known by its lock, and so does another program's."""
+    """The folder of a living agent stays, recognised by its lock, and so does another program's."""
     living, next_one = made(), made()
     kept = [
         living.path("error.json"),
@@ -79,7 +79,7 @@ def test_what_an_agent_left_that_was_killed_with_its_guardian_goes_with_the_next
 
 
 def test_the_folder_of_another_machine_stays_whose_lock_cannot_be_seen_here(tmp_path, monkeypatch):
-    """Nodes may share a TMPDIR whose locks are known to one node only."""
+    """Nodes may share a TMPDIR on which locks are visible only to their own node."""
     mounts(tmp_path, monkeypatch, f"1 0 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {tmp_path} rw - nfs4 files:/tmp rw\n")
     code = LEAVES.format(name="used")
     (tmp_path / "boot_id").write_text("another machine")
@@ -91,7 +91,7 @@ def test_the_folder_of_another_machine_stays_whose_lock_cannot_be_seen_here(tmp_
 
 
 def mounts(tmp_path, monkeypatch, text):
-    """Let this be what is mounted here."""
+    """Simulate these mounts."""
     (tmp_path / "mountinfo").write_text(text)
     monkeypatch.setattr(temp_dir, "_MOUNTS", str(tmp_path / "mountinfo"))
 

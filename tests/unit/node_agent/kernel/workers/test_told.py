@@ -1,4 +1,4 @@
-"""Processes that are told to end at once: real programs, and processes as /proc would show them."""
+"""Processes that are told to end at once: real programs, and simulated /proc entries."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ def family_of(parents: dict[int, int]) -> dict[int, Process]:
 def test_what_such_a_program_has_started_is_told_later(
     signum: int, later: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell (1) runs another one (2) and a program (3) with processes of its own."""
+    """A shell (1) runs another one (2) and a program (3) with its own processes."""
     monkeypatch.setattr(told, "is_told_first", lambda pid, signum: pid in (3, 5))
     assert told.held(family_of({1: os.getpid(), 2: 1, 3: 1, 4: 3, 5: 3, 6: 5}), signum) == later
 
