@@ -21,12 +21,12 @@ from node_agent.kernel.core.log_options import Std
 Read = Callable[[object], object]
 
 BACKENDS = ("c10d", "static", "etcd", "etcd-v2", "rdzv-server")
-"""Backends: torchrun's, and the name of our plug-in for torchrun. All of them are served by rdzv-server."""
+"""Back ends: torchrun's, and the name of our plug-in for torchrun. rdzv-server serves all of them."""
 PLACES = ("auto", "cpu", "gpu", "xpu")
 TRUE, FALSE = ("true", "t", "yes", "y", "on"), ("false", "f", "no", "n", "off")
 LONGEST_SORT_KEY = 512
 MOST_SIZES = 32
-"""Longest list of legal sizes of a run: no message takes more."""
+"""Most legal sizes of a run: a message takes no more."""
 UNCATCHABLE = ("SIGKILL", "SIGSTOP")
 
 
@@ -42,23 +42,23 @@ class Nodes(Struct, frozen=True):
     least: int
     most: int
     sizes: tuple[int, ...] = ()
-    """Legal numbers of nodes, where they are listed; empty: all from `least` to `most`."""
+    """Legal numbers of nodes if they are listed, empty for all from `least` to `most`."""
 
 
 def text(given: object) -> str:
-    """Any text: what it is good for shows later."""
+    """Read any text. Its use is checked later."""
     return str(given)
 
 
 def name(given: object) -> str:
-    """A text that people and file names can bear."""
+    """Read a text that is suitable for people and in file names."""
     if not isinstance(given, str) or not 1 <= len(given) <= 128 or not is_visible(given):
         raise ValueError(words.values.not_a_name(given))
     return given
 
 
 def modules(given: object) -> tuple[str, ...]:
-    """Names of Python modules, with commas."""
+    """Read names of Python modules, separated by commas."""
     found = tuple(each.strip() for each in text(given).split(",")) if given else ()
     for each in found:
         if not all(part.isidentifier() for part in each.split(".")):
@@ -67,17 +67,17 @@ def modules(given: object) -> tuple[str, ...]:
 
 
 def sort_key(place: str) -> str:
-    """Text by which nodes are sorted, of a place such as rack7.node12: its numbers count as numbers."""
+    """Read a text by which nodes are sorted, such as rack7.node12. Its numbers are sorted as numbers."""
     return re.sub(r"\d+", lambda digits: digits[0].zfill(8), place)[:LONGEST_SORT_KEY]
 
 
 def name_or_none(given: object) -> str:
-    """A name, or an empty text, which stands for the default."""
+    """Read a name, or an empty text for the default."""
     return name(given) if given else ""
 
 
 def host_or_none(given: object) -> str:
-    """A host's name or address, or an empty text, which stands for the default."""
+    """Read a host's name or address, or an empty text for the default."""
     found = name_or_none(given)
     if found and not is_host(found):
         raise ValueError(words.values.not_a_host(given))
@@ -85,7 +85,7 @@ def host_or_none(given: object) -> str:
 
 
 def switch(given: object) -> bool:
-    """True or false, from a word or a number; torchrun takes numbers alone."""
+    """Read true or false, from a word or a number. torchrun takes only numbers."""
     word = text(given).strip().lower()
     if word in TRUE or word in FALSE:
         return word in TRUE
@@ -96,7 +96,7 @@ def switch(given: object) -> bool:
 
 
 def whole(low: int, high: int, names: tuple[str, ...] = ()) -> Read:
-    """A number, or one of the names."""
+    """Return a reader of a number or one of the names."""
 
     def read(given: object) -> int | str:
         if isinstance(given, str) and given in names:
@@ -128,7 +128,7 @@ LONGEST_PATTERN = 512
 
 
 def patterns(given: object) -> tuple[str, ...]:
-    """Regular expressions, a line each."""
+    """Read regular expressions, one a line."""
     found = tuple(map(pattern, lines(given)))
     if long := [each for each in found if len(each.encode()) > LONGEST_PATTERN]:
         raise ValueError(words.values.pattern_too_long(LONGEST_PATTERN, len(long[0].encode())))
@@ -136,7 +136,7 @@ def patterns(given: object) -> tuple[str, ...]:
 
 
 def pattern(given: str) -> str:
-    """A regular expression."""
+    """Read a regular expression."""
     try:
         re.compile(given)
     except re.error as error:
@@ -145,7 +145,7 @@ def pattern(given: str) -> str:
 
 
 def lines(given: object) -> list[str]:
-    """Lines of a text, or of several, that are not blank."""
+    """Return the lines of one or several texts that are not blank."""
     texts = [given] if isinstance(given, str) else map(text, _parts(given))
     return [line.strip() for each in texts for line in each.splitlines() if line.strip()]
 
@@ -160,7 +160,7 @@ def one_of(*choices: str) -> Read:
 
 
 def place(given: object) -> tuple[str, int]:
-    """A port of loopback, or HOST:PORT; an IPv6 address stands in brackets."""
+    """Read a port of loopback, or HOST:PORT. An IPv6 address needs brackets."""
     host, _, port = str(given).rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) <= 65_535):
         raise ValueError(words.values.not_a_place(given))
@@ -168,7 +168,7 @@ def place(given: object) -> tuple[str, int]:
 
 
 def nodes(given: object) -> Nodes:
-    """Numbers of nodes, of N, MIN:MAX or legal sizes N,N,N; or of a program's minimum and maximum."""
+    """Read numbers of nodes: N, MIN:MAX, legal sizes N,N,N, or a program's minimum and maximum."""
     if isinstance(given, tuple):
         return Nodes(*checked_counts(*cast(tuple[int, int], tuple(map(whole(1, 100_000), given)))))
     if "," not in (shown := text(given)):
@@ -183,7 +183,7 @@ def nodes(given: object) -> Nodes:
 
 
 def pairs(given: object) -> dict[str, object]:
-    """Map of a text K=V,K=V, also in quotes, or of a map, in which None stands for not given."""
+    """Read a map from a text K=V,K=V, also in quotes, or from a map. None in a map means not given."""
     if isinstance(given, Mapping):
         return {text(key): value for key, value in given.items() if value is not None}
     found: dict[str, object] = {}
@@ -197,19 +197,19 @@ def pairs(given: object) -> dict[str, object]:
 
 
 def _parts(given: object) -> list[object]:
-    """Parts of a list, which may be a text with commas."""
+    """Return the parts of a list, or of a text with commas."""
     if isinstance(given, str):
         return [*given.split(",")]
     return [*given] if isinstance(given, Iterable) else [given]
 
 
 def codes(given: object) -> tuple[object, ...]:
-    """Exit codes; negative ones are signals."""
+    """Read exit codes. Negative ones are signals."""
     return tuple(map(whole(-255, 255), _parts(given)))
 
 
 def ranks(given: object) -> frozenset[object] | None:
-    """Ranks of a text such as 0,1,2; an empty one means all of them, as under torchrun."""
+    """Read ranks from a text such as 0,1,2. An empty text means all ranks, as under torchrun."""
     if not given or (isinstance(given, str) and not given.strip()):
         return None
     try:
@@ -219,14 +219,14 @@ def ranks(given: object) -> frozenset[object] | None:
 
 
 def streams(given: object) -> Std | Mapping[int, Std]:
-    """Streams by torch's numbers: one for every worker, or a map from local ranks to them."""
+    """Read streams by torch's numbers: one for every worker, or a map from local ranks."""
     return given if isinstance(given, Std | Mapping) else Std.from_str(text(given))
 
 
 def filters(given: object) -> tuple[str, ...]:
-    """Texts to look for; a double comma stands for a comma in one of them, as under torchrun.
+    """Read texts to search for. A double comma is a comma within a text, as under torchrun.
 
-    An empty one, which a comma too many makes, is in every line: as under torchrun, too.
+    An extra comma makes an empty text, which is in every line: also as under torchrun.
     """
     if not given:
         return ()
@@ -236,9 +236,9 @@ def filters(given: object) -> tuple[str, ...]:
 
 
 def signals(given: object) -> tuple[str, ...]:
-    """Names of signals that a process can catch. Misspelt ones are refused: a signal not handled would kill the agent.
+    """Read names of signals that a process can catch. Refuse misspelt ones: an unhandled signal would kill the agent.
 
-    Names that are like no signal's stay, as under torchrun: `known_signals` leaves them out.
+    A name that resembles no signal's stays, as under torchrun. `known_signals` removes it.
     """
     names = tuple(text(part).strip() for part in _parts(given))
     if uncatchable := [each for each in names if each in UNCATCHABLE]:
@@ -257,7 +257,7 @@ def signals(given: object) -> tuple[str, ...]:
 
 
 def signal_name(given: object) -> str:
-    """Name of one signal that a process can catch."""
+    """Read the name of one signal that a process can catch."""
     names = signals(given)
     if len(names) != 1 or not known_signals(names):
         raise ValueError(words.values.not_a_signal(given))
@@ -265,14 +265,14 @@ def signal_name(given: object) -> str:
 
 
 def known_signals(names: Iterable[str]) -> tuple[str, ...]:
-    """The names, of those given, that signals have on this system."""
+    """Return those of the names that are signals on this system."""
     from signal import Signals
 
     return tuple(each for each in names if each in Signals.__members__)
 
 
 def template(given: object) -> str:
-    """Beginning of a console line."""
+    """Read the beginning of a console line."""
     from string import Template
 
     from node_agent.kernel.core.log_options import PREFIX_NAMES
@@ -286,13 +286,13 @@ def template(given: object) -> str:
 
 
 class Flag(Struct, frozen=True):
-    """Ways to give an argument: by a flag of its own name, a variable, and perhaps a key of `--rdzv-conf`."""
+    """Ways to give an argument: its own flag, a variable, and perhaps a key of `--rdzv-conf`."""
 
     metavar: str
-    """Word for the flag's value in help; empty: the flag is a switch."""
+    """Word for the flag's value in help, empty if the flag is a switch."""
     read: Read
     help: str
-    """Line of help; empty: there is no flag, only a key of `--rdzv-conf`."""
+    """Line of help. Empty if there is only a key of `--rdzv-conf`, and no flag."""
     task: str = ""
     """Task of a first day for which --help shows the flag; empty: only --help-all shows it."""
     short: str = ""
@@ -300,22 +300,21 @@ class Flag(Struct, frozen=True):
     alias: str = ""
     """Another name of the flag, which torchrun does not have."""
     is_ours: bool = False
-    """Whether torchrun has no such flag, or not yet."""
+    """Whether torchrun does not have the flag (yet)."""
     is_key: bool = False
-    """Whether the argument is a key of `--rdzv-conf`, too, though torchrun has it; what is ours is one anyway."""
+    """Whether a flag of torchrun is also a key of `--rdzv-conf`. A flag of ours always is."""
     is_commands: bool = False
-    """Whether the flag is about the program node-agent or its command, so that a program's `LaunchConfig` has no use
-    for it."""
+    """Whether the flag is about the program node-agent or its command, so that `LaunchConfig` does not need it."""
     has_variable: bool = True
     """Whether the flag falls back to a variable `PET_...`, as under torchrun."""
     variable: str = ""
-    """Variable of torch's that the flag falls back to besides."""
+    """A variable of torch to which the flag also falls back."""
     is_for_one: bool = False
-    """Whether the variable is for this agent only: launchers that its workers start must not read it."""
+    """Whether the variable is only for this agent, so that launchers started by its workers must not read it."""
     needs_script: bool = True
     """Whether SCRIPT must follow."""
     repeats: bool = False
-    """Whether the flag may be given several times; its reader gets a list of the texts."""
+    """Whether the flag may be given several times. Its reader gets a list of the texts."""
     argument: str = ""
     """Name of the argument."""
 
@@ -326,7 +325,7 @@ class Flag(Struct, frozen=True):
 
     @property
     def variables(self) -> list[str]:
-        """Variables that the flag falls back to, the first one first."""
+        """Variables that the flag falls back to, in order of precedence."""
         words = [self.argument, self.alias.removeprefix("--").replace("-", "_")] if self.has_variable else []
         return [*(f"PET_{word.upper()}" for word in words if word), *([self.variable] if self.variable else [])]
 
@@ -338,7 +337,7 @@ class Flag(Struct, frozen=True):
 
     @property
     def torchruns(self) -> list[str]:
-        """The spellings that torchrun has, too."""
+        """The spellings that torchrun has too."""
         return [] if self.is_ours else replace(self, alias="").spellings
 
 

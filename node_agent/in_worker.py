@@ -38,6 +38,7 @@ def progress(step: int | None = None, kind: str = "step") -> None:
     work. A call takes some microseconds, and does nothing without an agent.
 
     `step`: number of steps done. It may begin anywhere and may go back after a restart. None means the same as before.
+
     `kind`: what is complete, one of these:
 
     - "step".

@@ -1,4 +1,4 @@
-"""What a person is told by the features that are one file each."""
+"""Messages of the features that are one file each."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ _MOST_NAMED = 8
 
 
 def earlier_workers_run(pids: Sequence[int]) -> str:
-    """Warning of workers of an earlier agent, which hold what this one's workers want."""
+    """Warning about an earlier agent's workers, which hold what this agent's workers need."""
     named = ", ".join(map(str, pids[:_MOST_NAMED])) + (", ..." if len(pids) > _MOST_NAMED else "")
     return (
         f"warning: workers of an earlier agent of this job still run on this node (pids {named}). They may hold its "
@@ -26,7 +26,7 @@ def no_workers(node_id: str, round_: int) -> str:
 
 
 def looked_at_workers(reason: str, result: str) -> str:
-    """Told with the folder of what was found, or the problems."""
+    """Logged with the folder of the findings, or with the problems."""
     return f"examined the workers{', ' if reason else ''}{reason}: {result}"
 
 

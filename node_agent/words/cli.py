@@ -1,4 +1,4 @@
-"""What is wrong with the words of a command line."""
+"""Errors in the words of a command line."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ def script_taken_for_value(flag: str, metavar: str, script: str) -> str:
 
 
 def unknown_argument(word: str, meant: str) -> str:
-    """`meant`: end of the sentence, about the flag that was probably meant."""
+    """`meant`: end of the sentence, about the flag that the user probably meant."""
     return f"unrecognized arguments: {word}{meant}"
 
 
@@ -32,5 +32,5 @@ def key_has_another_name(source: str, key: str, name: str) -> str:
 
 
 def means_nothing(source: str, given: Sequence[str], meant: str) -> str:
-    """`meant`: end of the sentence, about what was probably meant."""
+    """`meant`: end of the sentence, about what the user probably meant."""
     return f"{source}: ignoring unknown {', '.join(given)}{meant}"

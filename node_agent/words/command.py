@@ -1,11 +1,11 @@
-"""Why the command of the workers cannot be run."""
+"""Reasons why the workers' command cannot run."""
 
 MODULE_AND_PROGRAM = "-m is for Python modules, --no-python for other programs: give one of them"
 LOCAL_RANK_OF_A_PROGRAM = "--no-python needs --use-env here: other programs get no --local-rank"
 
 
 def no_module(name: str, folder: str | None) -> str:
-    """`folder`: the working folder; None: it is gone."""
+    """`folder`: the working folder, None if it is gone."""
     return f"there is no module {name} {_looked('in sys.path and', folder)}"
 
 
@@ -50,7 +50,7 @@ def script_unreadable(script: str, reason: str | None) -> str:
 
 
 def script_of_a_shell(script: str, needs_shell: bool) -> str:
-    """`needs_shell`: the script's first line names no interpreter."""
+    """`needs_shell`: whether the script's first line names no interpreter."""
     before = "--no-python bash" if needs_shell else "--no-python"
     return f"{script} is a shell script, not Python: give {before} before it"
 

@@ -1,6 +1,6 @@
-"""What an agent tells of its connection to rdzv-server: what has failed, for how long it tries again, what to check.
+"""Messages about an agent's connection to rdzv-server: what failed, how long it tries again, what to check.
 
-`failure` is an exchange's failure in words: the stage that it reached, and a detail. The details are below.
+`failure`: an exchange's failure in words, with the stage that it reached and a detail. The details are below.
 """
 
 from math import inf
@@ -25,7 +25,7 @@ _HINTS: dict[Stage, str] = {
 
 
 def hint(stage: Stage) -> str:
-    """Advice about a failure, by the stage that was reached."""
+    """Return advice on a failure, by the stage that it reached."""
     return _HINTS[stage]
 
 
@@ -65,7 +65,7 @@ def server_given_up(server: str, within_s: float, failure: str, stage: Stage) ->
 
 
 def server_unusable(server: str, failure: str, stage: Stage) -> str:
-    """Told of a failure that no further try can mend."""
+    """For a failure that another try cannot fix."""
     return f"cannot use rdzv-server at {server} ({failure}): {hint(stage)}"
 
 
@@ -78,7 +78,7 @@ def leave_not_delivered(server: str) -> str:
 
 
 def poll_cut(server: str, open_s: float, failure: str, hold_s: float) -> str:
-    """Told once, if a proxy or firewall ends polls that wait for an answer."""
+    """Logged once, if a proxy or firewall ends polls that wait for an answer."""
     return (
         f"a proxy or firewall in front of rdzv-server at {server} cut a poll after {open_s:.1f} s ({failure}). Raise "
         f"its idle timeout above {hold_s:g} s, the longest wait of a poll (nginx: proxy_read_timeout; haproxy: timeout "
@@ -87,7 +87,7 @@ def poll_cut(server: str, open_s: float, failure: str, hold_s: float) -> str:
 
 
 def leads_now(server: str) -> str:
-    """Told if another one of several servers leads."""
+    """For a change of the leader among several servers."""
     return f"rdzv-server at {server} is the leader now"
 
 
@@ -112,7 +112,7 @@ def address_silent(address: str, within_s: float) -> str:
 
 
 def server_silent(within_s: float) -> str:
-    """Told if no connection comes about."""
+    """For a connection that could not be made."""
     return f"no answer within {within_s:g} s"
 
 

@@ -1,6 +1,6 @@
-"""Why a launch cannot be as it was asked for: settings of the run, this node's means, credentials, output.
+"""Reasons why a launch is not possible as requested: settings of the run, this node's means, credentials, output.
 
-`source` is the flag, the variable or the field that gave a value; other fields of such a kind are named after the
+`source` is the flag, the variable or the field that gave a value. Other fields of this kind are named after their
 argument.
 """
 
@@ -44,13 +44,13 @@ def too_few_descriptors(limit: int, needed: int, workers: int) -> str:
 
 
 def port_taken(source: str, reason: object, is_endpoint: bool) -> str:
-    """`is_endpoint`: the user may have meant a server there."""
+    """`is_endpoint`: whether the user may have meant a server there."""
     instead = "; to use an rdzv-server that runs there, give --endpoint" if is_endpoint else ""
     return f"{source}: {reason}; stop the program that uses it, or choose another port{instead}"
 
 
 def own_run(inherited: Sequence[str], run_id: str, address: str, rdzv_id: str, alone: str) -> str:
-    """`inherited`: variables that name the server; `alone`: what to give for a run of this node alone."""
+    """`inherited`: variables that name the server. `alone`: what to give for a run of only this node."""
     told = f"{', '.join(inherited)}: " if inherited else ""
     return (
         f"{told}this process is part of run {run_id} at {address}, and cannot join it as a node, too: give another "

@@ -1,4 +1,4 @@
-"""What an agent tells of each round, and of the run's end. A run without trouble needs this module alone."""
+"""Messages about each round and the run's end. A run without problems needs only this module."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,10 @@ def round_started(
     restarts: int,
     most_restarts: int,
 ) -> str:
-    """Place of this node in the round that starts."""
+    """This node's place in the round that starts."""
     ranks = f"rank {first_rank}" if first_rank == last_rank else f"ranks {first_rank}-{last_rank}"
-    of_most = f" of {most_restarts}" if restarts <= most_restarts else ""  # more than that: the budget forgets old ones
+    # may be more, because the budget forgets old restarts
+    of_most = f" of {most_restarts}" if restarts <= most_restarts else ""
     return (
         f"round {round_}: node {group_rank} of {nodes}, {ranks} of {workers}, master {master}, "
         f"restart {restarts}{of_most}"
@@ -32,7 +33,7 @@ def round_over(round_: int, reason: str) -> str:
 
 
 def stopping_workers(round_: int, reason: str) -> str:
-    """The reason is empty if it has been told as a failure."""
+    """`reason`: empty if a failure message already gave it."""
     return f"stopping the workers of round {round_}{': ' if reason else ''}{reason}"
 
 
@@ -60,7 +61,7 @@ def restarts_charged(restarts: int, charged: int) -> str:
 
 
 def run_took(seconds: Mapping[str, float], ettr: float | None) -> str:
-    """Time of the run by what it went into, and its effective part if that is known."""
+    """Time of the run by category, and its effective part if that is known."""
     parts = ", ".join(f"{_length(spent)} {name}" for name, spent in seconds.items() if spent)
     ratio = "" if ettr is None else f"; effective training time ratio {ettr:.3f}"
     return f"the run took {_length(sum(seconds.values()))}: {parts}{ratio}"
@@ -85,5 +86,5 @@ def logs_are_in(folder: str) -> str:
 
 
 def not_imported(error: str) -> str:
-    """Told soon after the first start of workers, by an agent whose program cannot be read any more."""
+    """Logged soon after the first start of workers, if the program's modules cannot be read any more."""
     return f"cannot load a part of node-agent ({error}): if workers fail, this agent may not be able to report why"

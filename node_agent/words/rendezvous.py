@@ -1,12 +1,12 @@
-"""Where the nodes meet: why that cannot be, and what the user may not have meant.
+"""Rendezvous: reasons why it is not possible, and flags that may not do what the user wants.
 
-`source` is the flag, the variable or the field that gave a value; other fields of such a kind are named after the
+`source` is the flag, the variable or the field that gave a value. Other fields of this kind are named after their
 argument.
 """
 
 from collections.abc import Sequence
 
-# What the user may not have meant.
+# Flags that may not do what the user wants.
 
 
 def counts_for_nothing_alone(source: str, void: Sequence[str]) -> str:
@@ -14,7 +14,7 @@ def counts_for_nothing_alone(source: str, void: Sequence[str]) -> str:
 
 
 def no_node_rank(has_endpoint: bool) -> str:
-    """`has_endpoint`: the user may have meant a server there."""
+    """`has_endpoint`: whether the user may have meant a server there."""
     instead = " (to use a server that already runs there, give --endpoint)" if has_endpoint else ""
     return f"no --node-rank: this node takes rank 0, and hosts rdzv-server for the others{instead}"
 
@@ -32,7 +32,7 @@ def several_nodes(variable: str, value: str, is_of_a_scheduler: bool) -> str:
     return f"{variable}={value} suggests several nodes; without --nnodes the run has this node only{instead}"
 
 
-# Why it cannot be.
+# Reasons why it is not possible.
 
 
 def only_one_node(source: str, nnodes: str, rdzv_endpoint: str) -> str:

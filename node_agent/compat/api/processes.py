@@ -348,15 +348,15 @@ def _given(maker: Callable[P, PContext]) -> Callable[[Callable[[PContext], R]], 
 def start_processes(context: PContext) -> PContext:
     """Start one process for each entry of `args` and return when all of them run; torch's function of that name.
 
-    `name`: name of the processes in prefixes and reports.
-    `entrypoint`: a function or a command. A command is a program, or a list of a program and its first arguments.
-    `args`: each process's arguments as a tuple, by local rank. A command gets them as texts.
-    `envs`: variables of each process in addition to this process's environment. Both maps have the keys 0 to n-1.
-    `logs_specs`: ours or torch's `DefaultLogsSpecs`, or use `log_dir`, `redirects` and `tee` instead.
-    `log_line_prefixes`: prefixes of teed lines, by local rank. Default: `[<name><local_rank>]:`.
-    `start_method`: spawn, fork or forkserver, only for functions.
-    `numa_options`: torch's, or one of node, socket, exclusive, core-complex.
-    `duplicate_*_filters`: texts; lines with one of them are copied to `filtered_*.log`.
+    - `name`: name of the processes in prefixes and reports.
+    - `entrypoint`: a function or a command. A command is a program, or a list of a program and its first arguments.
+    - `args`: each process's arguments as a tuple, by local rank. A command gets them as texts.
+    - `envs`: variables of each process in addition to this process's environment. Both maps have the keys 0 to n-1.
+    - `logs_specs`: ours or torch's `DefaultLogsSpecs`, or use `log_dir`, `redirects` and `tee` instead.
+    - `log_line_prefixes`: prefixes of teed lines, by local rank. Default: `[<name><local_rank>]:`.
+    - `start_method`: spawn, fork or forkserver, only for functions.
+    - `numa_options`: torch's, or one of node, socket, exclusive, core-complex.
+    - `duplicate_*_filters`: texts; lines with one of them are copied to `filtered_*.log`.
 
     In the main thread, outside an event loop, signals that would end this process (TORCHELASTIC_SIGNALS_TO_HANDLE;
     default SIGTERM, SIGHUP, SIGQUIT) raise `SignalException` there until the processes have ended. Signals with a

@@ -1,15 +1,15 @@
-"""What a person is told of the checks of a node by its agent."""
+"""Messages of the agent about checks of its node."""
 
 from collections.abc import Iterable
 
 
 def not_a_check(names: Iterable[str], given: str) -> str:
-    """Refuses a value of `--check`."""
+    """For a wrong value of `--check`."""
     return f"expected names of checks ({', '.join(names)}), such as gpus or disk=20, not {given!r:.60}"
 
 
 def nothing_to_check(source: str) -> str:
-    """Refuses `--check-only`, which `source` names."""
+    """For `--check-only` without a check. `source`: the flag or variable."""
     return f"{source} has nothing to check: give --check or --pre-join-check"
 
 
@@ -23,7 +23,7 @@ def network_test_failed(peer: str, problem: str) -> str:
 
 
 def check_too_slow(limit_s: float) -> str:
-    """Told by `--check-only`, as the next ones are."""
+    """From `--check-only`, like the next ones."""
     return f"node-agent: a check took more than {limit_s:g} s"
 
 

@@ -9,17 +9,17 @@ def may_hang(ranks: Sequence[int], reason: str) -> str:
 
 
 def go_on(source: str) -> str:
-    """Told if a source finds no longer that workers hang."""
+    """For a source that no longer suspects a hang."""
     return f"the workers no longer look hung ({source})"
 
 
 def not_progress_limits(given: str) -> str:
-    """Refuses a value of `--progress-timeout`."""
+    """For a wrong value of `--progress-timeout`."""
     return f"expected auto, a number of seconds, or start=S,step=S,checkpoint=S,unseen=S,factor=F, not {given!r:.60}"
 
 
 def not_a_rule(line: str) -> str:
-    """Refuses a value of `--log-rule`, as the next ones do."""
+    """For a wrong value of `--log-rule`, like the next ones."""
     return f"expected HOW: PATTERN, such as 'every=60: step [0-9]+', not {line!r:.80}"
 
 
@@ -51,7 +51,7 @@ def rules_given_up(why: str) -> str:
 
 
 def no_process(why: str) -> str:
-    """A reason for `rules_given_up`, as the next one is."""
+    """A reason for `rules_given_up`, like the next one."""
     return f"could not start a process to match the patterns: {why}"
 
 
@@ -88,7 +88,7 @@ def wrote_line(line: str) -> str:
 
 
 def wrote_below(value: str, times: int, least: float) -> str:
-    """Told of numbers beyond a limit of `--log-rule`, of so many in a row, as the next ones are."""
+    """For numbers beyond a limit of `--log-rule`, `times` in a row, like the next ones."""
     return f"{_wrote(value, times)}below least={least:g} (--log-rule)"
 
 

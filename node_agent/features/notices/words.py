@@ -1,8 +1,8 @@
-"""What a person is told of notices to the workers."""
+"""Messages about notices to the workers."""
 
 
 def signal_without_notice(source: str) -> str:
-    """Refuses `--notice-signal`, which `source` names, as the next one does."""
+    """For `--notice-signal` without a notice, like the next one. `source`: the flag or variable."""
     return f"{source} needs --notice-timeout S or --scale-up on-notice"
 
 
@@ -11,7 +11,7 @@ def signal_that_stops(source: str, signal_name: str) -> str:
 
 
 def shortened(source: str, asked_s: float, given_s: float, shutdown_s: float, enough_s: float) -> str:
-    """Told if `--shutdown-timeout` leaves less time than `--notice-timeout` asks for."""
+    """For a `--shutdown-timeout` that leaves less time than `--notice-timeout` needs."""
     return (
         f"{source} {asked_s:g}: when this node leaves, its workers get only {given_s:g} s, four fifths of "
         f"--shutdown-timeout {shutdown_s:g}; set --shutdown-timeout {enough_s:g} to give them all {asked_s:g} s"

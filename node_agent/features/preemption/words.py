@@ -1,4 +1,4 @@
-"""What an agent tells of the preemption of its machine."""
+"""Messages of an agent about the preemption of its machine."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ NO_ANSWER_IN_TIME = "no answer in time"
 
 
 def not_a_file(source: str, path: str) -> str:
-    """Refuses `--preemption-file`, which `source` names."""
+    """For an unusable `--preemption-file`. `source`: the flag or variable."""
     return f"{source}: the folder of {path!r} does not exist"
 
 
@@ -15,12 +15,12 @@ def folder_closed(source: str, path: str) -> str:
 
 
 def not_a_cloud(clouds: Iterable[str], given: str) -> str:
-    """Refuses a value of `--preemption-poll`."""
+    """For a wrong value of `--preemption-poll`."""
     return f"expected {', '.join(clouds)}, or one of them as CLOUD=http://HOST:PORT, not {given!r:.80}"
 
 
 def preempted(how: str) -> str:
-    """Told as the reason for which the agent leaves."""
+    """The agent's reason to leave."""
     return f"preempted: {how}"
 
 

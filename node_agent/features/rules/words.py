@@ -1,4 +1,4 @@
-"""What a person is told if the rules about failures could not be compared with one."""
+"""Messages about failures that could not be compared with the user's rules."""
 
 
 def warning(problem: str) -> str:
@@ -10,7 +10,7 @@ def unmatched(why: str) -> str:
 
 
 def too_slow(limit_s: float) -> str:
-    """A reason for `unmatched`, as the next ones are."""
+    """A reason for `unmatched`, like the next ones."""
     return f"took longer than {limit_s:g} s: nested repeats such as (a+)+ can take forever"
 
 

@@ -207,7 +207,7 @@ async def test_a_template_may_use_all_names_that_there_are(make: Make) -> None:
 
 
 async def test_the_only_worker_that_is_shown_writes_as_it_comes(make: Make) -> None:
-    """A worker shown by itself has no prefix: no other lines can mix with its own, and its last one stays unfinished."""
+    """A worker shown by itself has no prefix: no other lines can mix with its own, and its last one may stay open."""
     agent = make(local_ranks=frozenset({1}))
     await agent.round("print('.', end='')")
     assert agent.console.text() == b"."
